@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{self, Dirty, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 pub use crate::draw::{Draw, mix};
 
@@ -18,7 +18,7 @@ pub fn disk(draw: &mut Draw) -> Profile {
         2 => Profile::nand().sector(4096),
         _ => Profile::nand(),
     };
-    let lost = [Lost::Subset, Lost::Subset, Lost::Prefix, Lost::Nothing][draw.below(4) as usize];
+    let lost = [Loss::Subset, Loss::Subset, Loss::Prefix, Loss::Nothing][draw.below(4) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
     profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
 }

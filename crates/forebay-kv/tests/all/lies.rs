@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay::Engine;
-use forebay::sim::{self, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{self, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_kv::{Error, ErrorKind};
 
 use crate::simulation::model::{At, KEYS, SPACES, WRITERS};
@@ -262,7 +262,7 @@ fn attempt(world: &mut World, lie: Lie) -> Result<Seen, String> {
     let draw = |salt: u64, n: u64| (mix(salt << 40 ^ mix(7)) ^ salt) % n;
     let seed = world.seed();
     let draw = |salt: u64, n: u64| draw(seed << 4 | salt, n) as usize;
-    let lost = [Lost::Subset, Lost::Prefix, Lost::Nothing][draw(1, 3)];
+    let lost = [Loss::Subset, Loss::Prefix, Loss::Nothing][draw(1, 3)];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw(2, 2)];
     let disk = if draw(3, 2) == 0 { Profile::nand() } else { Profile::ideal() };
     world.add_disk(disk.at("/disk").lost(lost).metadata_order(order).torn(draw(4, 2) == 0));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::sim::{self, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{self, Loss, MetadataOrder, Profile, Rule, World};
 use forebay::{Engine, FileKind};
 use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
 use forebay_test::worlds::{self, Draw};
@@ -403,7 +403,7 @@ fn worlds_repeat_themselves() {
 
 /// Puts an object, deletes it with its directories, and puts it once more; then the power fails.
 fn put_again(world: &mut World) -> Result<(), String> {
-    world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Lost::Subset));
+    world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Loss::Subset));
     let run = world.run(async |engine: Engine| {
         engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
         engine.sync_dir("/disk").await.map_err(|error| error.to_string())?;

@@ -16,13 +16,13 @@ const MAX_VARIABLE: &str = "FOREBAY_SIM_SEEDS_MAX";
 
 /// The first seed that failed; its text says why and how to repeat it.
 #[derive(Clone, Debug)]
-pub struct Failing {
+pub struct FailedSeed {
     seed: u64,
     tried: u64,
     why: String,
 }
 
-impl Failing {
+impl FailedSeed {
     /// Returns the seed that failed.
     pub fn seed(&self) -> u64 {
         self.seed
@@ -34,7 +34,7 @@ impl Failing {
     }
 }
 
-impl fmt::Display for Failing {
+impl fmt::Display for FailedSeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -47,7 +47,7 @@ impl fmt::Display for Failing {
     }
 }
 
-impl std::error::Error for Failing {}
+impl std::error::Error for FailedSeed {}
 
 /// Calls `attempt` with each seed until one fails, by an error or a panic, and returns the number of seeds
 /// tried.
@@ -73,11 +73,11 @@ impl std::error::Error for Failing {}
 /// ```
 ///
 /// # Errors
-/// [`Failing`] for the first seed that failed.
+/// [`FailedSeed`] for the first seed that failed.
 pub fn explore<E: fmt::Display>(
     seeds: impl IntoIterator<Item = u64>,
     mut attempt: impl FnMut(u64) -> Result<(), E>,
-) -> Result<u64, Failing> {
+) -> Result<u64, FailedSeed> {
     let mut tried = 0;
     for seed in chosen(seeds, number(SEED_VARIABLE), number(SEEDS_VARIABLE), number(MAX_VARIABLE)) {
         let why = match catch_unwind(AssertUnwindSafe(|| attempt(seed))) {
@@ -88,7 +88,7 @@ pub fn explore<E: fmt::Display>(
             Ok(Err(error)) => error.to_string(),
             Err(panic) => format!("panicked: {}", panic_words(panic.as_ref())),
         };
-        return Err(Failing { seed, tried, why });
+        return Err(FailedSeed { seed, tried, why });
     }
     Ok(tried)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// One way in which a disk, or what lies between it and the program, misbehaves.
 ///
-/// The first three decide what a power cut leaves of writes that were not flushed; [`Lost`](crate::sim::Lost)
+/// The first three decide what a power cut leaves of writes that were not flushed; [`Loss`](crate::sim::Loss)
 /// says what it leaves of all others. A write counts for them when it is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

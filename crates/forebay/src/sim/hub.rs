@@ -20,11 +20,11 @@ use crate::io::op::OpKind;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::world::{self, MachineCall};
 use crate::sim::history::{Fate, What};
-use crate::sim::machine::{Done, IoId, SimIo};
+use crate::sim::machine::{Completion, IoId, SimIo};
 use crate::sim::net::Network;
 use crate::sim::node::{self, Cut, NodeState};
 use crate::sim::rings::{Ring, WORKERS};
-use crate::sim::shards::Stepped;
+use crate::sim::shards::SimShard;
 use crate::sim::tasks::Tasks;
 
 thread_local! {
@@ -57,7 +57,7 @@ pub(crate) struct Hub {
     here: RefCell<Rc<NodeState>>,
     pub(crate) net: RefCell<Network>,
     pub(crate) fate: RefCell<Fate>,
-    pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
+    pub(crate) shards: RefCell<Vec<Rc<SimShard>>>,
     pub(crate) rings: RefCell<Vec<Rc<Ring>>>,
     /// Whether the machine is busy with other things, so that what could run sometimes has to wait.
     pub(crate) is_busy: Cell<bool>,
@@ -78,9 +78,9 @@ pub(crate) struct Hub {
 }
 
 /// Marks a world as the one of this thread until it is dropped.
-pub(crate) struct Running;
+pub(crate) struct EnterGuard;
 
-impl Drop for Running {
+impl Drop for EnterGuard {
     fn drop(&mut self) {
         here::set_world(0, 0);
         world::set_current(None);
@@ -118,14 +118,14 @@ impl Hub {
     }
 
     /// Makes this the world of the thread. Returns `None` when the thread has a world already.
-    pub(crate) fn enter(self: &Rc<Hub>) -> Option<Running> {
+    pub(crate) fn enter(self: &Rc<Hub>) -> Option<EnterGuard> {
         if here::world() != 0 {
             return None;
         }
         here::set_world(self.number, 0);
         HUB.set(Some(self.clone()));
         self.set_here(self.first());
-        Some(Running)
+        Some(EnterGuard)
     }
 
     /// Returns the node with this number; the first use of a number makes it.
@@ -381,17 +381,17 @@ impl Hub {
             let done = node.machine.borrow_mut().pop_due(self.now_ns(), &mut self.fate.borrow_mut());
             match done {
                 None => break,
-                Some(Done::Io { id, result }) => {
+                Some(Completion::Io { id, result }) => {
                     let owner = self.owners.borrow_mut().remove(&id);
                     if let Some((port, key)) = owner {
                         self.ids.borrow_mut().remove(&(port, key.to_user_data()));
                         self.push_done(port, key, result);
                     }
                 }
-                Some(Done::Opened { id, result }) => {
+                Some(Completion::Opened { id, result }) => {
                     self.answer(id, result.map(|opened| MetaReply::Opened(node.descriptor(opened, self))));
                 }
-                Some(Done::Meta { id, result }) => self.answer(id, result),
+                Some(Completion::Meta { id, result }) => self.answer(id, result),
             }
         }
         let found = node.machine.borrow_mut().violations();

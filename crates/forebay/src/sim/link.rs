@@ -11,7 +11,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::{self, EndReport};
 use crate::reactor::world::{MachineCall, World};
 use crate::sim::hub;
-use crate::sim::shards::Stepped;
+use crate::sim::shards::SimShard;
 
 /// The name of a node of a world. The world itself is reached only on its own thread, and only while it runs.
 #[derive(Clone, Debug)]
@@ -71,8 +71,8 @@ impl World for Link {
     fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<EndReport>>) {
         let Some(hub) = hub::current().filter(|_| self.is_here()) else { return };
         for (index, end) in ends.into_iter().enumerate() {
-            let stepped = Stepped::new(&hub, engine, index, end);
-            hub.shards.borrow_mut().push(stepped);
+            let shard = SimShard::new(&hub, engine, index, end);
+            hub.shards.borrow_mut().push(shard);
         }
         hub.add_rings(engine);
     }

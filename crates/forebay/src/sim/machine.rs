@@ -64,7 +64,7 @@ pub(crate) struct SimIo {
 
 /// The completion of an operation or call.
 #[derive(Debug)]
-pub(crate) enum Done {
+pub(crate) enum Completion {
     /// The number of bytes moved, or a negative errno.
     Io { id: IoId, result: i32 },
     /// The reply to `Open`, `OpenDir` and `TempFile`.
@@ -161,7 +161,7 @@ impl Machine {
 
     /// Takes the events that are due at `now_ns`, earliest first, lets each have its effect, and returns the
     /// first completion.
-    pub(crate) fn pop_due(&mut self, now_ns: u64, fate: &mut Fate) -> Option<Done> {
+    pub(crate) fn pop_due(&mut self, now_ns: u64, fate: &mut Fate) -> Option<Completion> {
         loop {
             let first = self.events.first_entry().filter(|event| event.key().0 <= now_ns)?;
             let ((time_ns, _), id) = first.remove_entry();

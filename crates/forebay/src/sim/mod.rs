@@ -74,7 +74,7 @@
 //!
 //! | before that, a power cut leaves | |
 //! |---|---|
-//! | of a direct write that completed | as [`Lost`] decides: all, all up to a point, or any; with [`Profile::torn`] any sectors of the write at the point, or of each |
+//! | of a direct write that completed | as [`Loss`] decides: all, all up to a point, or any; with [`Profile::torn`] any sectors of the write at the point, or of each |
 //! | of a buffered write | any sectors |
 //! | of a write in flight | any sectors |
 //! | of a sector that was written several times | any of its versions since the last flush, or the one before |
@@ -107,12 +107,12 @@ mod source;
 mod tasks;
 mod world;
 
-pub use explore::{Failing, explore};
+pub use explore::{FailedSeed, explore};
 pub use failure::{Failure, FailureKind};
 pub use fault::{Dirty, Fault, Rule};
 pub use machine::Counts;
 pub use node::{Node, current_node, node};
-pub use profile::{Lost, MetadataOrder, Profile};
+pub use profile::{Loss, MetadataOrder, Profile};
 pub use program::{
     Interval, Sleep, Task, clear_faults, dropped_after, frozen_after, inject, interval, is_inside, note, now,
     power_cut, random, sleep, sleep_until, spawn, spawn_local, timeout, world_time,

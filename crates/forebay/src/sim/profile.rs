@@ -11,7 +11,7 @@ use crate::sim::fault::Rule;
 /// survives or not on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum Loss {
     /// Every completed write survives. Only writes in flight may be missing.
     Nothing,
     /// All writes up to one point in the order in which they completed, and none after it.
@@ -40,8 +40,8 @@ pub enum MetadataOrder {
 /// the same on every machine.
 ///
 /// ```
-/// use forebay::sim::{Fault, Lost, Profile, Rule};
-/// let log = Profile::nand().at("/log").lost(Lost::Prefix).fault(Rule::new(Fault::FlushError).nth(7));
+/// use forebay::sim::{Fault, Loss, Profile, Rule};
+/// let log = Profile::nand().at("/log").lost(Loss::Prefix).fault(Rule::new(Fault::FlushError).nth(7));
 /// let data = Profile::cloud().capacity(1 << 30);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Profile {
     pub(crate) stall_every_ns: u64,
     pub(crate) stall_ns: u64,
     pub(crate) capacity: u64,
-    pub(crate) lost: Lost,
+    pub(crate) lost: Loss,
     pub(crate) torn: bool,
     pub(crate) metadata: MetadataOrder,
     pub(crate) rules: Vec<Rule>,
@@ -103,7 +103,7 @@ impl Profile {
             stall_every_ns: 0,
             stall_ns: 0,
             capacity: 1 << 40,
-            lost: Lost::Subset,
+            lost: Loss::Subset,
             torn: true,
             metadata: MetadataOrder::Journal,
             rules: Vec::new(),
@@ -282,8 +282,8 @@ impl Profile {
         self
     }
 
-    /// Sets the fate of unflushed writes in a power cut. Default: [`Lost::Subset`].
-    pub fn lost(mut self, lost: Lost) -> Profile {
+    /// Sets the fate of unflushed writes in a power cut. Default: [`Loss::Subset`].
+    pub fn lost(mut self, lost: Loss) -> Profile {
         self.lost = lost;
         self
     }

@@ -15,7 +15,7 @@ use crate::sim::history::What;
 use crate::sim::hub::Hub;
 use crate::sim::node::{Cut, FIRST, NodeState};
 use crate::sim::rings::Ring;
-use crate::sim::shards::Stepped;
+use crate::sim::shards::SimShard;
 use crate::sim::tasks::PROGRAM;
 use crate::sim::world::refused;
 
@@ -67,7 +67,7 @@ impl Runner {
         if !hub.first().is_on() {
             return Err(failure(FailureKind::Off, "the power is off: World::reboot switches it on"));
         }
-        let Some(running) = hub.enter() else {
+        let Some(guard) = hub.enter() else {
             let text = "another world runs on this thread: one at a time";
             return Err(failure(FailureKind::NotStarted, text));
         };
@@ -94,7 +94,7 @@ impl Runner {
         // Destructors of the program's run inside of the world; one that panics ends nothing more.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(program.take())));
         self.end(None);
-        drop(running);
+        drop(guard);
         // Checked once more: violations during the end count as well.
         let result = match (result, hub.first_violation()) {
             (Ok(_) | Err((FailureKind::PowerCut, _)), Some(text)) => Err((FailureKind::Violation, text)),
@@ -113,7 +113,7 @@ impl Runner {
             hub.deliver();
             hub.tasks.wake_sleepers(hub.now_ns());
             self.look_around()?;
-            let shards: Vec<Rc<Stepped>> =
+            let shards: Vec<Rc<SimShard>> =
                 hub.shards.borrow().iter().filter(|shard| shard.is_ready(&hub)).cloned().collect();
             let rings: Vec<Rc<Ring>> =
                 hub.rings.borrow().iter().filter(|ring| ring.is_ready(&hub)).cloned().collect();
@@ -245,7 +245,7 @@ impl Runner {
         next.filter(|&next_ns| next_ns > hub.now_ns())
     }
 
-    fn step(&self, shard: &Rc<Stepped>) {
+    fn step(&self, shard: &Rc<SimShard>) {
         self.hub.note(What::Turn, &[shard.port() as u64]);
         self.hub.on_node(shard.node(), || shard.step(&self.hub));
     }
@@ -312,7 +312,7 @@ impl Runner {
         loop {
             let shards = hub.shards.borrow();
             let left = shards.iter().filter(|shard| is_meant(shard.node()) && !shard.is_over());
-            let left: Vec<Rc<Stepped>> = left.cloned().collect();
+            let left: Vec<Rc<SimShard>> = left.cloned().collect();
             drop(shards);
             if left.is_empty() {
                 break;

@@ -18,7 +18,7 @@ use crate::sim::hub::Hub;
 use crate::sim::node::NodeState;
 
 /// A shard of the world, its I/O memory, and the conditions that it waits for.
-pub(crate) struct Stepped {
+pub(crate) struct SimShard {
     engine: Arc<EngineShared>,
     node: Rc<NodeState>,
     shard: RefCell<Option<Box<Shard>>>,
@@ -38,13 +38,13 @@ struct Asleep {
     limit_ns: u64,
 }
 
-impl Stepped {
+impl SimShard {
     pub(crate) fn new(
         hub: &Rc<Hub>,
         engine: &Arc<EngineShared>,
         index: usize,
         end: Sender<EndReport>,
-    ) -> Rc<Stepped> {
+    ) -> Rc<SimShard> {
         let wake = Arc::new(SimWake::new(hub.foreign.clone()));
         let driver = SimDriver::new(hub.clone(), wake.clone());
         let port = driver.port();
@@ -53,7 +53,7 @@ impl Stepped {
         let handle = driver.wake_handle();
         let shard = shard::new_shard(inbox, engine, driver, handle, Clock::simulated());
         let caches = outside.swap();
-        Rc::new(Stepped {
+        Rc::new(SimShard {
             engine: engine.clone(),
             node: hub.here(),
             shard: RefCell::new(Some(shard)),

@@ -106,8 +106,8 @@ impl Tasks {
         self.next.set(number + 1);
         let wakes = self.wakes(number);
         let waker = wakes.waker();
-        let polled = Polled { wakes, future };
-        let task = Task { node, future: Some(Box::pin(polled)), waker: waker.clone(), wanders, abort };
+        let tracked = TrackedFuture { wakes, future };
+        let task = Task { node, future: Some(Box::pin(tracked)), waker: waker.clone(), wanders, abort };
         self.list.borrow_mut().insert(number, task);
         waker.wake_by_ref();
         waker
@@ -211,12 +211,12 @@ impl Tasks {
 }
 
 /// Marks the task as out of the queue before each poll.
-struct Polled {
+struct TrackedFuture {
     wakes: Wakes,
     future: TaskFuture,
 }
 
-impl Future for Polled {
+impl Future for TrackedFuture {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay::sim::net::{self, Address, Conditions, Socket};
-use forebay::sim::{self, FailureKind, Lost, Profile, World};
+use forebay::sim::{self, FailureKind, Loss, Profile, World};
 use forebay::{Class, Config, Durability, Engine, ErrorKind, Open, Result, WorkerRings, shard};
 
 const MS: Duration = Duration::from_millis(1);
@@ -601,7 +601,7 @@ fn clocks_drift_and_are_put_forward() {
 fn a_failure_of_a_cluster_shrinks() {
     // Fails when one message overtakes another.
     let attempt = |world: &mut World| {
-        world.add_disk(Profile::nand().lost(Lost::Prefix));
+        world.add_disk(Profile::nand().lost(Loss::Prefix));
         let overtaken = world
             .run(async |_| {
                 net::set_conditions(Conditions::lan());

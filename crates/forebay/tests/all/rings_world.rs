@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use forebay::sim::{self, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{self, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay::{
     Block, Class, ClassSpec, Config, Durability, Engine, ErrorKind, File, Open, Step, Walk, WorkerRings,
 };
@@ -451,7 +451,7 @@ fn disk(draw: &mut Draw) -> Profile {
     let profile = [Profile::optane(), Profile::ideal(), Profile::nand(), Profile::cloud()]
         [draw.below(4) as usize]
         .clone();
-    let lost = [Lost::Subset, Lost::Prefix, Lost::Nothing][draw.below(3) as usize];
+    let lost = [Loss::Subset, Loss::Prefix, Loss::Nothing][draw.below(3) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
     profile.at("/disk").lost(lost).metadata_order(order)
 }

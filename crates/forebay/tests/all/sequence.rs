@@ -87,7 +87,7 @@ fn sequences_on_threads() {
     on_driver(DriverChoice::Threads, "sequences_on_threads");
 }
 
-fn tell_simulated(failing: &sim::Failing) -> String {
+fn tell_simulated(failing: &sim::FailedSeed) -> String {
     let seed = failing.seed();
     let run = |steps: &[Step]| catch_unwind(AssertUnwindSafe(|| sequence::simulate(seed, steps)));
     let short = sequence::shrink(&sequence::seeded(seed, STEPS), 300, |some| !matches!(run(some), Ok(Ok(_))));
@@ -123,7 +123,7 @@ fn what_a_failed_sync_lost_stays_lost_beside_a_good_one() {
     };
     let mut oldest = 0;
     for seed in 0..64 {
-        let disk = sim::Profile::nand().lost(sim::Lost::Subset);
+        let disk = sim::Profile::nand().lost(sim::Loss::Subset);
         let mut world = sim::World::new(seed).disk(disk);
         let mut session = sequence::Session::new("/");
         session.faults(true);

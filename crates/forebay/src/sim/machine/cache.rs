@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::content::Location;
-use super::disk::{Disk, Waiting};
+use super::disk::{Disk, VolatileWrite};
 use super::rules::Struck;
 use crate::sim::fault::{Dirty, Fault};
 use crate::sim::history::Fate;
@@ -19,9 +19,9 @@ const WAITING_MAX: usize = 4096;
 
 impl Disk {
     /// Adds a buffered write to memory. When memory then holds too much, the oldest writes are written back.
-    pub(super) fn take_into_memory(&mut self, waiting: Waiting) {
-        self.dirty.push_back(waiting);
-        self.dirty_bytes += waiting.bytes;
+    pub(super) fn take_into_memory(&mut self, write: VolatileWrite) {
+        self.dirty.push_back(write);
+        self.dirty_bytes += write.bytes;
         while self.dirty_bytes > DIRTY_MAX || self.dirty.len() > WAITING_MAX {
             let Some(oldest) = self.dirty.pop_front() else { break };
             self.dirty_bytes -= oldest.bytes;
@@ -33,33 +33,31 @@ impl Disk {
     /// Writes back the part of the page cache that lies in the range of a direct operation, before that
     /// operation.
     pub(super) fn write_back(&mut self, inode: u64, range: Range<u64>) {
-        if !self.dirty.iter().any(|waiting| waiting.inode == inode) {
+        if !self.dirty.iter().any(|write| write.inode == inode) {
             return;
         }
         let Some(found) = self.tree.get_mut(inode) else { return };
         let moved = found.content.move_data(Location::Memory, Location::Cache, |_, other| {
             other.start < range.end && range.start < other.end
         });
-        self.forget_dirty(|waiting| {
-            waiting.inode == inode && moved.iter().any(|(seq, _)| *seq == waiting.seq)
-        });
+        self.forget_dirty(|write| write.inode == inode && moved.iter().any(|(seq, _)| *seq == write.seq));
         for (seq, bytes) in moved {
-            self.take_into_cache(Waiting { seq, inode, bytes });
+            self.take_into_cache(VolatileWrite { seq, inode, bytes });
         }
     }
 
-    fn forget_dirty(&mut self, mut gone: impl FnMut(&Waiting) -> bool) {
+    fn forget_dirty(&mut self, mut gone: impl FnMut(&VolatileWrite) -> bool) {
         let bytes = &mut self.dirty_bytes;
-        self.dirty.retain(|waiting| {
-            let gone = gone(waiting);
-            *bytes -= if gone { waiting.bytes } else { 0 };
+        self.dirty.retain(|write| {
+            let gone = gone(write);
+            *bytes -= if gone { write.bytes } else { 0 };
             !gone
         });
     }
 
     /// Returns the number of bytes of a file that a sync would have to write.
     pub(super) fn dirty_bytes(&self, inode: u64) -> u64 {
-        self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
+        self.dirty.iter().filter(|write| write.inode == inode).map(|write| write.bytes).sum()
     }
 
     /// Returns the duration of a flush of the disk's present cache content.
@@ -73,16 +71,16 @@ impl Disk {
         }
     }
 
-    fn place(&mut self, waiting: Waiting, place: Location) {
-        if let Some(inode) = self.tree.get_mut(waiting.inode) {
-            inode.content.place(waiting.seq, place);
+    fn place(&mut self, write: VolatileWrite, place: Location) {
+        if let Some(inode) = self.tree.get_mut(write.inode) {
+            inode.content.place(write.seq, place);
         }
     }
 
     /// Adds a write to the disk's cache. A full cache writes its oldest content to the medium.
-    pub(super) fn take_into_cache(&mut self, waiting: Waiting) {
-        self.cache.push_back(waiting);
-        self.cache_bytes += waiting.bytes;
+    pub(super) fn take_into_cache(&mut self, write: VolatileWrite) {
+        self.cache.push_back(write);
+        self.cache_bytes += write.bytes;
         while self.cache_bytes > self.profile.write_cache || self.cache.len() > WAITING_MAX {
             let Some(oldest) = self.cache.pop_front() else { break };
             self.cache_bytes -= oldest.bytes;
@@ -93,12 +91,12 @@ impl Disk {
     /// Moves the writes that entered the cache before `barrier`, of one file or of all, to the place that
     /// `to` returns.
     fn flush(&mut self, file: Option<u64>, barrier: u64, mut to: impl FnMut() -> Location) {
-        for waiting in std::mem::take(&mut self.cache) {
-            if waiting.seq < barrier && file.is_none_or(|file| file == waiting.inode) {
-                self.cache_bytes -= waiting.bytes;
-                self.place(waiting, to());
+        for write in std::mem::take(&mut self.cache) {
+            if write.seq < barrier && file.is_none_or(|file| file == write.inode) {
+                self.cache_bytes -= write.bytes;
+                self.place(write, to());
             } else {
-                self.cache.push_back(waiting);
+                self.cache.push_back(write);
             }
         }
     }
@@ -109,18 +107,18 @@ impl Disk {
             return;
         }
         let mut written = Vec::new();
-        self.forget_dirty(|waiting| {
-            let gone = waiting.inode == inode && waiting.seq < barrier;
+        self.forget_dirty(|write| {
+            let gone = write.inode == inode && write.seq < barrier;
             if gone {
-                written.push(*waiting);
+                written.push(*write);
             }
             gone
         });
-        for waiting in written {
+        for write in written {
             let place = to();
-            self.place(waiting, place);
+            self.place(write, place);
             if place == Location::Cache {
-                self.take_into_cache(waiting);
+                self.take_into_cache(write);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::flight::{DirSync, Flight, MetaFlight};
 use super::handles::spot;
 use super::names::{Spot, components};
 use super::rules::{Faults, Struck, Target};
-use super::{Done, IoId, Machine};
+use super::{Completion, IoId, Machine};
 use crate::base::error::{Error, Result};
 use crate::driver::meta::{At, MetaReply, MetaRequest};
 use crate::io::metadata::{DirEntry, FileKind};
@@ -112,7 +112,7 @@ impl Machine {
         mut flight: MetaFlight,
         now_ns: u64,
         fate: &mut Fate,
-    ) -> Option<Done> {
+    ) -> Option<Completion> {
         let operation = flight.request.operation();
         if !self.on {
             let refused = Err(Error::os(operation, libc::EIO).with_note("the machine is switched off"));
@@ -130,16 +130,16 @@ impl Machine {
                 self.counts.calls += 1;
                 let errno = result.as_ref().err().map_or(0, errno_of);
                 fate.history.note(What::Meta, &[id.0, operation_number(&flight.request), errno, now_ns]);
-                return Some(Done::Opened { id, result });
+                return Some(Completion::Opened { id, result });
             }
             flight.acted = true;
-            let acted = self.act(id, &flight.request, now_ns, fate);
-            match acted {
+            let effect = self.act(id, &flight.request, now_ns, fate);
+            match effect {
                 Err(error) => return Some(self.answer(id, &flight.request, Err(error), now_ns, fate)),
-                Ok(Acted::Done(reply)) => {
+                Ok(Effect::Done(reply)) => {
                     return Some(self.answer(id, &flight.request, Ok(reply), now_ns, fate));
                 }
-                Ok(Acted::Syncs(syncs)) => flight.syncs = syncs,
+                Ok(Effect::Syncs(syncs)) => flight.syncs = syncs,
             }
         }
         let Some(sync) = flight.syncs.front() else {
@@ -182,7 +182,7 @@ impl Machine {
         result: Result<MetaReply>,
         now_ns: u64,
         fate: &mut Fate,
-    ) -> Done {
+    ) -> Completion {
         self.counts.calls += 1;
         let errno = result.as_ref().err().map_or(0, errno_of);
         fate.history.note(What::Meta, &[id.0, operation_number(request), errno, now_ns]);
@@ -206,16 +206,16 @@ impl Machine {
             _ => {}
         }
         match result {
-            Err(error) if is_open(request) => Done::Opened { id, result: Err(error) },
-            result => Done::Meta { id, result },
+            Err(error) if is_open(request) => Completion::Opened { id, result: Err(error) },
+            result => Completion::Meta { id, result },
         }
     }
 
     /// Carries out a call. Returns its reply, or the directories to be synced before it completes.
-    fn act(&mut self, id: IoId, request: &MetaRequest, now_ns: u64, fate: &mut Fate) -> Result<Acted> {
+    fn act(&mut self, id: IoId, request: &MetaRequest, now_ns: u64, fate: &mut Fate) -> Result<Effect> {
         let operation = request.operation();
         let at = |path: &At, result: Result<(), i32>| match result {
-            Ok(()) => Ok(Acted::Done(MetaReply::Done)),
+            Ok(()) => Ok(Effect::Done(MetaReply::Done)),
             Err(errno) => Err(Error::os(operation, errno).with_path(path.path())),
         };
         let both = |errno, from: &At, word, to: &At| {
@@ -232,25 +232,25 @@ impl Machine {
                 if from_dir.0 != to_dir.0 {
                     syncs.push_back(dir_sync(&from_dir, from.path(), true));
                 }
-                Ok(Acted::Syncs(syncs))
+                Ok(Effect::Syncs(syncs))
             }
             MetaRequest::HardLink { from, to } => {
                 let to_dir = self.parent(operation, to)?;
                 self.hard_link(from, to, now_ns).map_err(|errno| both(errno, from, "as", to))?;
-                Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to.path(), true)])))
+                Ok(Effect::Syncs(VecDeque::from([dir_sync(&to_dir, to.path(), true)])))
             }
             MetaRequest::RenameUnsynced { from, to } => {
                 self.rename(from, to, now_ns).map_err(|errno| both(errno, from, "to", to))?;
-                Ok(Acted::Done(MetaReply::Done))
+                Ok(Effect::Done(MetaReply::Done))
             }
             MetaRequest::HardLinkUnsynced { from, to } => {
                 self.hard_link(from, to, now_ns).map_err(|errno| both(errno, from, "as", to))?;
-                Ok(Acted::Done(MetaReply::Done))
+                Ok(Effect::Done(MetaReply::Done))
             }
             MetaRequest::SyncDir { path } => {
                 let (spot, path) = (self.find_dir(path), path.path());
                 let spot = spot.map_err(|errno| Error::os(operation, errno).with_path(path))?;
-                Ok(Acted::Syncs(VecDeque::from([dir_sync(&(spot, path.to_path_buf()), path, false)])))
+                Ok(Effect::Syncs(VecDeque::from([dir_sync(&(spot, path.to_path_buf()), path, false)])))
             }
             MetaRequest::RemoveFile { path } => at(path, self.remove_file(path, now_ns)),
             MetaRequest::RemoveDir { path } => at(path, self.remove_dir(path, now_ns)),
@@ -266,13 +266,13 @@ impl Machine {
                 at(path, room.and_then(|()| self.create_dir_all(path.path(), now_ns)))
             }
             MetaRequest::ReadDir { path } => match self.find_dir(path) {
-                Ok(spot) => Ok(Acted::Done(MetaReply::Entries(self.entries(spot)))),
+                Ok(spot) => Ok(Effect::Done(MetaReply::Entries(self.entries(spot)))),
                 Err(errno) => at(path, Err(errno)),
             },
             // There are no symbolic links.
             MetaRequest::Metadata { path } | MetaRequest::SymlinkMetadata { path } => {
                 match self.find(path).and_then(|spot| self.metadata(spot)) {
-                    Ok(found) => Ok(Acted::Done(MetaReply::Metadata(found))),
+                    Ok(found) => Ok(Effect::Done(MetaReply::Metadata(found))),
                     Err(errno) => at(path, Err(errno)),
                 }
             }
@@ -281,9 +281,9 @@ impl Machine {
                     let found = self.find(path).and_then(|spot| self.metadata(spot));
                     found.map_err(|errno| Error::os(operation, errno).with_path(path.path()))
                 });
-                Ok(Acted::Done(MetaReply::MetadataMany(found.collect())))
+                Ok(Effect::Done(MetaReply::MetadataMany(found.collect())))
             }
-            other => self.act_on_file(id, other, now_ns, fate).map(Acted::Done),
+            other => self.act_on_file(id, other, now_ns, fate).map(Effect::Done),
         }
     }
 
@@ -330,7 +330,8 @@ impl Machine {
     }
 }
 
-enum Acted {
+/// The effect of a call: its reply, or the directories that have to be synced before it.
+enum Effect {
     Done(MetaReply),
     Syncs(VecDeque<DirSync>),
 }

@@ -42,7 +42,7 @@ pub(super) struct Doom {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Changed {
+pub(super) enum ChangeKind {
     Data {
         pieces: Vec<Piece>,
         doom: Doom,
@@ -62,7 +62,7 @@ pub(super) enum Changed {
 pub(super) struct Change {
     pub(super) seq: u64,
     pub(super) place: Location,
-    pub(super) changed: Changed,
+    pub(super) kind: ChangeKind,
 }
 
 /// A growth of the file caused by a write. Growth is kept apart from the log: bytes do not wait for lengths.
@@ -94,8 +94,8 @@ pub(super) struct Content {
 }
 
 impl Content {
-    pub(super) fn push(&mut self, seq: u64, place: Location, changed: Changed) {
-        self.log.push_back(Change { seq, place, changed });
+    pub(super) fn push(&mut self, seq: u64, place: Location, kind: ChangeKind) {
+        self.log.push_back(Change { seq, place, kind });
     }
 
     /// Makes the file longer when a write ends beyond its length.
@@ -119,13 +119,13 @@ impl Content {
         }
         self.len = to;
         self.resizes.push_back(seq);
-        self.push(seq, Location::Memory, Changed::Resize { to });
+        self.push(seq, Location::Memory, ChangeKind::Resize { to });
     }
 
     pub(super) fn hole(&mut self, seq: u64, range: Range<u64>) {
         self.live.zero(range.clone());
         self.bad.remove(range.clone());
-        self.push(seq, Location::Memory, Changed::Hole { range });
+        self.push(seq, Location::Memory, ChangeKind::Hole { range });
     }
 
     /// Moves one change to another place.
@@ -147,7 +147,7 @@ impl Content {
     ) -> Vec<(u64, u64)> {
         let mut moved = Vec::new();
         for change in self.log.iter_mut().filter(|change| change.place == from) {
-            let Changed::Data { pieces, .. } = &change.changed else { continue };
+            let ChangeKind::Data { pieces, .. } = &change.kind else { continue };
             let range = span(pieces);
             if chosen(change.seq, range.clone()) {
                 change.place = to;
@@ -170,7 +170,7 @@ impl Content {
         let unsettled = |change: &&Change| {
             change.seq < barrier
                 && change.place == Location::Memory
-                && !matches!(change.changed, Changed::Data { .. })
+                && !matches!(change.kind, ChangeKind::Data { .. })
         };
         let resized = self.log.iter().rev().find(unsettled).map(|change| change.seq);
         resized.max(grown.map(|growth| growth.seq))
@@ -180,15 +180,17 @@ impl Content {
     pub(super) fn compact(&mut self) {
         while self.log.front().is_some_and(|front| matches!(front.place, Location::Medium | Location::Gone)) {
             let Some(front) = self.log.pop_front() else { break };
-            match (front.place, &front.changed) {
+            match (front.place, &front.kind) {
                 (Location::Gone, _) => self.stale = true,
-                (_, Changed::Data { pieces, .. }) => pieces.iter().for_each(|piece| self.durable.put(piece)),
-                (_, Changed::Resize { to }) => {
+                (_, ChangeKind::Data { pieces, .. }) => {
+                    pieces.iter().for_each(|piece| self.durable.put(piece))
+                }
+                (_, ChangeKind::Resize { to }) => {
                     self.resizes.pop_front();
                     while self.growth_before(front.seq).is_some() {}
                     self.resize_durable(*to);
                 }
-                (_, Changed::Hole { range }) => self.durable.zero(range.clone()),
+                (_, ChangeKind::Hole { range }) => self.durable.zero(range.clone()),
             }
         }
         let end = self.resizes.front().copied().unwrap_or(u64::MAX);
@@ -230,8 +232,8 @@ impl Content {
         // Whether lengths still follow the changes of length in the log.
         let mut follows = true;
         for change in std::mem::take(&mut self.log) {
-            match change.changed {
-                Changed::Data { pieces, doom } => {
+            match change.kind {
+                ChangeKind::Data { pieces, doom } => {
                     let keep = match change.place {
                         Location::Medium => Keep::All,
                         Location::Gone => Keep::Nothing,
@@ -252,7 +254,7 @@ impl Content {
                         }
                     }
                 }
-                Changed::Resize { to } => {
+                ChangeKind::Resize { to } => {
                     self.cut_growth(change.seq, follows, fates);
                     follows = change.place == Location::Medium || fates.survives(change.seq);
                     if follows {
@@ -262,7 +264,7 @@ impl Content {
                         frozen.insert(to..u64::MAX);
                     }
                 }
-                Changed::Hole { range } => {
+                ChangeKind::Hole { range } => {
                     if change.place == Location::Medium || fates.survives(change.seq) {
                         self.durable.zero(range)
                     } else {
@@ -322,4 +324,4 @@ pub(super) fn span(pieces: &[Piece]) -> Range<u64> {
 }
 
 /// Fates decided ahead, by sequence number.
-pub(super) type Decided = BTreeMap<u64, Keep>;
+pub(super) type Decisions = BTreeMap<u64, Keep>;

@@ -1,14 +1,14 @@
 //! The power cut, which decides the fate of all volatile state, and the orderly restart, which loses nothing
 //! that was not lost before.
 
-use super::content::{CutFates, Decided, Doom, Keep, Location};
-use super::disk::{Disk, Waiting, Write};
+use super::content::{CutFates, Decisions, Doom, Keep, Location};
+use super::disk::{Disk, VolatileWrite, Write};
 use super::flight::{End, Flight, IoFlight};
 use super::inode::Edit;
 use super::{Machine, OpKind};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
-use crate::sim::profile::{Lost, MetadataOrder};
+use crate::sim::profile::{Loss, MetadataOrder};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Machine {
@@ -22,7 +22,7 @@ impl Machine {
         self.counts.power_cuts += 1;
         let mut volatile = 0;
         for (index, disk) in self.disks.iter_mut().enumerate() {
-            let own: Vec<Waiting> =
+            let own: Vec<VolatileWrite> =
                 in_flight.iter().filter(|(at, _)| *at == index).map(|(_, w)| *w).collect();
             volatile += disk.cut(&own, fate);
         }
@@ -64,7 +64,7 @@ impl Machine {
 
     /// Stores the writes in flight, which may have arrived. They join those that did arrive, and the cut
     /// decides about them.
-    fn store_in_flight(&mut self) -> Vec<(usize, Waiting)> {
+    fn store_in_flight(&mut self) -> Vec<(usize, VolatileWrite)> {
         let mut stored = Vec::new();
         for flight in self.flights.values() {
             let Flight::Io(flight) = flight else { continue };
@@ -84,7 +84,7 @@ impl Machine {
             let seq = disk.seq();
             disk.store_volatile(write, |at, out| transfer.copy_to(at, out));
             disk.grow(number, io.offset + len);
-            stored.push((*index, Waiting { seq, inode: number, bytes: len }));
+            stored.push((*index, VolatileWrite { seq, inode: number, bytes: len }));
         }
         stored
     }
@@ -93,9 +93,9 @@ impl Machine {
 impl Disk {
     /// Decides about all volatile state. Returns the number of writes and of changes of names that it
     /// consisted of.
-    fn cut(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> u64 {
+    fn cut(&mut self, in_flight: &[VolatileWrite], fate: &mut Fate) -> u64 {
         let volatile = self.cache.len() + self.dirty.len() + in_flight.len() + self.tree.journal.len();
-        let new: BTreeSet<u64> = in_flight.iter().map(|waiting| waiting.seq).collect();
+        let new: BTreeSet<u64> = in_flight.iter().map(|write| write.seq).collect();
         let decided = self.decide_writes(in_flight, fate);
         let lengths = self.decide_names(fate);
         let (lost, torn, sector) = (self.profile.lost, self.profile.torn, self.sector());
@@ -124,12 +124,11 @@ impl Disk {
     }
 
     /// Decides which of the writes in the cache and in flight survive.
-    fn decide_writes(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> Decided {
-        let mut decided = Decided::new();
-        if self.profile.lost == Lost::Prefix {
-            let arrived: Vec<u64> = self.cache.iter().map(|waiting| waiting.seq).collect();
-            let all: Vec<u64> =
-                arrived.into_iter().chain(in_flight.iter().map(|waiting| waiting.seq)).collect();
+    fn decide_writes(&mut self, in_flight: &[VolatileWrite], fate: &mut Fate) -> Decisions {
+        let mut decided = Decisions::new();
+        if self.profile.lost == Loss::Prefix {
+            let arrived: Vec<u64> = self.cache.iter().map(|write| write.seq).collect();
+            let all: Vec<u64> = arrived.into_iter().chain(in_flight.iter().map(|write| write.seq)).collect();
             let kept = all.len() - fate.source.below(all.len() as u64 + 1) as usize;
             for (at, seq) in all.iter().enumerate() {
                 let keep = match at {
@@ -187,13 +186,13 @@ impl Disk {
 /// Decides about the changes of one file.
 struct Cut<'a> {
     inode: u64,
-    decided: &'a Decided,
+    decided: &'a Decisions,
     new: &'a BTreeSet<u64>,
     /// The resizes that survive, where the journal decided; otherwise they survive in order.
     lengths: Option<&'a BTreeSet<u64>>,
     /// Whether one did not survive.
     gone: bool,
-    lost: Lost,
+    lost: Loss,
     torn: bool,
     sector: u64,
     fate: &'a mut Fate,
@@ -211,7 +210,7 @@ impl CutFates for Cut<'_> {
         // Memory is written back page by page, whatever the disk does. Writes in flight may end in any state.
         let (tears, own) = match (place, self.new.contains(&seq)) {
             (Location::Memory, _) | (_, true) => (several, true),
-            _ => (several && self.torn, doom.loose || self.lost == Lost::Subset),
+            _ => (several && self.torn, doom.loose || self.lost == Loss::Subset),
         };
         match self.decided.get(&seq) {
             Some(keep) if !doom.loose || self.new.contains(&seq) => return *keep,

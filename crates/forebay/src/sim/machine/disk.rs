@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::content::{Changed, Doom, Location};
+use super::content::{ChangeKind, Doom, Location};
 use super::inode::Tree;
 use super::pages::{PAGE, Piece};
 use super::rules::Rules;
@@ -15,7 +15,7 @@ pub(super) const FILE_MAX: u64 = (1 << 44) - PAGE;
 
 /// A write that is not on the medium: the number of its change, its file, and its length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct VolatileWrite {
     pub(super) seq: u64,
     pub(super) inode: u64,
     pub(super) bytes: u64,
@@ -30,10 +30,10 @@ pub(super) struct Disk {
     pub(super) tree: Tree,
     pub(super) timing: Timing,
     /// The volatile cache, in the order in which writes came into it.
-    pub(super) cache: VecDeque<Waiting>,
+    pub(super) cache: VecDeque<VolatileWrite>,
     pub(super) cache_bytes: u64,
     /// Buffered writes in memory, oldest first.
-    pub(super) dirty: VecDeque<Waiting>,
+    pub(super) dirty: VecDeque<VolatileWrite>,
     pub(super) dirty_bytes: u64,
     seq: u64,
 }
@@ -162,9 +162,9 @@ impl Disk {
             .remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
         let pieces = content.live.write(write.offset, write.len, sector, source);
         let place = if write.direct { Location::Cache } else { Location::Memory };
-        content.push(seq, place, Changed::Data { pieces, doom: write.doom });
-        let waiting = Waiting { seq, inode: write.inode, bytes: write.len };
-        if write.direct { self.take_into_cache(waiting) } else { self.take_into_memory(waiting) }
+        content.push(seq, place, ChangeKind::Data { pieces, doom: write.doom });
+        let volatile = VolatileWrite { seq, inode: write.inode, bytes: write.len };
+        if write.direct { self.take_into_cache(volatile) } else { self.take_into_memory(volatile) }
     }
 
     /// Does the same as [`store`](Disk::store) for a write that the power cut catches in flight. Such a write
@@ -174,7 +174,7 @@ impl Disk {
         let Some(inode) = self.tree.get_mut(write.inode) else { return };
         let pieces = inode.content.live.write(write.offset, write.len, sector, source);
         let place = if write.direct { Location::Cache } else { Location::Memory };
-        inode.content.push(seq, place, Changed::Data { pieces, doom: write.doom });
+        inode.content.push(seq, place, ChangeKind::Data { pieces, doom: write.doom });
     }
 
     /// Flips one stored bit of a range. The flip also reaches the medium.
@@ -193,17 +193,17 @@ impl Disk {
         let pieces: Vec<Piece> = content.live.pieces(first..first + sector);
         // The flip shares the fate of the sector's last change, whose bytes it contains: the bytes read now
         // are the bytes that will be stored.
-        let last = content.log.iter().rev().find(|change| match &change.changed {
-            Changed::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
+        let last = content.log.iter().rev().find(|change| match &change.kind {
+            ChangeKind::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
             _ => false,
         });
         let place = last.map_or(Location::Medium, |change| change.place);
-        content.push(seq, place, Changed::Data { pieces, doom: Doom::default() });
+        content.push(seq, place, ChangeKind::Data { pieces, doom: Doom::default() });
         content.compact();
-        let waiting = Waiting { seq, inode: number, bytes: 0 };
+        let volatile = VolatileWrite { seq, inode: number, bytes: 0 };
         match place {
-            Location::Memory => self.dirty.push_back(waiting),
-            Location::Cache => self.cache.push_back(waiting),
+            Location::Memory => self.dirty.push_back(volatile),
+            Location::Cache => self.cache.push_back(volatile),
             Location::Medium | Location::Gone => {}
         }
     }

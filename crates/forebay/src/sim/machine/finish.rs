@@ -2,13 +2,13 @@
 
 use super::disk::{Disk, Write};
 use super::flight::{End, IoFlight};
-use super::{Done, Doom, Machine};
+use super::{Completion, Doom, Machine};
 use crate::io::op::OpKind;
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 
 impl Machine {
-    pub(super) fn finish(&mut self, mut flight: IoFlight, time_ns: u64, fate: &mut Fate) -> Done {
+    pub(super) fn finish(&mut self, mut flight: IoFlight, time_ns: u64, fate: &mut Fate) -> Completion {
         let result = match (flight.end, flight.disk) {
             (End::Refused(errno), _) => -errno,
             (_, None) => 0,
@@ -45,7 +45,7 @@ impl Machine {
         if flight.io.kind == OpKind::Read {
             fate.history.bytes(&self.scratch[..moved as usize]);
         }
-        Done::Io { id: flight.io.id, result }
+        Completion::Io { id: flight.io.id, result }
     }
 }
 

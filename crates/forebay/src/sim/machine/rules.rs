@@ -50,10 +50,10 @@ impl Counts {
 
 /// Rules in force, with their counters.
 #[derive(Debug, Default)]
-pub(super) struct Rules(Vec<Armed>);
+pub(super) struct Rules(Vec<ArmedRule>);
 
 #[derive(Debug)]
-struct Armed {
+struct ArmedRule {
     rule: Rule,
     seen: u64,
     fired: u64,
@@ -115,7 +115,7 @@ impl Rules {
     }
 
     pub(super) fn add(&mut self, rule: Rule) {
-        self.0.push(Armed { rule, seen: 0, fired: 0 });
+        self.0.push(ArmedRule { rule, seen: 0, fired: 0 });
     }
 
     pub(super) fn clear(&mut self) {

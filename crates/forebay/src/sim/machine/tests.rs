@@ -64,7 +64,7 @@ impl Rig {
     }
 
     /// Returns the next completion, with the clock set to its time.
-    pub(super) fn next(&mut self) -> Option<Done> {
+    pub(super) fn next(&mut self) -> Option<Completion> {
         loop {
             if let Some(done) = self.machine.pop_due(self.now_ns, &mut self.fate) {
                 return Some(done);
@@ -90,7 +90,7 @@ impl Rig {
     pub(super) fn result(&mut self, wanted: IoId) -> i32 {
         loop {
             match self.next() {
-                Some(Done::Io { id, result }) if id == wanted => return result,
+                Some(Completion::Io { id, result }) if id == wanted => return result,
                 Some(_) => {}
                 None => panic!("{wanted:?} never ended"),
             }
@@ -121,7 +121,7 @@ impl Rig {
         self.machine.ask(id, request, self.now_ns, &mut self.fate);
         loop {
             match self.next().expect("calls end") {
-                Done::Meta { id: other, result } if other == id => return result,
+                Completion::Meta { id: other, result } if other == id => return result,
                 _ => {}
             }
         }
@@ -132,7 +132,7 @@ impl Rig {
         self.machine.ask(id, request, self.now_ns, &mut self.fate);
         loop {
             match self.next().expect("calls end") {
-                Done::Opened { id: other, result } if other == id => return result,
+                Completion::Opened { id: other, result } if other == id => return result,
                 _ => {}
             }
         }

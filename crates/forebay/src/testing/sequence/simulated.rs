@@ -8,7 +8,7 @@ use super::step::{Access, NAMES, Step};
 use super::{Mismatch, Report};
 use crate::io::config::{Config, WorkerRings};
 use crate::io::mode::Mode;
-use crate::sim::{Dirty, Failure, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use crate::sim::{Dirty, Failure, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 /// Numbers that a seed determines for ever, in every process and on every machine.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ fn profile(numbers: &mut Numbers) -> Profile {
         2 => Profile::optane(),
         _ => Profile::cloud(),
     };
-    let lost = [Lost::Subset, Lost::Prefix, Lost::Nothing][numbers.below(3) as usize];
+    let lost = [Loss::Subset, Loss::Prefix, Loss::Nothing][numbers.below(3) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][numbers.below(2) as usize];
     let profile = profile.lost(lost).metadata_order(order).torn(numbers.below(2) == 0);
     // A small cache: some writes are durable before a sync requests it.

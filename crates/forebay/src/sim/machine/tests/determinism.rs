@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::sim::profile::{Lost, MetadataOrder};
+use crate::sim::profile::{Loss, MetadataOrder};
 
 fn profiles(random: &mut Source) -> Profile {
     let base = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
     let profile = base[random.below(4) as usize].clone();
-    let lost = [Lost::Nothing, Lost::Prefix, Lost::Subset][random.below(3) as usize];
+    let lost = [Loss::Nothing, Loss::Prefix, Loss::Subset][random.below(3) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][random.below(2) as usize];
     let cache = [0, 8192, 64 << 20][random.below(3) as usize];
     profile.lost(lost).metadata_order(order).write_cache(cache).torn(random.below(2) == 0)

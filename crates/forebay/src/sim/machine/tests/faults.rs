@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::sim::fault::Dirty;
-use crate::sim::profile::Lost;
+use crate::sim::profile::Loss;
 
 const SECTOR: usize = 512;
 const SECTORS: usize = 4;
@@ -96,11 +96,11 @@ fn cuts_are_shaped_by_torn_lost_and_reordered_writes() {
         rig.write(file, 2 * SECTOR as u64, &[b'b'; 2 * SECTOR]);
         after_cut(rig)
     };
-    let kept = Profile::ideal().lost(Lost::Nothing);
+    let kept = Profile::ideal().lost(Loss::Nothing);
     assert_eq!(seen(&kept, &Rule::new(Fault::LostWrite).nth(1), two), set(["oobb"]));
     let torn = seen(&kept, &Rule::new(Fault::TornWrite).nth(2), two);
     assert_eq!(torn, set(["aaoo", "aabo", "aaob", "aabb"]));
-    let ordered = Profile::ideal().lost(Lost::Prefix).torn(false);
+    let ordered = Profile::ideal().lost(Loss::Prefix).torn(false);
     let loose = seen(&ordered, &Rule::new(Fault::Reorder).nth(2), two);
     assert_eq!(loose, set(["oooo", "aaoo", "oobb", "aabb"]));
     // Flushed bytes are out of the fault's reach.

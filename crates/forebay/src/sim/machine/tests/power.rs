@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::sim::profile::{Lost, MetadataOrder};
+use crate::sim::profile::{Loss, MetadataOrder};
 
 const SECTOR: usize = 512;
 
@@ -76,9 +76,9 @@ fn a_cut_takes_any_writes_or_those_behind_a_point_or_none() {
         .collect();
     assert_eq!(outcomes(&Profile::ideal(), four_writes), any);
     let prefixes = set(["oooo", "aooo", "aboo", "abco", "abcd"]);
-    assert_eq!(outcomes(&Profile::ideal().lost(Lost::Prefix), four_writes), prefixes);
+    assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix), four_writes), prefixes);
     for kept in
-        [Profile::ideal().lost(Lost::Nothing), Profile::ideal().write_cache(0), Profile::optane().sector(512)]
+        [Profile::ideal().lost(Loss::Nothing), Profile::ideal().write_cache(0), Profile::optane().sector(512)]
     {
         let kept = kept.alignment(4096, 512);
         assert_eq!(outcomes(&kept, four_writes), set(["abcd"]));
@@ -100,14 +100,14 @@ fn a_write_is_torn_at_sectors_where_disks_tear() {
         sectors(rig, "/f")
     };
     assert_eq!(outcomes(&Profile::ideal(), story), words("on", 4));
-    assert_eq!(outcomes(&Profile::ideal().lost(Lost::Prefix), story), words("on", 4));
+    assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix), story), words("on", 4));
     assert_eq!(outcomes(&Profile::ideal().torn(false), story), set(["oooo", "nnnn"]));
-    assert_eq!(outcomes(&Profile::ideal().lost(Lost::Prefix).torn(false), story), set(["oooo", "nnnn"]));
+    assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix).torn(false), story), set(["oooo", "nnnn"]));
 }
 
 #[test]
 fn behind_a_torn_write_there_is_nothing_in_order() {
-    let seen = outcomes(&Profile::ideal().lost(Lost::Prefix), |rig| {
+    let seen = outcomes(&Profile::ideal().lost(Loss::Prefix), |rig| {
         let file = base(rig);
         rig.write(file, 0, &fill('a', 2));
         rig.write(file, 2 * SECTOR as u64, &fill('b', 2));
@@ -184,13 +184,13 @@ fn buffered_bytes_are_lost_sector_by_sector_whatever_the_disk_keeps() {
         // The bytes at 100 to 1123 lie in three sectors.
         [100, 600, 1100].map(|at| bytes[at] as char).iter().collect()
     };
-    assert_eq!(outcomes(&Profile::ideal().lost(Lost::Nothing), story), words("on", 3));
+    assert_eq!(outcomes(&Profile::ideal().lost(Loss::Nothing), story), words("on", 3));
     assert_eq!(outcomes(&Profile::optane().sector(512).alignment(4096, 512), story), words("on", 3));
 }
 
 #[test]
 fn what_was_in_flight_is_there_in_part() {
-    for profile in [Profile::ideal(), Profile::ideal().write_cache(0), Profile::ideal().lost(Lost::Nothing)] {
+    for profile in [Profile::ideal(), Profile::ideal().write_cache(0), Profile::ideal().lost(Loss::Nothing)] {
         let seen = outcomes(&profile, |rig| {
             let file = base(rig);
             rig.start(OpKind::Write, file, 0, Some(memory(&fill('n', 3))));
@@ -215,7 +215,7 @@ fn a_length_is_old_or_new_or_between_and_the_rest_is_zeros() {
 
 #[test]
 fn bytes_behind_a_lost_length_never_come_back() {
-    let seen = outcomes(&Profile::ideal().lost(Lost::Nothing), |rig| {
+    let seen = outcomes(&Profile::ideal().lost(Loss::Nothing), |rig| {
         let (file, other) = (base(rig), rig.open("/other", CREATE));
         rig.write(file, 4 * SECTOR as u64, &fill('n', 1));
         // The bytes are on the medium now, the length is not.
