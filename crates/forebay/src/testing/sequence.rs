@@ -49,7 +49,7 @@ mod text;
 
 pub use generate::generate;
 pub use session::Session;
-pub use simulated::{Broken, seeded, simulate};
+pub use simulated::{SimulationError, seeded, simulate};
 pub use step::{Access, HANDLES, NAMES, Op, Place, Step};
 pub use text::ParseStepError;
 

@@ -99,7 +99,7 @@ fn sequences_in_worlds() {
     let mut total = Report::default();
     let explored = sim::explore(0..1000, |seed| {
         total += sequence::simulate(seed, &sequence::seeded(seed, STEPS))?;
-        Ok::<(), sequence::Broken>(())
+        Ok::<(), sequence::SimulationError>(())
     });
     if let Err(failing) = explored {
         panic!("{}", tell_simulated(&failing));

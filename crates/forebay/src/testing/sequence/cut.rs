@@ -2,7 +2,7 @@
 
 use super::names::Name;
 use super::node::Node;
-use super::session::{Checked, Session};
+use super::session::{CheckResult, Session};
 use super::step::{Access, Op, Step};
 
 impl Session {
@@ -11,7 +11,7 @@ impl Session {
     ///
     /// # Errors
     /// Memory that the program holds has changed.
-    pub fn power_cut(&mut self) -> Checked {
+    pub fn power_cut(&mut self) -> CheckResult {
         self.end_life("at the power cut")?;
         self.nodes.iter_mut().for_each(Node::power_cut);
         self.names.iter_mut().for_each(Name::power_cut);
@@ -22,14 +22,14 @@ impl Session {
     ///
     /// # Errors
     /// Memory that the program holds has changed.
-    pub fn restart(&mut self) -> Checked {
+    pub fn restart(&mut self) -> CheckResult {
         self.end_life("at the restart")?;
         self.nodes.iter_mut().for_each(Node::restart);
         self.names.iter_mut().for_each(Name::sync);
         Ok(())
     }
 
-    fn end_life(&mut self, what: &str) -> Checked {
+    fn end_life(&mut self, what: &str) -> CheckResult {
         if let Some(step) = self.under_way.take() {
             self.may_have_done(&step);
         }

@@ -24,7 +24,7 @@ pub(super) enum Outcome {
 pub(super) type Flight = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// The state of an operation after a few polls: completed, or still in progress.
-pub(super) enum Polled {
+pub(super) enum FlightState {
     Over(Outcome),
     Pending(Flight),
 }
@@ -80,8 +80,8 @@ pub(super) async fn finish(engine: &Engine, mut flight: Flight, place: Place) ->
             None => on_shard(engine, shard, flight).await,
         },
         Place::FromShard(shard, polls) => match polled_on_shard(engine, shard, flight, polls).await? {
-            Polled::Over(outcome) => Ok(outcome),
-            Polled::Pending(flight) => Ok(flight.await),
+            FlightState::Over(outcome) => Ok(outcome),
+            FlightState::Pending(flight) => Ok(flight.await),
         },
     }
 }
@@ -120,8 +120,8 @@ pub(super) async fn give_up(
             }
         },
         Place::FromShard(shard, _) => match polled_on_shard(engine, shard, flight, polls).await? {
-            Polled::Over(outcome) => Ok(Some(outcome)),
-            Polled::Pending(_) => Ok(None),
+            FlightState::Over(outcome) => Ok(Some(outcome)),
+            FlightState::Pending(_) => Ok(None),
         },
     }
 }
@@ -130,14 +130,14 @@ async fn on_shard(engine: &Engine, shard: u8, flight: Flight) -> Result<Outcome>
     engine.spawn_on_shard(usize::from(shard) % engine.shard_count(), Class::DEFAULT, move || flight).await
 }
 
-async fn polled_on_shard(engine: &Engine, shard: u8, mut flight: Flight, polls: u8) -> Result<Polled> {
+async fn polled_on_shard(engine: &Engine, shard: u8, mut flight: Flight, polls: u8) -> Result<FlightState> {
     let polled = engine.spawn_on_shard(
         usize::from(shard) % engine.shard_count(),
         Class::DEFAULT,
         move || async move {
             match poll_some(&mut flight, polls).await {
-                Some(outcome) => Polled::Over(outcome),
-                None => Polled::Pending(flight),
+                Some(outcome) => FlightState::Over(outcome),
+                None => FlightState::Pending(flight),
             }
         },
     );

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::flight::{self, Outcome};
-use super::node::{Base, Written};
+use super::node::{Base, WriteResult};
 use super::sector::Patch;
-use super::session::{Checked, Session};
+use super::session::{CheckResult, Session};
 use super::step::{Op, Place};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::engine::Engine;
@@ -21,7 +21,7 @@ struct Ready<'s> {
     owner: u64,
     cached: bool,
     /// The error that must come instead of success.
-    refused: Option<Refused>,
+    refused: Option<RefusalReason>,
     /// The bytes that it writes, unless it is refused.
     patch: Option<Patch>,
     /// The same bytes as a block that the program keeps.
@@ -29,7 +29,7 @@ struct Ready<'s> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refused {
+enum RefusalReason {
     Misaligned,
     ReadOnly,
 }
@@ -37,7 +37,7 @@ enum Refused {
 impl Session {
     /// Carries out the operations all at once; a single one at `place`. Returns false when there was nothing
     /// to do.
-    pub(super) async fn group(&mut self, engine: &Engine, ops: &[Op], place: Place) -> Checked<bool> {
+    pub(super) async fn group(&mut self, engine: &Engine, ops: &[Op], place: Place) -> CheckResult<bool> {
         let ready = self.prepare(engine, ops).await?;
         if ready.is_empty() {
             return Ok(false);
@@ -76,7 +76,7 @@ impl Session {
         op: &Op,
         place: Place,
         polls: u8,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         let syncs = match op {
             Op::Sync { .. } => true,
             Op::Write { durability, .. } => *durability != Durability::None,
@@ -110,7 +110,7 @@ impl Session {
     /// Returns the operations that have an open file and are compatible with each other and with the ones
     /// under way. Access through the page cache and past it at the same time has no order that could be
     /// checked at this grain.
-    async fn prepare<'s>(&mut self, engine: &Engine, ops: &'s [Op]) -> Checked<Vec<Ready<'s>>> {
+    async fn prepare<'s>(&mut self, engine: &Engine, ops: &'s [Op]) -> CheckResult<Vec<Ready<'s>>> {
         for op in ops {
             if let Some(open) = self.handle(op.handle()) {
                 let racing = self.nodes[open.node].racing_owners(open.cached);
@@ -168,8 +168,8 @@ impl Session {
         outcomes: Vec<Outcome>,
         bases: &[(usize, Base)],
         token: u64,
-    ) -> Checked {
-        let mut written: Vec<(usize, Written)> = Vec::new();
+    ) -> CheckResult {
+        let mut written: Vec<(usize, WriteResult)> = Vec::new();
         let mut synced: Vec<usize> = Vec::new();
         let mut sync_failed = false;
         for (one, outcome) in ready.iter().zip(outcomes) {
@@ -188,13 +188,14 @@ impl Session {
                         synced.push(one.node);
                     }
                     if let Some(patch) = one.patch.clone() {
-                        written.push((one.node, Written { patch, ok, durable: syncs, cached: one.cached }));
+                        written
+                            .push((one.node, WriteResult { patch, ok, durable: syncs, cached: one.cached }));
                     }
                 }
             }
         }
         for (node, base) in bases {
-            let writes: Vec<Written> =
+            let writes: Vec<WriteResult> =
                 written.iter().filter(|(on, _)| on == node).map(|(_, write)| write.clone()).collect();
             let synced = synced.contains(node) && !sync_failed;
             let model = &mut self.nodes[*node];
@@ -216,7 +217,7 @@ impl Session {
         self.nodes.iter_mut().for_each(super::node::Node::doubt);
     }
 
-    fn check_read(&mut self, one: &Ready<'_>, result: Result<Block>) -> Checked {
+    fn check_read(&mut self, one: &Ready<'_>, result: Result<Block>) -> CheckResult {
         match one.op {
             Op::Read { range, .. } => self.check_exact(one.node, range, result),
             Op::ReadUpTo { range, .. } => match result {
@@ -231,7 +232,7 @@ impl Session {
         }
     }
 
-    fn check_many(&mut self, one: &Ready<'_>, result: Result<Vec<Result<Block>>>) -> Checked {
+    fn check_many(&mut self, one: &Ready<'_>, result: Result<Vec<Result<Block>>>) -> CheckResult {
         let Op::ReadMany { ranges, .. } = one.op else { return Ok(()) };
         let results = match result {
             Ok(results) => results,
@@ -246,7 +247,7 @@ impl Session {
         Ok(())
     }
 
-    fn check_exact(&mut self, node: usize, range: &Range<u64>, result: Result<Block>) -> Checked {
+    fn check_exact(&mut self, node: usize, range: &Range<u64>, result: Result<Block>) -> CheckResult {
         match result {
             Ok(block) => {
                 if block.len() as u64 != range.end - range.start {
@@ -266,7 +267,7 @@ impl Session {
     }
 
     /// Checks a read of `range` that returned `bytes`, which must be all that the file has of it.
-    pub(super) fn check_found(&mut self, node: usize, range: &Range<u64>, bytes: &[u8]) -> Checked {
+    pub(super) fn check_found(&mut self, node: usize, range: &Range<u64>, bytes: &[u8]) -> CheckResult {
         if bytes.len() as u64 > range.end - range.start {
             return Err(self.mismatch(format!("at most {range:?}"), format!("{} bytes", bytes.len())));
         }
@@ -274,7 +275,7 @@ impl Session {
         self.check_bytes(node, range.start, bytes)
     }
 
-    fn check_into(&mut self, one: &Ready<'_>, result: Result<usize>, block: &[u8]) -> Checked {
+    fn check_into(&mut self, one: &Ready<'_>, result: Result<usize>, block: &[u8]) -> CheckResult {
         let Op::ReadInto { offset, len, .. } = one.op else { return Ok(()) };
         if block.len() != *len as usize {
             return Err(self.mismatch(format!("the block of {len} bytes"), format!("{}", block.len())));
@@ -290,7 +291,7 @@ impl Session {
     }
 
     /// Checks the result of a write or sync. Returns whether it succeeded, and the sync that was part of it.
-    fn check_done(&mut self, one: &Ready<'_>, result: Result<()>) -> Checked<(bool, Durability)> {
+    fn check_done(&mut self, one: &Ready<'_>, result: Result<()>) -> CheckResult<(bool, Durability)> {
         let durability = match one.op {
             Op::Write { durability, .. } | Op::Sync { durability, .. } => *durability,
             _ => Durability::None,
@@ -300,8 +301,8 @@ impl Session {
             (Ok(()), Some(refused)) => {
                 return Err(self.mismatch(format!("{refused:?}"), "success".to_owned()));
             }
-            (Err(error), Some(Refused::Misaligned)) if is_misaligned(&error) => false,
-            (Err(error), Some(Refused::ReadOnly)) if error.kind().is_system() => false,
+            (Err(error), Some(RefusalReason::Misaligned)) if is_misaligned(&error) => false,
+            (Err(error), Some(RefusalReason::ReadOnly)) if error.kind().is_system() => false,
             (Err(error), _) => {
                 self.fault_or("success", &error)?;
                 false
@@ -310,7 +311,7 @@ impl Session {
         Ok((ok, durability))
     }
 
-    pub(super) fn fault_or(&mut self, expected: &str, error: &Error) -> Checked {
+    pub(super) fn fault_or(&mut self, expected: &str, error: &Error) -> CheckResult {
         if self.is_fault(error) { Ok(()) } else { Err(self.unexpected(expected, error)) }
     }
 }
@@ -320,15 +321,17 @@ fn is_misaligned(error: &Error) -> bool {
 }
 
 /// Returns why an operation must fail, whatever the file holds.
-fn refusal(op: &Op, file: &File, writable: bool) -> Option<Refused> {
+fn refusal(op: &Op, file: &File, writable: bool) -> Option<RefusalReason> {
     let alignment = file.alignment();
     let off = |offset: u64, len: u32, grain: u32| {
         let grain = u64::from(grain.max(1));
         !offset.is_multiple_of(grain) || !u64::from(len).is_multiple_of(grain)
     };
     match op {
-        Op::Write { offset, len, .. } if off(*offset, *len, alignment.offset) => Some(Refused::Misaligned),
-        Op::Write { len, .. } if *len > 0 && !writable => Some(Refused::ReadOnly),
+        Op::Write { offset, len, .. } if off(*offset, *len, alignment.offset) => {
+            Some(RefusalReason::Misaligned)
+        }
+        Op::Write { len, .. } if *len > 0 && !writable => Some(RefusalReason::ReadOnly),
         _ => None,
     }
 }

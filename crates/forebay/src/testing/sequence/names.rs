@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::node::Node;
-use super::session::{Checked, Handle, Session};
+use super::session::{CheckResult, Handle, Session};
 use super::step::{Access, NAMES};
 use super::text::letter;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -73,7 +73,7 @@ impl Session {
 
     /// Returns the target of a name. A fault or a power cut may have left it open; then it is looked up.
     /// `None` when a fault hides it.
-    async fn settle(&mut self, engine: &Engine, name: u8) -> Checked<Option<Option<usize>>> {
+    async fn settle(&mut self, engine: &Engine, name: u8) -> CheckResult<Option<Option<usize>>> {
         if let Some(known) = self.names[usize::from(name)].known() {
             return Ok(Some(known));
         }
@@ -120,7 +120,7 @@ impl Session {
         name: u8,
         access: Access,
         mode: Mode,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         self.close(handle).await?;
         let Some(there) = self.settle(engine, name).await? else { return Ok(false) };
         let errno = match (access, there) {
@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// Checks the metadata of an open file.
-    pub(super) async fn metadata(&mut self, handle: u8) -> Checked<bool> {
+    pub(super) async fn metadata(&mut self, handle: u8) -> CheckResult<bool> {
         let Some(open) = self.handle(handle) else { return Ok(false) };
         let node = open.node;
         match open.file.metadata().await {
@@ -172,7 +172,7 @@ impl Session {
         }
     }
 
-    fn check_metadata(&mut self, node: usize, found: &Metadata) -> Checked {
+    fn check_metadata(&mut self, node: usize, found: &Metadata) -> CheckResult {
         self.nodes[node].check_len(found.len()).map_err(|wrong| self.wrong(wrong))?;
         let inode = *self.nodes[node].inode.get_or_insert(found.inode());
         if inode != found.inode() {
@@ -186,7 +186,7 @@ impl Session {
     }
 
     /// Lists the directory.
-    pub(super) async fn list(&mut self, engine: &Engine) -> Checked<bool> {
+    pub(super) async fn list(&mut self, engine: &Engine) -> CheckResult<bool> {
         let entries = match engine.read_dir(&self.dir).await {
             Ok(entries) => entries,
             Err(error) => return self.fault_or("a listing", &error).map(|()| true),
@@ -208,7 +208,13 @@ impl Session {
         }
     }
 
-    pub(super) async fn rename(&mut self, engine: &Engine, from: u8, to: u8, syncs: bool) -> Checked<bool> {
+    pub(super) async fn rename(
+        &mut self,
+        engine: &Engine,
+        from: u8,
+        to: u8,
+        syncs: bool,
+    ) -> CheckResult<bool> {
         let (Some(source), Some(target)) = (self.settle(engine, from).await?, self.settle(engine, to).await?)
         else {
             return Ok(false);
@@ -238,7 +244,7 @@ impl Session {
         from: u8,
         to: u8,
         syncs: bool,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         let (Some(source), Some(target)) = (self.settle(engine, from).await?, self.settle(engine, to).await?)
         else {
             return Ok(false);
@@ -262,7 +268,7 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn remove(&mut self, engine: &Engine, name: u8) -> Checked<bool> {
+    pub(super) async fn remove(&mut self, engine: &Engine, name: u8) -> CheckResult<bool> {
         let Some(there) = self.settle(engine, name).await? else { return Ok(false) };
         let result = engine.remove_file(self.path(name)).await;
         if self.judge_name(result, there.is_none().then_some(libc::ENOENT))? {
@@ -273,7 +279,7 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn sync_dir(&mut self, engine: &Engine) -> Checked<bool> {
+    pub(super) async fn sync_dir(&mut self, engine: &Engine) -> CheckResult<bool> {
         if self.judge_name(engine.sync_dir(&self.dir).await, None)? {
             self.names.iter_mut().for_each(Name::sync);
         }
@@ -281,7 +287,7 @@ impl Session {
     }
 
     /// Returns whether a call on names succeeded. After a fault its sync may be the part that failed.
-    fn judge_name(&mut self, result: Result<()>, errno: Option<i32>) -> Checked<bool> {
+    fn judge_name(&mut self, result: Result<()>, errno: Option<i32>) -> CheckResult<bool> {
         match (result, errno) {
             (Ok(()), None) => Ok(true),
             (Ok(()), Some(errno)) => Err(self.mismatch(format!("errno {errno}"), "success".to_owned())),
@@ -295,7 +301,7 @@ impl Session {
     }
 
     /// Reads and checks all of the file that has this name.
-    pub(super) async fn look_at(&mut self, engine: &Engine, name: u8) -> Checked {
+    pub(super) async fn look_at(&mut self, engine: &Engine, name: u8) -> CheckResult {
         let Some(there) = self.settle(engine, name).await? else { return Ok(()) };
         if self.fresh {
             self.names[usize::from(name)].sync();

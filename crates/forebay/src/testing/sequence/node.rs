@@ -44,7 +44,7 @@ struct Pending {
 
 /// A write of a group, and its result.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct WriteResult {
     pub(super) patch: Patch,
     pub(super) ok: bool,
     /// Whether the write included its own sync.
@@ -214,7 +214,7 @@ impl Node {
 
     /// Records the end of a group of writes, which began when the file was `base`. `synced`: a sync that was
     /// among them has ended as well.
-    pub(super) fn finish(&mut self, base: &Base, writes: &[Written], synced: bool) {
+    pub(super) fn finish(&mut self, base: &Base, writes: &[WriteResult], synced: bool) {
         if synced {
             // The sectors that the group wrote to are treated one by one below.
             for (index, state) in self.sectors.iter_mut().enumerate() {
@@ -243,9 +243,10 @@ impl Node {
         }
     }
 
-    fn finish_sector(&mut self, index: u64, before: &Sector, writes: &[Written], synced: bool) {
-        let touching: Vec<&Written> = writes.iter().filter(|write| write.patch.touches(index)).collect();
-        let (ok, failed): (Vec<&Written>, Vec<&Written>) = touching.iter().partition(|write| write.ok);
+    fn finish_sector(&mut self, index: u64, before: &Sector, writes: &[WriteResult], synced: bool) {
+        let touching: Vec<&WriteResult> = writes.iter().filter(|write| write.patch.touches(index)).collect();
+        let (ok, failed): (Vec<&WriteResult>, Vec<&WriteResult>) =
+            touching.iter().partition(|write| write.ok);
         let mut after = in_all_orders(before, index, &ok);
         if touching.len() > 1 && touching.iter().any(|write| write.cached) {
             after.set_mixed();
@@ -335,10 +336,10 @@ impl State {
 }
 
 /// Returns the sector after all of these writes, in whichever order.
-fn in_all_orders(before: &Sector, index: u64, writes: &[&Written]) -> Sector {
+fn in_all_orders(before: &Sector, index: u64, writes: &[&WriteResult]) -> Sector {
     let mut after: Option<Sector> = None;
     for (at, write) in writes.iter().enumerate() {
-        let rest: Vec<&Written> =
+        let rest: Vec<&WriteResult> =
             writes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, write)| *write).collect();
         // The last one decides most, so the recursion goes from the end.
         let ended = in_all_orders(before, index, &rest).after(&write.patch, index);

@@ -29,7 +29,7 @@ pub struct Session {
     pub(super) nodes: Vec<Node>,
     pub(super) names: [Name; NAMES as usize],
     pub(super) handles: [Option<Handle>; HANDLES as usize],
-    pub(super) kept: VecDeque<Kept>,
+    pub(super) kept: VecDeque<KeptMemory>,
     next_owner: u64,
     pub(super) report: Report,
     pub(super) step: Option<usize>,
@@ -53,7 +53,7 @@ pub(super) struct Handle {
 
 /// Memory of the program's, with its expected content.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptMemory {
     memory: Memory,
     bytes: Vec<u8>,
     since: String,
@@ -66,7 +66,7 @@ enum Memory {
 }
 
 /// The result of a check.
-pub(super) type Checked<T = ()> = std::result::Result<T, Mismatch>;
+pub(super) type CheckResult<T = ()> = std::result::Result<T, Mismatch>;
 
 impl Session {
     /// Returns a session with the names `a`, `b`, ... in `dir`, which exists and is empty.
@@ -102,7 +102,7 @@ impl Session {
     ///
     /// # Errors
     /// The first result that must not occur.
-    pub async fn run(&mut self, engine: &Engine, steps: &[Step], first: usize) -> Checked {
+    pub async fn run(&mut self, engine: &Engine, steps: &[Step], first: usize) -> CheckResult {
         for (at, step) in steps.iter().enumerate() {
             self.step = Some(first + at);
             self.what = step.to_string();
@@ -123,7 +123,7 @@ impl Session {
     ///
     /// # Errors
     /// The first file or name that is wrong.
-    pub async fn verify(&mut self, engine: &Engine) -> Checked {
+    pub async fn verify(&mut self, engine: &Engine) -> CheckResult {
         self.step = None;
         self.what = "looking at everything".to_owned();
         self.close_all().await?;
@@ -136,7 +136,7 @@ impl Session {
     }
 
     /// Carries out a step. Returns false when it had nothing to work on.
-    async fn follow(&mut self, engine: &Engine, step: &Step) -> Checked<bool> {
+    async fn follow(&mut self, engine: &Engine, step: &Step) -> CheckResult<bool> {
         match step {
             Step::Open { handle, name, access, mode } => {
                 self.open(engine, *handle, *name, *access, *mode).await
@@ -185,7 +185,7 @@ impl Session {
     }
 
     /// Closes a handle and waits until none of its operations is under way.
-    pub(super) async fn close(&mut self, handle: u8) -> Checked<bool> {
+    pub(super) async fn close(&mut self, handle: u8) -> CheckResult<bool> {
         let Some(open) = self.handles.get_mut(usize::from(handle)).and_then(Option::take) else {
             return Ok(false);
         };
@@ -196,7 +196,7 @@ impl Session {
         Ok(true)
     }
 
-    async fn close_all(&mut self) -> Checked {
+    async fn close_all(&mut self) -> CheckResult {
         for handle in 0..HANDLES {
             self.close(handle).await?;
         }
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Closes the handles that own these writes, so that the writes have ended.
-    pub(super) async fn close_owners(&mut self, owners: &[u64]) -> Checked {
+    pub(super) async fn close_owners(&mut self, owners: &[u64]) -> CheckResult {
         for handle in 0..HANDLES {
             if self.handle(handle).is_some_and(|open| owners.contains(&open.owner)) {
                 self.close(handle).await?;
@@ -227,7 +227,7 @@ impl Session {
         result: Result<T>,
         refused: bool,
         expected: &str,
-    ) -> Checked<Option<T>> {
+    ) -> CheckResult<Option<T>> {
         match result {
             Ok(_) if refused => Err(self.mismatch("an error", "success".to_owned())),
             Ok(value) => Ok(Some(value)),
@@ -250,7 +250,7 @@ impl Session {
     }
 
     /// Compares the bytes read from `offset` on with the model.
-    pub(super) fn check_bytes(&mut self, node: usize, offset: u64, bytes: &[u8]) -> Checked {
+    pub(super) fn check_bytes(&mut self, node: usize, offset: u64, bytes: &[u8]) -> CheckResult {
         self.report.bytes_checked += bytes.len() as u64;
         self.nodes[node].check(offset, bytes).map_err(|wrong| self.wrong(wrong))
     }
@@ -274,14 +274,14 @@ impl Session {
             Some(step) => format!("{} of step {step}", self.what),
             None => self.what.clone(),
         };
-        self.kept.push_back(Kept { memory, bytes, since });
+        self.kept.push_back(KeptMemory { memory, bytes, since });
         if self.kept.len() > KEPT_MAX {
             self.kept.pop_front();
         }
     }
 
     /// Checks that memory which the program holds has not been written to.
-    pub(super) fn check_kept(&self) -> Checked {
+    pub(super) fn check_kept(&self) -> CheckResult {
         for kept in &self.kept {
             let now: &[u8] = match &kept.memory {
                 Memory::Shared(block) => block,

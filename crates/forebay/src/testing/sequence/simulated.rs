@@ -39,33 +39,33 @@ pub fn seeded(seed: u64, count: usize) -> Vec<Step> {
 /// The reason why a sequence failed in a world.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Broken {
+pub enum SimulationError {
     /// A result came that must not occur.
     Mismatch(Mismatch),
     /// The run did not come to its end.
     Failure(Failure),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for SimulationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Mismatch(mismatch) => mismatch.fmt(f),
-            Broken::Failure(failure) => failure.fmt(f),
+            SimulationError::Mismatch(mismatch) => mismatch.fmt(f),
+            SimulationError::Failure(failure) => failure.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for SimulationError {}
 
-impl From<Mismatch> for Broken {
-    fn from(mismatch: Mismatch) -> Broken {
-        Broken::Mismatch(mismatch)
+impl From<Mismatch> for SimulationError {
+    fn from(mismatch: Mismatch) -> SimulationError {
+        SimulationError::Mismatch(mismatch)
     }
 }
 
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Broken {
-        Broken::Failure(failure)
+impl From<Failure> for SimulationError {
+    fn from(failure: Failure) -> SimulationError {
+        SimulationError::Failure(failure)
     }
 }
 
@@ -74,8 +74,8 @@ impl From<Failure> for Broken {
 /// Odd seeds have faults, even ones have none. In every third seed's world operations go through rings.
 ///
 /// # Errors
-/// [`Broken`]: the first result that must not occur.
-pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, Broken> {
+/// [`SimulationError`]: the first result that must not occur.
+pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, SimulationError> {
     let mut numbers = Numbers::new(!seed);
     let rules = if seed % 2 == 1 { rules(&mut numbers) } else { Vec::new() };
     let mut world = World::new(seed).disk(profile(&mut numbers)).steps_max(1_000_000);

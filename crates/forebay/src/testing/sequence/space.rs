@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::flight::{Flight, Outcome, poll_some};
 use super::sector::Patch;
-use super::session::{Checked, Session};
+use super::session::{CheckResult, Session};
 use super::step::{Step, pattern_bytes};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::Durability;
@@ -12,7 +12,7 @@ use crate::ops::append::Append;
 
 impl Session {
     /// Waits until no write is under way that would change the bytes a stream or a copy finds.
-    async fn quiet(&mut self, handle: u8) -> Checked {
+    async fn quiet(&mut self, handle: u8) -> CheckResult {
         if let Some(open) = self.handle(handle) {
             let owners = self.nodes[open.node].owners();
             self.close_owners(&owners).await?;
@@ -26,7 +26,7 @@ impl Session {
         range: &Range<u64>,
         buffer: u32,
         depth: u8,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         if let Some(open) = self.handle(handle) {
             let racing = self.nodes[open.node].racing_owners(open.cached);
             self.close_owners(&racing).await?;
@@ -60,7 +60,7 @@ impl Session {
         sizes: &[u32],
         pattern: u16,
         durability: Durability,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         self.quiet(handle).await?;
         let Some(open) = self.handle(handle).filter(|open| open.writable) else { return Ok(false) };
         let (node, grain) = (open.node, u64::from(open.file.alignment().offset.max(1)));
@@ -102,7 +102,7 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn truncate(&mut self, handle: u8, len: u64) -> Checked<bool> {
+    pub(super) async fn truncate(&mut self, handle: u8, len: u64) -> CheckResult<bool> {
         let Some(open) = self.handle(handle) else { return Ok(false) };
         let (node, writable) = (open.node, open.writable);
         let result = open.file.truncate(len).await;
@@ -114,7 +114,7 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn allocate(&mut self, handle: u8, range: Range<u64>) -> Checked<bool> {
+    pub(super) async fn allocate(&mut self, handle: u8, range: Range<u64>) -> CheckResult<bool> {
         let Some(open) = self.handle(handle) else { return Ok(false) };
         // fallocate(2): a length of 0 is EINVAL.
         let (node, refused) = (open.node, !open.writable || range.is_empty());
@@ -130,7 +130,7 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn punch_hole(&mut self, handle: u8, range: Range<u64>) -> Checked<bool> {
+    pub(super) async fn punch_hole(&mut self, handle: u8, range: Range<u64>) -> CheckResult<bool> {
         let Some(open) = self.handle(handle) else { return Ok(false) };
         let (node, refused) = (open.node, !open.writable || range.is_empty());
         let result = open.file.punch_hole(range.clone()).await;
@@ -156,7 +156,7 @@ impl Session {
         range: Range<u64>,
         to: u8,
         offset: u64,
-    ) -> Checked<bool> {
+    ) -> CheckResult<bool> {
         self.quiet(from).await?;
         self.quiet(to).await?;
         let (Some(source), Some(target)) = (self.handle(from), self.handle(to)) else { return Ok(false) };
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// Begins a call, gives it up after a few polls, and closes its handles: what it does has been done by then.
-    pub(super) async fn abandon(&mut self, call: &Step, polls: u8) -> Checked<bool> {
+    pub(super) async fn abandon(&mut self, call: &Step, polls: u8) -> CheckResult<bool> {
         let (handle, to) = match call {
             Step::Truncate { handle, .. }
             | Step::Allocate { handle, .. }

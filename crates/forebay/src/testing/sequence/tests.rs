@@ -1,4 +1,4 @@
-use super::node::{Node, Written};
+use super::node::{Node, WriteResult};
 use super::sector::Patch;
 use super::{Step, generate, shrink};
 
@@ -60,8 +60,8 @@ fn a_dropped_write_may_be_there_or_not_until_it_is_seen() {
 fn what_was_synced_survives_and_the_rest_is_old_or_new() {
     let mut model = node(1, 1024);
     let write =
-        |byte, range, durable| Written { patch: filled(byte, range), ok: true, durable, cached: false };
-    let one = |model: &mut Node, written: Written| {
+        |byte, range, durable| WriteResult { patch: filled(byte, range), ok: true, durable, cached: false };
+    let one = |model: &mut Node, written: WriteResult| {
         let base = model.base(&[&written.patch]);
         let synced = written.durable;
         model.finish(&base, &[written], synced);
@@ -119,7 +119,7 @@ fn a_sync_beside_the_write_that_ends_a_doubt_brings_nothing_back() {
     let write = |model: &mut Node, durable| {
         let patch = filled(3, 0..512);
         let base = model.base(&[&patch]);
-        model.finish(&base, &[Written { patch, ok: true, durable, cached: false }], true);
+        model.finish(&base, &[WriteResult { patch, ok: true, durable, cached: false }], true);
     };
     let left = |model: &Node| {
         let mut cut = model.clone();
@@ -151,7 +151,7 @@ fn writes_at_once_end_in_either_order() {
     }
     model.check(0, &[1; 512]).unwrap();
     model.over(1);
-    let written = both.map(|patch| Written { patch, ok: true, durable: false, cached: false });
+    let written = both.map(|patch| WriteResult { patch, ok: true, durable: false, cached: false });
     model.finish(&base, &written, false);
     model.clone().check(0, &[2; 512]).unwrap();
     model.clone().check(0, &[3; 512]).unwrap();

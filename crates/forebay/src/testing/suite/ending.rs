@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use super::check::{Outcome, fail, fails_with, holds, same, same_bytes};
 use super::files::calls;
-use super::tools::{Moving, all, bytes_of, modes, poll_now, put, some};
+use super::tools::{SendFuture, all, bytes_of, modes, poll_now, put, some};
 use crate::base::pending::channel;
 use crate::testing::Env;
 use crate::{Class, Config, Dir, Engine, Error, ErrorKind, File, Open, reactor::shard};
@@ -55,7 +55,7 @@ async fn closing_answers_every_operation_in_flight(env: &Env) -> Outcome {
         // Some begun from outside, some on the shard.
         let (inner, range) = (file.clone(), |n: u64| n * 8192..(n + 1) * 8192);
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-            let mut reads: Vec<Moving<Result<crate::Block, Error>>> = Vec::new();
+            let mut reads: Vec<SendFuture<Result<crate::Block, Error>>> = Vec::new();
             for n in 0..20 {
                 let file = inner.clone();
                 reads.push(Box::pin(async move { file.read(range(n)).await }));
@@ -280,12 +280,12 @@ async fn a_close_that_nobody_awaits_ends_the_engine(env: &Env) -> Outcome {
 }
 
 /// Counts, when it is dropped, whether that happens on the shard where it was made.
-struct Owned {
+struct ShardProbe {
     made: Rc<RefCell<Option<usize>>>,
     right: Arc<AtomicU64>,
 }
 
-impl Drop for Owned {
+impl Drop for ShardProbe {
     fn drop(&mut self) {
         let right = shard::current().is_some() && *self.made.borrow() == shard::current();
         self.right.fetch_add(u64::from(right), Ordering::SeqCst);
@@ -299,7 +299,7 @@ async fn tasks_end_on_their_own_thread(env: &Env) -> Outcome {
         .map(|n| {
             let right = right.clone();
             engine.spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || {
-                let owned = Owned { made: Rc::new(RefCell::new(shard::current())), right };
+                let owned = ShardProbe { made: Rc::new(RefCell::new(shard::current())), right };
                 async move {
                     let _owned = owned;
                     match n % 3 {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use super::check::{Outcome, fail, fails, fails_os, fails_with, same, same_bytes};
-use super::tools::{Moving, all, bytes_of, modes, open_all, poll_now, put};
+use super::tools::{SendFuture, all, bytes_of, modes, open_all, poll_now, put};
 use crate::testing::Env;
 use crate::{Advice, Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Mode, Open};
 
@@ -24,7 +24,7 @@ super::group! { "files":
 }
 
 /// The name of a call, and its result.
-pub(super) type Call = (&'static str, Moving<Result<(), Error>>);
+pub(super) type Call = (&'static str, SendFuture<Result<(), Error>>);
 
 /// Returns each operation of a file, with its name. None of them can work on a closed file or engine.
 pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {

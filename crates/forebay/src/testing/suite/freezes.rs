@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::check::{Outcome, fail, fails, holds, same, same_bytes};
 use super::drops::{POLLS, begin, finish, settled};
 use super::operations::{Operation, Scene, operations, scene};
-use super::tools::{Dice, Moving, at_rest, bytes_of, each, poll_now, poll_times, put, some};
+use super::tools::{Dice, SendFuture, at_rest, bytes_of, each, poll_now, poll_times, put, some};
 use crate::testing::Env;
 use crate::{Class, Engine, ErrorKind, Open, WorkerRings, reactor::shard, sim};
 
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// wait for a frozen future.
 async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     // On an engine that nothing is frozen on, so that its shard's timers go.
-    let (mut alarm, task): (Moving<()>, _) = if env.is_simulated() {
+    let (mut alarm, task): (SendFuture<()>, _) = if env.is_simulated() {
         (Box::pin(async { sim::sleep(LIMIT).await.unwrap_or_default() }), None)
     } else {
         let task = env.engine().spawn_on_shard(0, Class::DEFAULT, || shard::sleep(LIMIT));
@@ -307,11 +307,11 @@ async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
     let path = put(env, "a", 1 << 20).await?;
     let file = env.open_on(&engine, &path, Open::read()).await?;
     let round = async {
-        let mut frozen: Vec<Moving<_>> = Vec::new();
+        let mut frozen: Vec<SendFuture<_>> = Vec::new();
         let mut refused = 0;
         for number in 0..80 {
             let kept = file.clone();
-            let mut read: Moving<_> = Box::pin(async move { kept.read(LEN..2 * LEN).await });
+            let mut read: SendFuture<_> = Box::pin(async move { kept.read(LEN..2 * LEN).await });
             if let Poll::Ready(result) = poll_now(&mut read) {
                 read = Box::pin(std::future::ready(result));
             }
@@ -370,7 +370,7 @@ async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
                 same_bytes("a stream", &block?, &bytes_of(at..at + 100))?;
             }
             streams.push((number, stream));
-            let mut batch: Moving<_> = Box::pin(file.read_many(ranges()).depth(3).into_future());
+            let mut batch: SendFuture<_> = Box::pin(file.read_many(ranges()).depth(3).into_future());
             if let Poll::Ready(results) = poll_now(&mut batch) {
                 batch = Box::pin(std::future::ready(results));
             }
@@ -401,12 +401,12 @@ async fn closes(env: &Env) -> Outcome {
     let scene = scene(env, env.engine()).await?;
     let path = put(env, "a", 100_000).await?;
     let round = async {
-        let mut frozen: Vec<Moving<Outcome>> = Vec::new();
+        let mut frozen: Vec<SendFuture<Outcome>> = Vec::new();
         for times in 0..3 {
             let file = env.open(&path, Open::read()).await?;
             let mut read = Box::pin(async { file.read(0..50_000).await });
             let _ = poll_now(&mut read);
-            let mut close: Moving<Outcome> = {
+            let mut close: SendFuture<Outcome> = {
                 let close = file.clone().close();
                 Box::pin(async move { Ok(close.await?) })
             };
@@ -419,7 +419,7 @@ async fn closes(env: &Env) -> Outcome {
         }
         let engine = env.restart(|config| config.shards(2).inbox_depth(1))?;
         let other = env.open_on(&engine, &path, Open::read()).await?;
-        let mut close: Moving<_> = Box::pin(engine.clone().close());
+        let mut close: SendFuture<_> = Box::pin(engine.clone().close());
         if let Poll::Ready(report) = poll_now(&mut close) {
             close = Box::pin(std::future::ready(report));
         }

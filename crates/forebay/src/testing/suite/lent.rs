@@ -23,24 +23,24 @@ const LEN: u64 = 300_007;
 
 /// Memory that begins `skip` bytes behind a page, and is watched: the bytes around it must stay as they are.
 #[derive(Default)]
-struct Placed {
+struct WatchedMemory {
     whole: BlockMut,
     skip: usize,
     len: usize,
 }
 
 // SAFETY: a part of a block that is its own.
-unsafe impl IoMemory for Placed {
+unsafe impl IoMemory for WatchedMemory {
     fn memory(&mut self) -> (*mut u8, usize) {
         (self.whole[self.skip..].as_mut_ptr(), self.len)
     }
 }
 
-impl Placed {
-    fn new(skip: usize, len: usize) -> Outcome<Placed> {
+impl WatchedMemory {
+    fn new(skip: usize, len: usize) -> Outcome<WatchedMemory> {
         let mut whole = BlockMut::aligned(skip + len + 100)?;
         whole.fill(0xA5);
-        Ok(Placed { whole, skip, len })
+        Ok(WatchedMemory { whole, skip, len })
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -85,7 +85,7 @@ async fn any_range_goes_into_any_memory(env: &Env) -> Outcome {
             same(&what, (read?, aligned == expected), (len, true))?;
             // In step with the file's blocks, so that the device can read the middle of it; and out of step.
             for skip in [offset as usize % 4096, 0, 16, 4095] {
-                let (read, mut placed) = file.read_into(offset, Placed::new(skip, len)?).await;
+                let (read, mut placed) = file.read_into(offset, WatchedMemory::new(skip, len)?).await;
                 same(
                     format!("{what}, {skip} behind a page"),
                     (read?, placed.bytes() == expected),
@@ -105,7 +105,7 @@ async fn the_end_of_the_file_ends_the_bytes(env: &Env) -> Outcome {
             for (offset, bytes) in [(0, LEN), (4096, LEN - 4096), (LEN - 1, 1), (LEN, 0), (1 << 30, 0)] {
                 let what = format!("from {offset} on, {skip} behind a page, {:?}", file.mode());
                 let (read, mut placed) =
-                    file.read_into(offset, Placed::new(skip, LEN as usize + 5000)?).await;
+                    file.read_into(offset, WatchedMemory::new(skip, LEN as usize + 5000)?).await;
                 same(&what, read?, bytes as usize)?;
                 same_bytes(&what, &placed.bytes()[..bytes as usize], &bytes_of(offset..offset + bytes))?;
                 placed.check()?;
@@ -135,7 +135,7 @@ async fn any_memory_is_written_from_its_place(env: &Env) -> Outcome {
         for (round, skip) in [0usize, 16, 512, 4095].into_iter().enumerate() {
             for blocks in [1, 3, 40, 300] {
                 let offset = expected.len() as u64;
-                let mut placed = Placed::new(skip, (blocks * grain) as usize)?;
+                let mut placed = WatchedMemory::new(skip, (blocks * grain) as usize)?;
                 let bytes = bytes_of(offset + 7..offset + 7 + blocks * grain);
                 placed.bytes().copy_from_slice(&bytes);
                 let durability = [Durability::None, Durability::Data, Durability::All][round % 3];
@@ -186,7 +186,7 @@ async fn batches_go_into_memory_side_by_side(env: &Env) -> Outcome {
         for (gap, skip) in [(0, 0), (16 << 10, 0), (0, 16)] {
             let what = format!("gap {gap}, {skip} behind a page, {:?}", file.mode());
             let many = || file.read_many(ranges.iter().cloned()).max_gap(gap);
-            let (result, mut placed) = many().into_memory(Placed::new(skip, expected.len())?).await;
+            let (result, mut placed) = many().into_memory(WatchedMemory::new(skip, expected.len())?).await;
             result?;
             same_bytes(&what, placed.bytes(), &expected)?;
             placed.check()?;
@@ -214,22 +214,22 @@ async fn batches_go_into_memory_side_by_side(env: &Env) -> Outcome {
 }
 
 /// Memory that was given back.
-type Returned = Arc<Mutex<Vec<&'static mut [u8]>>>;
+type ReturnList = Arc<Mutex<Vec<&'static mut [u8]>>>;
 
 /// Memory that is never freed: its drop puts it onto a list, filled with a pattern that nothing may change any more.
 #[derive(Default)]
-struct Returning {
-    memory: Option<(&'static mut [u8], Returned)>,
+struct StaticMemory {
+    memory: Option<(&'static mut [u8], ReturnList)>,
 }
 
 // SAFETY: the bytes are never freed, and nothing else has them before the drop.
-unsafe impl IoMemory for Returning {
+unsafe impl IoMemory for StaticMemory {
     fn memory(&mut self) -> (*mut u8, usize) {
         self.memory.as_mut().map_or((std::ptr::null_mut(), 0), |(bytes, _)| (bytes.as_mut_ptr(), bytes.len()))
     }
 }
 
-impl Drop for Returning {
+impl Drop for StaticMemory {
     fn drop(&mut self) {
         if let Some((bytes, list)) = self.memory.take() {
             bytes.fill(0x5A);
@@ -241,10 +241,10 @@ impl Drop for Returning {
 async fn memory_of_a_dropped_operation_is_the_engines_until_the_device_is_done(env: &Env) -> Outcome {
     let path = put(env, "a", LEN).await?;
     let list = Arc::new(Mutex::new(Vec::new()));
-    let lend = |len: usize| -> Outcome<Returning> {
+    let lend = |len: usize| -> Outcome<StaticMemory> {
         let bytes: &'static mut [u8] = Box::leak(vec![0x11; len + 4096].into_boxed_slice());
         let at = bytes.as_ptr().align_offset(4096);
-        Ok(Returning { memory: Some((&mut bytes[at..at + len], list.clone())) })
+        Ok(StaticMemory { memory: Some((&mut bytes[at..at + len], list.clone())) })
     };
     let mut lent = 0;
     for file in open_all(env, &path, Open::read()).await? {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::check::{Outcome, fails_with, holds, same, same_bytes};
-use super::tools::{Moving, bytes_of, content, poll_now, poll_times, put, put_bytes, some};
+use super::tools::{SendFuture, bytes_of, content, poll_now, poll_times, put, put_bytes, some};
 use crate::testing::Env;
 use crate::{Advice, Class, Dir, Durability, Engine, ErrorKind, File, Lock, Open, Pending, sim};
 
@@ -25,7 +25,7 @@ const CROWD: usize = 24;
 const POLLS: u64 = 3;
 
 /// A call that has begun.
-type Call = Moving<crate::Result<()>>;
+type Call = SendFuture<crate::Result<()>>;
 
 fn begun<T: Send + 'static>(pending: Pending<T>) -> Call {
     Box::pin(async move { pending.await.map(drop) })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::check::{Outcome, holds, same, same_bytes};
 use super::hike::Hike;
-use super::tools::{Moving, all, bytes_of, fresh_on, modes, put};
+use super::tools::{SendFuture, all, bytes_of, fresh_on, modes, put};
 use crate::testing::Env;
 use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, reactor::shard};
 
@@ -13,7 +13,7 @@ use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, reactor:
 pub(super) const LEN: u64 = (100 << 10) + 13;
 
 /// The name of an operation, and its future with the result checked.
-pub(super) type Operation = (&'static str, Moving<Outcome>);
+pub(super) type Operation = (&'static str, SendFuture<Outcome>);
 
 /// The files that the operations of a case work on; each operation leaves its file unchanged.
 pub(super) struct Scene {

@@ -164,9 +164,9 @@ async fn a_panicking_destructor_ends_its_task_only(env: &Env) -> Outcome {
 }
 
 /// Counts its own drop.
-struct Counted(Arc<AtomicU64>);
+struct DropProbe(Arc<AtomicU64>);
 
-impl Drop for Counted {
+impl Drop for DropProbe {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -176,7 +176,7 @@ async fn abort_ends_its_own_task_and_no_other(env: &Env) -> Outcome {
     let engine: Engine = env.restart(|config| config.shards(2).inbox_depth(2))?;
     let dropped = Arc::new(AtomicU64::new(0));
     let waiting = |shard: usize| {
-        let counted = Counted(dropped.clone());
+        let counted = DropProbe(dropped.clone());
         engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
             let _counted = counted;
             pending::<u32>().await

@@ -15,7 +15,7 @@ use crate::testing::Env;
 use crate::{Engine, File, Open};
 
 /// A future that may go to other threads.
-pub(super) type Moving<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type SendFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Returns the bytes of a range of every file of known bytes: no two pages of a file are equal.
 pub(super) fn bytes_of(range: Range<u64>) -> Vec<u8> {
