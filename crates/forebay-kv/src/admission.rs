@@ -38,7 +38,7 @@ pub(crate) struct Pool {
     /// Number of futures in the line, waiting or called.
     queued: AtomicUsize,
     line: Mutex<Line>,
-    left: Mutex<Left>,
+    left: Mutex<LeftBlocks>,
 }
 
 /// Futures that found no room, in the order of their arrival.
@@ -57,7 +57,7 @@ struct Line {
 
 /// Blocks that wait for their futures.
 #[derive(Debug, Default)]
-struct Left {
+struct LeftBlocks {
     /// The number of the first block. The others follow in order.
     first: u64,
     evictable: VecDeque<Option<LeftBlock>>,
@@ -92,7 +92,7 @@ pub(crate) struct Ticket {
 
 /// The future returned by [`Pool::begin`].
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Waiter {
     pool: Arc<Pool>,
     bytes: u64,
     /// The place in the line, once the future has one.
@@ -123,8 +123,8 @@ impl Pool {
     }
 
     /// Waits until a read of `bytes` bytes may begin. A read alone is always admitted, however long it is.
-    pub(crate) fn begin(self: &Arc<Self>, bytes: u64) -> Waiting {
-        Waiting { pool: self.clone(), bytes, number: None }
+    pub(crate) fn begin(self: &Arc<Self>, bytes: u64) -> Waiter {
+        Waiter { pool: self.clone(), bytes, number: None }
     }
 
     /// Returns a permit for a read of `bytes` bytes if there is room now and the line is empty.
@@ -247,7 +247,7 @@ fn keeps_its_room() -> bool {
     false
 }
 
-impl Left {
+impl LeftBlocks {
     fn keep(&mut self, entry: LeftBlock, bytes: u64) -> u64 {
         let number = self.next_kept;
         self.next_kept += 1;
@@ -328,7 +328,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Future for Waiting {
+impl Future for Waiter {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
@@ -361,7 +361,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiter {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let mut line = self.pool.line();
@@ -375,7 +375,7 @@ impl Drop for Waiting {
 }
 
 /// A walk that needs a permit to begin.
-pub(crate) trait Admitted: Walk {
+pub(crate) trait PermitHolder: Walk {
     /// Returns the slot of its permit, which is `None` once the permit has moved on.
     fn permit(&mut self) -> &mut Option<Permit>;
 }
@@ -386,13 +386,13 @@ pub(crate) trait WalkHandle: Future + Unpin {
     fn each_unbegun(&mut self, look: impl FnMut(&mut Option<Permit>));
 }
 
-impl<W: Admitted> WalkHandle for WalkOne<'_, W> {
+impl<W: PermitHolder> WalkHandle for WalkOne<'_, W> {
     fn each_unbegun(&mut self, mut look: impl FnMut(&mut Option<Permit>)) {
         self.unbegun().into_iter().for_each(|walk| look(walk.permit()));
     }
 }
 
-impl<W: Admitted> WalkHandle for WalkMany<W> {
+impl<W: PermitHolder> WalkHandle for WalkMany<W> {
     fn each_unbegun(&mut self, mut look: impl FnMut(&mut Option<Permit>)) {
         self.unbegun().for_each(|walk| look(walk.permit()));
     }
@@ -405,7 +405,7 @@ impl<W: Admitted> WalkHandle for WalkMany<W> {
 pub(crate) struct Admission<H> {
     walks: H,
     /// Bytes per walk, and the wait for new permits.
-    missing: Option<(u64, Waiting)>,
+    missing: Option<(u64, Waiter)>,
 }
 
 impl<H: WalkHandle> Admission<H> {
@@ -464,7 +464,7 @@ mod tests {
         }
     }
 
-    fn poll(waiting: &mut Waiting, count: &Arc<Count>) -> Option<Permit> {
+    fn poll(waiting: &mut Waiter, count: &Arc<Count>) -> Option<Permit> {
         let waker = Waker::from(count.clone());
         match Pin::new(waiting).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(permit) => Some(permit),
@@ -525,7 +525,7 @@ mod tests {
     fn one_that_is_called_and_does_not_come_stops_no_other() {
         let (pool, counts) = (Pool::new(30, 0), [(); 6].map(|()| Arc::<Count>::default()));
         let permits: Vec<Permit> = (0..3).map(|_| pool.try_begin(10).unwrap()).collect();
-        let mut waiting: Vec<Waiting> = counts.iter().map(|_| pool.begin(10)).collect();
+        let mut waiting: Vec<Waiter> = counts.iter().map(|_| pool.begin(10)).collect();
         for (waiting, count) in waiting.iter_mut().zip(&counts) {
             assert!(poll(waiting, count).is_none());
         }

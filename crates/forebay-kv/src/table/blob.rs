@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay::{Block, Class, Step, Walk};
 
 use super::file::TableFile;
-use crate::admission::{Admission, Admitted, Permit, Ticket};
+use crate::admission::{Admission, Permit, PermitHolder, Ticket};
 use crate::error::{Error, Result};
 use crate::node::BlobAt;
 use crate::value::{HeldShare, Value};
@@ -75,7 +75,7 @@ impl Walk for Reading {
     }
 }
 
-impl Admitted for Reading {
+impl PermitHolder for Reading {
     fn permit(&mut self) -> &mut Option<Permit> {
         &mut self.permit
     }

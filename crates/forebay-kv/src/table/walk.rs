@@ -11,7 +11,7 @@ use forebay::{Block, Class, Step, Walk, WalkMany};
 use super::lookup::Looked;
 use super::unpack::PackedAt;
 use super::{Found, Lookup, Table};
-use crate::admission::{Admission, Admitted, Permit, Ticket};
+use crate::admission::{Admission, Permit, PermitHolder, Ticket};
 use crate::error::{Error, Result};
 
 /// The outcome of a walk. It stays in the walk until the program takes it, which may be never.
@@ -52,7 +52,7 @@ impl Walk for Lookup {
     }
 }
 
-impl Admitted for Lookup {
+impl PermitHolder for Lookup {
     fn permit(&mut self) -> &mut Option<Permit> {
         &mut self.permit
     }
