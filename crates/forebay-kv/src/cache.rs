@@ -44,7 +44,7 @@ pub(crate) struct PinnedBytes([u64; 4]);
 
 /// The purpose of pinned memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pinning {
+pub(crate) enum PinPurpose {
     TopLevels,
     Filters,
     /// Metadata of open tables.
@@ -58,7 +58,7 @@ impl PinnedBytes {
         self.0.iter().sum()
     }
 
-    pub(crate) fn of(&self, what: Pinning) -> u64 {
+    pub(crate) fn of(&self, what: PinPurpose) -> u64 {
         self.0[what as usize]
     }
 }
@@ -66,7 +66,7 @@ impl PinnedBytes {
 /// Pinned bytes. Dropping it unpins them.
 pub(crate) struct Pin {
     cache: Arc<Cache>,
-    what: Pinning,
+    what: PinPurpose,
     bytes: u64,
 }
 
@@ -134,17 +134,17 @@ impl Cache {
 
     /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
     /// less room.
-    pub(crate) fn pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Option<Pin> {
+    pub(crate) fn pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Option<Pin> {
         self.take(what, bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), what, bytes })
     }
 
     /// Like [`pin`](Self::pin), for memory that is indispensable: never fails.
-    pub(crate) fn must_pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Pin {
+    pub(crate) fn must_pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Pin {
         self.take(what, bytes, u64::MAX);
         Pin { cache: self.clone(), what, bytes }
     }
 
-    fn take(&self, what: Pinning, bytes: u64, pinned_bytes_max: u64) -> bool {
+    fn take(&self, what: PinPurpose, bytes: u64, pinned_bytes_max: u64) -> bool {
         let mut pinned = self.lock_pinned();
         match pinned.sum().checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
             Some(all) => {

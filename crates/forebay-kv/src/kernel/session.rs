@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use forebay::File;
 use forebay_kernel::{Descent, EngineKind, LocalWalk, TableDescent};
 
-use crate::cache::{Cache, Pin, Pinning};
+use crate::cache::{Cache, Pin, PinPurpose};
 use crate::options::KernelWalk;
 use crate::store::shared::Shared;
 
@@ -247,7 +247,7 @@ impl Sessions {
 
     /// Counts a session within the budget, and drops those of threads that have ended.
     fn count(&self, session: &Session, cache: &Arc<Cache>) {
-        let pin = cache.must_pin(Pinning::Tables, session_bytes(session.depth));
+        let pin = cache.must_pin(PinPurpose::Tables, session_bytes(session.depth));
         self.living().push((Arc::downgrade(&session.life), pin));
     }
 

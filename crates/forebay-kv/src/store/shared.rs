@@ -19,7 +19,7 @@ use super::turns::Turns;
 use super::write_stall::WriteStall;
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
-use crate::cache::{Cache, Pin, Pinning};
+use crate::cache::{Cache, Pin, PinPurpose};
 use crate::changes::Feeds;
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, ErrorKind, Result};
@@ -325,7 +325,7 @@ impl Shared {
         let wanted = over.div_ceil(LOAN_BYTES) as usize;
         lent.truncate(wanted);
         while lent.len() < wanted
-            && let Some(pin) = self.cache.pin(Pinning::Lent, LOAN_BYTES)
+            && let Some(pin) = self.cache.pin(PinPurpose::Lent, LOAN_BYTES)
         {
             lent.push(pin);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::shared::Shared;
-use crate::cache::Pinning;
+use crate::cache::PinPurpose;
 use crate::manifest::version::LEVELS;
 
 /// Counts since the store was opened, and its current state; see [`Store::stats`](crate::Store::stats).
@@ -243,10 +243,10 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
             cache_max: budget.cache,
             spare_max: budget.spare,
             pinned: cache.pinned.sum(),
-            top_levels: cache.pinned.of(Pinning::TopLevels),
-            filters: cache.pinned.of(Pinning::Filters),
-            open_tables: cache.pinned.of(Pinning::Tables),
-            lent: cache.pinned.of(Pinning::Lent),
+            top_levels: cache.pinned.of(PinPurpose::TopLevels),
+            filters: cache.pinned.of(PinPurpose::Filters),
+            open_tables: cache.pinned.of(PinPurpose::Tables),
+            lent: cache.pinned.of(PinPurpose::Lent),
             blocks: cache.block_bytes,
         },
         keyspaces: keyspaces.collect(),

@@ -8,7 +8,7 @@ use super::file::Files;
 use super::footer::NO_KEYSPACE;
 use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
-use crate::cache::{Cache, Pinning};
+use crate::cache::{Cache, PinPurpose};
 use crate::error::Result;
 use crate::node::UNIT;
 
@@ -58,7 +58,7 @@ impl Table {
             let text = "the table's footer and the manifest contradict each other";
             return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }
-        let known = files.cache.must_pin(Pinning::Tables, known_bytes(meta));
+        let known = files.cache.must_pin(PinPurpose::Tables, known_bytes(meta));
         let reading = Reading { file: &own.file, footer, class: how.class };
         let pinned = pin(&reading, &files.cache, how.pin_filter).await?;
         Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
@@ -83,15 +83,15 @@ async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Res
         (area.end - area.start) * UNIT as u64
     };
     for level in (2..=root_level).rev() {
-        let Some(pin) = cache.pin(Pinning::TopLevels, level_bytes(level)) else { return Ok(pinned) };
+        let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(level)) else { return Ok(pinned) };
         pinned.add_level(reading, level, pin).await?;
     }
     let filter_bytes = u64::from(reading.footer.filter_partitions) * UNIT as u64;
-    if pin_filter && let Some(pin) = cache.pin(Pinning::Filters, filter_bytes) {
+    if pin_filter && let Some(pin) = cache.pin(PinPurpose::Filters, filter_bytes) {
         pinned.add_filter(reading, pin).await?;
     }
     if root_level > 0
-        && let Some(pin) = cache.pin(Pinning::TopLevels, level_bytes(1))
+        && let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(1))
     {
         pinned.add_level(reading, 1, pin).await?;
     }

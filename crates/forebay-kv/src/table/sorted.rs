@@ -11,7 +11,7 @@ use super::footer::{Footer, HeaderFound, NO_KEYSPACE, number, read_header};
 use super::open::known_bytes;
 use super::pinned::Pinned;
 use super::{Table, TableMeta};
-use crate::cache::{Cache, Pinning};
+use crate::cache::{Cache, PinPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::UNIT;
 
@@ -62,7 +62,7 @@ impl Table {
             largest: Box::default(),
             values: Box::default(),
         };
-        let known = cache.must_pin(Pinning::Tables, known_bytes(&meta));
+        let known = cache.must_pin(PinPurpose::Tables, known_bytes(&meta));
         let own = TableFile::new(engine, id, file.clone(), footer, cache);
         let (far, pinned) = (Box::default(), Pinned::default());
         let table = Arc::new(Table { meta, own, far, pinned, _known: known });

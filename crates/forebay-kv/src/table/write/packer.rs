@@ -1,7 +1,7 @@
 //! The compression of a table being written: how many records go into a leaf so that it fills its pages when
 //! it is compressed, and which leaves and values are not worth it.
 
-use crate::cache::{Pin, Pinning};
+use crate::cache::{Pin, PinPurpose};
 use crate::error::Result;
 use crate::node::codec::{Codec, Encoder};
 use crate::node::packed::{LEAF_BYTES_MAX, PACKED_HEADER_BYTES, image, pack};
@@ -84,7 +84,7 @@ impl Packer {
             encoded: 0,
             leaf_bytes_max: 0,
             saved_bytes: 0,
-            _pin: spec.cache.as_ref().map(|cache| cache.must_pin(Pinning::Tables, memory)),
+            _pin: spec.cache.as_ref().map(|cache| cache.must_pin(PinPurpose::Tables, memory)),
         }))
     }
 
