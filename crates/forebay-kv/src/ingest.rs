@@ -33,7 +33,7 @@ use crate::store::shared::Shared;
 use crate::store::space::Work;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
-use crate::wait::{Boxed, block_on};
+use crate::wait::{BoxFuture, block_on};
 
 /// Memory of the buffers of a verification or a copy.
 const MEMORY: u64 = 1 << 20;
@@ -55,7 +55,7 @@ pub struct Ingest<'a> {
 
 enum State<'a> {
     Ready(Result<Request>),
-    Running(Boxed<'a, Ingested>),
+    Running(BoxFuture<'a, Ingested>),
     Over,
 }
 

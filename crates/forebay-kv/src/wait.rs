@@ -32,15 +32,15 @@ fn waited<T>(waited: forebay::Result<Result<T>>) -> Result<T> {
     }
 }
 
-/// A boxed future.
-pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+/// A boxed future of a result.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// The result of an infrequent operation: await it, or [`wait`](Pending::wait) for it. The operation begins at
 /// the first poll, unless its documentation says otherwise.
 #[must_use = "nothing happens unless this is awaited or waited for"]
 pub struct Pending<'a, T> {
     engine: Engine,
-    future: Boxed<'a, T>,
+    future: BoxFuture<'a, T>,
 }
 
 impl<'a, T> Pending<'a, T> {

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
 use crate::record::{self, HEADER_BYTES, Record};
 use crate::value::HeldShare;
-use crate::wait::{Boxed, block_on};
+use crate::wait::{BoxFuture, block_on};
 
 /// A record that is ready for the log.
 pub(crate) struct Ready {
@@ -378,7 +378,7 @@ pub struct Write<'a> {
 enum Stage<'a> {
     Ready(Ready, Option<GatePosition<'a>>),
     /// Slowed down, or without room; the commit is tried again afterwards.
-    Waiting(Boxed<'a, (Ready, Option<GatePosition<'a>>)>),
+    Waiting(BoxFuture<'a, (Ready, Option<GatePosition<'a>>)>),
     Queued(Appended),
     Nothing,
     Failed(Error),

@@ -19,7 +19,7 @@ use crate::node::UNIT;
 use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
-use crate::wait::{Boxed, block_in_turn, block_on};
+use crate::wait::{BoxFuture, block_in_turn, block_on};
 
 /// The parameters of a get.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ enum Located {
 /// The state of a get after its first step.
 enum GetState<'a> {
     Known(Option<Value>),
-    Reads(Boxed<'a, Option<Value>>),
+    Reads(BoxFuture<'a, Option<Value>>),
 }
 
 impl Shared {
@@ -340,7 +340,7 @@ pub struct Get<'a> {
 
 enum Stage<'a> {
     GetState(GetParams<'a>),
-    Reading(Boxed<'a, Option<Value>>),
+    Reading(BoxFuture<'a, Option<Value>>),
     Failed(Error),
     Over,
 }
@@ -410,7 +410,7 @@ pub struct MultiGet<'a> {
 
 enum ManyStage<'a> {
     Wanted { keyspace: u32, keys: Vec<&'a [u8]>, pinned: Option<(Arc<View>, u64)> },
-    Reading(Boxed<'a, Vec<Option<Value>>>),
+    Reading(BoxFuture<'a, Vec<Option<Value>>>),
     Failed(Error),
     Over,
 }
