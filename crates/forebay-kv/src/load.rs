@@ -12,7 +12,7 @@ use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::Bounds;
 use crate::record::{self, Change};
-use crate::sorted_file::Ascending;
+use crate::sorted_file::OrderCheck;
 use crate::store::Handle;
 use crate::store::flush;
 use crate::store::shared::Shared;
@@ -32,7 +32,7 @@ pub struct BulkLoad {
     handle: Arc<Handle>,
     keyspace: u32,
     output: Output,
-    order: Ascending,
+    order: OrderCheck,
     _held: HeldShare,
 }
 
@@ -41,7 +41,7 @@ impl BulkLoad {
         let shared = &handle.shared;
         let memory = (shared.budget.held / 2).min(MEMORY_MAX);
         let held = HeldShare::new(Some(shared.cache.held()), memory);
-        let mut order = Ascending::default();
+        let mut order = OrderCheck::default();
         order.fail(shared.check_held().err());
         BulkLoad {
             handle: handle.clone(),

@@ -83,13 +83,13 @@ impl Default for SortedFileOptions {
 
 /// The check that entries are added in ascending order, one after the other, and that none is left out.
 #[derive(Debug, Default)]
-pub(crate) struct Ascending {
+pub(crate) struct OrderCheck {
     last: Vec<u8>,
     entries: u64,
     failed: Option<Error>,
 }
 
-impl Ascending {
+impl OrderCheck {
     /// Returns the number of entries added.
     pub(crate) fn entries(&self) -> u64 {
         self.entries
@@ -186,7 +186,7 @@ pub struct SortedFile {
     path: PathBuf,
     dir: Dir,
     writer: TableWriter,
-    order: Ascending,
+    order: OrderCheck,
     /// Has the lock until the file is finished.
     lock: File,
 }
@@ -256,7 +256,7 @@ impl SortedFile {
             }
         };
         match locked.await {
-            Ok(lock) => Ok(SortedFile { path, dir, writer, order: Ascending::default(), lock }),
+            Ok(lock) => Ok(SortedFile { path, dir, writer, order: OrderCheck::default(), lock }),
             Err(error) => {
                 let _ = writer.abandon().await;
                 Err(error)
