@@ -69,10 +69,10 @@ impl Feeds {
     }
 }
 
-/// A write of a store: all that one put, delete, batch or transaction has changed.
+/// The changes of one write: all that one put, delete, batch or transaction has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Changed {
+pub struct ChangeSet {
     /// The number of its record in the log; later writes have higher numbers.
     pub lsn: Lsn,
     /// The changes, in the order in which they were made; of several of one key the last counts.
@@ -102,7 +102,7 @@ pub struct Changes {
     handle: Arc<Handle>,
     next: u64,
     loads: u64,
-    read: VecDeque<Changed>,
+    read: VecDeque<ChangeSet>,
     is_over: bool,
 }
 
@@ -127,13 +127,13 @@ impl Changes {
     /// log: by a bulk load, an [`ingest`](crate::Store::ingest), [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
     /// Begin again: make a new feed, and then a snapshot to read. [`ErrorKind::Corruption`]; the system's.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
-    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Changed>>>> {
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<ChangeSet>>>> {
         Waitable::new("changes", async move {
             if self.is_over {
                 return None;
             }
             match self.step().await {
-                Ok(changed) => Some(Ok(changed)),
+                Ok(set) => Some(Ok(set)),
                 Err(error) => {
                     self.is_over = true;
                     (*error.kind() != ErrorKind::Closed).then_some(Err(error))
@@ -142,10 +142,10 @@ impl Changes {
         })
     }
 
-    async fn step(&mut self) -> Result<Changed> {
+    async fn step(&mut self) -> Result<ChangeSet> {
         loop {
-            if let Some(changed) = self.read.pop_front() {
-                return Ok(changed);
+            if let Some(set) = self.read.pop_front() {
+                return Ok(set);
             }
             let shared = self.handle.shared.clone();
             shared.check_open()?;
@@ -176,9 +176,9 @@ impl Changes {
             let before = self.next;
             for found in &records {
                 self.next = found.lsn().0 + 1;
-                let changed = self.changed(found.lsn(), found)?;
-                if !changed.entries.is_empty() {
-                    self.read.push_back(changed);
+                let set = self.change_set(found.lsn(), found)?;
+                if !set.entries.is_empty() {
+                    self.read.push_back(set);
                 }
             }
             shared.feeds.enter(self.next);
@@ -187,7 +187,7 @@ impl Changes {
     }
 
     /// Returns the changes of a record.
-    fn changed(&self, lsn: Lsn, bytes: &[u8]) -> Result<Changed> {
+    fn change_set(&self, lsn: Lsn, bytes: &[u8]) -> Result<ChangeSet> {
         let mut entries = Vec::new();
         for at in record::parse(bytes)? {
             let Some((entry, _)) = record::entry_at(bytes, at as usize) else { continue };
@@ -199,7 +199,7 @@ impl Changes {
             let key = record::slice(bytes, &entry.key).to_vec();
             entries.push(ChangedEntry { keyspace, key, value, expires_s: entry.expires_s });
         }
-        Ok(Changed { lsn, entries })
+        Ok(ChangeSet { lsn, entries })
     }
 }
 

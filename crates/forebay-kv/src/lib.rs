@@ -114,7 +114,7 @@ mod view;
 mod wait;
 
 pub use batch::Batch;
-pub use changes::{Changed, ChangedEntry, Changes};
+pub use changes::{ChangeSet, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
 pub use ingest::{Ingest, Ingested, IngestedFile};
 pub use keyspace::Keyspace;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{self, dir, engine, open};
-use forebay_kv::{Batch, Changed, Changes, ErrorKind, Isolation, Store};
+use forebay_kv::{Batch, ChangeSet, Changes, ErrorKind, Isolation, Store};
 
 type Entries = Vec<(String, String, Option<String>)>;
 
@@ -11,14 +11,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn entries(changed: &Changed) -> Entries {
+fn entries(changed: &ChangeSet) -> Entries {
     let of = |entry: &forebay_kv::ChangedEntry| {
         (entry.keyspace.to_string(), text(&entry.key), entry.value.as_deref().map(text))
     };
     changed.entries.iter().map(of).collect()
 }
 
-fn next(changes: &mut Changes) -> Changed {
+fn next(changes: &mut Changes) -> ChangeSet {
     changes.next().wait().expect("the store is open").expect("a change")
 }
 
