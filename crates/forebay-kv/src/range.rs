@@ -72,18 +72,18 @@ impl RangeSpec {
 
 /// A key and its value.
 type Pair = (Vec<u8>, Value);
-type Fetching = Pin<Box<dyn Future<Output = (Box<Work>, Result<Fetched>)> + Send>>;
+type FetchFuture = Pin<Box<dyn Future<Output = (Box<Work>, Result<Fetch>)> + Send>>;
 
 enum Stage {
     Failed(Option<Error>),
     Begun,
     Idle(Box<Work>),
-    Fetching(Fetching),
+    Fetching(FetchFuture),
     Over,
 }
 
 /// The result of one fetch.
-struct Fetched {
+struct Fetch {
     entries: VecDeque<Pair>,
     is_last: bool,
 }
@@ -254,16 +254,16 @@ impl Work {
     }
 
     /// Fetches at most `count` entries.
-    async fn fetch(mut self: Box<Work>, count: usize) -> (Box<Work>, Result<Fetched>) {
+    async fn fetch(mut self: Box<Work>, count: usize) -> (Box<Work>, Result<Fetch>) {
         let fetched = self.entries(count).await;
         (self, fetched)
     }
 
-    async fn entries(&mut self, count: usize) -> Result<Fetched> {
+    async fn entries(&mut self, count: usize) -> Result<Fetch> {
         let (mut entries, mut bytes) = (VecDeque::with_capacity(count), 0);
         while entries.len() < count && bytes < AHEAD_BYTES {
             if !self.merge.next().await? {
-                return Ok(Fetched { entries, is_last: true });
+                return Ok(Fetch { entries, is_last: true });
             }
             if let Some(value) = self.value() {
                 bytes += value.held_bytes();
@@ -271,7 +271,7 @@ impl Work {
             }
             forebay::shard::yield_if_needed().await;
         }
-        Ok(Fetched { entries, is_last: false })
+        Ok(Fetch { entries, is_last: false })
     }
 
     /// Returns the value at the merge's position, unless it is deleted or has expired.
