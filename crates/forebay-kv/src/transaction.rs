@@ -51,7 +51,7 @@ type Place = (u32, Vec<u8>);
 
 /// A change that is not committed yet.
 #[derive(Clone, Debug)]
-enum Staged {
+enum StagedWrite {
     Put { value: Bytes, expires_s: Option<u64> },
     Delete,
 }
@@ -75,7 +75,7 @@ pub struct Transaction {
     loads: u64,
     /// The parts of the store that it has read, if that matters.
     reads: Mutex<Reads>,
-    writes: BTreeMap<Place, Staged>,
+    writes: BTreeMap<Place, StagedWrite>,
     /// Keyspaces written that are not logged.
     unlogged: BTreeSet<u32>,
 }
@@ -134,13 +134,13 @@ impl Transaction {
     }
 
     /// Returns the value that a change sets.
-    fn value(&self, staged: &Staged) -> Option<Value> {
+    fn value(&self, staged: &StagedWrite) -> Option<Value> {
         let shared = &self.handle.shared;
         match staged {
-            Staged::Put { value, expires_s } => expires_s
+            StagedWrite::Put { value, expires_s } => expires_s
                 .is_none_or(|expires_s| expires_s > shared.now_s())
                 .then(|| Value::of_bytes(value.clone(), value.len() as u64, shared.cache.held())),
-            Staged::Delete => None,
+            StagedWrite::Delete => None,
         }
     }
 
@@ -236,9 +236,9 @@ impl Transaction {
         record::check(key, change)?;
         let staged = match *change {
             Change::Put { value, expires_s } => {
-                Staged::Put { value: Bytes::copy_from_slice(value), expires_s }
+                StagedWrite::Put { value: Bytes::copy_from_slice(value), expires_s }
             }
-            Change::Delete => Staged::Delete,
+            Change::Delete => StagedWrite::Delete,
         };
         self.writes.insert((keyspace.id(), key.to_vec()), staged);
         self.unlogged.extend(keyspace.unlogged());
@@ -276,8 +276,8 @@ impl Transaction {
         self.unlogged.iter().for_each(|keyspace| batch.note_unlogged(Some(*keyspace)));
         for ((keyspace, key), staged) in &self.writes {
             let change = match staged {
-                Staged::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },
-                Staged::Delete => Change::Delete,
+                StagedWrite::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },
+                StagedWrite::Delete => Change::Delete,
             };
             batch.push(*keyspace, key, &change)?;
         }
