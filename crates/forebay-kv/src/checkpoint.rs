@@ -73,7 +73,7 @@ fn name_of(path: &Path) -> &OsStr {
 }
 
 /// The directories of an unfinished checkpoint. Files made and removed through them stay in them.
-struct Made {
+struct CheckpointDirs {
     /// The directory in which it gets its name.
     above: Dir,
     /// The checkpoint's own directory.
@@ -130,16 +130,16 @@ impl<'a> Checkpoint<'a> {
         let above = engine.open_dir(parent_of(self.dir)).await?;
         let (name, making) = (name_of(self.dir), name_of(&self.making));
         above.create_dir(making).await?;
-        let made = Made { dir: above.open_dir(making).await?, above };
-        let done = match self.fill(&made.dir, &view).await {
-            Ok(()) => made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
+        let dirs = CheckpointDirs { dir: above.open_dir(making).await?, above };
+        let done = match self.fill(&dirs.dir, &view).await {
+            Ok(()) => dirs.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
                 Some(EEXIST | ENOTEMPTY) => self.exists(),
                 _ => error.into(),
             }),
             Err(error) => Err(error),
         };
         if done.is_err() {
-            made.remove(making).await;
+            dirs.remove(making).await;
         }
         done.map(|()| values)
     }
@@ -290,7 +290,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-impl Made {
+impl CheckpointDirs {
     /// Removes the unfinished checkpoint as far as possible. Remaining files are marked as unfinished, or are a whole store.
     async fn remove(&self, name: &OsStr) {
         // A rename that returned an error may have happened. Then this is a whole store, and it stays.
