@@ -91,13 +91,13 @@ impl Output {
                 let making = self.shared.engine.spawn_on_shard(shard, class, move || async move {
                     let _task = task;
                     owned.check_open()?;
-                    let mut made = Made { shared: owned.clone(), id: spec.id, writer: None };
-                    made.writer = Some(TableWriter::create_in(&owned.engine, &owned.tables, spec).await?);
-                    Ok(made)
+                    let mut table = NewTable { shared: owned.clone(), id: spec.id, writer: None };
+                    table.writer = Some(TableWriter::create_in(&owned.engine, &owned.tables, spec).await?);
+                    Ok(table)
                 });
-                let made: Result<Made> = making.await?;
-                if let Some(created) = made?.writer.take() {
-                    self.writer.insert(created).add(key, entry).await?;
+                let table: Result<NewTable> = making.await?;
+                if let Some(writer) = table?.writer.take() {
+                    self.writer.insert(writer).add(key, entry).await?;
                 }
                 Ok(())
             }
@@ -148,13 +148,13 @@ impl Output {
 }
 
 /// A table's new file. It is removed unless its writer is taken.
-struct Made {
+struct NewTable {
     shared: Arc<Shared>,
     id: u32,
     writer: Option<TableWriter>,
 }
 
-impl Drop for Made {
+impl Drop for NewTable {
     fn drop(&mut self) {
         if self.writer.take().is_some() {
             self.shared.cache.removals().push(self.shared.table_path(self.id));
