@@ -27,21 +27,22 @@ pub(super) struct Choice {
     /// Turns of a period, and of its row in the other way.
     period: u32,
     row: u32,
-    seen: Mutex<Seen>,
+    tally: Mutex<Tally>,
     /// The last average of each way, in nanoseconds a lookup; 0 before the first.
     usual_ns: [AtomicU64; 2],
 }
 
 /// What both ways took since the last comparison: the ordinary one, then the kernel.
 #[derive(Debug, Default)]
-struct Seen {
-    ways: [Took; 2],
+struct Tally {
+    ways: [WayCost; 2],
     /// Comparisons in a row that the other way won.
     wins: u32,
 }
 
+/// What the turns of one way took.
 #[derive(Clone, Copy, Debug, Default)]
-struct Took {
+struct WayCost {
     turns: u32,
     lookups: u64,
     ns: u64,
@@ -64,7 +65,7 @@ impl Choice {
             turns: AtomicU32::new(0),
             period,
             row,
-            seen: Mutex::default(),
+            tally: Mutex::default(),
             usual_ns: [AtomicU64::new(0), AtomicU64::new(0)],
         }
     }
@@ -90,26 +91,26 @@ impl Choice {
             usual => usual.saturating_mul(USUAL_MAX * lookups),
         };
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).min(most);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = &mut seen.ways[way];
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = &mut tally.ways[way];
         mine.turns += 1;
         mine.lookups += lookups;
         mine.ns = mine.ns.saturating_add(ns);
-        if seen.ways.iter().all(|way| way.turns >= self.row) {
-            self.compare(&mut seen);
+        if tally.ways.iter().all(|way| way.turns >= self.row) {
+            self.compare(&mut tally);
         }
     }
 
-    fn compare(&self, seen: &mut Seen) {
-        let average = std::mem::take(&mut seen.ways).map(|way| way.ns / way.lookups.max(1));
+    fn compare(&self, tally: &mut Tally) {
+        let average = std::mem::take(&mut tally.ways).map(|way| way.ns / way.lookups.max(1));
         for (usual, average) in self.usual_ns.iter().zip(average) {
             usual.store(average.max(1), Relaxed);
         }
         let is_kernel = self.is_kernel();
         let (chosen, other) = (average[usize::from(is_kernel)], average[usize::from(!is_kernel)]);
-        seen.wins = if other < chosen - chosen / 10 { seen.wins + 1 } else { 0 };
-        if seen.wins >= WINS {
-            seen.wins = 0;
+        tally.wins = if other < chosen - chosen / 10 { tally.wins + 1 } else { 0 };
+        if tally.wins >= WINS {
+            tally.wins = 0;
             self.is_kernel.store(!is_kernel, Relaxed);
         }
     }

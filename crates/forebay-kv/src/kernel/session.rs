@@ -46,13 +46,13 @@ pub(super) struct Sessions {
 /// A thread's session, or none.
 struct Mine {
     session: Option<Session>,
-    refused: Option<Refused>,
+    refusal: Option<Refusal>,
     /// Lookups that could have gone to the kernel.
     earned: u32,
 }
 
 /// A session that a thread could not open: it does not try again, whichever store needs one.
-struct Refused {
+struct Refusal {
     depth: u32,
     why: String,
 }
@@ -87,7 +87,7 @@ impl Drop for Life {
 }
 
 thread_local! {
-    static MINE: RefCell<Mine> = const { RefCell::new(Mine { session: None, refused: None, earned: 0 }) };
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine { session: None, refusal: None, earned: 0 }) };
 }
 
 /// Returns the depth of a session for so many descents.
@@ -197,7 +197,7 @@ impl Sessions {
             let opened = Session::open(first.0, depth);
             // A session for lone gets goes on where there is no room for one for batches.
             if let Err(error) = &opened {
-                mine.refused = Some(Refused { depth, why: error.to_string() });
+                mine.refusal = Some(Refusal { depth, why: error.to_string() });
             }
             mine.session = Some(opened?);
         }
@@ -266,7 +266,7 @@ impl Mine {
 
     /// Returns why a session of this depth is not tried again.
     fn why_refused(&self, depth: u32) -> Option<&str> {
-        self.refused.as_ref().filter(|refused| depth >= refused.depth).map(|refused| refused.why.as_str())
+        self.refusal.as_ref().filter(|refusal| depth >= refusal.depth).map(|refusal| refusal.why.as_str())
     }
 }
 
