@@ -18,7 +18,7 @@ mod tree;
 mod walk;
 
 use pages::{PAGE, Pages};
-use text::{DELETED, EXPIRES, HEADER_BYTES, Header, Sought, Text};
+use text::{DELETED, EXPIRES, HEADER_BYTES, Header, SearchKey, Text};
 use tree::{Path, Tree};
 use walk::Walk;
 
@@ -56,7 +56,7 @@ struct Inner {
 
 /// A version of a key, copied from a memtable.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct KeyVersion {
     pub(crate) lsn: u64,
     pub(crate) deleted: bool,
     pub(crate) expires_s: Option<u64>,
@@ -68,12 +68,12 @@ pub(crate) struct Found {
 /// Versions found in one call.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<KeyVersion>,
     /// The walk has reached its end.
     pub(crate) is_last: bool,
 }
 
-impl Found {
+impl KeyVersion {
     pub(crate) fn key(&self) -> &[u8] {
         self.copy.get(..self.key_bytes).unwrap_or_default()
     }
@@ -101,7 +101,7 @@ pub(crate) fn cost(record_bytes: usize, entries: usize) -> u64 {
 pub(crate) const SLACK_BYTES: u64 = 2 * (PAGE as u64 + 64);
 
 impl Inner {
-    fn seek(&self, sought: &Sought<'_>) -> Path {
+    fn seek(&self, sought: &SearchKey<'_>) -> Path {
         self.tree.seek(|at| self.text.compare(at, sought))
     }
 
@@ -114,7 +114,7 @@ impl Inner {
         let words = [lsn, what, value.len() as u64, entry.expires_s.unwrap_or(0)];
         let count = 3 + usize::from(entry.expires_s.is_some());
         let place = self.text.push(&words[..count], key, value);
-        let (text, sought) = (&self.text, Sought { keyspace: entry.keyspace, key, lsn });
+        let (text, sought) = (&self.text, SearchKey { keyspace: entry.keyspace, key, lsn });
         self.tree.insert(place, |at| text.compare(at, &sought));
         self.entries += 1;
         if let Err(index) = self.keyspaces.binary_search(&entry.keyspace) {
@@ -122,8 +122,8 @@ impl Inner {
         }
     }
 
-    /// Returns a copy of an entry.
-    fn found(&self, header: &Header, with_key: bool) -> Found {
+    /// Returns a copy of an entry, with its key if that is wanted.
+    fn version(&self, header: &Header, with_key: bool) -> KeyVersion {
         let pages = &self.text.pages;
         let key_bytes = if with_key { header.key_bytes } else { 0 };
         let (begin, len) =
@@ -135,7 +135,7 @@ impl Inner {
                 bytes = later;
             }
         });
-        Found {
+        KeyVersion {
             lsn: header.lsn,
             deleted: header.flags & DELETED != 0,
             // The expiry is the word before the key.
@@ -211,18 +211,18 @@ impl Memtables {
     }
 
     /// Returns the newest version of a key that is not newer than `lsn`, without its key. Copies the value.
-    pub(crate) fn get(&self, keyspace: u32, key: &[u8], lsn: u64) -> Option<Found> {
+    pub(crate) fn get(&self, keyspace: u32, key: &[u8], lsn: u64) -> Option<KeyVersion> {
         let inner = self.read();
-        let mut path = inner.seek(&Sought { keyspace, key, lsn });
+        let mut path = inner.seek(&SearchKey { keyspace, key, lsn });
         let header = inner.text.header(inner.tree.next(&mut path)?);
         let is_it = header.keyspace == keyspace && inner.text.compare_key(&header, key).is_eq();
-        is_it.then(|| inner.found(&header, false))
+        is_it.then(|| inner.version(&header, false))
     }
 
     /// Returns the record of the newest version of a key.
     pub(crate) fn newest_lsn(&self, keyspace: u32, key: &[u8]) -> Option<u64> {
         let inner = self.read();
-        let mut path = inner.seek(&Sought { keyspace, key, lsn: u64::MAX });
+        let mut path = inner.seek(&SearchKey { keyspace, key, lsn: u64::MAX });
         let header = inner.text.header(inner.tree.next(&mut path)?);
         let is_it = header.keyspace == keyspace && inner.text.compare_key(&header, key).is_eq();
         is_it.then_some(header.lsn)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::error::Result;
-use crate::memtable::{Found, Memtables};
+use crate::memtable::{KeyVersion, Memtables};
 use crate::table::{Cursor, CursorHow, Direction, EntryRef, Leave, Table};
 
 /// A range of keys.
@@ -89,7 +89,7 @@ pub(crate) struct Memory {
     lsn: u64,
     bounds: Bounds,
     direction: Direction,
-    batch: VecDeque<Found>,
+    batch: VecDeque<KeyVersion>,
     /// Maximum entries of the next batch; 0 when there are no more.
     count: usize,
 }
@@ -254,7 +254,7 @@ impl Source {
 
     fn key(&self) -> &[u8] {
         match self {
-            Source::Memory(memory) => memory.batch.front().map_or(&[], Found::key),
+            Source::Memory(memory) => memory.batch.front().map_or(&[], KeyVersion::key),
             Source::Run(run) => run.cursor.as_ref().map_or(&[], Cursor::key),
         }
     }
@@ -421,7 +421,7 @@ impl Merge {
 
 impl Memory {
     /// Returns the current entry.
-    pub(crate) fn found(&self) -> Option<&Found> {
+    pub(crate) fn found(&self) -> Option<&KeyVersion> {
         self.batch.front()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::manifest::version::Version;
-use crate::memtable::{Found, Memtables};
+use crate::memtable::{KeyVersion, Memtables};
 
 /// The memtables and tables at one moment. Immutable, except that the active memtable grows.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl View {
     }
 
     /// Returns the newest version of a key in the memtables that is not newer than `lsn`.
-    pub(crate) fn in_memtables(&self, keyspace: u32, key: &[u8], lsn: u64) -> Option<Found> {
+    pub(crate) fn in_memtables(&self, keyspace: u32, key: &[u8], lsn: u64) -> Option<KeyVersion> {
         self.memtables().find_map(|memtables| memtables.get(keyspace, key, lsn))
     }
 }

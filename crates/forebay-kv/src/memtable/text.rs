@@ -30,7 +30,7 @@ pub(super) struct Header {
 
 /// A search target: a key of a keyspace, and the newest version up to a record.
 #[derive(Clone, Copy)]
-pub(super) struct Sought<'k> {
+pub(super) struct SearchKey<'k> {
     pub(super) keyspace: u32,
     pub(super) key: &'k [u8],
     pub(super) lsn: u64,
@@ -53,7 +53,7 @@ impl Text {
     }
 
     #[inline]
-    pub(super) fn compare(&self, at: u64, sought: &Sought<'_>) -> Order {
+    pub(super) fn compare(&self, at: u64, sought: &SearchKey<'_>) -> Order {
         let header = self.header(at);
         let keys = header.keyspace.cmp(&sought.keyspace).then_with(|| self.compare_key(&header, sought.key));
         // The newest version comes first.

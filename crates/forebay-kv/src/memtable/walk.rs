@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use super::{BATCH_BYTES, Batch, Header, Inner, Sought};
+use super::{BATCH_BYTES, Batch, Header, Inner, SearchKey};
 
 /// A walk over the keys of a keyspace within a range.
 pub(super) struct Walk<'m> {
@@ -20,7 +20,7 @@ impl Walk<'_> {
     pub(super) fn forwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
         let (key, lsn) = self.low();
-        let mut path = inner.seek(&Sought { keyspace: self.keyspace, key, lsn });
+        let mut path = inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn });
         while let Some(at) = inner.tree.next(&mut path) {
             let header = inner.text.header(at);
             if header.keyspace != self.keyspace || !self.is_below_high(&header) {
@@ -40,7 +40,7 @@ impl Walk<'_> {
     /// Returns whether any version is newer than the record.
     pub(super) fn has_newer(&self) -> bool {
         let (key, lsn) = self.low();
-        let mut path = self.inner.seek(&Sought { keyspace: self.keyspace, key, lsn });
+        let mut path = self.inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn });
         let entries = std::iter::from_fn(|| self.inner.tree.next(&mut path));
         let mut headers = entries.map(|at| self.inner.text.header(at));
         headers
@@ -64,11 +64,11 @@ impl Walk<'_> {
         let inner = self.inner;
         let mut path = match self.range.1 {
             Bound::Unbounded => match self.keyspace.checked_add(1) {
-                Some(next) => inner.seek(&Sought { keyspace: next, key: &[], lsn: u64::MAX }),
+                Some(next) => inner.seek(&SearchKey { keyspace: next, key: &[], lsn: u64::MAX }),
                 None => inner.tree.end(),
             },
-            Bound::Included(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: 0 }),
-            Bound::Excluded(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: u64::MAX }),
+            Bound::Included(key) => inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn: 0 }),
+            Bound::Excluded(key) => inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn: u64::MAX }),
         };
         // The oldest version of a key comes first. A version counts once the next one is too new or of
         // another key.
@@ -102,7 +102,7 @@ impl Walk<'_> {
     }
 
     fn take(&mut self, header: &Header) {
-        let found = self.inner.found(header, true);
+        let found = self.inner.version(header, true);
         self.bytes += found.key().len() + found.value().len();
         self.batch.found.push(found);
     }

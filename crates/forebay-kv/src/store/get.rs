@@ -14,7 +14,7 @@ use super::removal::dropped;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
-use crate::memtable;
+use crate::memtable::KeyVersion;
 use crate::node::UNIT;
 use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
 use crate::value::{HeldShare, Value};
@@ -56,7 +56,7 @@ enum GetState<'a> {
 impl Shared {
     /// Converts a version found in a memtable to a value. Returns `None` for a deletion and for a value that
     /// has expired at `now_s`; the clock is read only if the version expires.
-    pub(crate) fn value_of(&self, found: &memtable::Found, now_s: impl FnOnce() -> u64) -> Option<Value> {
+    pub(crate) fn value_of(&self, found: &KeyVersion, now_s: impl FnOnce() -> u64) -> Option<Value> {
         if found.deleted || found.expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
             return None;
         }
