@@ -55,7 +55,7 @@ pub struct Ingest<'a> {
 
 enum State<'a> {
     Ready(Result<Request>),
-    Running(BoxFuture<'a, Ingested>),
+    Running(BoxFuture<'a, IngestReport>),
     Over,
 }
 
@@ -75,7 +75,7 @@ struct Source {
 /// The result of an ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ingested {
+pub struct IngestReport {
     /// The files, in the order of the call.
     pub files: Vec<IngestedFile>,
     /// The newest record of the log when the files became visible. Writes with higher numbers are newer than their
@@ -145,15 +145,15 @@ impl<'a> Ingest<'a> {
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
     /// in a simulated world: use `.await` there.
-    pub fn wait(self) -> Result<Ingested> {
+    pub fn wait(self) -> Result<IngestReport> {
         block_on(&self.shared.engine, self)
     }
 }
 
 impl Future for Ingest<'_> {
-    type Output = Result<Ingested>;
+    type Output = Result<IngestReport>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ingested>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<IngestReport>> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Ready(request) => {
@@ -214,31 +214,35 @@ impl Candidate {
 }
 
 /// A file that this ingest has locked, with its device and inode: one file may be given for several keyspaces.
-struct Locked {
+struct FileLock {
     file: File,
     identity: Identity,
 }
 
-async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<Ingested> {
-    let mut locked = Vec::new();
-    let done = locked_by(shared, request, &mut locked).await;
+async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<IngestReport> {
+    let mut locks = Vec::new();
+    let done = locked_by(shared, request, &mut locks).await;
     // Released before the call returns: the files may be ingested elsewhere then.
-    for Locked { file, .. } in locked {
+    for FileLock { file, .. } in locks {
         let _ = file.unlock().await;
     }
     done
 }
 
-async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Locked>) -> Result<Ingested> {
+async fn locked_by(
+    shared: &Arc<Shared>,
+    request: Request,
+    locks: &mut Vec<FileLock>,
+) -> Result<IngestReport> {
     shared.check_writable()?;
     shared.full.check_growth()?;
     let mut candidates = Vec::with_capacity(request.files.len());
     for source in request.files {
-        candidates.push(check(shared, source, request.is_verified, locked).await?);
+        candidates.push(check(shared, source, request.is_verified, locks).await?);
     }
     check_order(&candidates)?;
     if candidates.is_empty() {
-        return Ok(Ingested { files: Vec::new(), lsn: Lsn(shared.lock().last) });
+        return Ok(IngestReport { files: Vec::new(), lsn: Lsn(shared.lock().last) });
     }
     let mut staged = Vec::new();
     let placed = async {
@@ -278,7 +282,7 @@ async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Lock
             is_left,
         });
     }
-    Ok(Ingested { files, lsn: Lsn(lsn) })
+    Ok(IngestReport { files, lsn: Lsn(lsn) })
 }
 
 /// Makes the removal of the files' first names durable. A name that came back after a power failure would be ingested
@@ -300,7 +304,7 @@ async fn check(
     shared: &Arc<Shared>,
     source: Source,
     is_verified: bool,
-    locked: &mut Vec<Locked>,
+    locks: &mut Vec<FileLock>,
 ) -> Result<Candidate> {
     let (engine, path, class) = (&shared.engine, &source.path, shared.options.background);
     let Some(name) = path.file_name() else {
@@ -313,7 +317,7 @@ async fn check(
             "the directory of the store's own tables has no files to ingest: write sorted files elsewhere";
         return Err(Error::at(ErrorKind::InvalidInput, path, text));
     }
-    let (file, found) = lock(&dir, name, path, locked).await?;
+    let (file, found) = lock(&dir, name, path, locks).await?;
     let held = shared.budget.held / 2;
     let _held = HeldShare::new(Some(shared.cache.held()), MEMORY.min(held));
     shared.check_held()?;
@@ -338,7 +342,7 @@ async fn check(
 }
 
 /// Opens a file and locks it, unless this ingest has it already.
-async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) -> Result<(File, Identity)> {
+async fn lock(dir: &Dir, name: &OsStr, path: &Path, locks: &mut Vec<FileLock>) -> Result<(File, Identity)> {
     let file = match dir.open(name, Open::read()).await {
         Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
             return Err(Error::at(ErrorKind::NotFound, path, "there is no such file to ingest"));
@@ -347,7 +351,7 @@ async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) ->
     };
     let metadata = file.metadata().await?;
     let identity = (metadata.device(), metadata.inode());
-    if let Some(known) = locked.iter().find(|known| known.identity == identity) {
+    if let Some(known) = locks.iter().find(|known| known.identity == identity) {
         return Ok((known.file.clone(), identity));
     }
     match file.try_lock(Lock::Exclusive).await {
@@ -357,7 +361,7 @@ async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) ->
             return Err(Error::at(ErrorKind::Locked, path, text));
         }
         // A file system without locks has no such protection.
-        _ => locked.push(Locked { file: file.clone(), identity }),
+        _ => locks.push(FileLock { file: file.clone(), identity }),
     }
     Ok((file, identity))
 }

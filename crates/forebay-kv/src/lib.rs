@@ -116,7 +116,7 @@ mod wait;
 pub use batch::Batch;
 pub use changes::{ChangeSet, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
-pub use ingest::{Ingest, Ingested, IngestedFile};
+pub use ingest::{Ingest, IngestReport, IngestedFile};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;
 #[cfg(feature = "kernel")]
