@@ -130,7 +130,7 @@ pub use store::{
 };
 pub use transaction::{Isolation, Transaction, TransactionRange};
 pub use value::Value;
-pub use verify::{Verified, verify, verify_with};
+pub use verify::{VerifyReport, verify, verify_with};
 pub use wait::Pending;
 
 // The examples of the pages use the core, the log and the store; this crate depends on all three.

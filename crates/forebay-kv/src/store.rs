@@ -22,7 +22,7 @@ use crate::snapshot::Snapshot;
 use crate::sorted_file::{SortedFile, SortedFileOptions};
 use crate::transaction::{Isolation, Transaction};
 use crate::value::Value;
-use crate::verify::{self, Verified};
+use crate::verify::{self, VerifyReport};
 use crate::wait::Pending;
 
 pub(crate) mod commit;
@@ -771,7 +771,7 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn verify(&self) -> Pending<'_, Verified> {
+    pub fn verify(&self) -> Pending<'_, VerifyReport> {
         Pending::new(&self.shared().engine, verify::open_store(self.shared()))
     }
 

@@ -11,12 +11,12 @@ use crate::wait::Pending;
 
 mod run;
 
-use run::Verifying;
+use run::Verifier;
 
 /// The result of [`verify`] and [`Store::verify`](crate::Store::verify).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Verified {
+pub struct VerifyReport {
     /// The defects found, each with its file, and its offset in bytes where there is one.
     pub findings: Vec<Error>,
     /// Tables read, including those with a finding.
@@ -43,7 +43,7 @@ pub struct Verified {
     pub kept: Vec<PathBuf>,
 }
 
-impl Verified {
+impl VerifyReport {
     /// Returns whether there are no findings.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty()
@@ -84,7 +84,7 @@ impl Verified {
 /// assert!(verified.is_whole());
 /// # Ok(()) }
 /// ```
-pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Pending<'static, Verified> {
+pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Pending<'static, VerifyReport> {
     verify_with(engine, dir, |_, _| ())
 }
 
@@ -97,28 +97,28 @@ pub fn verify_with(
     engine: &Engine,
     dir: impl AsRef<Path>,
     progress: impl FnMut(u64, u64) + Send + 'static,
-) -> Pending<'static, Verified> {
+) -> Pending<'static, VerifyReport> {
     let (owned, dir) = (engine.clone(), dir.as_ref().to_path_buf());
     Pending::new(engine, async move {
         let awaited = Arc::new(());
         let (engine, watch) = (owned.clone(), Arc::downgrade(&awaited));
         let verifying = owned.spawn_on_shard(0, Class::DEFAULT, move || async move {
-            Verifying { engine, watch, found: Verified::default(), progress }.closed_store(&dir).await
+            Verifier { engine, watch, report: VerifyReport::default(), progress }.closed_store(&dir).await
         });
         verifying.await?
     })
 }
 
 /// Verifies a store's current tables, the durable part of its log, and its manifest.
-pub(crate) async fn open_store(shared: &Arc<Shared>) -> Result<Verified> {
+pub(crate) async fn open_store(shared: &Arc<Shared>) -> Result<VerifyReport> {
     let awaited = Arc::new(());
     let (owned, watch) = (shared.clone(), Arc::downgrade(&awaited));
     let verifying = shared.engine.spawn_on_shard(
         shared.background_shard(),
         shared.options.background,
         move || async move {
-            let (engine, found) = (owned.engine.clone(), Verified::default());
-            Verifying { engine, watch, found, progress: |_, _| () }.open_store(&owned).await
+            let (engine, report) = (owned.engine.clone(), VerifyReport::default());
+            Verifier { engine, watch, report, progress: |_, _| () }.open_store(&owned).await
         },
     );
     verifying.await?

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use forebay_kv::{MemoryStats, Recovery, Stats, Verified};
+use forebay_kv::{MemoryStats, Recovery, Stats, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::output::{counted, document};
@@ -111,7 +111,7 @@ fn memory_json(memory: &MemoryStats) -> Value {
     all
 }
 
-pub(super) fn verified_json(dir: &Path, verified: &Verified) -> serde_json::Result<String> {
+pub(super) fn verified_json(dir: &Path, verified: &VerifyReport) -> serde_json::Result<String> {
     let findings = verified.findings.iter().map(|finding| {
         json!({
             "file": finding.path().map(|path| path.to_string_lossy()),
@@ -138,7 +138,7 @@ pub(super) fn verified_json(dir: &Path, verified: &Verified) -> serde_json::Resu
     document("kv", content)
 }
 
-pub(super) fn verified(verified: &Verified) -> String {
+pub(super) fn verified(verified: &VerifyReport) -> String {
     let mut out = if verified.is_whole() {
         "whole: ".to_owned()
     } else {

@@ -7,7 +7,7 @@ use forebay::{Class, Engine};
 use forebay_wal::Lsn;
 use forebay_wal::inspect::{self, Records};
 
-use super::Verified;
+use super::VerifyReport;
 use crate::cache::Cache;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,24 +25,24 @@ use crate::value::HeldShare;
 const ENOENT: i32 = 2;
 
 /// A verification in progress.
-pub(super) struct Verifying<P> {
+pub(super) struct Verifier<P> {
     pub(super) engine: Engine,
     /// Its `Arc` is dropped once no task waits for the result.
     pub(super) watch: Weak<()>,
-    pub(super) found: Verified,
+    pub(super) report: VerifyReport,
     pub(super) progress: P,
 }
 
-impl<P: FnMut(u64, u64)> Verifying<P> {
-    pub(super) async fn closed_store(mut self, dir: &Path) -> Result<Verified> {
-        let Some(entries) = self.look(dir).await? else { return Ok(self.found) };
+impl<P: FnMut(u64, u64)> Verifier<P> {
+    pub(super) async fn closed_store(mut self, dir: &Path) -> Result<VerifyReport> {
+        let Some(entries) = self.look(dir).await? else { return Ok(self.report) };
         // Kept to the end because of its lock, the first one that every open requests.
         let mut manifest = match self.records(&dir.join(MANIFEST)).await {
             Ok(Some(manifest)) => manifest,
-            Ok(None) => return Ok(self.found),
+            Ok(None) => return Ok(self.report),
             Err(error) if *error.kind() == ErrorKind::NotFound && !entries.is_young() => {
                 self.judge(rules::manifest_lost(dir, "is empty"))?;
-                return Ok(self.found);
+                return Ok(self.report);
             }
             Err(error) => return Err(in_use(&self.engine, error, dir).await),
         };
@@ -50,13 +50,13 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         while let Some((lsn, record)) = manifest.next().await.transpose()? {
             if let Err(error) = replay.add(&dir.join(MANIFEST), lsn, &record) {
                 self.judge(error)?;
-                return Ok(self.found);
+                return Ok(self.report);
             }
         }
         let state = replay.into_state();
         if let Err(error) = rules::check_begun(dir, &state, &entries) {
-            self.found.kept = entries.table_files.into_iter().map(|(_, path)| path).collect();
-            return self.judge(error).map(|()| self.found);
+            self.report.kept = entries.table_files.into_iter().map(|(_, path)| path).collect();
+            return self.judge(error).map(|()| self.report);
         }
         if state.is_empty() {
             let text = "the manifest names nothing: there is no store yet, or it was lost";
@@ -69,16 +69,16 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
         // An open removes such files only if it accepts the store: one may be the only copy of damaged data.
-        if self.found.is_whole() && entries.has_leftovers_only() {
-            self.found.leftovers = unnamed
+        if self.report.is_whole() && entries.has_leftovers_only() {
+            self.report.leftovers = unnamed
         } else {
-            self.found.kept = unnamed
+            self.report.kept = unnamed
         }
         drop(manifest);
-        Ok(self.found)
+        Ok(self.report)
     }
 
-    pub(super) async fn open_store(mut self, shared: &Arc<Shared>) -> Result<Verified> {
+    pub(super) async fn open_store(mut self, shared: &Arc<Shared>) -> Result<VerifyReport> {
         let memory = CursorHow::merge().memory_bytes() + (256 << 10);
         let _held = HeldShare::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
         shared.check_held()?;
@@ -96,7 +96,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             shared.check_open()?;
             match reader.next().await.transpose() {
                 Ok(Some(found)) => {
-                    self.found.records += 1;
+                    self.report.records += 1;
                     if let Err(error) = record::parse(&found) {
                         let text = format!("record {}: {error}", found.lsn());
                         self.judge(Error::at(error.kind().clone(), &shared.dir.join(LOG), text))?;
@@ -114,14 +114,14 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             }
             self.pause().await?;
         }
-        Ok(self.found)
+        Ok(self.report)
     }
 
     /// Records an error of the store as a finding; returns any other error, which ends the verification.
     fn judge(&mut self, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Io | ErrorKind::Foreign => {
-                self.found.findings.push(error);
+                self.report.findings.push(error);
                 Ok(())
             }
             _ => Err(error),
@@ -185,7 +185,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             findings.push(Error::corrupt(file, bytes.start, "the drive cannot read this"));
         }
         if let Some(recovery) = &report.recovery {
-            self.found.cut |= recovery.cut.is_some();
+            self.report.cut |= recovery.cut.is_some();
             for damage in &recovery.damage {
                 let text = "damaged, but no record is lost by it";
                 findings.push(Error::corrupt(&damage.file, damage.offset, text));
@@ -195,7 +195,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
                 findings.push(Error::corrupt(&lost.file, lost.offset, text));
             }
         }
-        self.found.findings.append(&mut findings);
+        self.report.findings.append(&mut findings);
         Ok(Some(records))
     }
 
@@ -220,25 +220,25 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             match Table::open(&mut files, meta, how).await {
                 Ok(table) => self.table(&table, Class::DEFAULT).await?,
                 Err(error) => {
-                    (self.found.tables, self.found.table_bytes) =
-                        (self.found.tables + 1, self.found.table_bytes + meta.bytes);
+                    (self.report.tables, self.report.table_bytes) =
+                        (self.report.tables + 1, self.report.table_bytes + meta.bytes);
                     self.judge(error)?;
                 }
             }
-            (self.progress)(self.found.table_bytes, total);
+            (self.progress)(self.report.table_bytes, total);
         }
         Ok(())
     }
 
     async fn table(&mut self, table: &Arc<Table>, class: Class) -> Result<()> {
-        self.found.tables += 1;
-        self.found.table_bytes += table.meta().bytes;
+        self.report.tables += 1;
+        self.report.table_bytes += table.meta().bytes;
         match table.verify(class).await {
             Ok(verified) => {
-                self.found.entries += verified.entries;
-                self.found.deleted += verified.deleted;
-                self.found.expiring += verified.expiring;
-                self.found.blobs += verified.blobs;
+                self.report.entries += verified.entries;
+                self.report.deleted += verified.deleted;
+                self.report.expiring += verified.expiring;
+                self.report.blobs += verified.blobs;
             }
             Err(error) => self.judge(error)?,
         }
@@ -256,7 +256,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             let [one, other] = pair else { continue };
             if (one.0, one.1) == (other.0, other.1) && one.2.largest >= other.2.smallest {
                 let text = format!("tables {} and {} of level {} overlap", one.2.id, other.2.id, one.1);
-                self.found.findings.push(Error::at(ErrorKind::Corruption, &dir.join(MANIFEST), text));
+                self.report.findings.push(Error::at(ErrorKind::Corruption, &dir.join(MANIFEST), text));
             }
         }
     }
@@ -285,7 +285,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             if lsn.0 < start {
                 continue;
             }
-            self.found.records += 1;
+            self.report.records += 1;
             if let Err(error) = parses(&bytes, state) {
                 let text = format!("record {lsn}: {error}");
                 self.judge(Error::at(error.kind().clone(), log, text))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{dir, engine, key, named, open, options, value};
 use forebay::Engine;
-use forebay_kv::{ErrorKind, Store, Verified};
+use forebay_kv::{ErrorKind, Store, VerifyReport};
 use forebay_test::live_files::copy;
 
 const LOADED: u64 = 300;
@@ -44,7 +44,7 @@ fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option
 
 /// Returns whether a verification found no loss. Damage that lost no record is a finding and no reason to
 /// refuse a store.
-fn is_harmless(verified: &Verified) -> bool {
+fn is_harmless(verified: &VerifyReport) -> bool {
     verified.findings.iter().all(|finding| finding.to_string().contains("no record is lost"))
 }
 
@@ -75,7 +75,7 @@ fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> 
         }
         let before: BTreeSet<PathBuf> = named(&row.join("tables"), "fkv").into_iter().collect();
         let verified = forebay_kv::verify(engine, &row).wait();
-        let is_whole = verified.as_ref().is_ok_and(Verified::is_whole);
+        let is_whole = verified.as_ref().is_ok_and(VerifyReport::is_whole);
         if let Ok(verified) = &verified {
             assert!(verified.leftovers.is_empty() || is_whole, "{log} from {at}: {verified:?}");
         }

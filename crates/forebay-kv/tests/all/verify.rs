@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::common::{self, dir, engine, key, open, options, value};
 use forebay::Engine;
-use forebay_kv::{ErrorKind, Store, Verified};
+use forebay_kv::{ErrorKind, Store, VerifyReport};
 
 /// Returns all files below a directory, with their bytes and modification times.
 fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
@@ -47,7 +47,7 @@ fn made(engine: &Engine) -> tempfile::TempDir {
     dir
 }
 
-fn verify(engine: &Engine, dir: &Path) -> Verified {
+fn verify(engine: &Engine, dir: &Path) -> VerifyReport {
     let before = everything(dir);
     let verified = forebay_kv::verify(engine, dir).wait().unwrap();
     assert!(everything(dir) == before, "verifying changed something");
