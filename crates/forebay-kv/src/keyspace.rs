@@ -14,7 +14,7 @@ use crate::record::{self, Change, HEADER_BYTES, Record};
 use crate::store::commit::{Ready, Write};
 use crate::store::get::{Get, GetParams, MultiGet};
 use crate::store::removal;
-use crate::store::swap::{self, Swapped};
+use crate::store::swap::{self, SwapOutcome};
 use crate::store::{Handle, Store};
 use crate::view::View;
 use crate::wait::Pending;
@@ -502,7 +502,7 @@ impl Keyspace {
     ///
     /// ```
     /// # use forebay::{Config, Engine};
-    /// # use forebay_kv::{Options, Store, Swapped};
+    /// # use forebay_kv::{Options, Store, SwapOutcome};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
@@ -511,10 +511,10 @@ impl Keyspace {
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
     /// let done = users.compare_and_set("anna", Some(b"1"), Some(b"2")).wait()?;
-    /// assert_eq!(done, Swapped::Done);
+    /// assert_eq!(done, SwapOutcome::Done);
     /// match users.compare_and_set("anna", Some(b"1"), Some(b"3")).wait()? {
-    ///     Swapped::Not { current } => assert_eq!(current.as_deref(), Some(&b"2"[..])), // try again with this
-    ///     Swapped::Done => return Err("the value is 2".into()),
+    ///     SwapOutcome::Not { current } => assert_eq!(current.as_deref(), Some(&b"2"[..])), // try again with this
+    ///     SwapOutcome::Done => return Err("the value is 2".into()),
     /// }
     /// # store.close().wait()?;
     /// # Ok(()) }
@@ -524,7 +524,7 @@ impl Keyspace {
         key: &'a (impl AsRef<[u8]> + ?Sized),
         expected: Option<&'a [u8]>,
         new: Option<&'a [u8]>,
-    ) -> Pending<'a, Swapped> {
+    ) -> Pending<'a, SwapOutcome> {
         let (shared, key) = (&self.handle.shared, key.as_ref());
         let change = match new {
             Some(value) => Change::Put { value, expires_s: None },

@@ -126,7 +126,8 @@ pub use range::Range;
 pub use snapshot::Snapshot;
 pub use sorted_file::{SortedFile, SortedFileInfo, SortedFileOptions};
 pub use store::{
-    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped, Write,
+    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, OpenFuture, Recovery, Stats, Store, SwapOutcome,
+    Write,
 };
 pub use transaction::{Isolation, Transaction, TransactionRange};
 pub use value::Value;

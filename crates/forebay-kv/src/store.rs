@@ -46,10 +46,10 @@ mod write_stall;
 
 pub use commit::Write;
 pub use get::{Get, MultiGet};
-pub use open::Opening;
+pub use open::OpenFuture;
 pub use recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
-pub use swap::Swapped;
+pub use swap::SwapOutcome;
 
 use shared::Shared;
 use turns::Turn;
@@ -175,8 +175,8 @@ impl Store {
     /// store.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
-        Opening::new(engine, dir.as_ref(), options)
+    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> OpenFuture {
+        OpenFuture::new(engine, dir.as_ref(), options)
     }
 
     /// Returns the state in which this open found the store: the contents of its logs, the records read back,

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use forebay_wal::{Appended, Lsn};
 
 use super::gate::GatePosition;
-use super::insertion::{Committed, Turn};
+use super::insertion::{CommittedRecord, Turn};
 use super::removal::dropped;
 use super::shared::{Commit, Shared};
 use crate::error::{Error, ErrorKind, Result};
@@ -67,11 +67,11 @@ impl Ready {
 }
 
 /// The outcome of an attempt to commit.
-pub(crate) enum Tried {
+pub(crate) enum CommitOutcome {
     /// The record is in the queue, and the memtable has it or will get it.
-    In(Appended),
+    Queued(Appended),
     /// Nothing was done; the record goes back.
-    Not(Ready, Obstacle),
+    Blocked(Ready, Obstacle),
 }
 
 /// What became of a commit with a check.
@@ -104,7 +104,7 @@ impl Shared {
         ready: Ready,
         place: Option<&GatePosition<'_>>,
         check: Option<&(dyn Fn(&Commit) -> bool + Sync)>,
-    ) -> Result<Tried> {
+    ) -> Result<CommitOutcome> {
         let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
         if ready.record.len() > limit || cost > self.budget.memtable {
             let text = format!(
@@ -137,19 +137,19 @@ impl Shared {
             }
         }
         if commit.locked.as_ref().is_some_and(|locked| locked.touches(&ready)) && !is_unlocked() {
-            return Ok(Tried::Not(ready, Obstacle::Locked));
+            return Ok(CommitOutcome::Blocked(ready, Obstacle::Locked));
         }
         if check.is_some_and(|check| !check(&commit)) {
-            return Ok(Tried::Not(ready, Obstacle::Refused));
+            return Ok(CommitOutcome::Blocked(ready, Obstacle::Refused));
         }
         let is_turn = commit.sealed.is_empty() || self.gate.is_turn(place);
         if !is_turn || !self.has_space(&mut commit, cost)? {
             self.full.check_flush()?;
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
-            return Ok(Tried::Not(ready, Obstacle::NoSpace));
+            return Ok(CommitOutcome::Blocked(ready, Obstacle::NoSpace));
         }
         let Some(appended) = self.wal.try_append(ready.logged())? else {
-            return Ok(Tried::Not(ready, Obstacle::NoRoom));
+            return Ok(CommitOutcome::Blocked(ready, Obstacle::NoRoom));
         };
         let lsn = appended.lsn().0;
         debug_assert!(lsn > commit.last && lsn > commit.flushed, "sequence numbers rise");
@@ -160,10 +160,10 @@ impl Shared {
             "the memtables keep their share of the memory"
         );
         self.full.note_memtables(commit.sealed_used() + commit.active.used());
-        self.insertion.push(Committed { memtables: commit.active.clone(), ready, lsn });
+        self.insertion.push(CommittedRecord { memtables: commit.active.clone(), ready, lsn });
         drop((commit, turn));
         self.insertion.run_unless_busy();
-        Ok(Tried::In(appended))
+        Ok(CommitOutcome::Queued(appended))
     }
 
     /// Commits a record if `check`, called in the commit section, agrees; gives it back if not. Waits for room, and while
@@ -179,13 +179,13 @@ impl Shared {
         let (mut place, is_relaxed) = (None, ready.is_relaxed);
         loop {
             ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
-                Tried::In(appended) if is_relaxed => {
+                CommitOutcome::Queued(appended) if is_relaxed => {
                     self.show_early(appended.lsn());
                     return Ok(Verdict::Queued(None));
                 }
-                Tried::In(appended) => return Ok(Verdict::Queued(Some(appended))),
-                Tried::Not(ready, Obstacle::Refused) => return Ok(Verdict::Refused(ready)),
-                Tried::Not(ready, obstacle) => {
+                CommitOutcome::Queued(appended) => return Ok(Verdict::Queued(Some(appended))),
+                CommitOutcome::Blocked(ready, Obstacle::Refused) => return Ok(Verdict::Refused(ready)),
+                CommitOutcome::Blocked(ready, obstacle) => {
                     place = self.wait_for_room(obstacle, &ready, place).await?;
                     ready
                 }
@@ -452,12 +452,12 @@ impl<'a> Write<'a> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Ready(ready, place) => match self.shared.try_commit(ready, place.as_ref(), None)? {
-                    Tried::In(appended) if self.is_relaxed => {
+                    CommitOutcome::Queued(appended) if self.is_relaxed => {
                         self.shared.show_early(appended.lsn());
                         return Poll::Ready(Ok(()));
                     }
-                    Tried::In(appended) => self.stage = Stage::Queued(appended),
-                    Tried::Not(ready, obstacle) => {
+                    CommitOutcome::Queued(appended) => self.stage = Stage::Queued(appended),
+                    CommitOutcome::Blocked(ready, obstacle) => {
                         let shared = self.shared;
                         let room = async move {
                             let place = shared.wait_for_room(obstacle, &ready, place).await?;

@@ -40,7 +40,7 @@ enum InMemory {
 }
 
 /// The place of a key's value.
-enum Located {
+enum Location {
     Nowhere,
     Here(Value),
     /// In a table, apart from its key.
@@ -155,7 +155,7 @@ impl Shared {
         let view = self.view();
         let looked = self.look(&view, lsn, keyspace, key)?;
         let found = self.search(&view, keyspace, key, looked, false).await?;
-        Ok(!matches!(found, Located::Nowhere))
+        Ok(!matches!(found, Location::Nowhere))
     }
 
     /// Reads a value, from where the search in memory stopped.
@@ -168,9 +168,9 @@ impl Shared {
         may_block: bool,
     ) -> Result<Option<Value>> {
         match self.search(view, keyspace, key, looked, may_block).await? {
-            Located::Nowhere => Ok(None),
-            Located::Here(value) => Ok(Some(value)),
-            Located::Blob(far) => self.read_far(far).await.map(Some),
+            Location::Nowhere => Ok(None),
+            Location::Here(value) => Ok(Some(value)),
+            Location::Blob(far) => self.read_far(far).await.map(Some),
         }
     }
 
@@ -182,12 +182,12 @@ impl Shared {
         key: &[u8],
         mut looked: InMemory,
         may_block: bool,
-    ) -> Result<Located> {
+    ) -> Result<Location> {
         let mut is_again = false;
         loop {
             let (mut lookup, candidate) = match looked {
-                InMemory::Known(known) => return Ok(known.map_or(Located::Nowhere, Located::Here)),
-                InMemory::Blob(far) => return Ok(Located::Blob(far)),
+                InMemory::Known(known) => return Ok(known.map_or(Location::Nowhere, Location::Here)),
+                InMemory::Blob(far) => return Ok(Location::Blob(far)),
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;

@@ -12,7 +12,7 @@ use super::commit::Ready;
 use crate::memtable::Memtables;
 
 /// A record in the log's queue that its memtable has not got yet.
-pub(super) struct Committed {
+pub(super) struct CommittedRecord {
     pub(super) memtables: Arc<Memtables>,
     pub(super) ready: Ready,
     pub(super) lsn: u64,
@@ -23,9 +23,9 @@ pub(super) struct Committed {
 pub(super) struct Insertion {
     /// Held by the thread that inserts, with the memory for a batch. Taken before the lock of the commit section
     /// where a thread needs both.
-    turn: Mutex<Vec<Committed>>,
+    turn: Mutex<Vec<CommittedRecord>>,
     /// Records that wait, in their order. Held for the time of a push or a swap.
-    pending: Mutex<Vec<Committed>>,
+    pending: Mutex<Vec<CommittedRecord>>,
     /// Whether any waits; a hint for those who do not hold `pending`.
     has_pending: AtomicBool,
     /// The newest record whose entries are in memtables, with those of all records before it.
@@ -33,7 +33,7 @@ pub(super) struct Insertion {
 }
 
 /// The turn to insert.
-pub(super) type Turn<'a> = MutexGuard<'a, Vec<Committed>>;
+pub(super) type Turn<'a> = MutexGuard<'a, Vec<CommittedRecord>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +51,7 @@ impl Insertion {
     }
 
     /// Adds a record that was committed; called in the commit section, so that records come in their order.
-    pub(super) fn push(&self, committed: Committed) {
+    pub(super) fn push(&self, committed: CommittedRecord) {
         lock(&self.pending).push(committed);
         self.has_pending.store(true, Ordering::Release);
     }
@@ -74,7 +74,7 @@ impl Insertion {
             self.has_pending.store(false, Ordering::Release);
         }
         let is_any = !batch.is_empty();
-        for Committed { memtables, ready, lsn } in batch.drain(..) {
+        for CommittedRecord { memtables, ready, lsn } in batch.drain(..) {
             memtables.insert(&ready.record, &ready.places, lsn);
             debug_assert!(lsn > self.inserted(), "records are inserted in their order");
             self.inserted.store(lsn, Ordering::Release);

@@ -31,17 +31,17 @@ use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
 use crate::table::{Files, OpenHow, TABLE_GONE, Table};
 
-/// The future of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
+/// The future of [`Store::open`]: await it, or [`wait`](OpenFuture::wait) for it.
 #[must_use = "dropping it closes the store again"]
-pub struct Opening {
+pub struct OpenFuture {
     task: std::result::Result<JoinHandle<Result<Store>>, Option<Error>>,
 }
 
-impl Opening {
-    pub(crate) fn new(engine: &Engine, dir: &Path, mut options: Options) -> Opening {
+impl OpenFuture {
+    pub(crate) fn new(engine: &Engine, dir: &Path, mut options: Options) -> OpenFuture {
         let budget = match check(engine, &options).and_then(|()| Budget::of(engine, &mut options)) {
             Ok(budget) => budget,
-            Err(error) => return Opening { task: Err(Some(error)) },
+            Err(error) => return OpenFuture { task: Err(Some(error)) },
         };
         let (handle, dir) = (engine.clone(), dir.to_path_buf());
         let (shard, class) = (options.shard, options.class);
@@ -52,7 +52,7 @@ impl Opening {
             tasks::begin(&shared)?;
             Ok(Store::new(shared, recovery))
         });
-        Opening { task: Ok(task) }
+        OpenFuture { task: Ok(task) }
     }
 
     /// Blocks the calling thread until the store is open.
@@ -68,7 +68,7 @@ impl Opening {
     }
 }
 
-impl Future for Opening {
+impl Future for OpenFuture {
     type Output = Result<Store>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -79,9 +79,9 @@ impl Future for Opening {
     }
 }
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for OpenFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening").finish_non_exhaustive()
+        f.debug_struct("OpenFuture").finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::view::View;
 
 /// The outcome of a [`compare_and_set`](crate::Keyspace::compare_and_set).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swapped {
+pub enum SwapOutcome {
     /// The key had the expected value and has the new one now.
     Done,
     /// The key had another value, which is durable, and nothing was changed.
@@ -21,7 +21,7 @@ pub enum Swapped {
 }
 
 /// The newest version of a key when it was read, durable or not.
-struct Seen {
+struct NewestVersion {
     /// The version's record; 0 if the version is in a table or does not exist.
     lsn: u64,
     /// The newest record that the search covered.
@@ -37,7 +37,7 @@ pub(crate) async fn compare_and_set(
     key: &[u8],
     expected: Option<&[u8]>,
     ready: Ready,
-) -> Result<Swapped> {
+) -> Result<SwapOutcome> {
     let mut record = ready;
     loop {
         let seen = look(shared, keyspace, key).await?;
@@ -46,7 +46,7 @@ pub(crate) async fn compare_and_set(
             if seen.lsn > shared.wal.durable_lsn().0 {
                 shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
             }
-            return Ok(Swapped::Not { current: seen.value });
+            return Ok(SwapOutcome::Not { current: seen.value });
         }
         let unchanged = |commit: &Commit| match newest_lsn(commit, keyspace, key) {
             Some(lsn) => lsn == seen.lsn,
@@ -56,7 +56,7 @@ pub(crate) async fn compare_and_set(
         match shared.commit_if(record, &unchanged).await? {
             Verdict::Queued(appended) => {
                 shared.until_durable(appended).await?;
-                return Ok(Swapped::Done);
+                return Ok(SwapOutcome::Done);
             }
             // Tables may have to be read again.
             Verdict::Refused(refused) => record = refused,
@@ -69,14 +69,14 @@ fn newest_lsn(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<u64> {
     commit.memtables().find_map(|memtables| memtables.newest_lsn(keyspace, key))
 }
 
-async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
+async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<NewestVersion> {
     let (view, upto, loads): (Arc<View>, u64, u64) = {
         let (_turn, commit) = shared.lock_inserted();
         let upto = commit.last;
         let newest = commit.memtables().find_map(|memtables| memtables.get(keyspace, key, u64::MAX));
         if let Some(found) = newest {
             let lsn = found.lsn;
-            return Ok(Seen {
+            return Ok(NewestVersion {
                 lsn,
                 upto,
                 loads: commit.loads,
@@ -86,5 +86,5 @@ async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
         (shared.view(), upto, commit.loads)
     };
     let value = shared.get_in_tables(&view, keyspace, key).await?;
-    Ok(Seen { lsn: 0, upto, loads, value })
+    Ok(NewestVersion { lsn: 0, upto, loads, value })
 }

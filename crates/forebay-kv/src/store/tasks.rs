@@ -16,8 +16,8 @@ use crate::manifest::Edit;
 pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     let background = shared.background_shard();
     // The store ends also if that shard is gone by now.
-    let ending = Ending(shared.clone());
-    drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(ending)));
+    let guard = EndGuard(shared.clone());
+    drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(guard)));
     let task = (shared.clone(), shared.begin_task());
     drop(forebay::shard::spawn(async move {
         task.0.throttle.run(|| task.0.is_closing()).await;
@@ -55,17 +55,17 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Ends the store when its task ends, for any reason: its engine may be closed below it, or a task may panic.
-struct Ending(Arc<Shared>);
+struct EndGuard(Arc<Shared>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.set_ended();
     }
 }
 
 /// Flushes until the store closes, then closes the logs.
-async fn run(ending: Ending) {
-    let shared = &ending.0;
+async fn run(guard: EndGuard) {
+    let shared = &guard.0;
     // The attempt in which the last flush found no space.
     let mut lacked = None;
     loop {

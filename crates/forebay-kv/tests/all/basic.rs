@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{dir, engine, engines, key, open, options, value};
 use forebay::Class;
-use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store, Swapped};
+use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store, SwapOutcome};
 
 fn get(keyspace: &Keyspace, key: &[u8]) -> Option<Vec<u8>> {
     keyspace.get(key).wait().unwrap().map(|value| value.to_vec())
@@ -142,8 +142,8 @@ fn compare_and_set_sets_what_is_as_expected() {
         .wait()
         .unwrap()
     {
-        Swapped::Done => Ok(()),
-        Swapped::Not { current } => Err(current.map(|value| value.to_vec())),
+        SwapOutcome::Done => Ok(()),
+        SwapOutcome::Not { current } => Err(current.map(|value| value.to_vec())),
     };
     for flush in [false, true] {
         let flush = || {
@@ -182,7 +182,7 @@ fn no_swap_is_lost_between_threads_and_flushes() {
                             now.as_deref().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
                         let next = (count + 1).to_le_bytes();
                         let swap = keyspace.compare_and_set("count", now.as_deref(), Some(&next));
-                        if swap.wait().unwrap() == Swapped::Done {
+                        if swap.wait().unwrap() == SwapOutcome::Done {
                             break;
                         }
                     }

@@ -39,7 +39,7 @@ fn every_kind_of_write_is_in_it_once_and_in_order() {
     state.put("s", "y").wait().unwrap();
     assert!(matches!(
         two.compare_and_set("b", Some(b"3"), Some(b"4")).wait().unwrap(),
-        forebay_kv::Swapped::Done
+        forebay_kv::SwapOutcome::Done
     ));
     let mut transaction = store.transaction(Isolation::Serializable);
     transaction.delete(&two, "b").unwrap();

@@ -82,7 +82,7 @@ fn no_read_gives_an_expired_value() {
     // Compare and set treats an expired value as none.
     let swapped = |number: u64, expected: Option<&[u8]>| {
         let swap = keyspace.compare_and_set(&key(number), expected, Some(b"new")).wait().unwrap();
-        matches!(swap, forebay_kv::Swapped::Done)
+        matches!(swap, forebay_kv::SwapOutcome::Done)
     };
     assert!(!swapped(59, Some(&bytes(59))) && !swapped(61, None));
     let left = store.stats().keyspaces[0].levels.iter().map(|level| level.entries).sum::<u64>();

@@ -136,7 +136,7 @@ async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     assert_eq!(count, 100);
     keyspace.put(format!("put {round}"), "1").await.expect("a put");
     let swapped = keyspace.compare_and_set(&format!("put {round}"), Some(b"1"), Some(b"2")).await;
-    assert_eq!(swapped.expect("a swap"), forebay_kv::Swapped::Done);
+    assert_eq!(swapped.expect("a swap"), forebay_kv::SwapOutcome::Done);
     store.flush().await.expect("a flush");
 }
 
@@ -171,7 +171,7 @@ fn reads<'a>(store: &'a Store, keyspace: &'a Keyspace) -> Vec<Frozen<'a>> {
     }
     let swap = async move {
         let swapped = keyspace.compare_and_set(&key(77), Some(b"never"), None).await;
-        assert!(matches!(swapped.expect("a frozen swap"), forebay_kv::Swapped::Not { .. }));
+        assert!(matches!(swapped.expect("a frozen swap"), forebay_kv::SwapOutcome::Not { .. }));
     };
     reads.push(Box::pin(swap));
     let verify = async move {

@@ -337,7 +337,7 @@ fn transactions_swaps_and_feeds_see_an_ingest() {
     assert!(before.get(&keyspace, &key(3)).wait().expect("a get").is_none());
     let swapped =
         keyspace.compare_and_set(&key(3), Some(&value(3)), Some(b"swapped")).wait().expect("a swap");
-    assert_eq!(swapped, forebay_kv::Swapped::Done);
+    assert_eq!(swapped, forebay_kv::SwapOutcome::Done);
     let mut transaction = store.transaction(Isolation::Serializable);
     assert_eq!(transaction.get(&keyspace, &key(4)).wait().expect("a get").as_deref(), Some(&value(4)[..]));
     transaction.put(&keyspace, key(4), "own").expect("a change");

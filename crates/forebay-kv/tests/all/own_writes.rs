@@ -5,7 +5,7 @@ use crate::common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_kv::{Options, Store, Swapped};
+use forebay_kv::{Options, Store, SwapOutcome};
 
 const THREADS: u64 = 16;
 const PUTS: u64 = 300;
@@ -73,8 +73,8 @@ fn no_increment_is_lost_beside_puts() -> Result<(), Box<dyn std::error::Error>> 
                         let expected = expected.as_ref().map(|bytes| &bytes[..]);
                         match keyspace.compare_and_set("sum", expected, Some(&next)).wait().expect("the swap")
                         {
-                            Swapped::Done => break,
-                            Swapped::Not { current } => {
+                            SwapOutcome::Done => break,
+                            SwapOutcome::Not { current } => {
                                 let current = current.expect("the sum only grows");
                                 before = Some(u64::from_le_bytes(current[..].try_into().expect("8 bytes")));
                             }

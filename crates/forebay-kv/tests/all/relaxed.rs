@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{dir, engine, open};
 use forebay::Engine;
 use forebay::sim::{self, World};
-use forebay_kv::{Batch, ErrorKind, Isolation, Keyspace, Options, Store, Swapped};
+use forebay_kv::{Batch, ErrorKind, Isolation, Keyspace, Options, Store, SwapOutcome};
 use forebay_test::worlds::{self, Draw};
 
 fn number(keyspace: &Keyspace, key: &str) -> Option<u64> {
@@ -53,7 +53,7 @@ fn an_unlogged_keyspace_is_there_after_a_close_and_costs_the_log_little() {
         assert_eq!(number(&state, "applied"), Some(round));
     }
     assert!(store.stats().log.record_bytes - before < 600 * 32, "values are not in the log");
-    assert_eq!(state.compare_and_set("swap", None, Some(b"1")).wait().unwrap(), Swapped::Done);
+    assert_eq!(state.compare_and_set("swap", None, Some(b"1")).wait().unwrap(), SwapOutcome::Done);
     let mut transaction = store.transaction(Isolation::Serializable);
     assert!(transaction.get(&state, "swap").wait().unwrap().is_some());
     transaction.put(&state, "result", "1").unwrap();

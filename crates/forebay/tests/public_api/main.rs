@@ -37,7 +37,7 @@ const OWN: &[(&str, &str)] =
 const EXHAUSTIVE: &[(&str, &str)] = &[
     ("forebay_wal::Lsn", "programs make and keep numbers"),
     ("forebay_wal::End", "programs keep one and make it again"),
-    ("forebay_kv::Swapped", "a swap was made or not; a program handles both"),
+    ("forebay_kv::SwapOutcome", "a swap was made or not; a program handles both"),
 ];
 
 const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::Engine;
 use forebay::sim::{self, Rule};
-use forebay_kv::{Error, ErrorKind, Snapshot, Swapped};
+use forebay_kv::{Error, ErrorKind, Snapshot, SwapOutcome};
 
 use crate::simulation::model::{At, KEYS, Model, OPEN_MAX, SPACES, State, WRITERS};
 use crate::simulation::store::{Open, Shape, bytes, is_failure, is_full, key, number, rest};
@@ -438,8 +438,8 @@ async fn swap(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let name = key(me, at);
     let answer = open.space(at).compare_and_set(&name, expected.as_deref(), new.as_deref()).await;
     match answer {
-        Ok(Swapped::Done) if is_right => shared.lock().acknowledge(me, number),
-        Ok(Swapped::Not { current: found }) if !is_right => {
+        Ok(SwapOutcome::Done) if is_right => shared.lock().acknowledge(me, number),
+        Ok(SwapOutcome::Not { current: found }) if !is_right => {
             shared.lock().refused(me, number);
             if found.as_deref() != current.map(bytes).as_deref() {
                 return Err(Stop::Wrong(format!("a swap found {found:?} and not {current:x?}")));
