@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
 use crate::record::{self, Change, Record};
 use crate::store::commit::Ready;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 
 /// Puts and deletes, of any keyspaces of one store, that are applied all at once or not at all; see
 /// [`Store::write`](crate::Store::write).
@@ -131,7 +131,7 @@ impl Batch {
     }
 
     /// Returns the record for the log, or `None` when there is nothing to write.
-    pub(crate) fn ready(&self, shared: &Shared, store: u64) -> Result<Option<Ready>> {
+    pub(crate) fn ready(&self, shared: &StoreCore, store: u64) -> Result<Option<Ready>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }

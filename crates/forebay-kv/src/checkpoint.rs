@@ -18,7 +18,7 @@ use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::store::flush;
 use crate::store::open::random_id;
 use crate::store::rules::Entries;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 
@@ -38,7 +38,7 @@ const ENOTEMPTY: i32 = 39;
 /// Makes a checkpoint in `dir` and returns the values that keys of a keyspace have in it. It runs to its end even if no
 /// caller waits for it any more.
 pub(crate) async fn checkpoint(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     dir: &Path,
     keyspace: u32,
     keys: Vec<Vec<u8>>,
@@ -81,7 +81,7 @@ struct CheckpointDirs {
 }
 
 struct Checkpoint<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<StoreCore>,
     /// Its final name.
     dir: &'a Path,
     /// Its name until then.
@@ -89,7 +89,7 @@ struct Checkpoint<'a> {
 }
 
 impl<'a> Checkpoint<'a> {
-    fn of(shared: &'a Arc<Shared>, dir: &'a Path) -> Result<Checkpoint<'a>> {
+    fn of(shared: &'a Arc<StoreCore>, dir: &'a Path) -> Result<Checkpoint<'a>> {
         let refused = |text: &str| Err(Error::at(ErrorKind::InvalidInput, dir, text));
         let Some(name) = dir.file_name() else {
             return refused("a checkpoint needs the name of a new directory");

@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, Result};
 use crate::manifest::version::Version;
 use crate::merge::Bounds;
 use crate::store::flush;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::store::space::Work;
 
 mod out;
@@ -65,7 +65,7 @@ enum Reason {
 }
 
 /// Compacts until the store closes or fails.
-pub(crate) async fn run(shared: &Arc<Shared>) {
+pub(crate) async fn run(shared: &Arc<StoreCore>) {
     let compaction = &shared.compaction;
     // The attempt of a full store at which compaction last looked for work.
     let mut looked = None;
@@ -111,7 +111,7 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
 }
 
 /// Waits for work and returns the reason for it, or `Over` when the store closes or fails.
-async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
+async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
     let compaction = &shared.compaction;
     let now = || {
         if shared.check_writable().is_err() {
@@ -156,7 +156,7 @@ async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
 
 /// Waits until nothing is left to compact, not even work that only saves space, and the files of replaced tables are
 /// removed.
-pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
+pub(crate) async fn settle(shared: &Arc<StoreCore>) -> Result<()> {
     let compaction = &shared.compaction;
     // Entries may have expired without a change of the tables.
     compaction.rested.store(0, Ordering::Release);
@@ -185,7 +185,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Compacts everything that a keyspace has within `bounds` to the last level.
-pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -> Result<()> {
+pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds) -> Result<()> {
     flush::everything(shared).await?;
     // A task of its own: a compaction that has begun finishes even if no caller waits for it any more.
     let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.background);
@@ -203,24 +203,24 @@ pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -
 }
 
 /// Runs the next step towards the last level, in compaction's turn. Returns whether there was one.
-async fn step(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds, upto: u32) -> Result<bool> {
+async fn step(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds, upto: u32) -> Result<bool> {
     now(shared, |version, how| pick::asked(version, how, keyspace, bounds, upto)).await
 }
 
 /// Runs the next step that moves keys out of level 0, in compaction's turn. Returns whether there was one.
-pub(crate) async fn clear_level0(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
+pub(crate) async fn clear_level0(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
     now(shared, |version, how| pick::clearing_level0(version, how, keyspace, bounds)).await
 }
 
 /// Runs the next step that moves keys out of the first two levels, in compaction's turn. Returns whether
 /// there was one.
-pub(crate) async fn clear(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
+pub(crate) async fn clear(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
     now(shared, |version, how| pick::clearing(version, how, keyspace, bounds)).await
 }
 
 /// Runs the picked job, in compaction's turn. Returns false if there was none.
 async fn now(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     pick: impl Fn(&Version, &pick::How<'_>) -> Option<pick::Job>,
 ) -> Result<bool> {
     shared.check_writable()?;

@@ -29,7 +29,7 @@ use crate::store::commit::again;
 use crate::store::flush;
 use crate::store::range_lock::{LockedRanges, between};
 use crate::store::removal::{dropped, in_task};
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::store::space::Work;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
@@ -49,7 +49,7 @@ const LAST: usize = LEVELS - 1;
 /// ingest begins at the first poll, and continues if the future is dropped.
 #[must_use = "nothing is ingested unless this is awaited or waited for"]
 pub struct Ingest<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<StoreCore>,
     state: State<'a>,
 }
 
@@ -106,7 +106,7 @@ pub struct IngestedFile {
 
 impl<'a> Ingest<'a> {
     pub(crate) fn new<P: AsRef<Path>>(
-        shared: &'a Arc<Shared>,
+        shared: &'a Arc<StoreCore>,
         number: u64,
         files: impl IntoIterator<Item = (&'a Keyspace, P)>,
     ) -> Ingest<'a> {
@@ -219,7 +219,7 @@ struct FileLock {
     identity: Identity,
 }
 
-async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<IngestReport> {
+async fn ingest(shared: &Arc<StoreCore>, request: Request) -> Result<IngestReport> {
     let mut locks = Vec::new();
     let done = locked_by(shared, request, &mut locks).await;
     // Released before the call returns: the files may be ingested elsewhere then.
@@ -230,7 +230,7 @@ async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<IngestReport> 
 }
 
 async fn locked_by(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     request: Request,
     locks: &mut Vec<FileLock>,
 ) -> Result<IngestReport> {
@@ -301,7 +301,7 @@ async fn sync_dirs(candidates: &[Candidate]) {
 
 /// Checks a file, and makes its bytes durable: it may have come here by a copy.
 async fn check(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     source: Source,
     is_verified: bool,
     locks: &mut Vec<FileLock>,
@@ -389,7 +389,7 @@ fn check_order(candidates: &[Candidate]) -> Result<()> {
 }
 
 /// Gives a file a name among the store's tables, durably. Returns whether that took a copy.
-async fn stage(shared: &Arc<Shared>, candidate: &Candidate) -> Result<bool> {
+async fn stage(shared: &Arc<StoreCore>, candidate: &Candidate) -> Result<bool> {
     shared.check_writable()?;
     let (name, file) = (table_name(candidate.meta.id), &candidate.file);
     let Some(from) = candidate.source.path.file_name() else { return Ok(false) };
@@ -420,7 +420,7 @@ async fn stage(shared: &Arc<Shared>, candidate: &Candidate) -> Result<bool> {
 /// Gives the files their levels and makes them a part of the store, all in one step. Returns the levels and the newest
 /// record at that moment.
 async fn place(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     candidates: &mut [Candidate],
     staged: &mut Vec<u32>,
 ) -> Result<(Vec<usize>, u64)> {
@@ -493,7 +493,7 @@ async fn place(
 }
 
 /// Compacts tables that are in the way if more files would go to level 0 than it should have.
-async fn make_room(shared: &Arc<Shared>, candidates: &[Candidate]) -> Result<()> {
+async fn make_room(shared: &Arc<StoreCore>, candidates: &[Candidate]) -> Result<()> {
     loop {
         let mut upper: BTreeMap<u32, Vec<&Candidate>> = BTreeMap::new();
         for candidate in candidates {
@@ -517,7 +517,7 @@ async fn make_room(shared: &Arc<Shared>, candidates: &[Candidate]) -> Result<()>
 }
 
 /// Returns the lowest level where a file hides nothing newer; 0 if it overlaps a table there or in level 1.
-fn level_of(shared: &Shared, candidate: &Candidate) -> Result<usize> {
+fn level_of(shared: &StoreCore, candidate: &Candidate) -> Result<usize> {
     let meta = &candidate.meta;
     let found = shared.with_view(|view| {
         let levels = view.version.keyspace(meta.keyspace)?;
@@ -528,14 +528,14 @@ fn level_of(shared: &Shared, candidate: &Candidate) -> Result<usize> {
 }
 
 /// Returns whether level 0 has a table with a higher number.
-fn is_behind(shared: &Shared, candidate: &Candidate) -> bool {
+fn is_behind(shared: &StoreCore, candidate: &Candidate) -> bool {
     shared.with_view(|view| {
         let levels = view.version.keyspace(candidate.meta.keyspace);
         levels.is_some_and(|levels| levels.level(0).iter().any(|table| table.id() > candidate.meta.id))
     })
 }
 
-async fn open(shared: &Shared, candidate: &Candidate) -> Result<Arc<Table>> {
+async fn open(shared: &StoreCore, candidate: &Candidate) -> Result<Arc<Table>> {
     let level = level_of(shared, candidate)?;
     flush::open(shared, &candidate.meta, [], level).await
 }

@@ -31,7 +31,7 @@ use self::session::Sessions;
 use crate::error::Result;
 use crate::node::{Child, LEAF, UNIT};
 use crate::options::{KernelWalk, Options};
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
 use crate::table::{AtLeaf, Found, Lookup, Table, walk_all};
 
@@ -132,7 +132,7 @@ impl KernelWalks {
     /// the ordinary walk has to go on from the lookup's present position.
     pub(crate) fn descend(
         &self,
-        shared: &Shared,
+        shared: &StoreCore,
         lookup: &mut Lookup,
         plan: &mut Plan,
     ) -> Option<Option<Found>> {
@@ -170,7 +170,7 @@ impl KernelWalks {
     /// As [`walk_all`].
     pub(crate) async fn walk_all<'k, T>(
         &self,
-        shared: &Shared,
+        shared: &StoreCore,
         lookups: Vec<(T, Lookup)>,
         class: Class,
         key: impl Fn(&T) -> &'k [u8],
@@ -212,7 +212,7 @@ impl KernelWalks {
     }
 
     /// Walks lookups to their leaves together, while the calling thread waits in the kernel.
-    fn descend_all<T>(&self, shared: &Shared, mut lookups: Vec<(T, Lookup)>) -> Batch<T> {
+    fn descend_all<T>(&self, shared: &StoreCore, mut lookups: Vec<(T, Lookup)>) -> Batch<T> {
         let tables: Vec<Arc<Table>> = lookups.iter().map(|(_, lookup)| lookup.table().clone()).collect();
         let descents: Vec<Descent> = lookups.iter().filter_map(|(_, lookup)| descent_of(lookup)).collect();
         let mut leaves: Vec<AtLeaf> = lookups.iter().map(|_| AtLeaf::Undecided).collect();

@@ -15,7 +15,7 @@ use crate::record::{self, Change};
 use crate::sorted_file::OrderCheck;
 use crate::store::Handle;
 use crate::store::flush;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::table::{Entry, Table, TableMeta};
 use crate::value::HeldShare;
 
@@ -147,7 +147,7 @@ impl BulkLoad {
 }
 
 /// Assigns the tables to their levels, in one edit.
-async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Result<()> {
+async fn commit(shared: &Arc<StoreCore>, keyspace: u32, output: &mut Output) -> Result<()> {
     let metas = output.finish().await?.to_vec();
     if metas.is_empty() {
         return shared.check_writable();
@@ -188,13 +188,13 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
     Ok(())
 }
 
-fn with_levels<T>(shared: &Shared, keyspace: u32, look: impl FnOnce(&Levels) -> Option<T>) -> Option<T> {
+fn with_levels<T>(shared: &StoreCore, keyspace: u32, look: impl FnOnce(&Levels) -> Option<T>) -> Option<T> {
     shared.with_view(|view| view.version.keyspace(keyspace).and_then(|levels| look(levels)))
 }
 
 /// Returns the lowest level where a table can go; the caller holds compaction's turn. Compacts the tables
 /// that are in the way.
-async fn place(shared: &Arc<Shared>, keyspace: u32, meta: &TableMeta) -> Result<usize> {
+async fn place(shared: &Arc<StoreCore>, keyspace: u32, meta: &TableMeta) -> Result<usize> {
     use std::ops::Bound::Included;
     let bounds = Bounds { low: Included(meta.smallest.to_vec()), high: Included(meta.largest.to_vec()) };
     loop {

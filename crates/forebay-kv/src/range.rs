@@ -15,7 +15,7 @@ use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::store::Handle;
 use crate::store::removal::dropped;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Direction, EntryRef};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
@@ -91,7 +91,7 @@ struct Fetch {
 /// The state of a range in progress.
 struct Work {
     merge: Merge,
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     now_s: u64,
     _held: HeldShare,
 }
@@ -220,7 +220,7 @@ impl Range {
 }
 
 impl Work {
-    fn begin(shared: &Arc<Shared>, wanted: &RangeSpec) -> Result<Box<Work>> {
+    fn begin(shared: &Arc<StoreCore>, wanted: &RangeSpec) -> Result<Box<Work>> {
         let RangeSpec { keyspace, view, lsn, direction, now_s, .. } = wanted;
         let bounds = &wanted.bounds_left();
         if view.version.is_dropped(*keyspace) {

@@ -51,7 +51,7 @@ pub use recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::SwapOutcome;
 
-use shared::Shared;
+use shared::StoreCore;
 use turns::Turn;
 
 /// Name of the keyspace that every store has.
@@ -114,7 +114,7 @@ pub struct Store {
 
 /// State shared by all clones, keyspaces and snapshots; dropping the last reference closes the store.
 pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<StoreCore>,
     /// Distinguishes the store from others.
     pub(crate) number: u64,
     recovery: Recovery,
@@ -127,7 +127,7 @@ impl Drop for Handle {
 }
 
 impl Store {
-    pub(crate) fn new(shared: Arc<Shared>, recovery: Recovery) -> Store {
+    pub(crate) fn new(shared: Arc<StoreCore>, recovery: Recovery) -> Store {
         let number = shared.manifest.with(|state| state.store_id);
         Store { handle: Arc::new(Handle { shared, number, recovery }) }
     }
@@ -136,7 +136,7 @@ impl Store {
         Store { handle }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<StoreCore> {
         &self.handle.shared
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay::{Class, Engine};
 
 use crate::error::{Error, Result};
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::wait::Pending;
 
 mod run;
@@ -110,7 +110,7 @@ pub fn verify_with(
 }
 
 /// Verifies a store's current tables, the durable part of its log, and its manifest.
-pub(crate) async fn open_store(shared: &Arc<Shared>) -> Result<VerifyReport> {
+pub(crate) async fn open_store(shared: &Arc<StoreCore>) -> Result<VerifyReport> {
     let awaited = Arc::new(());
     let (owned, watch) = (shared.clone(), Arc::downgrade(&awaited));
     let verifying = shared.engine.spawn_on_shard(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay::Class;
 
 use crate::error::Result;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
 
 /// Entries after which the memory of the writer is checked.
@@ -13,7 +13,7 @@ const LOOK: u64 = 64;
 
 /// Tables being written. Dropping it without [`keep`](Output::keep) removes them.
 pub(crate) struct Output {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     spec: TableSpec,
     /// The limits for a table's bytes and for the memory of its keys, after which the next table begins.
     bytes_max: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// Returns an output for tables of a keyspace, written with about `memory` bytes of memory.
-    pub(crate) fn new(shared: &Arc<Shared>, keyspace: u32, class: Class, memory: u64) -> Output {
+    pub(crate) fn new(shared: &Arc<StoreCore>, keyspace: u32, class: Class, memory: u64) -> Output {
         let depth = 2;
         let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 128 << 10) as usize;
         // The largest power of two that is not longer.
@@ -149,7 +149,7 @@ impl Output {
 
 /// A table's new file. It is removed unless its writer is taken.
 struct NewTable {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     id: u32,
     writer: Option<TableWriter>,
 }

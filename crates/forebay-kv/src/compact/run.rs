@@ -11,7 +11,7 @@ use crate::manifest::Edit;
 use crate::merge::{Bounds, Merge, Run, Source};
 use crate::range::{is_over, limit};
 use crate::store::flush;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Direction, Entry, EntryRef, TableMeta};
 use crate::value::HeldShare;
 
@@ -29,7 +29,7 @@ const SLICE_BYTES: usize = 16 << 10;
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
 /// store read-only.
-pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
+pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;
     if job.is_move() {
         let added = job.upper.iter().map(|table| (job.target as u8, table.clone())).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
 }
 
 /// Runs a job for the keys within `bounds`. The last part removes the upper tables.
-async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
+async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
     let memory = shared.budget.tables / 2;
     let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
     let Some(mut outputs) = outputs(shared, job, bounds, memory).await? else { return Ok(false) };
@@ -118,7 +118,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
 /// Writes the tables of a job for the keys within `bounds`: a large one in several ranges of keys, each on a shard of its
 /// own. Returns `None` if the store closes; then, and after an error, no table is left.
 async fn outputs(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     job: &Job,
     bounds: Bounds,
     memory: u64,
@@ -166,7 +166,7 @@ async fn abandon(outputs: Vec<Output>) {
 /// Writes the tables of a job for the keys within `bounds`, on this shard. Returns `None` if the store closes; then, and
 /// after an error, no table is left.
 async fn write(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     job: &Job,
     bounds: Bounds,
     memory: u64,
@@ -199,7 +199,7 @@ async fn write(
 
 /// Writes the remaining entries. Returns whether it came to the end.
 async fn merge(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     job: &Job,
     bounds: Bounds,
     memory: u64,

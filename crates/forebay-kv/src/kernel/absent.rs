@@ -4,7 +4,7 @@ use forebay::Class;
 
 use crate::error::Result;
 use crate::options::Options;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
 use crate::table::{Found, Lookup, walk_all};
 
@@ -23,7 +23,7 @@ impl KernelWalks {
     }
 
     /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
-    pub(crate) fn descend(&self, _: &Shared, _: &mut Lookup, _: &mut Plan) -> Option<Option<Found>> {
+    pub(crate) fn descend(&self, _: &StoreCore, _: &mut Lookup, _: &mut Plan) -> Option<Option<Found>> {
         None
     }
 
@@ -32,7 +32,7 @@ impl KernelWalks {
     /// Runs all lookups the ordinary way.
     pub(crate) async fn walk_all<'k, T>(
         &self,
-        _: &Shared,
+        _: &StoreCore,
         lookups: Vec<(T, Lookup)>,
         class: Class,
         key: impl Fn(&T) -> &'k [u8],

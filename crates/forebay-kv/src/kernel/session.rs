@@ -9,7 +9,7 @@ use forebay_kernel::{Descent, EngineKind, LocalWalk, TableDescent};
 
 use crate::cache::{Cache, Pin, PinPurpose};
 use crate::options::KernelWalk;
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 
 /// Descents of one thread at once.
 const BATCH_DEPTH: u32 = 16;
@@ -150,7 +150,7 @@ impl Sessions {
     /// that was open before.
     pub(super) fn run<'f>(
         &self,
-        shared: &Shared,
+        shared: &StoreCore,
         starts: impl IntoIterator<Item = (&'f File, Descent), IntoIter: ExactSizeIterator>,
         each: impl FnMut(usize, &[u8]),
     ) -> bool {
@@ -176,7 +176,7 @@ impl Sessions {
     fn run_on<'f>(
         &self,
         mine: &mut Mine,
-        shared: &Shared,
+        shared: &StoreCore,
         mut starts: impl ExactSizeIterator<Item = (&'f File, Descent)>,
         mut each: impl FnMut(usize, &[u8]),
     ) -> forebay_kernel::Result<bool> {
@@ -223,7 +223,7 @@ impl Sessions {
 
     /// Notes that a thread lacks a session, also if it was refused to another store before. A program that
     /// demanded the kernel finds it in the engine's health.
-    fn refuse(&self, mine: &Mine, shared: &Shared, why: &str) {
+    fn refuse(&self, mine: &Mine, shared: &StoreCore, why: &str) {
         if self.note_refused(mine, why) && self.is_demanded {
             shared.engine.add_degradation("kernel walks", why, REMEDY);
         }

@@ -15,7 +15,7 @@ use forebay_wal::{Appended, Lsn};
 use super::gate::GatePosition;
 use super::insertion::{CommittedRecord, Turn};
 use super::removal::dropped;
-use super::shared::{Commit, Shared};
+use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
 use crate::record::{self, HEADER_BYTES, Record};
@@ -38,7 +38,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
+    pub(crate) fn new(shared: &StoreCore, record: Record, places: Vec<u32>, grows: bool) -> Ready {
         debug_assert_eq!(
             record::parse(&record).ok().as_ref(),
             Some(&places),
@@ -95,7 +95,7 @@ pub(crate) enum Obstacle {
     Refused,
 }
 
-impl Shared {
+impl StoreCore {
     /// Tries to commit a record and returns the outcome. It commits if there is room now and `check`, called
     /// in the commit section, agrees; `check` sees every record committed before. `place` is the
     /// caller's place in the line of waiting writers.
@@ -370,7 +370,7 @@ impl Shared {
 /// cancel the write**: once it has been polled, the write may be in the store or may still reach it.
 #[must_use = "nothing is written unless this is awaited or waited for"]
 pub struct Write<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<StoreCore>,
     stage: Stage<'a>,
     is_relaxed: bool,
 }
@@ -386,7 +386,7 @@ enum Stage<'a> {
 }
 
 impl<'a> Write<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, ready: Result<Ready>) -> Write<'a> {
+    pub(crate) fn new(shared: &'a Arc<StoreCore>, ready: Result<Ready>) -> Write<'a> {
         let is_relaxed = ready.as_ref().is_ok_and(|ready| ready.is_relaxed);
         let stage = match ready {
             Err(error) => Stage::Failed(error),
@@ -435,7 +435,7 @@ impl<'a> Write<'a> {
     }
 
     /// Returns a write of nothing, which only checks that the store takes writes.
-    pub(crate) fn nothing(shared: &'a Arc<Shared>) -> Write<'a> {
+    pub(crate) fn nothing(shared: &'a Arc<StoreCore>) -> Write<'a> {
         Write { shared, stage: Stage::Nothing, is_relaxed: false }
     }
 

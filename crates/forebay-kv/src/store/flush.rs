@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_wal::Lsn;
 
-use super::shared::{Commit, Shared};
+use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::manifest::Edit;
@@ -19,7 +19,7 @@ use crate::value::HeldShare;
 const BATCH: usize = 32;
 
 /// Seals the active memtable and waits until its contents are in tables.
-pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
+pub(crate) async fn everything(shared: &Arc<StoreCore>) -> Result<()> {
     shared.check_writable()?;
     let patience = shared.full.patience(Work::Flush);
     let upto = seal(shared, |_| ());
@@ -28,14 +28,14 @@ pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Flushes all memtables, before the store has tasks.
-pub(super) async fn now(shared: &Arc<Shared>) -> Result<()> {
+pub(super) async fn now(shared: &Arc<StoreCore>) -> Result<()> {
     seal(shared, |_| ());
     while oldest_now(shared).await? {}
     Ok(())
 }
 
 /// As [`oldest`], before the store has tasks: on a full disk it releases the reserve and tries again.
-pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
+pub(super) async fn oldest_now(shared: &Arc<StoreCore>) -> Result<bool> {
     match oldest(shared).await {
         Err(error) if *error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
             oldest(shared).await
@@ -45,7 +45,7 @@ pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
 }
 
 /// Seals the active memtable and returns the number of its last record. `also` runs under the same lock.
-fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
+fn seal(shared: &StoreCore, also: impl FnOnce(u64)) -> u64 {
     let mut commit = shared.lock();
     let upto = commit.last;
     shared.seal(&mut commit);
@@ -54,7 +54,7 @@ fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
 }
 
 /// Holds flushes back: while it lives, no record is flushed that was written after it was made.
-pub(crate) struct Hold<'a>(&'a Shared);
+pub(crate) struct Hold<'a>(&'a StoreCore);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
@@ -65,7 +65,7 @@ impl Drop for Hold<'_> {
 
 /// Flushes all records written so far and holds back later ones until the returned guard is dropped. Only one
 /// may exist at a time.
-pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
+pub(crate) async fn hold(shared: &StoreCore) -> Result<Hold<'_>> {
     shared.check_writable()?;
     let (hold, patience) = (Hold(shared), shared.full.patience(Work::Flush));
     let upto = seal(shared, |upto| shared.flush_limit.store(upto, Ordering::Release));
@@ -76,7 +76,7 @@ pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
 
 /// Waits until a record is in tables, or until flushes have failed for lack of space more than `patience`
 /// times.
-pub(crate) async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
+pub(crate) async fn flushed(shared: &StoreCore, upto: u64, patience: u64) -> Result<()> {
     shared
         .space
         .until(|| match shared.check_writable() {
@@ -93,7 +93,7 @@ pub(crate) async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result
 /// The order: the records are durable in the log; the tables are durable; the manifest names them and the
 /// record from which on the log is needed; the log releases the records before it.
 /// which on the log is needed; the log gives up what came before.
-pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
+pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
     let last = memtables.last_lsn();
     // Writers may have committed records to it that are not inserted yet. No new ones come.
@@ -118,7 +118,7 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     Ok(true)
 }
 
-async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
+async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     let last = memtables.last_lsn();
     shared.manifest.check_room()?;
     // A table must not hold records that the log may lose: the log would reuse their numbers.
@@ -179,7 +179,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
 
 /// Opens a table that was just written, for a level. `inputs` are tables that share files with it.
 pub(crate) async fn open<'t>(
-    shared: &Shared,
+    shared: &StoreCore,
     meta: &TableMeta,
     inputs: impl IntoIterator<Item = &'t Arc<Table>>,
     level: usize,
@@ -195,7 +195,7 @@ pub(crate) async fn open<'t>(
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
 /// nothing to delete below. Returns `None` if no entry is left.
-async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Result<Option<TableMeta>> {
+async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) -> Result<Option<TableMeta>> {
     // No older data is in transit: flushes run one after the other, and compaction keeps the contents of a
     // level.
     let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());

@@ -11,7 +11,7 @@ use arc_swap::Guard;
 
 use super::commit::again;
 use super::removal::dropped;
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable::KeyVersion;
@@ -53,7 +53,7 @@ enum GetState<'a> {
     Reads(BoxFuture<'a, Option<Value>>),
 }
 
-impl Shared {
+impl StoreCore {
     /// Converts a version found in a memtable to a value. Returns `None` for a deletion and for a value that
     /// has expired at `now_s`; the clock is read only if the version expires.
     pub(crate) fn value_of(&self, found: &KeyVersion, now_s: impl FnOnce() -> u64) -> Option<Value> {
@@ -332,7 +332,7 @@ impl Shared {
 /// The future of a get.
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct Get<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<StoreCore>,
     stage: Stage<'a>,
     /// Whether a thread waits for it, which may block in the kernel.
     may_block: bool,
@@ -346,11 +346,11 @@ enum Stage<'a> {
 }
 
 impl<'a> Get<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, wanted: GetParams<'a>) -> Get<'a> {
+    pub(crate) fn new(shared: &'a Arc<StoreCore>, wanted: GetParams<'a>) -> Get<'a> {
         Get { shared, stage: Stage::GetState(wanted), may_block: false }
     }
 
-    pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> Get<'a> {
+    pub(crate) fn failed(shared: &'a Arc<StoreCore>, error: Error) -> Get<'a> {
         Get { shared, stage: Stage::Failed(error), may_block: false }
     }
 
@@ -402,7 +402,7 @@ const AT_ONCE: u64 = 128;
 /// The future of gets of several keys as of one moment.
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct MultiGet<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<StoreCore>,
     stage: ManyStage<'a>,
     /// Whether a thread waits for it, which may block in the kernel.
     may_block: bool,
@@ -417,7 +417,7 @@ enum ManyStage<'a> {
 
 impl<'a> MultiGet<'a> {
     pub(crate) fn new(
-        shared: &'a Arc<Shared>,
+        shared: &'a Arc<StoreCore>,
         keyspace: u32,
         keys: Vec<&'a [u8]>,
         pinned: Option<(Arc<View>, u64)>,
@@ -425,7 +425,7 @@ impl<'a> MultiGet<'a> {
         MultiGet { shared, stage: ManyStage::Wanted { keyspace, keys, pinned }, may_block: false }
     }
 
-    pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> MultiGet<'a> {
+    pub(crate) fn failed(shared: &'a Arc<StoreCore>, error: Error) -> MultiGet<'a> {
         MultiGet { shared, stage: ManyStage::Failed(error), may_block: false }
     }
 

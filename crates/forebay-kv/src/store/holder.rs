@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use forebay::Engine;
 
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind};
 use crate::names::MANIFEST;
 
@@ -13,7 +13,7 @@ use crate::names::MANIFEST;
 pub(crate) type Identity = ((u32, u32), u64);
 
 /// The open stores of this process.
-static OPEN: Mutex<Vec<(Identity, Weak<Shared>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(Identity, Weak<StoreCore>)>> = Mutex::new(Vec::new());
 
 /// Returns a directory's identity. `None` in a simulated world: several worlds in one process have the same
 /// numbers.
@@ -26,7 +26,7 @@ pub(crate) async fn identity(engine: &Engine, dir: &Path) -> Option<Identity> {
 }
 
 /// Registers a store that was opened.
-pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<Shared>) {
+pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<StoreCore>) {
     let Some(identity) = identity else { return };
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(_, store)| store.strong_count() > 0);
@@ -36,7 +36,7 @@ pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<Shared>) {
 /// Waits until a store of this process in the same directory has closed, if its last handle is gone: it
 /// closes in the background.
 pub(crate) async fn closed(identity: Option<Identity>) {
-    let find = |(known, store): &(Identity, Weak<Shared>)| {
+    let find = |(known, store): &(Identity, Weak<StoreCore>)| {
         let store = store.upgrade().filter(|_| Some(*known) == identity)?;
         store.is_closing().then_some(store)
     };

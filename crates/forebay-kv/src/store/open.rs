@@ -17,7 +17,7 @@ use super::commit::again;
 use super::holder;
 use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
-use super::shared::{Parts, Shared};
+use super::shared::{Parts, StoreCore};
 use super::{DEFAULT, Store, tasks};
 use crate::budget::Budget;
 use crate::cache::Cache;
@@ -160,7 +160,7 @@ fn none(dir: &Path) -> Error {
 }
 
 impl Scene {
-    async fn open(self, budget: Budget) -> Result<(Arc<Shared>, Recovery)> {
+    async fn open(self, budget: Budget) -> Result<(Arc<StoreCore>, Recovery)> {
         let there = self.look().await?;
         let identity = holder::identity(&self.engine, self.dir.path()).await;
         holder::closed(identity).await;
@@ -181,7 +181,7 @@ impl Scene {
                 let (home, dir) = (dir.clone(), dir.path().to_path_buf());
                 let parts =
                     Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version };
-                let shared = Arc::new(Shared::new(parts));
+                let shared = Arc::new(StoreCore::new(parts));
                 let recovery = Recovery { log, manifest: found, refused, ..Recovery::default() };
                 match recover::recover(&shared, recovery, &there).await {
                     Ok(recovery) => {

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::commit::Ready;
-use super::shared::{Commit, Shared};
+use super::shared::{Commit, StoreCore};
 use crate::merge::Bounds;
 use crate::record;
 
@@ -45,7 +45,7 @@ pub(crate) fn between(smallest: &[u8], largest: &[u8]) -> Bounds {
 
 /// The lock, held until it is dropped.
 pub(crate) struct RangeLock<'a> {
-    shared: &'a Shared,
+    shared: &'a StoreCore,
     /// The newest record when the lock was taken.
     pub(crate) last: u64,
     /// Whether memtables had some of the keys. They were sealed, and the keys are in tables after a flush up to `last`.
@@ -59,7 +59,7 @@ impl Drop for RangeLock<'_> {
     }
 }
 
-impl Shared {
+impl StoreCore {
     /// Returns whether a memtable has some of these keys.
     pub(crate) fn has_in_memtables(&self, ranges: &LockedRanges) -> bool {
         let (_turn, commit) = self.lock_inserted();

@@ -10,7 +10,7 @@ use forebay_wal::Lsn;
 
 use super::flush;
 use super::rules::Entries;
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::memtable;
@@ -43,7 +43,7 @@ pub struct Recovery {
 
 /// Replays the log and removes leftovers of a crash.
 pub(super) async fn recover(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     mut recovery: Recovery,
     entries: &Entries,
 ) -> Result<Recovery> {
@@ -69,7 +69,7 @@ pub(super) async fn recover(
     Ok(recovery)
 }
 
-async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
+async fn replay(shared: &Arc<StoreCore>, start: Lsn, last: Lsn) -> Result<()> {
     let mut reader = shared.wal.read_from(start);
     while reader.position() <= last {
         let found = match reader.next().await.transpose() {
@@ -122,7 +122,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
 
 /// Removes tables that the manifest does not name: leftovers of flushes and compactions after a crash. Other
 /// files stay, and so do these where the manifest may have lost an edit that named them.
-async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries) -> Result<()> {
+async fn clear(shared: &Arc<StoreCore>, recovery: &mut Recovery, entries: &Entries) -> Result<()> {
     let unnamed: Vec<_> = shared.manifest.with(|state| entries.unnamed(state).cloned().collect());
     let is_complete = entries.has_leftovers_only() && !shared.options.salvage;
     for (id, path) in unnamed {
@@ -143,7 +143,7 @@ async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries)
 }
 
 /// Returns whether a file begins like a table of this crate, or is still empty.
-async fn is_ours(shared: &Arc<Shared>, id: u32) -> Result<bool> {
+async fn is_ours(shared: &Arc<StoreCore>, id: u32) -> Result<bool> {
     let file =
         shared.tables.open(table_name(id), Open::read().buffered().shard(shared.options.shard)).await?;
     let head = file.read_up_to(0..4096).await?;

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::flush;
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::compact::pick;
 use crate::compact::{self, Output};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,8 +20,8 @@ use crate::value::HeldShare;
 
 /// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
 pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(Arc<Shared>) -> F + Send + 'static,
+    shared: &Arc<StoreCore>,
+    work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,
 ) -> Result<T> {
     let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.class);
     let running = shared.engine.spawn_on_shard(shared.options.shard, class, move || async move {
@@ -32,7 +32,7 @@ pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + '
 }
 
 /// Removes all entries of a keyspace within bounds that were written before the call.
-pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -> Result<()> {
+pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds) -> Result<()> {
     in_task(shared, move |shared| async move {
         shared.check_writable()?;
         // Only the holder of this turn changes the levels below the first.
@@ -59,7 +59,7 @@ pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -
 
 /// Writes the tables at the ends of the bounds anew, without what lies within, and exchanges all tables in one step.
 async fn cut(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     levels: &Levels,
     keyspace: u32,
     bounds: &Bounds,
@@ -107,7 +107,7 @@ async fn cut(
 
 /// Copies the entries of a table that lie outside of bounds.
 async fn copy_around(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     table: &Arc<Table>,
     bounds: &Bounds,
     leave: &Arc<Leave>,
@@ -143,7 +143,7 @@ async fn copy_around(
 }
 
 /// Drops a keyspace with all that it has.
-pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str) -> Result<()> {
+pub(super) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> {
     if name == super::DEFAULT {
         let text = "the keyspace `default` cannot be dropped; delete its entries with `delete_range(..)`";
         return Err(Error::new(ErrorKind::InvalidInput, text));

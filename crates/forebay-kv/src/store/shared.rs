@@ -38,7 +38,7 @@ use crate::view::View;
 const LOAN_BYTES: u64 = 1 << 20;
 
 /// The shared state of an open store.
-pub(crate) struct Shared {
+pub(crate) struct StoreCore {
     pub(crate) engine: Engine,
     /// The path by which the store was opened, for messages: the directory may have been moved since.
     pub(crate) dir: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) wal: Wal,
     pub(crate) manifest: Manifest,
     /// The lock of the commit section. Held at most for the copy of a record to the log's queue, or for the
-    /// insertion of a few ([`lock_inserted`](Shared::lock_inserted)); never across an await.
+    /// insertion of a few ([`lock_inserted`](StoreCore::lock_inserted)); never across an await.
     commit: Mutex<Commit>,
     /// The view that reads use; changed in the commit section only.
     view: ArcSwap<View>,
@@ -204,8 +204,8 @@ pub(crate) struct Parts {
     pub(crate) version: Version,
 }
 
-impl Shared {
-    pub(crate) fn new(parts: Parts) -> Shared {
+impl StoreCore {
+    pub(crate) fn new(parts: Parts) -> StoreCore {
         let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
@@ -223,7 +223,7 @@ impl Shared {
             forgotten: flushed,
             locked: None,
         };
-        Shared {
+        StoreCore {
             kernel: KernelWalks::new(&options, budget.cache),
             engine,
             dir,
@@ -464,7 +464,7 @@ fn is_early() -> bool {
     false
 }
 
-impl Shared {
+impl StoreCore {
     /// Makes the store read-only with its first failure, and returns that failure.
     pub(crate) fn fail(&self, error: &Error) -> Error {
         let first = {
@@ -552,7 +552,7 @@ impl Shared {
 }
 
 /// A background task, counted as long as it runs.
-pub(crate) struct Task(Arc<Shared>);
+pub(crate) struct Task(Arc<StoreCore>);
 
 impl Drop for Task {
     fn drop(&mut self) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay::Open;
 
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
@@ -165,7 +165,7 @@ impl Space {
     }
 }
 
-impl Shared {
+impl StoreCore {
     /// Records that some work found no space. The store is full from now on.
     pub(crate) fn lacks_space(&self, work: Work, cause: &Error) {
         let space = &self.full;
@@ -368,7 +368,7 @@ impl Shared {
 
 /// Allocates the reserve, then handles each time that the store becomes full, until the store closes or
 /// fails.
-pub(super) async fn run(shared: &Arc<Shared>) {
+pub(super) async fn run(shared: &Arc<StoreCore>) {
     let space = &shared.full;
     shared.begin_reserve().await;
     let grows = shared.options.reserve_bytes.is_none() && space.goal.load(Ordering::Acquire) > 0;
@@ -408,7 +408,7 @@ pub(super) async fn run(shared: &Arc<Shared>) {
 }
 
 /// Frees segments of the manifest's log. Each piece of a compaction is an edit.
-async fn shrink(shared: &Shared) {
+async fn shrink(shared: &StoreCore) {
     if let Err(error) = shared.manifest.shrink().await {
         shared.unless_closed(error);
     }
@@ -416,7 +416,7 @@ async fn shrink(shared: &Shared) {
 
 /// Seals the active memtable if none is sealed, so that recent deletions are flushed: only in tables do they
 /// free space.
-fn seal(shared: &Shared) {
+fn seal(shared: &StoreCore) {
     let mut commit = shared.lock();
     if commit.sealed.is_empty() {
         shared.seal(&mut commit);
@@ -424,7 +424,7 @@ fn seal(shared: &Shared) {
 }
 
 /// Returns the error of refused calls.
-fn full(shared: &Shared, cause: &Error) -> Error {
+fn full(shared: &StoreCore, cause: &Error) -> Error {
     let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \
                   back. Puts are taken again as soon as there is space";
     let goal = match shared.full.goal.load(Ordering::Acquire) {

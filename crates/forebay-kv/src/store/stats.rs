@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::cache::PinPurpose;
 use crate::manifest::version::LEVELS;
 
@@ -200,7 +200,7 @@ pub(crate) struct Counters {
     pub(super) orphans: AtomicU64,
 }
 
-pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
+pub(super) fn stats(shared: &Arc<StoreCore>) -> Stats {
     let (view, sealed, memtables) = {
         let commit = shared.lock();
         let memtables = commit.active.bytes() + commit.sealed_bytes();

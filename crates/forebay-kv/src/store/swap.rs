@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::commit::{Ready, Verdict};
-use super::shared::{Commit, Shared};
+use super::shared::{Commit, StoreCore};
 use crate::error::Result;
 use crate::value::Value;
 use crate::view::View;
@@ -32,7 +32,7 @@ struct NewestVersion {
 }
 
 pub(crate) async fn compare_and_set(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     keyspace: u32,
     key: &[u8],
     expected: Option<&[u8]>,
@@ -69,7 +69,7 @@ fn newest_lsn(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<u64> {
     commit.memtables().find_map(|memtables| memtables.newest_lsn(keyspace, key))
 }
 
-async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<NewestVersion> {
+async fn look(shared: &Arc<StoreCore>, keyspace: u32, key: &[u8]) -> Result<NewestVersion> {
     let (view, upto, loads): (Arc<View>, u64, u64) = {
         let (_turn, commit) = shared.lock_inserted();
         let upto = commit.last;

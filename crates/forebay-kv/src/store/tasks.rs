@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::flush;
-use super::shared::Shared;
+use super::shared::StoreCore;
 use super::space::{self, Work};
 use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 
 /// Starts the tasks on the shard whose thread this is.
-pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
+pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     let background = shared.background_shard();
     // The store ends also if that shard is gone by now.
     let guard = EndGuard(shared.clone());
@@ -55,7 +55,7 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Ends the store when its task ends, for any reason: its engine may be closed below it, or a task may panic.
-struct EndGuard(Arc<Shared>);
+struct EndGuard(Arc<StoreCore>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
@@ -106,7 +106,7 @@ async fn run(guard: EndGuard) {
 }
 
 /// Closes the log, records its end in the manifest, and closes the manifest; closes both even after an error.
-async fn close_logs(shared: &Shared) -> Result<()> {
+async fn close_logs(shared: &StoreCore) -> Result<()> {
     let closed = shared.wal.close().await.map_err(Error::from);
     let noted = match &closed {
         Ok(()) => shared.manifest.note_log_end(shared.wal.durable_end()).await,
@@ -116,7 +116,7 @@ async fn close_logs(shared: &Shared) -> Result<()> {
 }
 
 /// Removes the files of retired tables, until the store closes.
-async fn removes(shared: &Arc<Shared>) {
+async fn removes(shared: &Arc<StoreCore>) {
     loop {
         let next = || {
             let files = shared.cache.removals().take();
@@ -130,7 +130,7 @@ async fn removes(shared: &Arc<Shared>) {
     }
 }
 
-async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
+async fn remove(shared: &Arc<StoreCore>, files: Vec<PathBuf>) {
     // A file that stays is removed when the store is opened; nothing names it.
     for name in files.iter().filter_map(|file| file.file_name()) {
         let _ = shared.tables.remove_file(name).await;
@@ -143,7 +143,7 @@ async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
 
 /// Waits until the store has ended. Returns the failure that made it read-only, if there was one, and an error if it did not
 /// come to its end in order and something may be lost.
-pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
+pub(super) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
     match shared.has_failed() {
         Some(error) => Err(error),
@@ -153,7 +153,7 @@ pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Returns an error that names what may be lost of a store whose tasks were ended below it. Its logs end with the engine.
-async fn cut_short(shared: &Arc<Shared>) -> Result<()> {
+async fn cut_short(shared: &Arc<StoreCore>) -> Result<()> {
     let logged = shared.wal.close().await;
     let _ = shared.manifest.close().await;
     let unlogged: Vec<String> = {
@@ -178,7 +178,7 @@ async fn cut_short(shared: &Arc<Shared>) -> Result<()> {
 
 /// Returns the number of a keyspace; creates the keyspace if there is none.
 pub(super) async fn keyspace(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreCore>,
     name: &str,
     is_unlogged: bool,
     most: usize,
@@ -200,7 +200,7 @@ pub(super) async fn keyspace(
     making.await?
 }
 
-async fn make(shared: &Arc<Shared>, name: &str, is_unlogged: bool, most: usize) -> Result<u32> {
+async fn make(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool, most: usize) -> Result<u32> {
     let _turn = shared.keyspace_turn.take().await;
     shared.check_writable()?;
     shared.full.check_growth()?;

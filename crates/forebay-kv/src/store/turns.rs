@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use super::shared::Shared;
+use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
@@ -89,7 +89,7 @@ impl Conflict {
 
 /// A transaction's place in a line, held until it is dropped.
 pub(crate) struct Turn {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     line: u64,
     number: u64,
 }
@@ -193,7 +193,7 @@ impl Turns {
     }
 }
 
-impl Shared {
+impl StoreCore {
     /// Runs the task that passes over transactions that do not come, until the store closes. On a shard.
     pub(super) async fn run_turns(&self) {
         let turns = &self.turns;
@@ -218,7 +218,7 @@ impl Shared {
 
 impl Turn {
     /// Takes a place in a line, at its end if there was none before, and the one of its age otherwise.
-    pub(crate) fn join(before: Option<Turn>, shared: &Arc<Shared>, line: u64, limit_ns: u64) -> Turn {
+    pub(crate) fn join(before: Option<Turn>, shared: &Arc<StoreCore>, line: u64, limit_ns: u64) -> Turn {
         let (last, now_ns) = (shared.lock().last, shared.engine.now_ns());
         let mut lines = shared.turns.lock();
         let (number, refusals) = match &before {

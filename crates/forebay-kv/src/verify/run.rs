@@ -17,7 +17,7 @@ use crate::names::{table_path, tables_dir};
 use crate::record;
 use crate::store::holder;
 use crate::store::rules::{self, Entries};
-use crate::store::shared::Shared;
+use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table};
 use crate::value::HeldShare;
 
@@ -78,7 +78,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         Ok(self.report)
     }
 
-    pub(super) async fn open_store(mut self, shared: &Arc<Shared>) -> Result<VerifyReport> {
+    pub(super) async fn open_store(mut self, shared: &Arc<StoreCore>) -> Result<VerifyReport> {
         let memory = CursorHow::merge().memory_bytes() + (256 << 10);
         let _held = HeldShare::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
         shared.check_held()?;
