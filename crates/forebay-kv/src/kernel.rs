@@ -33,10 +33,10 @@ use crate::node::{Child, LEAF, UNIT};
 use crate::options::{KernelWalk, Options};
 use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
-use crate::table::{AtLeaf, Found, Lookup, Table, walk_all};
+use crate::table::{AtLeaf, Hit, Lookup, Table, walk_all};
 
 /// A lookup's result; `None` if the block was evicted or found no memory.
-type Answer = Option<Option<Found>>;
+type Answer = Option<Option<Hit>>;
 
 /// The result of a batch of descents.
 struct Batch<T> {
@@ -135,7 +135,7 @@ impl KernelWalks {
         shared: &StoreCore,
         lookup: &mut Lookup,
         plan: &mut Plan,
-    ) -> Option<Option<Found>> {
+    ) -> Option<Option<Hit>> {
         let descent = descent_of(lookup).filter(|_| plan.is_inside)?;
         let table = lookup.table().clone();
         let mut at_leaf = AtLeaf::Undecided;
@@ -152,9 +152,9 @@ impl KernelWalks {
         }
     }
 
-    fn count(&self, at_leaf: AtLeaf) -> Option<Option<Found>> {
+    fn count(&self, at_leaf: AtLeaf) -> Option<Option<Hit>> {
         let (count, found) = match at_leaf {
-            AtLeaf::Pending(found) => (&self.walks, Some(found)),
+            AtLeaf::Done(found) => (&self.walks, Some(found)),
             AtLeaf::GoesOn => (&self.walks, None),
             AtLeaf::Undecided => (&self.fell_back, None),
         };

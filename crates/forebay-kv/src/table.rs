@@ -39,7 +39,7 @@ pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
 pub(crate) use open::{OpenHow, TABLE_GONE};
-use pinned::Pinned;
+use pinned::PinnedParts;
 pub(crate) use walk::walk_all;
 pub(crate) use write::TableWriter;
 
@@ -131,17 +131,17 @@ pub(crate) struct TableMeta {
 
 /// The entry found for a key. A value that has expired counts as deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Hit {
     Value(Value),
     /// A value that must still be read; memory for it must be claimed first.
     Blob(Blob),
     Deleted,
 }
 
-/// The result of [`Table::get_cached`].
+/// The result of [`Table::get_cached`], which searches as far as memory goes.
 #[derive(Debug)]
-pub(crate) enum Cached {
-    Pending(Option<Found>),
+pub(crate) enum Probe {
+    Done(Option<Hit>),
     /// Something must be read first; the lookup has its range and continues from there.
     NeedsRead(Lookup),
 }
@@ -172,7 +172,7 @@ pub(crate) struct Table {
     own: Arc<TableFile>,
     /// The other files that have values of this table, by number.
     far: Box<[Arc<TableFile>]>,
-    pinned: Pinned,
+    pinned: PinnedParts,
     /// The pin for the memory of the table's metadata.
     _known: Pin,
 }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::options::Options;
 use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
-use crate::table::{Found, Lookup, walk_all};
+use crate::table::{Hit, Lookup, walk_all};
 
 pub(crate) struct KernelWalks;
 
@@ -23,7 +23,7 @@ impl KernelWalks {
     }
 
     /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
-    pub(crate) fn descend(&self, _: &StoreCore, _: &mut Lookup, _: &mut Plan) -> Option<Option<Found>> {
+    pub(crate) fn descend(&self, _: &StoreCore, _: &mut Lookup, _: &mut Plan) -> Option<Option<Hit>> {
         None
     }
 
@@ -36,7 +36,7 @@ impl KernelWalks {
         lookups: Vec<(T, Lookup)>,
         class: Class,
         key: impl Fn(&T) -> &'k [u8],
-    ) -> Result<Vec<(T, Option<Option<Found>>)>> {
+    ) -> Result<Vec<(T, Option<Option<Hit>>)>> {
         walk_all(lookups, class, key).await
     }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable::KeyVersion;
 use crate::node::UNIT;
-use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
+use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, Probe, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 use crate::wait::{BoxFuture, block_in_turn, block_on};
@@ -95,11 +95,11 @@ impl StoreCore {
         let Some(levels) = view.version.keyspace(keyspace) else { return Ok(InMemory::Known(None)) };
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
             match table.get_cached(key, self.how(levels, level, table))? {
-                Cached::Pending(Some(Found::Value(value))) => return Ok(InMemory::Known(Some(value))),
-                Cached::Pending(Some(Found::Blob(far))) => return Ok(InMemory::Blob(far)),
-                Cached::Pending(Some(Found::Deleted)) => return Ok(InMemory::Known(None)),
-                Cached::Pending(None) => {}
-                Cached::NeedsRead(lookup) => return Ok(InMemory::Reads(lookup, number)),
+                Probe::Done(Some(Hit::Value(value))) => return Ok(InMemory::Known(Some(value))),
+                Probe::Done(Some(Hit::Blob(far))) => return Ok(InMemory::Blob(far)),
+                Probe::Done(Some(Hit::Deleted)) => return Ok(InMemory::Known(None)),
+                Probe::Done(None) => {}
+                Probe::NeedsRead(lookup) => return Ok(InMemory::Reads(lookup, number)),
             }
         }
         Ok(InMemory::Known(None))
@@ -219,16 +219,16 @@ impl StoreCore {
     /// was evicted or found no memory, and the same candidate is searched again.
     fn go_on(
         &self,
-        found: Option<Option<Found>>,
+        found: Option<Option<Hit>>,
         view: &View,
         keyspace: u32,
         key: &[u8],
         candidate: usize,
     ) -> Result<InMemory> {
         Ok(match found {
-            Some(Some(Found::Value(value))) => InMemory::Known(Some(value)),
-            Some(Some(Found::Blob(far))) => InMemory::Blob(far),
-            Some(Some(Found::Deleted)) => InMemory::Known(None),
+            Some(Some(Hit::Value(value))) => InMemory::Known(Some(value)),
+            Some(Some(Hit::Blob(far))) => InMemory::Blob(far),
+            Some(Some(Hit::Deleted)) => InMemory::Known(None),
             Some(None) => self.look_in_tables(view, keyspace, key, candidate + 1)?,
             None => self.look_in_tables(view, keyspace, key, candidate)?,
         })

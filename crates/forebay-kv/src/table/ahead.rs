@@ -41,7 +41,7 @@ enum State {
 
 /// A leaf that was read, and the bytes read with it.
 #[derive(Debug)]
-pub(super) struct Arrived {
+pub(super) struct FetchedLeaf {
     pub(super) child: Child,
     pub(super) leaf: Block,
     /// Whether the leaf was checked before.
@@ -121,19 +121,19 @@ impl Ahead {
     }
 
     /// Starts all planned reads and waits for the next leaf; `None` if there is none to wait for.
-    pub(super) async fn next(&mut self) -> Option<Result<Arrived>> {
+    pub(super) async fn next(&mut self) -> Option<Result<FetchedLeaf>> {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;
         let answer = match (&chunk.state, chunk.leaves.pop_front()) {
             // A cached leaf, which may be longer than in the file.
             (State::Read(block), Some(child)) if chunk.checked => {
                 let (leaf, around) = (block.clone(), ChunkBytes::default());
-                Some(Ok(Arrived { child, leaf, checked: true, around }))
+                Some(Ok(FetchedLeaf { child, leaf, checked: true, around }))
             }
             (State::Read(block), Some(child)) => {
                 let around = ChunkBytes { begin: chunk.range.start, block: block.clone() };
                 let leaf = around.part(child.range());
-                leaf.map(|leaf| Ok(Arrived { child, leaf, checked: false, around }))
+                leaf.map(|leaf| Ok(FetchedLeaf { child, leaf, checked: false, around }))
             }
             (State::Failed(error), _) => Some(Err(error.clone())),
             _ => None,

@@ -44,7 +44,7 @@ impl Blob {
         is_again: bool,
     ) -> Result<Option<Value>> {
         let (file, blob) = (&self.file, self.blob);
-        let read = Reading { permit: Some(permit), held: Some(held), is_again };
+        let read = BlobRead { permit: Some(permit), held: Some(held), is_again };
         let walk = file.file.walk(blob.range(), read).class(class);
         let left = Admission::new(walk).wait().await.map_err(|error| file.walk_error(error))?;
         let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
@@ -59,13 +59,13 @@ impl Blob {
 
 /// The read of a value: a walk of one hop, because its permit and memory go where the read completes and not
 /// where its program is polled. The checksum of a value of many megabytes is not computed there.
-struct Reading {
+struct BlobRead {
     permit: Option<Permit>,
     held: Option<HeldShare>,
     is_again: bool,
 }
 
-impl Walk for Reading {
+impl Walk for BlobRead {
     type Output = Option<Ticket>;
     type Error = Error;
 
@@ -75,7 +75,7 @@ impl Walk for Reading {
     }
 }
 
-impl PermitHolder for Reading {
+impl PermitHolder for BlobRead {
     fn permit(&mut self) -> &mut Option<Permit> {
         &mut self.permit
     }

@@ -331,25 +331,25 @@ impl Cursor {
 
     async fn next_leaf(&mut self) -> Result<bool> {
         self.plan().await?;
-        let Some(arrived) = self.ahead.next().await else {
+        let Some(fetched) = self.ahead.next().await else {
             self.leaf = None;
             return Ok(false);
         };
-        let mut arrived = arrived?;
-        let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
+        let mut fetched = fetched?;
+        let wrong = |wrong| self.table.corrupt(fetched.child.offset(), wrong);
         // Leaves that are in the cache already count: else a long range would bring in more of itself each time.
         let is_offered = self.offers > 0;
         self.offers = self.offers.saturating_sub(1);
-        if !arrived.checked {
-            check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
-            arrived.leaf = self.table.unpacked_leaf(arrived.child, arrived.leaf)?;
+        if !fetched.checked {
+            check(&fetched.leaf, self.table.identity(fetched.child, LEAF)).map_err(wrong)?;
+            fetched.leaf = self.table.unpacked_leaf(fetched.child, fetched.leaf)?;
             if self.how.cache && is_offered {
                 // A leaf of a longer read would keep all of it.
-                let leaf = arrived.leaf.detach();
-                self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &leaf);
+                let leaf = fetched.leaf.detach();
+                self.table.cache.offer(self.table.meta.id, fetched.child.offset(), &leaf);
             }
         }
-        let node = Node::of(&arrived.leaf).map_err(wrong)?;
+        let node = Node::of(&fetched.leaf).map_err(wrong)?;
         let mut passed = 0;
         if let Some(key) = self.seek.take() {
             let found = node.search(&key).map_err(wrong)?;
@@ -359,9 +359,9 @@ impl Cursor {
                 (Direction::Backward, Err(index)) => node.count() - index,
             };
         }
-        let (child, count, around) = (arrived.child, node.count(), arrived.around);
+        let (child, count, around) = (fetched.child, node.count(), fetched.around);
         debug_assert!(passed <= count, "a cursor stands before an entry, or behind the last");
-        self.leaf = Some(Leaf { child, block: arrived.leaf, around, count, passed });
+        self.leaf = Some(Leaf { child, block: fetched.leaf, around, count, passed });
         Ok(true)
     }
 

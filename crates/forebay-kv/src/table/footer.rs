@@ -50,16 +50,16 @@ pub(crate) struct Footer {
     /// The footer's own position: the table's last unit.
     pub(crate) position: u32,
     /// How leaves and blobs are compressed; `None` if they are not.
-    pub(crate) packing: Option<Packing>,
+    pub(crate) packing: Option<TableCompression>,
     /// Whether values may lie in files of other tables.
     pub(crate) links: bool,
     /// The facts about a sorted file that a store needs; the manifest has them of its other tables.
-    pub(crate) sorted: Option<Sorted>,
+    pub(crate) sorted: Option<SortedFooter>,
 }
 
 /// The part of a footer that only sorted files have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sorted {
+pub(crate) struct SortedFooter {
     /// The times of the first and the last expiry, in seconds since 1970; 0 if no value expires.
     pub(crate) expires_s: (u64, u64),
     /// Bytes of the longest value.
@@ -68,7 +68,7 @@ pub(crate) struct Sorted {
 
 /// The compression of a table's leaves and blobs. Each of them may be packed or plain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Packing {
+pub(crate) struct TableCompression {
     pub(crate) codec: Codec,
     /// Maximum bytes of a packed leaf when it is unpacked.
     pub(crate) leaf_bytes_max: u32,
@@ -129,7 +129,7 @@ impl Footer {
             unit[PACKING_AT + 4..][..4].copy_from_slice(&packing.leaf_bytes_max.to_le_bytes());
             unit[PACKING_AT + 8..][..8].copy_from_slice(&packing.saved_bytes.to_le_bytes());
         }
-        if let Some(Sorted { expires_s: (first_s, last_s), value_bytes_max }) = self.sorted {
+        if let Some(SortedFooter { expires_s: (first_s, last_s), value_bytes_max }) = self.sorted {
             for (index, word) in [first_s, last_s, value_bytes_max.into()].into_iter().enumerate() {
                 unit[SORTED_AT + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
             }
@@ -169,7 +169,7 @@ impl Footer {
             position,
             packing,
             links: version == LINKED,
-            sorted: (version & SORTED != 0).then(|| Sorted {
+            sorted: (version & SORTED != 0).then(|| SortedFooter {
                 expires_s: (u64_at(unit, SORTED_AT), u64_at(unit, SORTED_AT + 8)),
                 value_bytes_max: u32_at(unit, SORTED_AT + 16),
             }),
@@ -207,7 +207,7 @@ impl Footer {
 }
 
 /// Reads the part of a footer that is about compression.
-fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<Packing> {
+fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<TableCompression> {
     let number = u32_at(unit, PACKING_AT);
     let codec = u8::try_from(number).ok().and_then(Codec::of_number);
     let codec = codec.ok_or_else(|| wrong(&format!("there is no codec {number}")))?;
@@ -217,7 +217,7 @@ fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<Pa
         );
         return Err(Error::at(ErrorKind::MissingFeature { feature }, path, text));
     }
-    let packing = Packing {
+    let packing = TableCompression {
         codec,
         leaf_bytes_max: u32_at(unit, PACKING_AT + 4),
         saved_bytes: u64_at(unit, PACKING_AT + 8),

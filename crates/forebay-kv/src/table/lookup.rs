@@ -8,7 +8,7 @@ use forebay::Block;
 
 use super::blob::{Blob, WALKED_BYTES_MAX};
 use super::unpack::{PackedAt, Part};
-use super::{Cached, FilterUse, Found, GetHow, Table};
+use super::{FilterUse, GetHow, Hit, Probe, Table};
 use crate::admission::Permit;
 use crate::error::Result;
 use crate::node::bloom::{self, Hash};
@@ -45,15 +45,15 @@ pub(super) enum At {
 
 /// How far a lookup got without reading.
 pub(super) enum Progress {
-    Done(Option<Found>),
+    Done(Option<Hit>),
     /// A long value, to be read when there is memory for it.
     Blob(BlobAt),
     Needs(At),
 }
 
 /// How far a lookup got with a block that was read.
-pub(super) enum Looked {
-    Found(Option<Found>),
+pub(super) enum LookupStep {
+    Found(Option<Hit>),
     /// There is more to read.
     Reads,
     /// The block must be unpacked first, which is not done where reads complete.
@@ -62,7 +62,7 @@ pub(super) enum Looked {
 
 impl Progress {
     /// Returns the result, or else the value to be read.
-    pub(super) fn blob(self) -> Result<Option<Found>, Option<BlobAt>> {
+    pub(super) fn blob(self) -> Result<Option<Hit>, Option<BlobAt>> {
         match self {
             Progress::Done(found) => Ok(found),
             Progress::Blob(blob) | Progress::Needs(At::Blob(blob)) => Err(Some(blob)),
@@ -83,15 +83,15 @@ impl Table {
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
     #[cfg(test)]
-    pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
+    pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Hit>> {
         let found = match self.get_cached(key, how)? {
-            Cached::Pending(found) => found,
-            Cached::NeedsRead(lookup) => {
+            Probe::Done(found) => found,
+            Probe::NeedsRead(lookup) => {
                 lookup.walk(forebay::Class::DEFAULT).await?.take(self, key)?.flatten()
             }
         };
         match found {
-            Some(Found::Blob(far)) => {
+            Some(Hit::Blob(far)) => {
                 let block = far.file.read(far.blob.range(), forebay::Class::DEFAULT).await?;
                 far.file.check_blob(far.blob, &block)?;
                 Ok(Some(self.value(far.file.unpacked_blob(far.blob, block)?)))
@@ -105,14 +105,14 @@ impl Table {
     ///
     /// # Errors
     /// `Corruption`, with file and offset.
-    pub(crate) fn get_cached(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Cached> {
+    pub(crate) fn get_cached(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Probe> {
         if !self.covers(key) {
-            return Ok(Cached::Pending(None));
+            return Ok(Probe::Done(None));
         }
         let hash = Hash::of(key);
         let partition = self.footer.filter_first + hash.partition(self.footer.filter_partitions);
         let at = match (self.filter_says(hash, partition), how.filter) {
-            (Some(false), _) => return Ok(Cached::Pending(None)),
+            (Some(false), _) => return Ok(Probe::Done(None)),
             (Some(true), _) | (None, FilterUse::InMemory) => self.root(),
             (None, FilterUse::Read) => At::Filter(partition),
         };
@@ -121,9 +121,9 @@ impl Table {
             at => self.advance(key, how.now_s, at)?,
         };
         Ok(match progress {
-            Progress::Done(found) => Cached::Pending(found),
-            Progress::Blob(blob) => Cached::Pending(Some(Found::Blob(self.blob(blob, how.fill)?))),
-            Progress::Needs(at) => Cached::NeedsRead(Lookup {
+            Progress::Done(found) => Probe::Done(found),
+            Progress::Blob(blob) => Probe::Done(Some(Hit::Blob(self.blob(blob, how.fill)?))),
+            Progress::Needs(at) => Probe::NeedsRead(Lookup {
                 table: self.clone(),
                 key: Key::new(key),
                 hash,
@@ -206,10 +206,10 @@ impl Table {
         let Ok(index) = node.search(key).map_err(wrong)? else { return Ok(Progress::Done(None)) };
         let entry = node.entry(index).map_err(wrong)?;
         if entry.expires_s.is_some_and(|time| time <= now_s) {
-            return Ok(Progress::Done(Some(Found::Deleted)));
+            return Ok(Progress::Done(Some(Hit::Deleted)));
         }
         Ok(match entry.payload {
-            Payload::Deleted => Progress::Done(Some(Found::Deleted)),
+            Payload::Deleted => Progress::Done(Some(Hit::Deleted)),
             Payload::Inline(range) => {
                 let value = block.slice(range).ok_or_else(|| wrong("a value that is not in its node"))?;
                 Progress::Done(Some(self.value(value)))
@@ -229,8 +229,8 @@ impl Table {
         Ok(At::Node(child, level - 1))
     }
 
-    pub(super) fn value(&self, block: Block) -> Found {
-        Found::Value(Value::of_block(block, self.cache.held()))
+    pub(super) fn value(&self, block: Block) -> Hit {
+        Hit::Value(Value::of_block(block, self.cache.held()))
     }
 
     /// Returns the place of a value that must still be read.
@@ -266,21 +266,21 @@ impl Lookup {
 
     /// Continues with the block read at `at`, as far as memory goes. If there is more to read,
     /// [`range`](Lookup::range) has it. Costs a checksum over the block, and a search.
-    pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Looked> {
+    pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<LookupStep> {
         if at != self.range() || block.len() as u64 != at.end - at.start {
             return Err(self
                 .table
                 .corrupt(at.start, "another part of the table was read than was asked for"));
         }
         if let Some(part) = self.check(block)? {
-            return Ok(Looked::Packed(PackedAt { part, now_s: self.now_s, fill: self.fill }));
+            return Ok(LookupStep::Packed(PackedAt { part, now_s: self.now_s, fill: self.fill }));
         }
         Ok(match self.take(block)? {
-            Progress::Done(found) => Looked::Found(found),
-            Progress::Blob(blob) => Looked::Found(Some(Found::Blob(self.table.blob(blob, self.fill)?))),
+            Progress::Done(found) => LookupStep::Found(found),
+            Progress::Blob(blob) => LookupStep::Found(Some(Hit::Blob(self.table.blob(blob, self.fill)?))),
             Progress::Needs(at) => {
                 self.at = at;
-                Looked::Reads
+                LookupStep::Reads
             }
         })
     }

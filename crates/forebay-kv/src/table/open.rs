@@ -6,7 +6,7 @@ use forebay::{Class, Open};
 
 use super::file::Files;
 use super::footer::NO_KEYSPACE;
-use super::pinned::{Pinned, Reading};
+use super::pinned::{PartReader, PinnedParts};
 use super::{Table, TableMeta};
 use crate::cache::{Cache, PinPurpose};
 use crate::error::Result;
@@ -59,8 +59,8 @@ impl Table {
             return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }
         let known = files.cache.must_pin(PinPurpose::Tables, known_bytes(meta));
-        let reading = Reading { file: &own.file, footer, class: how.class };
-        let pinned = pin(&reading, &files.cache, how.pin_filter).await?;
+        let reader = PartReader { file: &own.file, footer, class: how.class };
+        let pinned = pin(&reader, &files.cache, how.pin_filter).await?;
         Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
     }
 }
@@ -75,25 +75,25 @@ pub(super) fn known_bytes(meta: &TableMeta) -> u64 {
 /// The error text for a table without a file.
 pub(crate) const TABLE_GONE: &str = "the manifest names this table; it is gone";
 
-async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<Pinned> {
-    let mut pinned = Pinned::default();
-    let root_level = reading.footer.root_level();
+async fn pin(reader: &PartReader<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<PinnedParts> {
+    let mut pinned = PinnedParts::default();
+    let root_level = reader.footer.root_level();
     let level_bytes = |level| {
-        let area = reading.footer.level(level).unwrap_or(0..0);
+        let area = reader.footer.level(level).unwrap_or(0..0);
         (area.end - area.start) * UNIT as u64
     };
     for level in (2..=root_level).rev() {
         let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(level)) else { return Ok(pinned) };
-        pinned.add_level(reading, level, pin).await?;
+        pinned.add_level(reader, level, pin).await?;
     }
-    let filter_bytes = u64::from(reading.footer.filter_partitions) * UNIT as u64;
+    let filter_bytes = u64::from(reader.footer.filter_partitions) * UNIT as u64;
     if pin_filter && let Some(pin) = cache.pin(PinPurpose::Filters, filter_bytes) {
-        pinned.add_filter(reading, pin).await?;
+        pinned.add_filter(reader, pin).await?;
     }
     if root_level > 0
         && let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(1))
     {
-        pinned.add_level(reading, 1, pin).await?;
+        pinned.add_level(reader, 1, pin).await?;
     }
     Ok(pinned)
 }

@@ -11,7 +11,7 @@ use crate::node::{Child, FILTER, Identity, Node, UNIT, check};
 
 /// The parts of a table that are always in memory, checked when they were read.
 #[derive(Debug, Default)]
-pub(super) struct Pinned {
+pub(super) struct PinnedParts {
     /// The inner levels, the lowest first; `None` for one that is not pinned.
     levels: Vec<Option<Part>>,
     filter: Option<Part>,
@@ -40,7 +40,7 @@ const READS: usize = 4;
 /// The offset of a node's length in units.
 const UNITS_AT: usize = 13;
 
-impl Pinned {
+impl PinnedParts {
     /// Returns a node of an inner level, if that level is pinned.
     #[inline]
     pub(super) fn node(&self, child: Child, level: u8) -> Option<&[u8]> {
@@ -67,9 +67,9 @@ impl Pinned {
 
     /// Reads, checks and pins an inner level. Nodes of many units may take more memory than their length: if
     /// the cache does not grant it, the level is not pinned.
-    pub(super) async fn add_level(&mut self, how: &Reading<'_>, level: u8, pin: Pin) -> Result<()> {
-        let Some(area) = how.footer.level(level) else { return Ok(()) };
-        let Some(part) = how.read(area, level, pin).await? else { return Ok(()) };
+    pub(super) async fn add_level(&mut self, reader: &PartReader<'_>, level: u8, pin: Pin) -> Result<()> {
+        let Some(area) = reader.footer.level(level) else { return Ok(()) };
+        let Some(part) = reader.read(area, level, pin).await? else { return Ok(()) };
         self.levels.resize_with(self.levels.len().max(level.into()), || None);
         if let Some(place) = self.levels.get_mut(usize::from(level) - 1) {
             *place = Some(part);
@@ -78,10 +78,10 @@ impl Pinned {
     }
 
     /// Reads, checks and pins the filter.
-    pub(super) async fn add_filter(&mut self, how: &Reading<'_>, pin: Pin) -> Result<()> {
-        let first = u64::from(how.footer.filter_first);
-        let area = first..first + u64::from(how.footer.filter_partitions);
-        self.filter = how.read(area, FILTER, pin).await?;
+    pub(super) async fn add_filter(&mut self, reader: &PartReader<'_>, pin: Pin) -> Result<()> {
+        let first = u64::from(reader.footer.filter_first);
+        let area = first..first + u64::from(reader.footer.filter_partitions);
+        self.filter = reader.read(area, FILTER, pin).await?;
         Ok(())
     }
 }
@@ -102,13 +102,13 @@ impl Part {
 }
 
 /// The source of the parts to read.
-pub(super) struct Reading<'t> {
+pub(super) struct PartReader<'t> {
     pub(super) file: &'t File,
     pub(super) footer: &'t Footer,
     pub(super) class: Class,
 }
 
-impl Reading<'_> {
+impl PartReader<'_> {
     /// Reads and checks nodes to pin; returns `None` if the cache does not grant the memory that they take.
     async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
         let mut chunks = Vec::new();
@@ -213,7 +213,7 @@ mod tests {
     use crate::cache::Cache;
     use crate::node::{FILTER, UNIT};
     use crate::table::{
-        Cached, Entry, Files, FilterUse, Found, GetHow, OpenHow, Table, TableMeta, TableSpec, TableWriter,
+        Entry, Files, FilterUse, GetHow, Hit, OpenHow, Probe, Table, TableMeta, TableSpec, TableWriter,
     };
 
     fn scene() -> (Engine, tempfile::TempDir) {
@@ -308,10 +308,10 @@ mod tests {
                 let before = reads(&engine);
                 for number in 0..300 {
                     let found = match table.get_cached(&key(number), how(FilterUse::Read)).unwrap() {
-                        Cached::Pending(found) => found,
-                        Cached::NeedsRead(_) => table.get(&key(number), how(FilterUse::Read)).await.unwrap(),
+                        Probe::Done(found) => found,
+                        Probe::NeedsRead(_) => table.get(&key(number), how(FilterUse::Read)).await.unwrap(),
                     };
-                    assert!(matches!(found, Some(Found::Value(value)) if *value == [7; 100]));
+                    assert!(matches!(found, Some(Hit::Value(value)) if *value == [7; 100]));
                 }
                 let leaves = u64::from(table.footer.leaf_end);
                 assert!(reads(&engine) - before <= leaves, "only leaves are read");

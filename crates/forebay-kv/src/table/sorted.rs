@@ -9,7 +9,7 @@ use super::cursor::{CursorHow, Direction};
 use super::file::TableFile;
 use super::footer::{Footer, HeaderFound, NO_KEYSPACE, number, read_header};
 use super::open::known_bytes;
-use super::pinned::Pinned;
+use super::pinned::PinnedParts;
 use super::{Table, TableMeta};
 use crate::cache::{Cache, PinPurpose};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +64,7 @@ impl Table {
         };
         let known = cache.must_pin(PinPurpose::Tables, known_bytes(&meta));
         let own = TableFile::new(engine, id, file.clone(), footer, cache);
-        let (far, pinned) = (Box::default(), Pinned::default());
+        let (far, pinned) = (Box::default(), PinnedParts::default());
         let table = Arc::new(Table { meta, own, far, pinned, _known: known });
         let smallest = table.end(class, Direction::Forward).await?;
         let largest = table.end(class, Direction::Backward).await?;

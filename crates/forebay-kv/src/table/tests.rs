@@ -113,11 +113,11 @@ fn expected(model: &Model, key: &[u8]) -> Option<Option<Vec<u8>>> {
     )
 }
 
-fn found(found: Option<Found>) -> Option<Option<Vec<u8>>> {
+fn found(found: Option<Hit>) -> Option<Option<Vec<u8>>> {
     Some(match found? {
-        Found::Value(value) => Some(value.to_vec()),
-        Found::Blob(far) => panic!("{far:?} was to be read"),
-        Found::Deleted => None,
+        Hit::Value(value) => Some(value.to_vec()),
+        Hit::Blob(far) => panic!("{far:?} was to be read"),
+        Hit::Deleted => None,
     })
 }
 

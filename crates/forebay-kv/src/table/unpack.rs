@@ -10,7 +10,7 @@ use forebay::Block;
 
 use super::file::NO_CODEC;
 use super::lookup::Progress;
-use super::{Found, Table};
+use super::{Hit, Table};
 use crate::error::{Error, Result};
 use crate::node::packed::{is_packed, unpack, unpacked_len};
 use crate::node::{BlobAt, Child, LEAF};
@@ -44,7 +44,7 @@ impl Table {
 
     /// Goes on with a lookup of `key` from a packed part. A value in a blob that is not in memory is left to
     /// the caller.
-    pub(crate) fn go_on(self: &Arc<Self>, at: PackedAt, part: Block, key: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn go_on(self: &Arc<Self>, at: PackedAt, part: Block, key: &[u8]) -> Result<Option<Hit>> {
         let progress = match at.part {
             Part::Leaf(child) => {
                 let leaf = self.unpacked_leaf(child, part)?;
@@ -66,7 +66,7 @@ impl Table {
         };
         match progress.blob() {
             Ok(found) => Ok(found),
-            Err(Some(blob)) => Ok(Some(Found::Blob(self.blob(blob, at.fill)?))),
+            Err(Some(blob)) => Ok(Some(Hit::Blob(self.blob(blob, at.fill)?))),
             Err(None) => {
                 let text = "a leaf leads to another node";
                 Err(Error::corrupt(self.path(), 0, text))

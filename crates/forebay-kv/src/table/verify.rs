@@ -6,7 +6,7 @@ use forebay::{Class, shard};
 
 use super::cursor::{CursorHow, Direction};
 use super::footer::{HeaderFound, read_header};
-use super::pinned::Reading;
+use super::pinned::PartReader;
 use super::{EntryRef, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::bloom::{self, Hash};
@@ -14,7 +14,7 @@ use crate::node::{Child, FILTER, Node, Payload, UNIT, check};
 
 /// Totals of a table that was found intact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verified {
+pub(crate) struct TableTotals {
     /// Bytes read: the whole file.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -39,7 +39,7 @@ impl Table {
     ///
     /// # Errors
     /// `Corruption` for the first fault, with file and offset; the system's.
-    pub(crate) async fn verify(self: &Arc<Self>, class: Class) -> Result<Verified> {
+    pub(crate) async fn verify(self: &Arc<Self>, class: Class) -> Result<TableTotals> {
         let header = self.read(0..UNIT as u64, class).await?;
         let footer = &self.footer;
         match read_header(&header, footer.table) {
@@ -48,33 +48,33 @@ impl Table {
                     == (footer.version(), footer.keyspace, footer.leaf_bytes) => {}
             _ => return Err(self.corrupt(0, "the table's header is damaged")),
         }
-        let reading = Reading { file: &self.file, footer, class };
+        let reader = PartReader { file: &self.file, footer, class };
         for level in 1..=footer.root_level() {
-            self.verify_level(&reading, level).await?;
+            self.verify_level(&reader, level).await?;
         }
         let first = u64::from(footer.filter_first);
         let area = first..first + u64::from(footer.filter_partitions);
-        let filter = reading.bytes(area).await?;
-        reading.check_nodes(&filter, footer.filter_first, FILTER, |_| Ok(())).await?;
-        let verified = self.verify_entries(class, &filter).await?;
-        if (verified.entries, verified.deleted, verified.expiring)
+        let filter = reader.bytes(area).await?;
+        reader.check_nodes(&filter, footer.filter_first, FILTER, |_| Ok(())).await?;
+        let totals = self.verify_entries(class, &filter).await?;
+        if (totals.entries, totals.deleted, totals.expiring)
             != (footer.entries, footer.deleted, footer.expiring)
         {
             return Err(
                 self.corrupt(u64::from(footer.position) * UNIT as u64, "the table's counts are wrong")
             );
         }
-        Ok(Verified { bytes: self.meta.bytes, ..verified })
+        Ok(TableTotals { bytes: self.meta.bytes, ..totals })
     }
 
     /// Checks that every node of an inner level is whole and in order, and that the nodes below are adjacent.
-    async fn verify_level(&self, reading: &Reading<'_>, level: u8) -> Result<()> {
+    async fn verify_level(&self, reader: &PartReader<'_>, level: u8) -> Result<()> {
         let Some(area) = self.footer.level(level) else { return Ok(()) };
-        let bytes = reading.bytes(area.clone()).await?;
+        let bytes = reader.bytes(area.clone()).await?;
         let below = self.area(level - 1).unwrap_or(0..0);
         let (mut next, mut last) = (below.start, None::<Vec<u8>>);
         let mut key = Vec::new();
-        reading
+        reader
             .check_nodes(&bytes, area.start as u32, level, |node| {
                 node.check_records()?;
                 for index in 0..node.count() {
@@ -105,8 +105,8 @@ impl Table {
         }
     }
 
-    async fn verify_entries(self: &Arc<Self>, class: Class, filter: &[u8]) -> Result<Verified> {
-        let mut verified = Verified::default();
+    async fn verify_entries(self: &Arc<Self>, class: Class, filter: &[u8]) -> Result<TableTotals> {
+        let mut totals = TableTotals::default();
         let how = CursorHow { class, direction: Direction::Forward, ..CursorHow::merge() };
         let mut cursor = self.cursor(how);
         let mut place = ExpectedPosition { end: UNIT as u64, last: Vec::new() };
@@ -115,10 +115,10 @@ impl Table {
             let Some((child, block)) = cursor.leaf() else { break };
             let wrong = |text: &str| Err(self.corrupt(child.offset(), text));
             let key = cursor.key();
-            if verified.entries > 0 && *key <= *place.last {
+            if totals.entries > 0 && *key <= *place.last {
                 return wrong("the keys of the table are not in order");
             }
-            if verified.entries == 0 && *key != *self.meta.smallest {
+            if totals.entries == 0 && *key != *self.meta.smallest {
                 return wrong("the smallest key is not the one that the manifest names");
             }
             let hash = Hash::of(key);
@@ -129,17 +129,17 @@ impl Table {
             }
             if leaf != Some(child) {
                 leaf = Some(child);
-                verified.blobs += self.verify_leaf(child, block, &mut place)?;
+                totals.blobs += self.verify_leaf(child, block, &mut place)?;
             }
             if cursor.is_at_edge() {
                 self.verify_way(key, child, class).await?;
             }
-            verified.entries += 1;
+            totals.entries += 1;
             match cursor.entry() {
-                Some(EntryRef::Deleted) => verified.deleted += 1,
+                Some(EntryRef::Deleted) => totals.deleted += 1,
                 Some(
                     EntryRef::Value { expires_s: Some(_), .. } | EntryRef::Blob { expires_s: Some(_), .. },
-                ) => verified.expiring += 1,
+                ) => totals.expiring += 1,
                 _ => {}
             }
             place.last.clear();
@@ -151,7 +151,7 @@ impl Table {
             return Err(Error::at(ErrorKind::Corruption, self.path(), text));
         }
         if place.end == u64::from(self.footer.leaf_end) * UNIT as u64 {
-            Ok(verified)
+            Ok(totals)
         } else {
             Err(self.corrupt(place.end, "something stands behind the last leaf"))
         }

@@ -8,16 +8,16 @@ use std::task::Poll;
 
 use forebay::{Block, Class, Step, Walk, WalkMany};
 
-use super::lookup::Looked;
+use super::lookup::LookupStep;
 use super::unpack::PackedAt;
-use super::{Found, Lookup, Table};
+use super::{Hit, Lookup, Table};
 use crate::admission::{Admission, Permit, PermitHolder, Ticket};
 use crate::error::{Error, Result};
 
 /// The outcome of a walk. It stays in the walk until the program takes it, which may be never.
 #[derive(Debug)]
-pub(crate) enum Walked {
-    Found(Option<Found>),
+pub(crate) enum WalkOutcome {
+    Found(Option<Hit>),
     /// A value was found; the ticket has its block until the program takes it.
     Left(Ticket),
     /// A packed part was read; the ticket has it until the program takes and unpacks it.
@@ -27,27 +27,27 @@ pub(crate) enum Walked {
 }
 
 impl Walk for Lookup {
-    type Output = Walked;
+    type Output = WalkOutcome;
     type Error = Error;
 
     /// Continues the lookup with a block that was read. Costs a checksum over the block, and a search.
-    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Walked, Error> {
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<WalkOutcome, Error> {
         let value = match self.look_into(block, at) {
-            Ok(Looked::Found(Some(Found::Value(value)))) => value,
-            Ok(Looked::Found(found)) => return Step::Done(Walked::Found(found)),
-            Ok(Looked::Reads) => return Step::Read(self.range()),
-            Ok(Looked::Packed(at)) => {
+            Ok(LookupStep::Found(Some(Hit::Value(value)))) => value,
+            Ok(LookupStep::Found(found)) => return Step::Done(WalkOutcome::Found(found)),
+            Ok(LookupStep::Reads) => return Step::Read(self.range()),
+            Ok(LookupStep::Packed(at)) => {
                 return Step::Done(match self.permit.take() {
-                    Some(permit) => Walked::Packed(permit.leave(block.clone(), None, self.is_again), at),
-                    None => Walked::PackedBlock(block.clone(), at),
+                    Some(permit) => WalkOutcome::Packed(permit.leave(block.clone(), None, self.is_again), at),
+                    None => WalkOutcome::PackedBlock(block.clone(), at),
                 });
             }
             Err(error) => return Step::Fail(error),
         };
         Step::Done(match (value.into_block(), self.permit.take()) {
-            (Ok(block), Some(permit)) => Walked::Left(permit.leave(block, None, self.is_again)),
-            (Ok(block), None) => Walked::Found(Some(self.table().value(block))),
-            (Err(value), _) => Walked::Found(Some(Found::Value(value))),
+            (Ok(block), Some(permit)) => WalkOutcome::Left(permit.leave(block, None, self.is_again)),
+            (Ok(block), None) => WalkOutcome::Found(Some(self.table().value(block))),
+            (Err(value), _) => WalkOutcome::Found(Some(Hit::Value(value))),
         })
     }
 }
@@ -58,19 +58,19 @@ impl PermitHolder for Lookup {
     }
 }
 
-impl Walked {
+impl WalkOutcome {
     /// Returns the entry found for `key`; a value counts as held by the program from now on. `None` if the
     /// block was evicted before the program took it. Unpacks a packed leaf or value, which takes about a
     /// microsecond for 3 KiB.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; no memory.
-    pub(crate) fn take(self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Option<Found>>> {
+    pub(crate) fn take(self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Option<Hit>>> {
         let (block, at) = match self {
-            Walked::Found(found) => return Ok(Some(found)),
-            Walked::Left(ticket) => return Ok(ticket.take().map(|block| Some(table.value(block)))),
-            Walked::Packed(ticket, at) => (ticket.take(), at),
-            Walked::PackedBlock(block, at) => (Some(block), at),
+            WalkOutcome::Found(found) => return Ok(Some(found)),
+            WalkOutcome::Left(ticket) => return Ok(ticket.take().map(|block| Some(table.value(block)))),
+            WalkOutcome::Packed(ticket, at) => (ticket.take(), at),
+            WalkOutcome::PackedBlock(block, at) => (Some(block), at),
         };
         block.map(|block| table.go_on(at, block, key)).transpose()
     }
@@ -81,7 +81,7 @@ impl Lookup {
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
-    pub(crate) async fn walk(self, class: Class) -> Result<Walked> {
+    pub(crate) async fn walk(self, class: Class) -> Result<WalkOutcome> {
         let table = self.table().clone();
         let walk = table.file.walk(self.range(), self).class(class);
         let walked = Admission::new(walk).wait().await;
@@ -106,7 +106,7 @@ pub(crate) async fn walk_all<'k, T>(
     mut lookups: Vec<(T, Lookup)>,
     class: Class,
     key: impl Fn(&T) -> &'k [u8],
-) -> Result<Vec<(T, Option<Option<Found>>)>> {
+) -> Result<Vec<(T, Option<Option<Hit>>)>> {
     let mut answers = Vec::with_capacity(lookups.len());
     lookups.sort_by_key(|(_, lookup)| lookup.table().id());
     let mut lookups = lookups.into_iter().peekable();

@@ -9,7 +9,7 @@ use std::path::Path;
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
-use super::footer::{Footer, HeaderFound, NO_KEYSPACE, Sorted, read_header, version_of, write_header};
+use super::footer::{Footer, HeaderFound, NO_KEYSPACE, SortedFooter, read_header, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
@@ -243,7 +243,7 @@ impl TableWriter {
             position: self.out.unit()?,
             packing: self.packer.as_ref().map(Packer::packing),
             links: self.spec.links,
-            sorted: (self.spec.keyspace == NO_KEYSPACE).then_some(Sorted {
+            sorted: (self.spec.keyspace == NO_KEYSPACE).then_some(SortedFooter {
                 expires_s: self.expires_s,
                 value_bytes_max: self.value_bytes_max as u32,
             }),

@@ -20,12 +20,13 @@ const BYTES_MAX: u64 = 512 << 10;
 /// Values that are being read, in the order of the cursor.
 #[derive(Default)]
 pub(super) struct Values {
-    reads: VecDeque<Reading>,
+    reads: VecDeque<ValueRead>,
     /// Number of values that the cursor has read one after the other.
     count: usize,
 }
 
-struct Reading {
+/// The read of a value, in flight or done.
+struct ValueRead {
     blob: BlobAt,
     /// The memory counts as held by the program, which holds the value next.
     held: HeldShare,
@@ -72,7 +73,7 @@ impl Values {
                 Poll::Ready(block) => State::Read(block),
                 Poll::Pending => State::Reading(read),
             };
-            self.reads.push_back(Reading { blob, held, state });
+            self.reads.push_back(ValueRead { blob, held, state });
         }
         self.count += 1;
     }
@@ -81,7 +82,7 @@ impl Values {
     pub(super) async fn take(&mut self, blob: BlobAt) -> Option<Result<(Block, HeldShare)>> {
         let index = self.reads.iter().position(|reading| reading.blob == blob)?;
         self.reads.drain(..index);
-        let Reading { held, state, .. } = self.reads.pop_front()?;
+        let ValueRead { held, state, .. } = self.reads.pop_front()?;
         let block = match state {
             State::Reading(read) => read.await,
             State::Read(block) => block,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use forebay::File;
 
-use super::super::{Found, Table};
+use super::super::{Hit, Table};
 use super::{At, Lookup, Progress};
 use crate::node::read::u32_at;
 use crate::node::{Child, LEAF, Node, Payload, UNIT, check};
@@ -11,7 +11,7 @@ use crate::value::Value;
 
 /// The effect of a leaf on a lookup; see [`Lookup::take_leaf`].
 pub(crate) enum AtLeaf {
-    Pending(Option<Found>),
+    Done(Option<Hit>),
     /// The value is elsewhere: the lookup continues there.
     GoesOn,
     /// The leaf does not decide, and nothing has changed.
@@ -73,23 +73,23 @@ impl Lookup {
             Err(_) => return None,
         };
         self.note_leaf(child);
-        let Some(index) = index else { return Some(AtLeaf::Pending(None)) };
+        let Some(index) = index else { return Some(AtLeaf::Done(None)) };
         let entry = node.entry(index).ok()?;
         if entry.expires_s.is_some_and(|time| time <= self.now_s) {
-            return Some(AtLeaf::Pending(Some(Found::Deleted)));
+            return Some(AtLeaf::Done(Some(Hit::Deleted)));
         }
         let found = match entry.payload {
-            Payload::Deleted => Found::Deleted,
+            Payload::Deleted => Hit::Deleted,
             Payload::Inline(range) => {
                 let bytes = leaf.get(range)?;
                 let held = table.cache.held();
-                Found::Value(Value::of_bytes(Bytes::copy_from_slice(bytes), bytes.len() as u64, held))
+                Hit::Value(Value::of_bytes(Bytes::copy_from_slice(bytes), bytes.len() as u64, held))
             }
             Payload::Blob(blob) => {
                 table.file_of(blob).ok()?;
                 match table.advance(key, self.now_s, At::Blob(blob)).ok()? {
-                    Progress::Done(found) => return Some(AtLeaf::Pending(found)),
-                    Progress::Blob(blob) => Found::Blob(table.blob(blob, self.fill).ok()?),
+                    Progress::Done(found) => return Some(AtLeaf::Done(found)),
+                    Progress::Blob(blob) => Hit::Blob(table.blob(blob, self.fill).ok()?),
                     Progress::Needs(at) => {
                         self.at = at;
                         return Some(AtLeaf::GoesOn);
@@ -97,6 +97,6 @@ impl Lookup {
                 }
             }
         };
-        Some(AtLeaf::Pending(Some(found)))
+        Some(AtLeaf::Done(Some(found)))
     }
 }

@@ -209,7 +209,7 @@ fn a_get_reads_one_leaf_and_the_cache_keeps_it_unpacked() {
         assert!(table.get(b"user001002", HOW).await.unwrap().is_some());
         assert!(reads() - before <= 2);
         // Its neighbour is in the same leaf.
-        assert!(matches!(table.get_cached(b"user001001", HOW), Ok(Cached::Pending(Some(Found::Value(_))))));
+        assert!(matches!(table.get_cached(b"user001001", HOW), Ok(Probe::Done(Some(Hit::Value(_))))));
         assert!(table.cache.stats().block_bytes >= 8192);
         // A pass over all of it keeps nothing of what it unpacks.
         let bytes = table.cache.stats().block_bytes;

@@ -98,7 +98,7 @@ fn a_hundred_thousand_entries_take_two_percent_more_than_they_have() {
             for key in keys.iter().step_by(997) {
                 assert_eq!(found(table.get(key, HOW).await.unwrap()), Some(Some(value.clone())));
                 // The blocks read before are in memory now.
-                assert!(matches!(table.get_cached(key, HOW), Ok(Cached::Pending(Some(Found::Value(_))))));
+                assert!(matches!(table.get_cached(key, HOW), Ok(Probe::Done(Some(Hit::Value(_))))));
                 let absent = [&key[..], b"x"].concat();
                 assert_eq!(table.get(&absent, HOW).await.unwrap(), None);
             }
@@ -177,7 +177,7 @@ fn values_count_as_held_while_they_are_kept() {
         let meta = write(&engine, &path, spec(1, 4096), &model).await.unwrap();
         let cache = Cache::new(1 << 20, 1 << 20);
         let table = open(&engine, &path, &meta, &cache).await.unwrap();
-        let Some(Found::Value(value)) = table.get(b"a", HOW).await.unwrap() else { panic!("not found") };
+        let Some(Hit::Value(value)) = table.get(b"a", HOW).await.unwrap() else { panic!("not found") };
         assert_eq!((value.held_bytes(), cache.held().get()), (4096, 4096));
         let again = value.clone();
         assert_eq!(cache.held().get(), 8192);
@@ -185,7 +185,7 @@ fn values_count_as_held_while_they_are_kept() {
         assert_eq!((&bytes[..], cache.held().get()), (&[1; 900][..], 8192));
         drop((bytes, again));
         assert_eq!(cache.held().get(), 0);
-        let Some(Found::Value(value)) = table.get(b"b", HOW).await.unwrap() else { panic!("not found") };
+        let Some(Hit::Value(value)) = table.get(b"b", HOW).await.unwrap() else { panic!("not found") };
         assert!(value.held_bytes() >= 8192 && value == [2; 5000]);
     });
 }

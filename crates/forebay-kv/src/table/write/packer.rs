@@ -7,7 +7,7 @@ use crate::node::codec::{Codec, Encoder};
 use crate::node::packed::{LEAF_BYTES_MAX, PACKED_HEADER_BYTES, image, pack};
 use crate::node::{Builder, Identity, UNIT};
 use crate::table::TableSpec;
-use crate::table::footer::Packing;
+use crate::table::footer::TableCompression;
 
 /// Maximum bytes of a leaf before compression, as a multiple of the leaf size and in all. It bounds the time
 /// that a get takes to unpack a leaf, and the memory of a cached one.
@@ -164,8 +164,8 @@ impl Packer {
         self.saved_bytes += bytes as u64;
     }
 
-    pub(super) fn packing(&self) -> Packing {
-        Packing {
+    pub(super) fn packing(&self) -> TableCompression {
+        TableCompression {
             codec: self.codec(),
             leaf_bytes_max: self.leaf_bytes_max as u32,
             saved_bytes: self.saved_bytes,
