@@ -96,7 +96,7 @@ impl StoreCore {
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
             match table.get_cached(key, self.how(levels, level, table))? {
                 Probe::Done(Some(Hit::Value(value))) => return Ok(InMemory::Known(Some(value))),
-                Probe::Done(Some(Hit::Blob(far))) => return Ok(InMemory::Blob(far)),
+                Probe::Done(Some(Hit::Blob(blob))) => return Ok(InMemory::Blob(blob)),
                 Probe::Done(Some(Hit::Deleted)) => return Ok(InMemory::Known(None)),
                 Probe::Done(None) => {}
                 Probe::NeedsRead(lookup) => return Ok(InMemory::Reads(lookup, number)),
@@ -170,7 +170,7 @@ impl StoreCore {
         match self.search(view, keyspace, key, looked, may_block).await? {
             Location::Nowhere => Ok(None),
             Location::Here(value) => Ok(Some(value)),
-            Location::Blob(far) => self.read_far(far).await.map(Some),
+            Location::Blob(blob) => self.read_blob(blob).await.map(Some),
         }
     }
 
@@ -187,7 +187,7 @@ impl StoreCore {
         loop {
             let (mut lookup, candidate) = match looked {
                 InMemory::Known(known) => return Ok(known.map_or(Location::Nowhere, Location::Here)),
-                InMemory::Blob(far) => return Ok(Location::Blob(far)),
+                InMemory::Blob(blob) => return Ok(Location::Blob(blob)),
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
@@ -227,7 +227,7 @@ impl StoreCore {
     ) -> Result<InMemory> {
         Ok(match found {
             Some(Some(Hit::Value(value))) => InMemory::Known(Some(value)),
-            Some(Some(Hit::Blob(far))) => InMemory::Blob(far),
+            Some(Some(Hit::Blob(blob))) => InMemory::Blob(blob),
             Some(Some(Hit::Deleted)) => InMemory::Known(None),
             Some(None) => self.look_in_tables(view, keyspace, key, candidate + 1)?,
             None => self.look_in_tables(view, keyspace, key, candidate)?,
@@ -235,14 +235,14 @@ impl StoreCore {
     }
 
     /// Reads a long value, once there is memory for it; it counts as held by the program from then on.
-    async fn read_far(&self, far: Blob) -> Result<Value> {
-        let (bytes, class) = (far.memory_bytes(), forebay::shard::class());
+    async fn read_blob(&self, blob: Blob) -> Result<Value> {
+        let (bytes, class) = (blob.memory_bytes(), forebay::shard::class());
         let mut is_again = false;
         loop {
             let permit = self.budget.long_under_way.begin(bytes).await;
             let held = HeldShare::new(Some(self.cache.held()), bytes);
             self.check_held()?;
-            match far.read(class, permit, held, is_again).await {
+            match blob.read(class, permit, held, is_again).await {
                 Err(error) if self.cache.gives_way(&error) => {}
                 read => match read? {
                     Some(value) => return Ok(value),
@@ -287,14 +287,14 @@ impl StoreCore {
         let mut fresh = keys.iter().enumerate();
         // Each with the key's index, and its candidate.
         let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
-        let mut far: Vec<(usize, Blob)> = Vec::new();
+        let mut blobs: Vec<(usize, Blob)> = Vec::new();
         loop {
             while lookups.len() < most
                 && let Some((place, key)) = fresh.next()
             {
                 match self.look(&view, lsn, keyspace, key)? {
                     InMemory::Known(answer) => answers[place] = answer,
-                    InMemory::Blob(value) => far.push((place, value)),
+                    InMemory::Blob(blob) => blobs.push((place, blob)),
                     InMemory::Reads(lookup, candidate) => lookups.push(((place, candidate), lookup)),
                 }
             }
@@ -314,7 +314,7 @@ impl StoreCore {
                 let is_again = found.is_none();
                 match self.go_on(found, &view, keyspace, keys[place], candidate)? {
                     InMemory::Known(answer) => answers[place] = answer,
-                    InMemory::Blob(value) => far.push((place, value)),
+                    InMemory::Blob(blob) => blobs.push((place, blob)),
                     InMemory::Reads(mut lookup, candidate) => {
                         lookup.is_again = is_again;
                         lookups.push(((place, candidate), lookup));
@@ -322,8 +322,8 @@ impl StoreCore {
                 }
             }
         }
-        for (place, far) in far {
-            answers[place] = Some(self.read_far(far).await?);
+        for (place, blob) in blobs {
+            answers[place] = Some(self.read_blob(blob).await?);
         }
         Ok(answers)
     }
@@ -339,7 +339,7 @@ pub struct Get<'a> {
 }
 
 enum Stage<'a> {
-    GetState(GetParams<'a>),
+    Wanted(GetParams<'a>),
     Reading(BoxFuture<'a, Option<Value>>),
     Failed(Error),
     Over,
@@ -347,7 +347,7 @@ enum Stage<'a> {
 
 impl<'a> Get<'a> {
     pub(crate) fn new(shared: &'a Arc<StoreCore>, wanted: GetParams<'a>) -> Get<'a> {
-        Get { shared, stage: Stage::GetState(wanted), may_block: false }
+        Get { shared, stage: Stage::Wanted(wanted), may_block: false }
     }
 
     pub(crate) fn failed(shared: &'a Arc<StoreCore>, error: Error) -> Get<'a> {
@@ -372,7 +372,7 @@ impl Future for Get<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::GetState(wanted) => match self.shared.begin(wanted, self.may_block)? {
+                Stage::Wanted(wanted) => match self.shared.begin(wanted, self.may_block)? {
                     GetState::Known(answer) => return Poll::Ready(Ok(answer)),
                     GetState::Reads(read) => self.stage = Stage::Reading(read),
                 },

@@ -91,10 +91,10 @@ impl Table {
             }
         };
         match found {
-            Some(Hit::Blob(far)) => {
-                let block = far.file.read(far.blob.range(), forebay::Class::DEFAULT).await?;
-                far.file.check_blob(far.blob, &block)?;
-                Ok(Some(self.value(far.file.unpacked_blob(far.blob, block)?)))
+            Some(Hit::Blob(Blob { file, blob, .. })) => {
+                let block = file.read(blob.range(), forebay::Class::DEFAULT).await?;
+                file.check_blob(blob, &block)?;
+                Ok(Some(self.value(file.unpacked_blob(blob, block)?)))
             }
             found => Ok(found),
         }

@@ -116,7 +116,7 @@ fn expected(model: &Model, key: &[u8]) -> Option<Option<Vec<u8>>> {
 fn found(found: Option<Hit>) -> Option<Option<Vec<u8>>> {
     Some(match found? {
         Hit::Value(value) => Some(value.to_vec()),
-        Hit::Blob(far) => panic!("{far:?} was to be read"),
+        Hit::Blob(blob) => panic!("{blob:?} was to be read"),
         Hit::Deleted => None,
     })
 }
