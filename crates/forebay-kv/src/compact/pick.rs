@@ -25,8 +25,8 @@ const LONG_BYTES: u32 = 64 << 10;
 /// Number of a keyspace's tables in level 0 from which on they are compacted if they are as long as what lies below.
 /// `docs/kv.md` has this number and the next.
 const LEVEL0: usize = 4;
-/// Number of tables in level 0 from which on they are compacted in any case. The throttle's `LEVEL0_SLOW` must
-/// stay above it.
+/// Number of tables in level 0 from which on they are compacted in any case. The write stall's `LEVEL0_SLOW`
+/// must stay above it.
 pub(crate) const LEVEL0_FULL: usize = 10;
 /// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
 pub(crate) const LEVEL0_MAX: usize = 16;

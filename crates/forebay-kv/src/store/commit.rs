@@ -173,8 +173,8 @@ impl StoreCore {
         mut ready: Ready,
         check: &(dyn Fn(&Commit) -> bool + Sync),
     ) -> Result<Verdict> {
-        if !self.throttle.delay().is_zero() {
-            self.throttle.wait(|| self.check_writable().is_err()).await;
+        if !self.write_stall.delay().is_zero() {
+            self.write_stall.wait(|| self.check_writable().is_err()).await;
         }
         let (mut place, is_relaxed) = (None, ready.is_relaxed);
         loop {
@@ -391,13 +391,13 @@ impl<'a> Write<'a> {
         let stage = match ready {
             Err(error) => Stage::Failed(error),
             // A full store refuses puts, and deletes free its space: neither is delayed.
-            Ok(ready) if shared.throttle.delay().is_zero() || shared.full.is_full() => {
+            Ok(ready) if shared.write_stall.delay().is_zero() || shared.full.is_full() => {
                 Stage::Ready(ready, None)
             }
             Ok(ready) => {
                 let slowed = async move {
                     shared.counters.slowed.fetch_add(1, Ordering::Relaxed);
-                    shared.throttle.wait(|| shared.check_writable().is_err()).await;
+                    shared.write_stall.wait(|| shared.check_writable().is_err()).await;
                     Ok((ready, None))
                 };
                 Stage::Waiting(Box::pin(slowed))

@@ -75,7 +75,7 @@ pub(crate) struct StoreCore {
     lent: Mutex<Vec<Pin>>,
     lent_bytes: AtomicU64,
     pub(super) keyspace_turn: AsyncMutex,
-    pub(crate) throttle: WriteStall,
+    pub(crate) write_stall: WriteStall,
     /// The line in which writers wait for memory.
     pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
@@ -209,7 +209,7 @@ impl StoreCore {
         let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
-        let (insertion, throttle) = (Insertion::default(), WriteStall::new(&budget));
+        let (insertion, write_stall) = (Insertion::default(), WriteStall::new(&budget));
         insertion.note(flushed);
         let commit = Commit {
             active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
@@ -249,7 +249,7 @@ impl StoreCore {
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
             keyspace_turn: AsyncMutex::default(),
-            throttle,
+            write_stall,
             gate: Gate::default(),
             compaction: Compaction::default(),
             full: Space::default(),
@@ -451,8 +451,8 @@ impl StoreCore {
         let look =
             |view: &View| (view.version.level0_max(), pick::pending_bytes(&view.version, &self.pick_how()));
         let (level0, pending) = self.with_view(look);
-        self.throttle.set_pending_bytes(pending);
-        self.throttle.set_level0(level0);
+        self.write_stall.set_pending_bytes(pending);
+        self.write_stall.set_level0(level0);
     }
 }
 
@@ -533,7 +533,7 @@ impl StoreCore {
         [&self.work, &self.space, &self.changed, &self.end, &self.unlocked, &self.full.bell]
             .into_iter()
             .for_each(Event::notify);
-        self.throttle.notify();
+        self.write_stall.notify();
         self.gate.notify_all();
         self.turns.notify_all();
     }

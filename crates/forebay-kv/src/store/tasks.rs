@@ -20,7 +20,7 @@ pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(guard)));
     let task = (shared.clone(), shared.begin_task());
     drop(forebay::shard::spawn(async move {
-        task.0.throttle.run(|| task.0.is_closing()).await;
+        task.0.write_stall.run(|| task.0.is_closing()).await;
     })?);
     let task = (shared.clone(), shared.begin_task());
     drop(forebay::shard::spawn(async move { task.0.run_turns().await })?);

@@ -132,17 +132,17 @@ mod tests {
     #[test]
     fn a_writer_that_is_not_polled_any_more_keeps_nobody_awake() {
         use futures::FutureExt;
-        let throttle = WriteStall::slow_from(PENDING_SLOW_MIN);
-        throttle.set_level0(LEVEL0_SLOWEST);
-        let mut slowed = Box::pin(throttle.wait(|| false));
+        let stall = WriteStall::slow_from(PENDING_SLOW_MIN);
+        stall.set_level0(LEVEL0_SLOWEST);
+        let mut slowed = Box::pin(stall.wait(|| false));
         assert!((&mut slowed).now_or_never().is_none());
         // Off shards a sleep is an error, at which the task ends.
-        assert!(throttle.run(|| false).now_or_never().is_some(), "it does not sleep for a writer that waits");
-        throttle.set_level0(0);
-        assert!(throttle.run(|| false).now_or_never().is_none(), "it sleeps although nobody has to wait");
-        throttle.set_level0(LEVEL0_SLOWEST);
-        throttle.ticks.fetch_add(2, Ordering::AcqRel);
-        assert!(throttle.run(|| false).now_or_never().is_none(), "it sleeps for one who may go on");
+        assert!(stall.run(|| false).now_or_never().is_some(), "it does not sleep for a writer that waits");
+        stall.set_level0(0);
+        assert!(stall.run(|| false).now_or_never().is_none(), "it sleeps although nobody has to wait");
+        stall.set_level0(LEVEL0_SLOWEST);
+        stall.ticks.fetch_add(2, Ordering::AcqRel);
+        assert!(stall.run(|| false).now_or_never().is_none(), "it sleeps for one who may go on");
         assert!(slowed.now_or_never().is_some());
     }
 
