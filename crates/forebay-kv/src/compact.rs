@@ -12,11 +12,11 @@ use crate::store::flush;
 use crate::store::shared::StoreCore;
 use crate::store::space::Work;
 
-mod out;
+mod output;
 pub(crate) mod pick;
 mod run;
 
-pub(crate) use out::Output;
+pub(crate) use output::Output;
 
 /// A store whose tables have not changed for this long is at rest.
 const REST: Duration = Duration::from_secs(1);

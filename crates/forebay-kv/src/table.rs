@@ -21,14 +21,14 @@ mod cursor;
 mod file;
 mod footer;
 mod lookup;
-mod open;
+mod lookup_walk;
+mod open_table;
 mod pinned;
 mod sorted;
 #[cfg(test)]
 mod tests;
 mod unpack;
-mod verify;
-mod walk;
+mod verification;
 mod write;
 
 pub(crate) use blob::Blob;
@@ -38,9 +38,9 @@ pub(crate) use footer::{HeaderFound, NO_KEYSPACE, SORTED_NUMBER, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
-pub(crate) use open::{OpenHow, TABLE_GONE};
+pub(crate) use lookup_walk::walk_all;
+pub(crate) use open_table::{OpenHow, TABLE_GONE};
 use pinned::PinnedParts;
-pub(crate) use walk::walk_all;
 pub(crate) use write::TableWriter;
 
 /// An entry for a key, to be written.

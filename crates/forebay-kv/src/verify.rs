@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::store::shared::StoreCore;
 use crate::wait::Pending;
 
-mod run;
+mod verifier;
 
-use run::Verifier;
+use verifier::Verifier;
 
 /// The result of [`verify`] and [`Store::verify`](crate::Store::verify).
 #[derive(Clone, Debug, Default)]

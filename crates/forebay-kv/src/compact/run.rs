@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::out::Output;
+use super::output::Output;
 use super::pick::Job;
 use crate::error::{Error, Result};
 use crate::manifest::Edit;

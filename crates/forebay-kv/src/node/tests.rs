@@ -4,8 +4,8 @@ use super::bloom::{self, Hash};
 use super::build::{Content, common, separator};
 use super::*;
 
-mod packed;
 mod packed_fuzz;
+mod packed_leaves;
 
 /// SplitMix64.
 struct Random(u64);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay::{Block, Class, Dir, Engine, File};
 
 use super::footer::Footer;
-use super::open::{OpenHow, TABLE_GONE};
+use super::open_table::{OpenHow, TABLE_GONE};
 use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;

@@ -8,7 +8,7 @@ use forebay::{Class, Engine, File};
 use super::cursor::{CursorHow, Direction};
 use super::file::TableFile;
 use super::footer::{Footer, HeaderFound, NO_KEYSPACE, number, read_header};
-use super::open::known_bytes;
+use super::open_table::known_bytes;
 use super::pinned::PinnedParts;
 use super::{Table, TableMeta};
 use crate::cache::{Cache, PinPurpose};
