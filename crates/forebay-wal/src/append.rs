@@ -9,12 +9,12 @@ use std::task::{Context, Poll, ready};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Change, Entries, Shared, Ticket};
+use crate::queue::{Change, Entries, Queue, Ticket};
 use crate::wait;
 
 /// Records on their way into the queue and from there to the disk.
 struct Entry<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<Queue>,
     stage: Stage,
 }
 
@@ -26,7 +26,7 @@ enum Stage {
 }
 
 impl<'a> Entry<'a> {
-    fn new(shared: &'a Arc<Shared>) -> Entry<'a> {
+    fn new(shared: &'a Arc<Queue>) -> Entry<'a> {
         Entry { shared, stage: Stage::Outside(None) }
     }
 
@@ -105,7 +105,7 @@ pub struct AppendUnsynced<'a> {
 /// The future of [`Wal::sync`](crate::Wal::sync) and of the calls that change a log.
 #[must_use = "nothing happens unless this is awaited or waited for"]
 pub struct Settled<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<Queue>,
     change: Option<Change>,
     ticket: Option<Ticket>,
 }
@@ -113,35 +113,35 @@ pub struct Settled<'a> {
 /// The future of [`Wal::close`](crate::Wal::close).
 #[must_use = "the log is closed in any case; this tells when and how"]
 pub struct Close<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<Queue>,
 }
 
 impl<'a> Append<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, record: &'a [u8]) -> Append<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>, record: &'a [u8]) -> Append<'a> {
         Append { entry: Entry::new(shared), record }
     }
 }
 
 impl<'a> AppendBatch<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
         AppendBatch { entry: Entry::new(shared), records }
     }
 }
 
 impl<'a> AppendUnsynced<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, record: &'a [u8]) -> AppendUnsynced<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>, record: &'a [u8]) -> AppendUnsynced<'a> {
         AppendUnsynced { entry: Entry::new(shared), record }
     }
 }
 
 impl<'a> Settled<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, change: Option<Change>) -> Settled<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>, change: Option<Change>) -> Settled<'a> {
         Settled { shared, change, ticket: None }
     }
 }
 
 impl<'a> Close<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>) -> Close<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>) -> Close<'a> {
         Close { shared }
     }
 }

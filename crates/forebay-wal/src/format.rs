@@ -34,7 +34,7 @@ pub(crate) const PAYLOAD_MAX: usize = (1 << 31) - UNIT_MAX as usize - HEADER_BYT
 
 /// The content of a place where a group could begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Parsed {
+pub(crate) enum Content {
     /// A whole group that was written to this very place. The caller compares the log's id.
     Valid(Header),
     /// A whole group that was written to another place: older content of a recycled segment.
@@ -88,9 +88,9 @@ pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
 /// Judges the bytes at `offset` of the segment `generation`. `bytes` reach from there to the segment's end.
 /// Bytes past that end count as zeros, and so does padding. Costs one pass over the group if the magic number
 /// is there, two if the group is damaged, else nothing.
-pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
+pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Content {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
-        return Parsed::Nothing;
+        return Content::Nothing;
     }
     let mut head = [0; HEADER_BYTES];
     let have = bytes.len().min(HEADER_BYTES);
@@ -102,42 +102,42 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
         || !total.is_multiple_of(GRAIN as usize)
         || total > PAYLOAD_MAX + UNIT_MAX as usize
     {
-        return Parsed::Torn { why: "the group's length cannot be right" };
+        return Content::Torn { why: "the group's length cannot be right" };
     }
     // Limits the number of zeros that stand for bytes past the segment's end.
     if total > bytes.len().saturating_add(UNIT_MAX as usize) {
-        return Parsed::Torn { why: "the group reaches past the end of its segment" };
+        return Content::Torn { why: "the group reaches past the end of its segment" };
     }
     let have = bytes.len().min(total);
     // Padding carries no information, as its content is known. So changed bytes there invalidate no record.
     let written = used.min(have);
     let is_whole = |used: usize| checksum(&bytes[..used], total - used) == header.crc;
     if !is_whole(have) && !is_whole(written) {
-        return Parsed::Torn { why: "the group's checksum is wrong" };
+        return Content::Torn { why: "the group's checksum is wrong" };
     }
     // The checksum covers the version, so a program wrote this version; it is no flipped bit.
     if !(1..=VERSION).contains(&header.version) || header::is_from_the_future(&head) {
-        return Parsed::Version(header.version);
+        return Content::Version(header.version);
     }
     if !header.consistent() || used > total {
-        return Parsed::Torn { why: "the group's fields contradict each other" };
+        return Content::Torn { why: "the group's fields contradict each other" };
     }
     // Only padding may lie past the segment's end: later reads of the records stop there.
     let (Some(payload), Some(table)) = (bytes.get(header.payload_range()), bytes.get(header.values_range()))
     else {
-        return Parsed::Torn { why: "the group reaches past the end of its segment" };
+        return Content::Torn { why: "the group reaches past the end of its segment" };
     };
     if header.values_len > 0 && !is_table(table) {
-        return Parsed::Torn { why: "the group's values do not add up" };
+        return Content::Torn { why: "the group's values do not add up" };
     }
     let mut all = records(payload);
     if all.by_ref().count() != header.record_count as usize || !all.rest.is_empty() {
-        return Parsed::Torn { why: "the group's records do not add up" };
+        return Content::Torn { why: "the group's records do not add up" };
     }
     if header.position() == (Position { generation, offset }) {
-        Parsed::Valid(header)
+        Content::Valid(header)
     } else {
-        Parsed::Stale(header)
+        Content::Stale(header)
     }
 }
 

@@ -26,7 +26,7 @@ mod tests;
 pub use records::{Records, records};
 pub use repair::{Repaired, repair};
 
-use read::{Found, find};
+use read::{LogDirectory, find};
 
 /// The contents of a log's directory.
 #[derive(Clone, Debug)]
@@ -233,7 +233,7 @@ async fn values_of(engine: &Engine, dir: &Path, outcome: &Outcome) -> Result<Opt
 }
 
 /// Judges the data found, and reads the values; also returns the outcome on which [`repair()`] works.
-async fn examine(engine: &Engine, found: &Found) -> Result<(Report, Option<Outcome>)> {
+async fn examine(engine: &Engine, found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
     let (mut report, outcome) = judge(found)?;
     if let Some(outcome) = &outcome {
         match values_of(engine, &found.dir, outcome).await {
@@ -251,7 +251,7 @@ async fn examine(engine: &Engine, found: &Found) -> Result<(Report, Option<Outco
 }
 
 /// Judges the data found.
-fn judge(found: &Found) -> Result<(Report, Option<Outcome>)> {
+fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
     let needed =
         || found.segments.iter().filter(|segment| segment.needed).map(|segment| segment.scan.clone());
     let strict = recover(needed().collect(), &found.end, false);

@@ -14,7 +14,7 @@ use crate::end::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
-use crate::recover::{Needed, Recovery, Scan, recover};
+use crate::recover::{NeededSegments, Recovery, Scan, recover};
 use crate::segment::{
     LOCK_PATIENCE, Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file,
 };
@@ -357,7 +357,7 @@ impl Scene {
 
     /// Reads the segments that the log may need, newest first.
     async fn read(&self) -> Result<Vec<Scan>> {
-        let (mut scans, mut needed) = (Vec::new(), Needed::default());
+        let (mut scans, mut needed) = (Vec::new(), NeededSegments::default());
         for &generation in self.generations.iter().rev() {
             if !needed.includes(generation) {
                 break;

@@ -19,7 +19,7 @@ use crate::stats::Stats;
 use crate::values::{COUNT_BYTES, Values};
 use crate::wait::wake_all;
 use line::Line;
-use memory::{Flying, Hint, Recent};
+use memory::{Hint, InFlightGroup, Recent};
 use watch::Watch;
 
 mod end;
@@ -30,7 +30,7 @@ mod push;
 mod watch;
 
 pub(crate) use group::{Entries, Group, emptied, framed_bytes, own_buffer};
-pub(crate) use memory::{Found, Piece};
+pub(crate) use memory::{Piece, RecordSource};
 pub(crate) use push::Change;
 
 /// Limits that do not change while a log is open.
@@ -53,7 +53,7 @@ pub(crate) struct Limits {
 }
 
 /// State shared by all handles of a log and its task.
-pub(crate) struct Shared {
+pub(crate) struct Queue {
     pub(crate) engine: Engine,
     pub(crate) limits: Limits,
     /// The newest durable group.
@@ -80,7 +80,7 @@ pub(crate) struct QueueState {
     /// Groups whose memory can be reused.
     free: Vec<Group>,
     /// The group that was taken last, with its waiters.
-    flying: Flying,
+    in_flight: InFlightGroup,
     /// Records written before that.
     recent: Recent,
     hint: Hint,
@@ -149,7 +149,7 @@ pub(crate) const COPY_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of groups kept for reuse: one fills while the other is being written.
 const FREE_GROUPS_MAX: usize = 2;
 
-impl Shared {
+impl Queue {
     pub(crate) fn new(
         engine: Engine,
         shard: usize,
@@ -157,8 +157,8 @@ impl Shared {
         index: Index,
         next_lsn: u64,
         values: Arc<Values>,
-    ) -> Shared {
-        Shared {
+    ) -> Queue {
+        Queue {
             engine,
             shard,
             limits,
@@ -171,7 +171,7 @@ impl Shared {
             state: Mutex::new(QueueState {
                 groups: VecDeque::new(),
                 free: Vec::new(),
-                flying: Flying::default(),
+                in_flight: InFlightGroup::default(),
                 recent: Recent::new(limits.recent_bytes),
                 hint: Hint::default(),
                 readers: Vec::new(),
@@ -321,10 +321,10 @@ impl Shared {
         if let Some(mut group) = state.groups.pop_front() {
             debug_assert_eq!(
                 group.number,
-                state.flying.number + 1,
+                state.in_flight.number + 1,
                 "groups are written in the order of their numbers"
             );
-            state.flying.take(&mut group);
+            state.in_flight.take(&mut group);
             return Poll::Ready(Ok(Work::Group(group)));
         }
         if state.closing {
@@ -379,7 +379,7 @@ impl Shared {
             update(state);
             self.durable_next.store(state.index.next_lsn(), Ordering::Release);
             self.done.store(group.number, Ordering::Release);
-            std::mem::swap(&mut state.flying.wakers, woken);
+            std::mem::swap(&mut state.in_flight.wakers, woken);
             let mut gone = state.keep(&group, kept);
             if let Some(values) = group.values.take() {
                 state.durable_values = values;
@@ -499,8 +499,8 @@ impl QueueState {
     }
 
     fn wakers_of(&mut self, number: u64) -> Option<&mut Vec<Waker>> {
-        if number == self.flying.number {
-            return Some(&mut self.flying.wakers);
+        if number == self.in_flight.number {
+            return Some(&mut self.in_flight.wakers);
         }
         let first = self.groups.front()?.number;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;

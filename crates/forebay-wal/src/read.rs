@@ -9,7 +9,7 @@ use forebay::Waitable;
 use crate::error::Result;
 use crate::format::RECORD_HEADER_BYTES;
 use crate::lsn::Lsn;
-use crate::queue::{Found, Piece, Shared};
+use crate::queue::{Piece, Queue, RecordSource};
 use crate::reader::{Reader, Record};
 use crate::wal::Wal;
 use crate::watch::Reached;
@@ -140,7 +140,7 @@ fn last(first: u64, next: u64) -> Option<Lsn> {
     next.checked_sub(1).filter(|last| *last >= first).map(Lsn)
 }
 
-async fn read(shared: Arc<Shared>, start: Option<u64>, end: u64, bytes_max: usize) -> Result<Vec<Record>> {
+async fn read(shared: Arc<Queue>, start: Option<u64>, end: u64, bytes_max: usize) -> Result<Vec<Record>> {
     'again: loop {
         let cuts = shared.cuts();
         let mut next = start.unwrap_or_else(|| shared.lock().first_lsn);
@@ -151,20 +151,20 @@ async fn read(shared: Arc<Shared>, start: Option<u64>, end: u64, bytes_max: usiz
             let found = poll_fn(|context| shared.poll_find(next, end, left, context.waker())).await;
             let found = match found {
                 // The records that were found are there; the next call returns the error.
-                Err(_) if !all.is_empty() => Found::None,
+                Err(_) if !all.is_empty() => RecordSource::None,
                 other => other?,
             };
             if shared.cuts() != cuts {
                 continue 'again;
             }
             let is_full = match found {
-                Found::None => true,
-                Found::Memory(piece) => {
+                RecordSource::None => true,
+                RecordSource::Memory(piece) => {
                     let (taken, is_full) = take(&piece, &mut left, &mut all);
                     next = taken;
                     is_full
                 }
-                Found::Segments(until) => {
+                RecordSource::Segments(until) => {
                     let read = reader.take().filter(|reader| reader.position() == Lsn(next));
                     let reader = reader.insert(read.unwrap_or_else(|| Reader::new(shared.clone(), next)));
                     let is_full = from_segments(reader, until, &mut left, &mut all).await;

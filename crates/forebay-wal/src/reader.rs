@@ -7,10 +7,10 @@ use std::sync::Arc;
 use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{GRAIN, Header, Parsed, RECORD_HEADER_BYTES, parse};
+use crate::format::{Content, GRAIN, Header, RECORD_HEADER_BYTES, parse};
 use crate::lost::Lost;
 use crate::lsn::Lsn;
-use crate::queue::Shared;
+use crate::queue::Queue;
 use crate::segment::SearchStart;
 use crate::watch::Reached;
 
@@ -22,7 +22,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 /// The segment being read is not reused until the reader has moved on. The reader keeps working after the log
 /// was closed, as long as its engine lives, and it keeps the engine alive itself.
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     /// The next record to return.
     next: u64,
     /// Position of the groups being read.
@@ -80,7 +80,7 @@ impl fmt::Debug for Record {
 }
 
 impl Reader {
-    pub(crate) fn new(shared: Arc<Shared>, next: u64) -> Reader {
+    pub(crate) fn new(shared: Arc<Queue>, next: u64) -> Reader {
         Reader { shared, next, place: None, chunk: Block::new(), group: None }
     }
 
@@ -285,7 +285,7 @@ impl Reader {
         let group = &self.chunk[..wanted.min(self.chunk.len())];
         let parsed = parse(group, place.segment.generation, place.offset);
         Ok(match parsed {
-            Parsed::Valid(header) if header.log_id == place.log_id => Some(header),
+            Content::Valid(header) if header.log_id == place.log_id => Some(header),
             _ => None,
         })
     }

@@ -15,7 +15,7 @@ mod walk;
 
 #[cfg(test)]
 pub(crate) use scan::scan;
-pub(crate) use scan::{Needed, Scan, Scanner};
+pub(crate) use scan::{NeededSegments, Scan, Scanner};
 pub(crate) use verdict::recover;
 pub(crate) use walk::{Gap, Group};
 
@@ -82,7 +82,7 @@ pub struct Recovery {
 
 /// The values that recovery found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct RecoveredValues {
     /// The stamp of the table in effect, according to the last group.
     pub(crate) stamp: Stamp,
     /// The group that has the table; an older one if `is_lost`.
@@ -113,7 +113,7 @@ pub(crate) struct Outcome {
     /// The REOPEN group's epoch.
     pub(crate) reopen_epochs: Epochs,
     /// The values.
-    pub(crate) values: Found,
+    pub(crate) values: RecoveredValues,
     /// The end of the last live group: a clean log continues there.
     pub(crate) end: Position,
     /// The checksum of the last live group: `previous` of the group written at `end`.

@@ -14,7 +14,7 @@ use crate::recover::{Scan, Scanner};
 
 mod index;
 
-pub(crate) use index::{Done, Index, SearchStart, cut_holes};
+pub(crate) use index::{DurableGroup, Index, SearchStart, cut_holes};
 
 /// One file of the log. It is not reused or removed while a reference to it exists.
 #[derive(Debug)]

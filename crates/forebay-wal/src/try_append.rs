@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Entries, Shared, Ticket};
+use crate::queue::{Entries, Queue, Ticket};
 use crate::values::ValueChange;
 use crate::wait;
 use crate::wal::Wal;
@@ -202,7 +202,7 @@ impl Wal {
 /// A queued record; as a future it completes with the record's LSN when the record is durable.
 #[must_use = "the record is written in any case; this tells when it is durable"]
 pub struct Appended {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     ticket: Ticket,
     lsn: u64,
 }
@@ -210,7 +210,7 @@ pub struct Appended {
 /// A queued batch; as a future it completes with the LSNs of its records when all of it is durable.
 #[must_use = "the batch is written in any case; this tells when it is durable"]
 pub struct AppendedBatch {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     ticket: Ticket,
     lsns: Range<u64>,
 }
@@ -218,7 +218,7 @@ pub struct AppendedBatch {
 /// The future of [`Wal::queue_batch`].
 #[must_use = "nothing is queued unless this is awaited or waited for"]
 pub struct QueueBatch {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     batch: Batch,
     /// The place among the appends that wait for room.
     place: Option<u64>,
@@ -228,14 +228,14 @@ pub struct QueueBatch {
 /// The future of [`Wal::set`] and [`Wal::unset`].
 #[must_use = "the value is written in any case; this tells when it is durable"]
 pub struct Setting {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     ticket: Result<Ticket>,
 }
 
 /// The future of [`Wal::room`].
 #[must_use = "it waits only when it is awaited or waited for"]
 pub struct Room<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<Queue>,
     bytes: usize,
 }
 
@@ -267,7 +267,7 @@ impl Future for Appended {
 }
 
 impl AppendedBatch {
-    fn new(shared: Arc<Shared>, count: usize, (ticket, first): (Ticket, u64)) -> AppendedBatch {
+    fn new(shared: Arc<Queue>, count: usize, (ticket, first): (Ticket, u64)) -> AppendedBatch {
         AppendedBatch { shared, ticket, lsns: first..first + count as u64 }
     }
 
@@ -335,7 +335,7 @@ impl Drop for QueueBatch {
 }
 
 impl Setting {
-    fn new(shared: Arc<Shared>, change: Result<ValueChange>) -> Setting {
+    fn new(shared: Arc<Queue>, change: Result<ValueChange>) -> Setting {
         let ticket = change.and_then(|change| shared.push_values(&[change]));
         Setting { shared, ticket }
     }

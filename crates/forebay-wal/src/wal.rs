@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
 use crate::error::Error;
 use crate::lsn::{End, Lsn};
-use crate::queue::{Change, Shared};
+use crate::queue::{Change, Queue};
 use crate::reader::Reader;
 use crate::stats::Stats;
 
@@ -59,7 +59,7 @@ pub struct Wal {
 
 /// Shared by all clones; the log closes when it is dropped.
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
 }
 
 impl Drop for Handle {
@@ -69,11 +69,11 @@ impl Drop for Handle {
 }
 
 impl Wal {
-    pub(crate) fn new(shared: Arc<Shared>) -> Wal {
+    pub(crate) fn new(shared: Arc<Queue>) -> Wal {
         Wal { handle: Arc::new(Handle { shared }) }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Queue> {
         &self.handle.shared
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::error::Result;
-use crate::queue::Shared;
+use crate::queue::Queue;
 use crate::wait;
 
 /// The future of [`Wal::wait_queued`](crate::Wal::wait_queued) and [`Wal::wait_durable`](crate::Wal::wait_durable).
@@ -15,7 +15,7 @@ use crate::wait;
 /// It borrows nothing and does not keep the log open. While it is not polled it costs one entry of a map.
 #[must_use = "it waits only when it is awaited or waited for"]
 pub struct Reached {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     lsn: u64,
     is_durable: bool,
     /// The number of its entry, once it waits.
@@ -23,7 +23,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    pub(crate) fn new(shared: Arc<Shared>, lsn: u64, is_durable: bool) -> Reached {
+    pub(crate) fn new(shared: Arc<Queue>, lsn: u64, is_durable: bool) -> Reached {
         Reached { shared, lsn, is_durable, id: None }
     }
 

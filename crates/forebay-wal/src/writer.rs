@@ -12,8 +12,8 @@ use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,
 };
 use crate::options::Fill;
-use crate::queue::{COPY_BYTES_MAX, Group, QueueState, Shared, Work, emptied};
-use crate::segment::{Done, Maker, Segment};
+use crate::queue::{COPY_BYTES_MAX, Group, Queue, QueueState, Work, emptied};
+use crate::segment::{DurableGroup, Maker, Segment};
 use crate::values::{Stamp, Values};
 
 mod idle;
@@ -48,7 +48,7 @@ const REUSED: u64 = 2;
 
 /// State of the log's task.
 pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Queue>,
     pub(crate) maker: Maker,
     /// Held while the log is open.
     pub(crate) lock: File,
@@ -82,8 +82,8 @@ pub(crate) struct Writer {
 }
 
 /// Result of writing a group.
-pub(crate) struct Written {
-    done: Done,
+pub(crate) struct GroupWrite {
+    group: DurableGroup,
     framed: usize,
     /// The group's memory, if it has its own.
     block: Block,
@@ -95,9 +95,9 @@ pub(crate) struct Written {
 }
 
 /// Ends the log with its task, however the task ends.
-struct Ending(Arc<Shared>);
+struct EndGuard(Arc<Queue>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.end(false);
     }
@@ -106,7 +106,7 @@ impl Drop for Ending {
 impl Writer {
     /// Runs on its shard until the log is closed or fails.
     pub(crate) async fn run(mut self) {
-        let _ending = Ending(self.shared.clone());
+        let _guard = EndGuard(self.shared.clone());
         if let Err(error) = self.serve().await {
             self.shared.fail(&error);
         }
@@ -246,7 +246,7 @@ impl Writer {
     }
 
     /// Makes a group durable and advances past it.
-    pub(crate) async fn write(&mut self, group: &mut Group) -> Result<Written> {
+    pub(crate) async fn write(&mut self, group: &mut Group) -> Result<GroupWrite> {
         let framed = group.framed_bytes();
         let unit = self.shared.limits.unit;
         if self.offset + u64::from(group_bytes(group.content_bytes(), unit)) > self.segment.bytes {
@@ -323,8 +323,8 @@ impl Writer {
             marked: !header.holds(),
             ..self.chain
         };
-        Ok(Written {
-            done: Done::of(&header),
+        Ok(GroupWrite {
+            group: DurableGroup::of(&header),
             framed,
             block,
             kept,
@@ -460,18 +460,18 @@ impl Writer {
 }
 
 /// Adds a durable group to the index and the statistics.
-pub(crate) fn note(state: &mut QueueState, written: &Written) {
-    let Written { done, framed, padded, .. } = written;
-    state.index.add(*done);
+pub(crate) fn note(state: &mut QueueState, written: &GroupWrite) {
+    let GroupWrite { group, framed, padded, .. } = written;
+    state.index.add(*group);
     let stats = &mut state.stats;
     stats.groups += 1;
-    stats.control_groups += u64::from(done.count == 0);
-    stats.records += u64::from(done.count);
-    stats.record_bytes += (framed - done.count as usize * crate::format::RECORD_HEADER_BYTES) as u64;
-    stats.write_bytes += done.end.offset - done.start.offset;
+    stats.control_groups += u64::from(group.count == 0);
+    stats.records += u64::from(group.count);
+    stats.record_bytes += (framed - group.count as usize * crate::format::RECORD_HEADER_BYTES) as u64;
+    stats.write_bytes += group.end.offset - group.start.offset;
     stats.padded_bytes += padded;
-    if done.count > 0 {
-        stats.group_records.record(u64::from(done.count));
+    if group.count > 0 {
+        stats.group_records.record(u64::from(group.count));
     }
     stats.flush_ns.record(written.flush_ns);
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));

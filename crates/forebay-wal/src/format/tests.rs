@@ -61,7 +61,7 @@ fn sealed(header: &Header, records: &[&[u8]]) -> Vec<u8> {
     group
 }
 
-fn judge(group: &[u8]) -> Parsed {
+fn judge(group: &[u8]) -> Content {
     parse(group, PLACE.generation, PLACE.offset)
 }
 
@@ -72,7 +72,7 @@ fn there_and_back() {
     let records: [&[u8]; 4] = [b"one", b"", &long, b"four"];
     let header = header(&records);
     let group = sealed(&header, &records);
-    let Parsed::Valid(found) = judge(&group) else { panic!("{:?}", judge(&group)) };
+    let Content::Valid(found) = judge(&group) else { panic!("{:?}", judge(&group)) };
     assert_eq!(found, Header { crc: found.crc, total_len: group.len() as u32, ..header });
     assert_eq!(found.end(), Position { offset: PLACE.offset + 12288, ..PLACE });
     assert_eq!(found.next_lsn(), 44);
@@ -98,22 +98,22 @@ fn every_flipped_bit_is_seen() {
         let found = judge(&group);
         if bit / 8 >= HEADER_BYTES + 3016 {
             // Padding, which carries no information.
-            assert!(matches!(found, Parsed::Valid(_)), "bit {bit}: {found:?}");
+            assert!(matches!(found, Content::Valid(_)), "bit {bit}: {found:?}");
             group[bit / 8] ^= 1 << (bit % 8);
             continue;
         }
-        assert!(matches!(found, Parsed::Torn { .. } | Parsed::Nothing), "bit {bit}: {found:?}");
-        assert_eq!(matches!(found, Parsed::Nothing), bit < 48, "bit {bit}");
+        assert!(matches!(found, Content::Torn { .. } | Content::Nothing), "bit {bit}: {found:?}");
+        assert_eq!(matches!(found, Content::Nothing), bit < 48, "bit {bit}");
         group[bit / 8] ^= 1 << (bit % 8);
     }
-    assert!(matches!(judge(&group), Parsed::Valid(_)));
+    assert!(matches!(judge(&group), Content::Valid(_)));
 }
 
 #[test]
 fn another_place_is_another_group() {
     let group = sealed(&header(&[]), &[]);
-    assert!(matches!(parse(&group, PLACE.generation, 0), Parsed::Stale(_)));
-    assert!(matches!(parse(&group, PLACE.generation + 1, PLACE.offset), Parsed::Stale(_)));
+    assert!(matches!(parse(&group, PLACE.generation, 0), Content::Stale(_)));
+    assert!(matches!(parse(&group, PLACE.generation + 1, PLACE.offset), Content::Stale(_)));
 }
 
 /// Zeros past a file's end count as present; records do not.
@@ -124,12 +124,12 @@ fn a_group_cut_short() {
     for bytes in 0..group.len() {
         let valid = bytes >= HEADER_BYTES + 204;
         let found = judge(&group[..bytes]);
-        assert_eq!(matches!(found, Parsed::Valid(_)), valid, "{bytes} bytes");
-        assert_eq!(matches!(found, Parsed::Nothing), bytes < MAGIC.len(), "{bytes} bytes");
+        assert_eq!(matches!(found, Content::Valid(_)), valid, "{bytes} bytes");
+        assert_eq!(matches!(found, Content::Nothing), bytes < MAGIC.len(), "{bytes} bytes");
     }
     let zeros: [&[u8]; 1] = [&[0; 200]];
     let group = sealed(&header(&zeros), &zeros);
-    assert!(matches!(judge(&group[..group.len() - 3900]), Parsed::Torn { .. }));
+    assert!(matches!(judge(&group[..group.len() - 3900]), Content::Torn { .. }));
 }
 
 /// A whole group of another version is reported as that version, and not as a flipped bit.
@@ -137,10 +137,10 @@ fn a_group_cut_short() {
 fn another_version() {
     let mut group = sealed(&header(&[]), &[]);
     group[6] = 3;
-    assert!(matches!(judge(&group), Parsed::Torn { .. }));
+    assert!(matches!(judge(&group), Content::Torn { .. }));
     let crc = checksum(&group, 0);
     group[8..12].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(judge(&group), Parsed::Version(3));
+    assert_eq!(judge(&group), Content::Version(3));
 }
 
 /// A field that has no meaning yet, such as the number of one of several logs, makes a group one of a later program: it
@@ -150,10 +150,10 @@ fn fields_of_a_later_program() {
     for byte in [212, 215, 216, 255] {
         let mut group = sealed(&header(&[b"record"]), &[b"record"]);
         group[byte] = 1;
-        assert!(matches!(judge(&group), Parsed::Torn { .. }));
+        assert!(matches!(judge(&group), Content::Torn { .. }));
         let crc = checksum(&group, 0);
         group[8..12].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(judge(&group), Parsed::Version(2), "byte {byte}");
+        assert_eq!(judge(&group), Content::Version(2), "byte {byte}");
     }
     assert!(unknown_version(2).contains("several"), "{}", unknown_version(2));
     assert!(unknown_version(3).contains("version 3"), "{}", unknown_version(3));
@@ -170,20 +170,20 @@ fn values_there_and_back() {
     let mut group = sealed(&header, &[b"record"]);
     group[header.values_range()].copy_from_slice(&bytes);
     seal(&header, &mut group);
-    let Parsed::Valid(found) = judge(&group) else { panic!("{:?}", judge(&group)) };
+    let Content::Valid(found) = judge(&group) else { panic!("{:?}", judge(&group)) };
     assert_eq!(Values::read(&group[found.values_range()]), Some(table));
     for bit in 0..found.values_range().end * 8 {
         group[bit / 8] ^= 1 << (bit % 8);
-        assert!(matches!(judge(&group), Parsed::Torn { .. } | Parsed::Nothing), "bit {bit}");
+        assert!(matches!(judge(&group), Content::Torn { .. } | Content::Nothing), "bit {bit}");
         group[bit / 8] ^= 1 << (bit % 8);
     }
     // A file that ends within the values.
     let cut = found.values_range().end - 1;
-    assert!(matches!(judge(&group[..cut]), Parsed::Torn { .. }));
+    assert!(matches!(judge(&group[..cut]), Content::Torn { .. }));
     // Bytes that are no table, with a right checksum.
     group[found.values_range().start] = 2;
     seal(&header, &mut group);
-    assert!(matches!(judge(&group), Parsed::Torn { .. }));
+    assert!(matches!(judge(&group), Content::Torn { .. }));
 }
 
 /// A record of the log's end is read back; each of its bits counts, and an older one has no values.
@@ -257,7 +257,7 @@ fn fields_that_contradict_each_other() {
         change(&mut bad);
         let mut group = sealed(&good, &[b"record"]);
         seal(&bad, &mut group);
-        assert!(matches!(judge(&group), Parsed::Torn { .. }), "case {at}");
+        assert!(matches!(judge(&group), Content::Torn { .. }), "case {at}");
     }
 }
 
@@ -272,7 +272,7 @@ fn any_bytes_are_judged() {
         let good = sealed(&header(&[b"x"]), &[b"x"]);
         let keep = keep.min(bytes.len());
         bytes[..keep].copy_from_slice(&good[..keep]);
-        assert!(!matches!(judge(&bytes), Parsed::Valid(_)));
+        assert!(!matches!(judge(&bytes), Content::Valid(_)));
         if bytes.len() >= HEADER_BYTES {
             bytes.resize(4096, 0);
             bytes[..8].copy_from_slice(&good[..8]);

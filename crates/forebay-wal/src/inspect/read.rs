@@ -9,7 +9,7 @@ use crate::end::{self, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, is_ours};
-use crate::recover::{Needed, Scan, Scanner};
+use crate::recover::{NeededSegments, Scan, Scanner};
 use crate::segment::{LOCK_PATIENCE, locked_in_time};
 
 /// Length of one read, in bytes.
@@ -17,8 +17,8 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Stands for unreadable bytes. It is not zero, because no zeros were read there.
 const UNREADABLE: u8 = 0xff;
 
-/// The contents of a directory.
-pub(super) struct Found {
+/// The contents of a log's directory.
+pub(super) struct LogDirectory {
     pub(super) dir: PathBuf,
     pub(super) in_use: bool,
     /// Oldest first.
@@ -37,7 +37,7 @@ pub(super) struct Segment {
 }
 
 /// Reads the directory and all its segments.
-pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
+pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
     if !engine.metadata(dir).await?.is_dir() {
         return Err(Error::at(ErrorKind::InvalidInput, dir, "a log is a directory, and this is none"));
     }
@@ -63,7 +63,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     }
     generations.sort_unstable();
     let mut segments = Vec::with_capacity(generations.len());
-    let mut needed = Needed::default();
+    let mut needed = NeededSegments::default();
     for (generation, path) in generations.into_iter().rev() {
         let file = match engine.open(&path, Open::read()).await {
             Ok(file) => file,
@@ -84,7 +84,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
         segments.push(Segment { scan, needed: is_needed, unreadable });
     }
     segments.reverse();
-    Ok(Found { dir: dir.to_path_buf(), in_use, segments, strangers, end, _lock: lock })
+    Ok(LogDirectory { dir: dir.to_path_buf(), in_use, segments, strangers, end, _lock: lock })
 }
 
 /// Takes the log's lock shared. Returns the file that holds it, and whether a conflicting lock is held.

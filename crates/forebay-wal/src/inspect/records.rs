@@ -8,7 +8,7 @@ use forebay::{Engine, File, Open, Waitable};
 use super::read::{CHUNK_BYTES, find};
 use super::{Report, Verdict, examine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{self, Parsed, parse, segment_name};
+use crate::format::{self, Content, parse, segment_name};
 use crate::lsn::Lsn;
 use crate::recover::Group;
 
@@ -134,7 +134,7 @@ impl Records {
             at += block.len() as u64;
         }
         let payload = bytes.get(header.payload_range());
-        let same = parse(&bytes, header.generation, header.offset) == Parsed::Valid(*header);
+        let same = parse(&bytes, header.generation, header.offset) == Content::Valid(*header);
         let Some(payload) = payload.filter(|_| same) else {
             let text = format!("the group at byte {} changed while the log was read", header.offset);
             return Err(Error::at(ErrorKind::Io, &path, text));

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Engine, Open, Waitable};
 
-use super::read::{Found, bytes_of, find};
+use super::read::{LogDirectory, bytes_of, find};
 use super::rewrite::Rewrite;
 use super::{Report, Verdict, examine, values_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Parsed, parse, records};
+use crate::format::{Content, parse, records};
 use crate::lsn::Lsn;
 use crate::recover::Outcome;
 
@@ -140,7 +140,7 @@ async fn is_within(engine: &Engine, dir: &Path, path: &Path) -> Result<bool> {
 /// Writes and verifies the new log; returns its report and the number of its records.
 async fn save(
     engine: &Engine,
-    found: &Found,
+    found: &LogDirectory,
     outcome: &Outcome,
     rewrite: &mut Rewrite<'_>,
 ) -> Result<(Report, u64)> {
@@ -186,7 +186,7 @@ fn merged(holes: &[Range<u64>]) -> Vec<Range<u64>> {
 
 /// Summary of the records seen.
 #[derive(PartialEq, Eq)]
-struct Seen {
+struct RecordSummary {
     count: u64,
     digest: u64,
 }
@@ -197,7 +197,7 @@ async fn each_group(
     dir: &Path,
     outcome: &Outcome,
     mut to: Option<&mut Rewrite<'_>>,
-) -> Result<Seen> {
+) -> Result<RecordSummary> {
     let (mut count, mut digest) = (0, Digest::new(CrcAlgorithm::Crc32Iscsi));
     let mut segment = (0, Vec::new());
     for group in outcome.groups.iter().filter(|group| !group.live.is_empty()) {
@@ -213,7 +213,7 @@ async fn each_group(
         };
         let bytes =
             usize::try_from(header.offset).ok().and_then(|at| segment.1.get(at..)).ok_or_else(changed)?;
-        if parse(bytes, header.generation, header.offset) != Parsed::Valid(*header) {
+        if parse(bytes, header.generation, header.offset) != Content::Valid(*header) {
             return Err(changed());
         }
         let payload = bytes.get(header.payload_range()).ok_or_else(changed)?;
@@ -229,7 +229,7 @@ async fn each_group(
             }
         }
     }
-    Ok(Seen { count, digest: digest.finalize() })
+    Ok(RecordSummary { count, digest: digest.finalize() })
 }
 
 impl Repaired {

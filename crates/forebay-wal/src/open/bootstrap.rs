@@ -10,7 +10,7 @@ use forebay::{BlockMut, Engine};
 use super::Scene;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, RECORD_HEADER_BYTES};
-use crate::queue::{Limits, Shared};
+use crate::queue::{Limits, Queue};
 use crate::segment::{Index, Segment};
 use crate::values::{COUNT_BYTES, TABLE_BYTES_MAX, Values};
 use crate::wal::Wal;
@@ -44,7 +44,7 @@ impl Scene {
         };
         let values = Arc::new(values);
         let shared =
-            Shared::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn, values.clone());
+            Queue::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn, values.clone());
         Ok(Writer {
             shared: Arc::new(shared),
             maker: self.maker.clone(),

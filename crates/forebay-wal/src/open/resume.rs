@@ -20,7 +20,7 @@ use crate::writer::{Chain, Next, Writer, note};
 pub(crate) const NEW_NAME: &str = "wal.new";
 
 /// The data with which a log continues in a fresh segment.
-pub(super) struct Reopening {
+pub(super) struct ReopenPlan {
     pub(super) outcome: Outcome,
     /// The records of the REOPEN group.
     copied: Vec<Vec<u8>>,
@@ -30,7 +30,7 @@ pub(super) struct Reopening {
     values: Values,
 }
 
-impl Reopening {
+impl ReopenPlan {
     /// Returns the length of the REOPEN group if groups are multiples of `unit`.
     pub(super) fn bytes(&self, unit: u32) -> u64 {
         let values = if self.outcome.values.stamp.is_some() { self.values.bytes() } else { 0 };
@@ -140,20 +140,20 @@ impl Scene {
 
     /// Continues in a fresh segment, which begins with a copy of the records that are not proven durable.
     async fn go_on_afresh(mut self, outcome: Outcome) -> Result<(Wal, Recovery)> {
-        let reopening = self.reopening(outcome).await?;
+        let plan = self.reopen_plan(outcome).await?;
         let bytes = self.maker.bytes;
-        self.maker.bytes = bytes.max(reopening.bytes(UNIT_MAX));
+        self.maker.bytes = bytes.max(plan.bytes(UNIT_MAX));
         let fill = self.options.fill.for_groups_of(0);
-        let made = self.maker.make(reopening.outcome.max_generation + 1, None, fill, None).await;
+        let made = self.maker.make(plan.outcome.max_generation + 1, None, fill, None).await;
         self.maker.bytes = bytes;
         let mut no_space = None;
-        let (Reopening { outcome, copied, framed, values }, segment) = match made {
+        let (ReopenPlan { outcome, copied, framed, values }, segment) = match made {
             Err(error) if *error.kind() == ErrorKind::NoSpace => {
-                let spare = self.spare(reopening, &error).await?;
+                let spare = self.spare(plan, &error).await?;
                 no_space = Some(error);
                 spare
             }
-            made => (reopening, made?),
+            made => (plan, made?),
         };
         let generation = segment.generation;
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
@@ -212,11 +212,11 @@ impl Scene {
     }
 
     /// Returns the contents of the REOPEN group for this outcome.
-    pub(super) async fn reopening(&self, outcome: Outcome) -> Result<Reopening> {
+    pub(super) async fn reopen_plan(&self, outcome: Outcome) -> Result<ReopenPlan> {
         let copied = self.records_from(&outcome, outcome.kept).await?;
         let framed = framed_bytes(&copied.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let values = self.values(&outcome).await?;
-        Ok(Reopening { outcome, copied, framed, values })
+        Ok(ReopenPlan { outcome, copied, framed, values })
     }
 
     /// Returns the log's values.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay::{File, Open};
 
 use super::Scene;
-use super::resume::Reopening;
+use super::resume::ReopenPlan;
 use crate::error::{Error, Result};
 use crate::format::segment_name;
 use crate::recover::{Outcome, recover};
@@ -18,16 +18,12 @@ impl Scene {
     ///
     /// # Errors
     /// `NoSpace` if there is none, or none that is long enough.
-    pub(super) async fn spare(
-        &self,
-        reopening: Reopening,
-        cause: &Error,
-    ) -> Result<(Reopening, Arc<Segment>)> {
-        if let Some(spare) = self.newest_again(&reopening.outcome).await? {
+    pub(super) async fn spare(&self, plan: ReopenPlan, cause: &Error) -> Result<(ReopenPlan, Arc<Segment>)> {
+        if let Some(spare) = self.newest_again(&plan.outcome).await? {
             return Ok(spare);
         }
-        let segment = self.reserve(&reopening, cause).await?;
-        Ok((reopening, segment))
+        let segment = self.reserve(&plan, cause).await?;
+        Ok((plan, segment))
     }
 
     /// Returns the newest segment under its own number, if no group is lost with it. Either it was prepared
@@ -36,7 +32,7 @@ impl Scene {
     ///
     /// The outcome is the one without that segment. So the REOPEN group is the one that the earlier attempt
     /// wrote, or would have written, and is written over it.
-    async fn newest_again(&self, found: &Outcome) -> Result<Option<(Reopening, Arc<Segment>)>> {
+    async fn newest_again(&self, found: &Outcome) -> Result<Option<(ReopenPlan, Arc<Segment>)>> {
         let newest = found.max_generation;
         let mut scans = self.read().await?;
         let Some(at) = scans.iter().position(|scan| scan.generation == newest) else { return Ok(None) };
@@ -53,9 +49,9 @@ impl Scene {
         }
         // The report describes the files as found.
         outcome.recovery.clone_from(&found.recovery);
-        let reopening = self.reopening(outcome).await?;
+        let plan = self.reopen_plan(outcome).await?;
         let segment = self.maker.adopt(newest).await?;
-        if !self.fits(&reopening, &segment.file, segment.bytes)? {
+        if !self.fits(&plan, &segment.file, segment.bytes)? {
             segment.file.unlock().await?;
             return Ok(None);
         }
@@ -66,15 +62,15 @@ impl Scene {
                 Ok(None)
             }
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => Err(error.into()),
-            _ => Ok(Some((reopening, segment))),
+            _ => Ok(Some((plan, segment))),
         }
     }
 
     /// Returns the log's reserve as its next segment.
-    async fn reserve(&self, reopening: &Reopening, cause: &Error) -> Result<Arc<Segment>> {
-        let generation = reopening.outcome.max_generation + 1;
+    async fn reserve(&self, plan: &ReopenPlan, cause: &Error) -> Result<Arc<Segment>> {
+        let generation = plan.outcome.max_generation + 1;
         let no_space = |why: &str| {
-            let bytes = self.maker.bytes.max(reopening.bytes(crate::format::UNIT_MAX));
+            let bytes = self.maker.bytes.max(plan.bytes(crate::format::UNIT_MAX));
             let remedy = format!("{why}, so free as many on this file system and open the log again");
             Err(Error::no_space(self.maker.path(generation), bytes, &remedy, cause))
         };
@@ -88,7 +84,7 @@ impl Scene {
         if !scan.is_blank() {
             return no_space("the log's reserve (wal.reserve) is not empty");
         }
-        if !self.fits(reopening, &file, scan.bytes)? {
+        if !self.fits(plan, &file, scan.bytes)? {
             return no_space("the log's reserve (wal.reserve) is too short for its last records");
         }
         drop(file);
@@ -97,8 +93,8 @@ impl Scene {
     }
 
     /// Returns whether the REOPEN group and a mark after it fit into a segment of `bytes` bytes.
-    fn fits(&self, reopening: &Reopening, file: &File, bytes: u64) -> Result<bool> {
+    fn fits(&self, plan: &ReopenPlan, file: &File, bytes: u64) -> Result<bool> {
         let unit = self.unit(file)?;
-        Ok(reopening.bytes(unit) + u64::from(unit) <= bytes)
+        Ok(plan.bytes(unit) + u64::from(unit) <= bytes)
     }
 }

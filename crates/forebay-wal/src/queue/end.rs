@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use forebay::Class;
 
-use super::{Shared, closed};
+use super::{Queue, closed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::wake_all;
 
-impl Shared {
+impl Queue {
     /// Closes the log to new calls. Queued groups are written, then the task ends.
     pub(crate) fn begin_close(&self) {
         let wakers: Vec<Waker> = {
@@ -51,8 +51,8 @@ impl Shared {
             if state.failed.is_none() {
                 state.failed = Some(error.poisoned());
             }
-            let mut wakers = std::mem::take(&mut state.flying.wakers);
-            state.flying.end();
+            let mut wakers = std::mem::take(&mut state.in_flight.wakers);
+            state.in_flight.end();
             for group in &mut state.groups {
                 wakers.append(&mut group.wakers);
             }

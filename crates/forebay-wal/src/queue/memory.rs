@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use forebay::{Block, BlockMut};
 
-use super::{Group, QueueState, Shared};
+use super::{Group, Queue, QueueState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind, RECORD_HEADER_BYTES, records};
 use crate::lsn::Lsn;
@@ -25,9 +25,9 @@ pub(crate) struct Piece {
     pub(crate) take: Range<u64>,
 }
 
-/// The next records of a read.
+/// Where the next records of a read are.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum RecordSource {
     /// They are in memory.
     Memory(Piece),
     /// They are in the segments, up to this number.
@@ -38,7 +38,7 @@ pub(crate) enum Found {
 
 /// The group that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Flying {
+pub(super) struct InFlightGroup {
     pub(super) number: u64,
     pub(super) wakers: Vec<Waker>,
     kind: Option<Kind>,
@@ -49,7 +49,7 @@ pub(super) struct Flying {
     framed: Option<Block>,
 }
 
-impl Flying {
+impl InFlightGroup {
     /// Notes the group that is taken from the queue.
     pub(super) fn take(&mut self, group: &mut Group) {
         debug_assert!(self.wakers.is_empty(), "the waiters of the group before were woken");
@@ -70,14 +70,14 @@ impl Flying {
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// In the order of their numbers, without a gap to the group that is written next.
-    groups: VecDeque<Kept>,
+    groups: VecDeque<RecentGroup>,
     /// Bytes of memory that they keep from other use.
     bytes: usize,
     bytes_max: usize,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RecentGroup {
     first: u64,
     count: u64,
     framed: Block,
@@ -95,7 +95,7 @@ impl Recent {
         match framed {
             Some(framed) => {
                 self.bytes += framed.pinned_bytes();
-                self.groups.push_back(Kept { first, count, framed });
+                self.groups.push_back(RecentGroup { first, count, framed });
             }
             None => self.clear(),
         }
@@ -136,15 +136,15 @@ pub(super) struct Hint {
     offset: usize,
 }
 
-impl Shared {
+impl Queue {
     /// Makes the records of the group that is being written readable, if it came from the queue.
     pub(crate) fn publish(&self, group: &Block, framed: usize) {
         let readers = {
             let mut state = self.lock();
-            if state.flying.kind.is_none() {
+            if state.in_flight.kind.is_none() {
                 return;
             }
-            state.flying.framed = group.slice(HEADER_BYTES..HEADER_BYTES + framed);
+            state.in_flight.framed = group.slice(HEADER_BYTES..HEADER_BYTES + framed);
             std::mem::take(&mut state.readers)
         };
         wake_all(readers);
@@ -152,7 +152,13 @@ impl Shared {
 
     /// Finds the records from `lsn` on, before `end`. Waits while their group gets its header, which takes no
     /// operation of a device.
-    pub(crate) fn poll_find(&self, lsn: u64, end: u64, bytes: usize, waker: &Waker) -> Poll<Result<Found>> {
+    pub(crate) fn poll_find(
+        &self,
+        lsn: u64,
+        end: u64,
+        bytes: usize,
+        waker: &Waker,
+    ) -> Poll<Result<RecordSource>> {
         let mut state = self.lock();
         let state = &mut *state;
         let first = state.first_lsn;
@@ -163,7 +169,7 @@ impl Shared {
             return Poll::Ready(Err(Error::new(kind, text)));
         }
         if lsn >= end.min(state.next_lsn) {
-            return Poll::Ready(Ok(Found::None));
+            return Poll::Ready(Ok(RecordSource::None));
         }
         // From the newest on: what a queued truncation removes is not there any more.
         let mut limit = u64::MAX;
@@ -172,11 +178,11 @@ impl Shared {
                 visible(group.kind, group.argument, group.first_lsn, group.count.into(), limit);
             if records.contains(&lsn) {
                 let take = lsn..records.end.min(end);
-                return Poll::Ready(state.copy(self, at, take, bytes).map(Found::Memory));
+                return Poll::Ready(state.copy(self, at, take, bytes).map(RecordSource::Memory));
             }
             limit = below;
         }
-        let Flying { kind, argument, first, count, ref framed, .. } = state.flying;
+        let InFlightGroup { kind, argument, first, count, ref framed, .. } = state.in_flight;
         if let Some(kind) = kind {
             let (records, below) = visible(kind, argument, first, count, limit);
             if records.contains(&lsn) {
@@ -187,7 +193,7 @@ impl Shared {
                     return Poll::Pending;
                 };
                 let take = lsn..records.end.min(end);
-                return Poll::Ready(Ok(Found::Memory(Piece { first, framed: framed.clone(), take })));
+                return Poll::Ready(Ok(RecordSource::Memory(Piece { first, framed: framed.clone(), take })));
             }
             limit = below;
         }
@@ -196,7 +202,7 @@ impl Shared {
             let records = kept.first..(kept.first + kept.count).min(limit);
             if records.contains(&lsn) {
                 let (first, framed) = (kept.first, kept.framed.clone());
-                return Poll::Ready(Ok(Found::Memory(Piece {
+                return Poll::Ready(Ok(RecordSource::Memory(Piece {
                     first,
                     framed,
                     take: lsn..records.end.min(end),
@@ -207,7 +213,7 @@ impl Shared {
         let until = state.index.next_lsn().min(limit).min(end);
         if lsn < until {
             let until = if kept > lsn { until.min(kept) } else { until };
-            return Poll::Ready(Ok(Found::Segments(until)));
+            return Poll::Ready(Ok(RecordSource::Segments(until)));
         }
         // Records that were queued and not written, because the log failed.
         let error = state.failed.clone().unwrap_or_else(|| state.closed());
@@ -235,7 +241,7 @@ impl QueueState {
     /// Keeps the records of a durable group in memory, and applies what it removes. Returns the records that went for
     /// it.
     pub(super) fn keep(&mut self, group: &Group, kept: Option<Block>) -> Option<Block> {
-        self.flying.end();
+        self.in_flight.end();
         match group.kind {
             Kind::Truncate => self.recent.cut(group.argument.saturating_add(1)),
             Kind::Reset => self.recent.clear(),
@@ -248,7 +254,7 @@ impl QueueState {
     }
 
     /// Copies records of a group in the queue.
-    fn copy(&mut self, shared: &Shared, at: usize, take: Range<u64>, bytes: usize) -> Result<Piece> {
+    fn copy(&mut self, shared: &Queue, at: usize, take: Range<u64>, bytes: usize) -> Result<Piece> {
         let group = &self.groups[at];
         let framed = group.buffer.get(HEADER_BYTES..).unwrap_or_default();
         let Hint { lsn: mut first, mut offset, .. } = match self.hint {

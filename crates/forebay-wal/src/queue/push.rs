@@ -7,7 +7,7 @@ use forebay::BlockMut;
 
 use super::group::{Entries, Group, own_buffer};
 use super::line::Asker;
-use super::{QueueState, Shared, Ticket, is_large};
+use super::{Queue, QueueState, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
 use crate::lost::Lost;
@@ -31,7 +31,7 @@ pub(crate) enum Change {
     RecordEnd,
 }
 
-impl Shared {
+impl Queue {
     /// Queues records with consecutive LSNs and changes of values, all in one group, when it is their turn and there
     /// is room. Returns the ticket to wait for, and the first LSN.
     ///
@@ -295,7 +295,7 @@ impl QueueState {
 
     /// Returns the values after these changes, if there are any.
     #[inline]
-    fn values_after(&self, shared: &Shared, changes: &[ValueChange]) -> Result<Option<Arc<Values>>> {
+    fn values_after(&self, shared: &Queue, changes: &[ValueChange]) -> Result<Option<Arc<Values>>> {
         if changes.is_empty() {
             return Ok(None);
         }
@@ -305,7 +305,7 @@ impl QueueState {
     /// Checks everything once more that may have changed while the lock was not held. Returns the new values.
     fn check_again(
         &self,
-        shared: &Shared,
+        shared: &Queue,
         entries: Entries<'_>,
         framed: usize,
     ) -> Result<Option<Arc<Values>>> {
@@ -332,7 +332,7 @@ impl QueueState {
     }
 
     /// Ensures that the last group in the queue can take a table of values of this length.
-    fn room_for_values(&mut self, shared: &Shared, values_bytes: usize) {
+    fn room_for_values(&mut self, shared: &Queue, values_bytes: usize) {
         let fits = |last: &Group| {
             last.kind == Kind::Records && last.framed_bytes() + values_bytes <= shared.limits.framed_bytes
         };
@@ -353,7 +353,7 @@ impl QueueState {
 
     /// Wakes appends that have their turn. Wakes the log's task with them, so that it sets a deadline for
     /// those that are not polled.
-    fn call(&mut self, shared: &Shared, woken: &mut Vec<Waker>) {
+    fn call(&mut self, shared: &Queue, woken: &mut Vec<Waker>) {
         if self.line.is_empty() {
             return;
         }
@@ -370,7 +370,7 @@ impl QueueState {
 
     /// Ensures that the queue's last group has room for `framed` more bytes of records, beside `values_bytes` bytes
     /// of values.
-    fn make_group(&mut self, shared: &Shared, framed: usize, values_bytes: usize) -> forebay::Result<()> {
+    fn make_group(&mut self, shared: &Queue, framed: usize, values_bytes: usize) -> forebay::Result<()> {
         let limit = shared.limits.group_bytes.min(shared.limits.framed_bytes + HEADER_BYTES - values_bytes);
         if let Some(last) = self.groups.back_mut()
             && last.kind == Kind::Records

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::format::{GRAIN, Header, Parsed, Position, UNIT_MAX, claimed_bytes, parse};
+use crate::format::{Content, GRAIN, Header, Position, UNIT_MAX, claimed_bytes, parse};
 
 /// The contents of one segment. Costs about 250 bytes of memory for each group.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Scan {
     /// The whole groups that were written to this very place, in order, of any log.
     pub(crate) groups: Vec<Header>,
     /// The beginnings of incomplete or damaged groups.
-    pub(super) torn: Vec<Torn>,
+    pub(super) torn: Vec<TornGroup>,
     /// Ranges, in whole grains, that are neither zeros nor a group; or groups that were written to another
     /// place (`stale`).
     pub(super) other: Vec<Other>,
@@ -29,7 +29,7 @@ pub(crate) struct Scan {
 
 /// The beginning of an incomplete or damaged group.
 #[derive(Clone, Debug)]
-pub(super) struct Torn {
+pub(super) struct TornGroup {
     pub(super) offset: u64,
     /// Its header names this segment and offset as its own.
     pub(super) ours: bool,
@@ -140,28 +140,28 @@ impl Scan {
         let grain = &here[..here.len().min(GRAIN as usize)];
         let mut step = u64::from(GRAIN);
         match parse(here, generation, offset) {
-            Parsed::Valid(header) => {
+            Content::Valid(header) => {
                 step = u64::from(header.total_len);
                 scan.groups.push(header);
             }
-            Parsed::Stale(header) => {
+            Content::Stale(header) => {
                 step = u64::from(header.total_len);
                 scan.other.push(Other { range: offset..offset + step, stale: true });
                 scan.ahead = scan.ahead.max((header.generation, header.log_id));
             }
-            Parsed::Version(found) => {
+            Content::Version(found) => {
                 scan.version.get_or_insert((offset, found));
             }
-            Parsed::Torn { why } => {
-                scan.torn.push(Torn { offset, ours: names_place(grain, generation, offset), why });
+            Content::Torn { why } => {
+                scan.torn.push(TornGroup { offset, ours: names_place(grain, generation, offset), why });
             }
-            Parsed::Nothing if *grain == ZEROS[..grain.len()] => {}
+            Content::Nothing if *grain == ZEROS[..grain.len()] => {}
             // The magic number itself may be damaged.
-            Parsed::Nothing if names_place(grain, generation, offset) => {
+            Content::Nothing if names_place(grain, generation, offset) => {
                 let why = "a group stands there that does not begin as one";
-                scan.torn.push(Torn { offset, ours: true, why });
+                scan.torn.push(TornGroup { offset, ours: true, why });
             }
-            Parsed::Nothing => match scan.other.last_mut() {
+            Content::Nothing => match scan.other.last_mut() {
                 Some(last) if !last.stale && last.range.end == offset => last.range.end += step,
                 _ => scan.other.push(Other { range: offset..offset + step, stale: false }),
             },
@@ -180,7 +180,7 @@ impl Scan {
     /// segment, or at the beginning of this segment (`end` is offset 0 then). `recycled`: old bytes are
     /// expected.
     pub(super) fn tail(&self, end: Position, recycled: bool) -> Option<&'static str> {
-        let begun = |torn: &&Torn| torn.offset == end.offset || (torn.offset > end.offset && torn.ours);
+        let begun = |torn: &&TornGroup| torn.offset == end.offset || (torn.offset > end.offset && torn.ours);
         if let Some(torn) = self.torn.iter().find(begun) {
             return Some(torn.why);
         }
@@ -218,11 +218,11 @@ impl Scan {
 /// The segments that recovery reads: from the newest on, down to the oldest one named by any of their groups.
 /// An unreachable group may name another one than the groups that count.
 #[derive(Debug, Default)]
-pub(crate) struct Needed {
+pub(crate) struct NeededSegments {
     oldest: Option<u64>,
 }
 
-impl Needed {
+impl NeededSegments {
     /// Returns whether the next older segment must be read.
     pub(crate) fn includes(&self, generation: u64) -> bool {
         self.oldest.is_none_or(|oldest| generation >= oldest)

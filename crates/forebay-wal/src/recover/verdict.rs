@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
-use super::{Cut, Damage, Found, Lost, Outcome, Recovery};
+use super::{Cut, Damage, Lost, Outcome, RecoveredValues, Recovery};
 use crate::end::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
@@ -114,7 +114,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
             .iter()
             .any(|group| group.header.values_len > 0 && group.header.values == table.header.values)
     };
-    let values = Found {
+    let values = RecoveredValues {
         stamp: walk.values,
         is_kept: values_lost.is_none() && table.as_ref().is_none_or(is_kept),
         is_lost: values_lost.is_some(),

@@ -54,7 +54,7 @@ pub(crate) struct SearchStart {
 
 /// A group that is durable, or was found by recovery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
+pub(crate) struct DurableGroup {
     pub(crate) kind: Kind,
     pub(crate) argument: u64,
     pub(crate) first_lsn: u64,
@@ -64,9 +64,9 @@ pub(crate) struct Done {
     pub(crate) end: Position,
 }
 
-impl Done {
-    pub(crate) fn of(header: &Header) -> Done {
-        Done {
+impl DurableGroup {
+    pub(crate) fn of(header: &Header) -> DurableGroup {
+        DurableGroup {
             kind: header.kind,
             argument: header.argument,
             first_lsn: header.first_lsn,
@@ -185,25 +185,25 @@ impl Index {
     }
 
     /// Adds a durable group.
-    pub(crate) fn add(&mut self, done: Done) {
-        debug_assert!(self.end <= done.start, "groups follow each other in the segments");
-        debug_assert_eq!(done.first_lsn, self.next_lsn, "LSNs are dense");
-        let continues = self.end == done.start;
+    pub(crate) fn add(&mut self, group: DurableGroup) {
+        debug_assert!(self.end <= group.start, "groups follow each other in the segments");
+        debug_assert_eq!(group.first_lsn, self.next_lsn, "LSNs are dense");
+        let continues = self.end == group.start;
         if !continues || self.runs.is_empty() {
-            self.begin_run(done.first_lsn, done.start);
+            self.begin_run(group.first_lsn, group.start);
         }
-        (self.end, self.epoch) = (done.end, done.epoch);
-        match done.kind {
-            Kind::Truncate => self.cut(done.argument.saturating_add(1)),
+        (self.end, self.epoch) = (group.end, group.epoch);
+        match group.kind {
+            Kind::Truncate => self.cut(group.argument.saturating_add(1)),
             Kind::Reset => {
                 self.runs.clear();
                 self.holes.clear();
-                self.first_lsn = done.argument;
-                self.begin_run(done.argument, done.end);
-                self.next_lsn = done.argument;
+                self.first_lsn = group.argument;
+                self.begin_run(group.argument, group.end);
+                self.next_lsn = group.argument;
                 self.version += 1;
             }
-            _ => self.next_lsn = done.first_lsn.saturating_add(u64::from(done.count)),
+            _ => self.next_lsn = group.first_lsn.saturating_add(u64::from(group.count)),
         }
         debug_assert!(self.is_sound(), "an index out of order: {self:?}");
     }

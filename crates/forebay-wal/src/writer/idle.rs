@@ -12,7 +12,7 @@ use forebay::shard;
 use super::Writer;
 use super::next::RETRY;
 use crate::error::Result;
-use crate::queue::{Shared, Work};
+use crate::queue::{Queue, Work};
 
 /// Waits for work, and for the end of a quiet period.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl Idle {
 
     fn poll_all(
         &mut self,
-        shared: &Shared,
+        shared: &Queue,
         room: u64,
         (marked, half): (bool, Duration),
         context: &mut Context<'_>,
@@ -142,7 +142,7 @@ impl Idle {
         }
     }
 
-    fn timer(&self, shared: &Shared, duration: Duration) -> Timer {
+    fn timer(&self, shared: &Queue, duration: Duration) -> Timer {
         if self.parker.is_none() {
             return Timer::Shard(shard::sleep(duration));
         }
@@ -150,7 +150,7 @@ impl Idle {
         Timer::Thread(shared.engine.now_ns().saturating_add(ns))
     }
 
-    fn poll_timer(&self, timer: &mut Timer, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll_timer(&self, timer: &mut Timer, shared: &Queue, context: &mut Context<'_>) -> Poll<Result<()>> {
         match timer {
             Timer::Shard(sleep) => Pin::new(sleep).poll(context).map_err(Into::into),
             Timer::Thread(end_ns) if shared.engine.now_ns() >= *end_ns => Poll::Ready(Ok(())),

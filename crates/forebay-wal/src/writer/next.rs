@@ -11,13 +11,11 @@ use forebay::{Class, Pending};
 
 use crate::error::{ErrorKind, Result};
 use crate::options::Fill;
-use crate::queue::Shared;
+use crate::queue::Queue;
 use crate::segment::{Maker, Segment};
 
-type Making = JoinHandle<Made>;
-
 /// Result of making a segment.
-struct Made {
+struct NewSegment {
     segment: Result<Arc<Segment>>,
     /// The task that makes the log's reserve after it.
     reserving: Option<JoinHandle<()>>,
@@ -25,7 +23,7 @@ struct Made {
 
 /// The segment after the current one.
 pub(crate) struct Next {
-    making: Option<Making>,
+    making: Option<JoinHandle<NewSegment>>,
     /// The result of making it, once that was checked.
     made: Option<Result<Arc<Segment>>>,
     /// The task that makes the log's reserve.
@@ -75,7 +73,7 @@ impl Next {
     }
 
     /// Starts making the segment in the background, unless that was started before.
-    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>, fill: Fill) {
+    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill) {
         if self.is_ready() {
             return;
         }
@@ -97,14 +95,14 @@ impl Next {
             };
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
-            Made { segment, reserving }
+            NewSegment { segment, reserving }
         });
         self.making = Some(task);
     }
 
     /// Starts making the segment again, if there was no space for it and a segment was freed or some time has
     /// passed since.
-    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Shared>, fill: Fill) {
+    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill) {
         if let Some(making) = &mut self.making
             && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
         {
@@ -137,10 +135,10 @@ impl Next {
     }
 
     /// Keeps the result of making the segment.
-    fn keep(&mut self, made: forebay::Result<Made>) {
+    fn keep(&mut self, made: forebay::Result<NewSegment>) {
         self.making = None;
         match made {
-            Ok(Made { segment, reserving }) => {
+            Ok(NewSegment { segment, reserving }) => {
                 self.reserving = reserving.or(self.reserving.take());
                 self.made = Some(segment);
             }
@@ -158,7 +156,7 @@ impl Next {
     pub(crate) async fn take(
         &mut self,
         maker: &Maker,
-        shared: &Arc<Shared>,
+        shared: &Arc<Queue>,
         fill: Fill,
     ) -> Result<(Arc<Segment>, bool)> {
         let mut tries = 0;
@@ -242,7 +240,7 @@ impl Next {
 
 /// Starts making the log's reserve in the background, unless it exists. Without space, the next attempt comes
 /// with the next segment.
-fn reserve(maker: &Maker, shared: &Arc<Shared>) -> Option<JoinHandle<()>> {
+fn reserve(maker: &Maker, shared: &Arc<Queue>) -> Option<JoinHandle<()>> {
     if shared.reserved.swap(true, Ordering::AcqRel) {
         return None;
     }

@@ -11,9 +11,9 @@ use std::thread;
 use forebay::Engine;
 
 use super::idle::Idle;
-use super::{Ending, Writer};
+use super::{EndGuard, Writer};
 use crate::error::{ErrorKind, Result};
-use crate::queue::Shared;
+use crate::queue::Queue;
 
 /// Starts the thread. Returns the log's state where the system has no thread for it.
 pub(crate) fn start(writer: Writer) -> std::result::Result<(), Box<Writer>> {
@@ -44,7 +44,7 @@ pub(crate) fn start(writer: Writer) -> std::result::Result<(), Box<Writer>> {
 }
 
 /// Dropped by an engine that ends, with the task that has it.
-struct EngineEnd(Arc<Shared>);
+struct EngineEnd(Arc<Queue>);
 
 impl Drop for EngineEnd {
     fn drop(&mut self) {
@@ -55,7 +55,7 @@ impl Drop for EngineEnd {
 impl Writer {
     /// Runs until the log is closed or fails, or its engine ends.
     fn run_on_thread(mut self) {
-        let _ending = Ending(self.shared.clone());
+        let _guard = EndGuard(self.shared.clone());
         let engine = self.shared.engine.clone();
         match self.serve_on_thread(&engine) {
             Ok(()) => {}
