@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::Lsn;
 
 /// The result of an operation on a log.

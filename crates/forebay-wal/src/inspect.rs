@@ -11,7 +11,7 @@ use forebay::{Engine, Open, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Kind, Position, segment_name};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::Lsn;
 use crate::recover::{Outcome, Recovery, Scan, recover};
 use crate::values::Values;

@@ -73,7 +73,7 @@ mod end;
 mod error;
 mod format;
 pub mod inspect;
-mod lost;
+mod loss;
 mod lsn;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
@@ -96,7 +96,7 @@ mod writer;
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
-pub use lost::Lost;
+pub use loss::Lost;
 pub use lsn::{End, Lsn};
 pub use open::Opening;
 pub use options::{Fill, Options};

@@ -12,7 +12,7 @@ use forebay::{Block, Engine};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind, group_bytes};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::Lsn;
 use crate::segment::Index;
 use crate::stats::Stats;

@@ -8,7 +8,7 @@ use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Content, GRAIN, Header, RECORD_HEADER_BYTES, parse};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::Lsn;
 use crate::queue::Queue;
 use crate::segment::SearchStart;

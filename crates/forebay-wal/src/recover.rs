@@ -20,7 +20,7 @@ pub(crate) use verdict::recover;
 pub(crate) use walk::{Gap, Group};
 
 use crate::format::{Epochs, Position};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::values::Stamp;
 
 /// Data cut off after the last good group: never acknowledged, or at most the very last group.

@@ -10,7 +10,7 @@ use super::line::Asker;
 use super::{Queue, QueueState, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::Lsn;
 use crate::segment::cut_holes;
 use crate::values::{ValueChange, Values};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Segment;
 use crate::format::{Header, Kind, Position};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::lsn::{End, Lsn};
 use crate::recover::Outcome;
 

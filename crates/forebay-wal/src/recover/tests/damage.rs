@@ -4,7 +4,7 @@
 use super::log::{Log, old_segment, read};
 use crate::error::ErrorKind;
 use crate::format::{HEADER_BYTES, Position};
-use crate::lost::Lost;
+use crate::loss::Lost;
 use crate::recover::Outcome;
 
 /// The expected result of a row.
