@@ -104,7 +104,7 @@ pub struct AppendUnsynced<'a> {
 
 /// The future of [`Wal::sync`](crate::Wal::sync) and of the calls that change a log.
 #[must_use = "nothing happens unless this is awaited or waited for"]
-pub struct Settled<'a> {
+pub struct LogOperation<'a> {
     shared: &'a Arc<Queue>,
     change: Option<Change>,
     ticket: Option<Ticket>,
@@ -134,9 +134,9 @@ impl<'a> AppendUnsynced<'a> {
     }
 }
 
-impl<'a> Settled<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>, change: Option<Change>) -> Settled<'a> {
-        Settled { shared, change, ticket: None }
+impl<'a> LogOperation<'a> {
+    pub(crate) fn new(shared: &'a Arc<Queue>, change: Option<Change>) -> LogOperation<'a> {
+        LogOperation { shared, change, ticket: None }
     }
 }
 
@@ -176,7 +176,7 @@ impl Future for AppendUnsynced<'_> {
     }
 }
 
-impl Future for Settled<'_> {
+impl Future for LogOperation<'_> {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -226,6 +226,6 @@ waits! {
     Append => Lsn, entry.shared;
     AppendBatch => Range<Lsn>, entry.shared;
     AppendUnsynced => Lsn, entry.shared;
-    Settled => (), shared;
+    LogOperation => (), shared;
     Close => (), shared;
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::Lsn;
 
 /// The result of an operation on a log.
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     NoSpace,
     /// Acknowledged records are damaged or gone, and nothing was changed on disk.
     /// [`Options::salvage`](crate::Options::salvage) opens the log with the rest.
-    Corruption(Lost),
+    Corruption(Loss),
     /// The newest values ([`Wal::set`](crate::Wal::set)) are damaged or gone, though no record is. Nothing was changed
     /// on disk. [`Options::salvage`](crate::Options::salvage) opens the log with older values, or without.
     ValuesLost,

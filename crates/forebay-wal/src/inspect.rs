@@ -11,7 +11,7 @@ use forebay::{Engine, Open, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Kind, Position, segment_name};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::Lsn;
 use crate::recover::{Outcome, Recovery, Scan, recover};
 use crate::values::Values;
@@ -24,7 +24,7 @@ mod rewrite;
 mod tests;
 
 pub use records::{Records, records};
-pub use repair::{Repaired, repair};
+pub use repair::{RepairReport, repair};
 
 use read::{LogDirectory, find};
 
@@ -53,7 +53,7 @@ pub struct Report {
     /// [`Options::salvage`](crate::Options::salvage). `None` if nothing could be opened.
     pub recovery: Option<Recovery>,
     /// The losses in `recovery` that no earlier salvage accepted.
-    pub lost_now: Vec<Lost>,
+    pub lost_now: Vec<Loss>,
     /// The values of the log with their keys, as far as they could be read; see [`Wal::set`](crate::Wal::set).
     pub values: Vec<(String, Vec<u8>)>,
 }
@@ -301,8 +301,8 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
 }
 
 /// Returns the losses that salvage would have to declare: its new gaps, and a segment missing at the end.
-fn lost_now(outcome: &Outcome) -> Vec<Lost> {
-    let new = |lost: &&Lost| {
+fn lost_now(outcome: &Outcome) -> Vec<Loss> {
+    let new = |lost: &&Loss| {
         let gap = outcome.gaps.iter().any(|gap| !gap.lost.is_empty() && gap.lost.start == lost.first.0);
         gap || lost.last.0 == u64::MAX
     };

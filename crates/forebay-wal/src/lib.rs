@@ -93,19 +93,19 @@ mod wal;
 mod watch;
 mod writer;
 
-pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+pub use append::{Append, AppendBatch, AppendUnsynced, Close, LogOperation};
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
-pub use loss::Lost;
+pub use loss::Loss;
 pub use lsn::{End, Lsn};
-pub use open::Opening;
+pub use open::OpenWal;
 pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
-pub use try_append::{Appended, AppendedBatch, QueueBatch, Room, Setting};
+pub use try_append::{AppendedBatch, AppendedRecord, QueueBatch, Room, ValueUpdate};
 pub use wal::Wal;
-pub use watch::Reached;
+pub use watch::RecordWait;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

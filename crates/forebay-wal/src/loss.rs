@@ -7,7 +7,7 @@ use crate::lsn::Lsn;
 /// A range of acknowledged records that are damaged or gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lost {
+pub struct Loss {
     /// The first lost record.
     pub first: Lsn,
     /// The last one; `u64::MAX` if their number is unknown.

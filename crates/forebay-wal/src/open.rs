@@ -72,8 +72,8 @@ impl Wal {
     /// wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
-        Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
+    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> OpenWal {
+        OpenWal::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
 
     /// Opens the log in an open directory, as [`open`](Wal::open) does. The log names its files relative to
@@ -94,25 +94,25 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {
-        Opening::new(engine, Where::Dir(dir.clone()), options)
+    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> OpenWal {
+        OpenWal::new(engine, Where::Dir(dir.clone()), options)
     }
 }
 
-/// The future of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
+/// The future of [`Wal::open`]: await it, or [`wait`](OpenWal::wait) for it.
 #[must_use = "dropping it closes the log again"]
-pub struct Opening {
+pub struct OpenWal {
     task: std::result::Result<JoinHandle<Result<(Wal, Recovery)>>, Option<Error>>,
 }
 
-impl Opening {
-    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> Opening {
+impl OpenWal {
+    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> OpenWal {
         if let Err(error) = check(engine, &options) {
-            return Opening { task: Err(Some(error)) };
+            return OpenWal { task: Err(Some(error)) };
         }
         let (shard, class) = (options.shard, options.class);
         let handle = engine.clone();
-        Opening { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
+        OpenWal { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
     }
 
     /// Blocks the calling thread until the log is open.
@@ -128,7 +128,7 @@ impl Opening {
     }
 }
 
-impl Future for Opening {
+impl Future for OpenWal {
     type Output = Result<(Wal, Recovery)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -139,9 +139,9 @@ impl Future for Opening {
     }
 }
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for OpenWal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening").finish_non_exhaustive()
+        f.debug_struct("OpenWal").finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use forebay::{Block, Engine};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind, group_bytes};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::Lsn;
 use crate::segment::Index;
 use crate::stats::Stats;
@@ -101,7 +101,7 @@ pub(crate) struct QueueState {
     /// The first record once everything in the queue is done.
     pub(crate) first_lsn: u64,
     /// Losses accepted by an earlier salvage, as of when everything in the queue is done.
-    holes: Vec<Lost>,
+    holes: Vec<Loss>,
     /// Bytes of framed records that are not durable.
     pending: usize,
     /// Appends that wait for room.

@@ -12,7 +12,7 @@ use crate::lsn::Lsn;
 use crate::queue::{Piece, Queue, RecordSource};
 use crate::reader::{Reader, Record};
 use crate::wal::Wal;
-use crate::watch::Reached;
+use crate::watch::RecordWait;
 
 impl Wal {
     /// Returns the records of a range, durable or only queued, in order: at most `bytes_max` bytes of them, but the first
@@ -122,16 +122,16 @@ impl Wal {
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn wait_queued(&self, lsn: Lsn) -> Reached {
-        Reached::new(self.shared().clone(), lsn.0, false)
+    pub fn wait_queued(&self, lsn: Lsn) -> RecordWait {
+        RecordWait::new(self.shared().clone(), lsn.0, false)
     }
 
     /// Waits until record `lsn` is durable, and so can be read by a [`Reader`].
     ///
     /// # Errors
     /// Those of [`wait_queued`](Wal::wait_queued).
-    pub fn wait_durable(&self, lsn: Lsn) -> Reached {
-        Reached::new(self.shared().clone(), lsn.0, true)
+    pub fn wait_durable(&self, lsn: Lsn) -> RecordWait {
+        RecordWait::new(self.shared().clone(), lsn.0, true)
     }
 }
 

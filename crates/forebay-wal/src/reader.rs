@@ -8,11 +8,11 @@ use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Content, GRAIN, Header, RECORD_HEADER_BYTES, parse};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::Lsn;
 use crate::queue::Queue;
 use crate::segment::SearchStart;
-use crate::watch::Reached;
+use crate::watch::RecordWait;
 
 /// Length of one read, unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -152,7 +152,7 @@ impl Reader {
                 if let Some(record) = self.try_next().await? {
                     return Ok(record);
                 }
-                Reached::new(self.shared.clone(), self.next, true).await?;
+                RecordWait::new(self.shared.clone(), self.next, true).await?;
             }
         })
     }
@@ -297,7 +297,7 @@ impl Reader {
         let file = place.as_ref().map(|place| place.segment.path.clone()).unwrap_or_default();
         let offset = offset.or(place.map(|place| place.offset)).unwrap_or(0);
         let text = format!("records {first} to {last} are damaged, from byte {offset} on");
-        let lost = Lost { first: Lsn(first), last: Lsn(last), file: file.clone(), offset };
+        let lost = Loss { first: Lsn(first), last: Lsn(last), file: file.clone(), offset };
         Error::at(ErrorKind::Corruption(lost), &file, text)
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use verdict::recover;
 pub(crate) use walk::{Gap, Group};
 
 use crate::format::{Epochs, Position};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::values::Stamp;
 
 /// Data cut off after the last good group: never acknowledged, or at most the very last group.
@@ -70,7 +70,7 @@ pub struct Recovery {
     /// Damage that destroyed no record.
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<Loss>,
     /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns
     /// older ones, or none.
     pub values_lost: Option<Damage>,

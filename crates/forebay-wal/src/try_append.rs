@@ -49,11 +49,11 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn try_append(&self, record: &[u8]) -> Result<Option<Appended>> {
+    pub fn try_append(&self, record: &[u8]) -> Result<Option<AppendedRecord>> {
         let records = [record];
         self.shared().check_size(&records)?;
         let pushed = self.shared().try_push(Entries::of(&records))?;
-        Ok(pushed.map(|(ticket, lsn)| Appended { shared: self.shared().clone(), ticket, lsn }))
+        Ok(pushed.map(|(ticket, lsn)| AppendedRecord { shared: self.shared().clone(), ticket, lsn }))
     }
 
     /// Queues a batch at once and returns a handle with the LSNs of its records, which completes when all of it is
@@ -148,16 +148,16 @@ impl Wal {
     /// assert_eq!(wal.value("vote").as_deref(), Some(&b"term 7 for node 2"[..]));
     /// # Ok(()) }
     /// ```
-    pub fn set(&self, key: &str, value: &[u8]) -> Setting {
-        Setting::new(self.shared().clone(), ValueChange::new(key, Some(value)))
+    pub fn set(&self, key: &str, value: &[u8]) -> ValueUpdate {
+        ValueUpdate::new(self.shared().clone(), ValueChange::new(key, Some(value)))
     }
 
     /// Removes a value, as [`set`](Wal::set) sets one. A key without a value is no error.
     ///
     /// # Errors
     /// Those of [`set`](Wal::set).
-    pub fn unset(&self, key: &str) -> Setting {
-        Setting::new(self.shared().clone(), ValueChange::new(key, None))
+    pub fn unset(&self, key: &str) -> ValueUpdate {
+        ValueUpdate::new(self.shared().clone(), ValueChange::new(key, None))
     }
 
     /// Returns the newest durable value of a key; see [`set`](Wal::set).
@@ -201,7 +201,7 @@ impl Wal {
 
 /// A queued record; as a future it completes with the record's LSN when the record is durable.
 #[must_use = "the record is written in any case; this tells when it is durable"]
-pub struct Appended {
+pub struct AppendedRecord {
     shared: Arc<Queue>,
     ticket: Ticket,
     lsn: u64,
@@ -227,7 +227,7 @@ pub struct QueueBatch {
 
 /// The future of [`Wal::set`] and [`Wal::unset`].
 #[must_use = "the value is written in any case; this tells when it is durable"]
-pub struct Setting {
+pub struct ValueUpdate {
     shared: Arc<Queue>,
     ticket: Result<Ticket>,
 }
@@ -239,7 +239,7 @@ pub struct Room<'a> {
     bytes: usize,
 }
 
-impl Appended {
+impl AppendedRecord {
     /// Returns the record's LSN.
     pub fn lsn(&self) -> Lsn {
         Lsn(self.lsn)
@@ -256,7 +256,7 @@ impl Appended {
     }
 }
 
-impl Future for Appended {
+impl Future for AppendedRecord {
     type Output = Result<Lsn>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
@@ -280,7 +280,7 @@ impl AppendedBatch {
     /// Blocks the calling thread until the batch is durable.
     ///
     /// # Errors
-    /// Those of [`Appended::wait`].
+    /// Those of [`AppendedRecord::wait`].
     pub fn wait(self) -> Result<Range<Lsn>> {
         wait::block_on(&self.shared.engine.clone(), self)
     }
@@ -334,10 +334,10 @@ impl Drop for QueueBatch {
     }
 }
 
-impl Setting {
-    fn new(shared: Arc<Queue>, change: Result<ValueChange>) -> Setting {
+impl ValueUpdate {
+    fn new(shared: Arc<Queue>, change: Result<ValueChange>) -> ValueUpdate {
         let ticket = change.and_then(|change| shared.push_values(&[change]));
-        Setting { shared, ticket }
+        ValueUpdate { shared, ticket }
     }
 
     /// Blocks the calling thread until the value is durable.
@@ -350,7 +350,7 @@ impl Setting {
     }
 }
 
-impl Future for Setting {
+impl Future for ValueUpdate {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -390,9 +390,9 @@ impl Future for Room<'_> {
     }
 }
 
-impl fmt::Debug for Appended {
+impl fmt::Debug for AppendedRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Appended").field("lsn", &self.lsn).finish_non_exhaustive()
+        f.debug_struct("AppendedRecord").field("lsn", &self.lsn).finish_non_exhaustive()
     }
 }
 
@@ -408,9 +408,9 @@ impl fmt::Debug for QueueBatch {
     }
 }
 
-impl fmt::Debug for Setting {
+impl fmt::Debug for ValueUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Setting").finish_non_exhaustive()
+        f.debug_struct("ValueUpdate").finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+use crate::append::{Append, AppendBatch, AppendUnsynced, Close, LogOperation};
 use crate::error::Error;
 use crate::lsn::{End, Lsn};
 use crate::queue::{Change, Queue};
@@ -184,8 +184,8 @@ impl Wal {
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn sync(&self) -> Settled<'_> {
-        Settled::new(self.shared(), None)
+    pub fn sync(&self) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), None)
     }
 
     /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are
@@ -209,8 +209,8 @@ impl Wal {
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn); as
     /// [`append`](Wal::append).
-    pub fn truncate_before(&self, lsn: Lsn) -> Settled<'_> {
-        Settled::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
+    pub fn truncate_before(&self, lsn: Lsn) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
     }
 
     /// Removes the records after `lsn`; durable when it resolves. The next record gets the number after
@@ -233,8 +233,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
-        Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
+    pub fn truncate_after(&self, lsn: Lsn) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
 
     /// Removes the records from `lsn` on; durable when it resolves. The next record gets the number `lsn`. The same as
@@ -257,8 +257,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn truncate_from(&self, lsn: Lsn) -> Settled<'_> {
-        Settled::new(self.shared(), Some(Change::TruncateFrom(lsn.0)))
+    pub fn truncate_from(&self, lsn: Lsn) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), Some(Change::TruncateFrom(lsn.0)))
     }
 
     /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of
@@ -280,8 +280,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn reset_to(&self, next: Lsn) -> Settled<'_> {
-        Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
+    pub fn reset_to(&self, next: Lsn) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), Some(Change::ResetTo(next.0)))
     }
 
     /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none. Costs one atomic load.
@@ -313,8 +313,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn record_end(&self) -> Settled<'_> {
-        Settled::new(self.shared(), Some(Change::RecordEnd))
+    pub fn record_end(&self) -> LogOperation<'_> {
+        LogOperation::new(self.shared(), Some(Change::RecordEnd))
     }
 
     /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a short

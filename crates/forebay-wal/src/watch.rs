@@ -14,7 +14,7 @@ use crate::wait;
 ///
 /// It borrows nothing and does not keep the log open. While it is not polled it costs one entry of a map.
 #[must_use = "it waits only when it is awaited or waited for"]
-pub struct Reached {
+pub struct RecordWait {
     shared: Arc<Queue>,
     lsn: u64,
     is_durable: bool,
@@ -22,9 +22,9 @@ pub struct Reached {
     id: Option<u64>,
 }
 
-impl Reached {
-    pub(crate) fn new(shared: Arc<Queue>, lsn: u64, is_durable: bool) -> Reached {
-        Reached { shared, lsn, is_durable, id: None }
+impl RecordWait {
+    pub(crate) fn new(shared: Arc<Queue>, lsn: u64, is_durable: bool) -> RecordWait {
+        RecordWait { shared, lsn, is_durable, id: None }
     }
 
     /// Blocks the calling thread until the record can be read.
@@ -37,7 +37,7 @@ impl Reached {
     }
 }
 
-impl Future for Reached {
+impl Future for RecordWait {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -46,7 +46,7 @@ impl Future for Reached {
     }
 }
 
-impl Drop for Reached {
+impl Drop for RecordWait {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.shared.leave_watch(self.lsn, self.is_durable, id);
@@ -54,8 +54,8 @@ impl Drop for Reached {
     }
 }
 
-impl fmt::Debug for Reached {
+impl fmt::Debug for RecordWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reached").field("lsn", &self.lsn).finish_non_exhaustive()
+        f.debug_struct("RecordWait").field("lsn", &self.lsn).finish_non_exhaustive()
     }
 }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
-use forebay_wal::inspect::{Group, GroupKind, Place, Repaired, Report, Segment, Verdict};
-use forebay_wal::{Lost, Lsn, Recovery};
+use forebay_wal::inspect::{Group, GroupKind, Place, RepairReport, Report, Segment, Verdict};
+use forebay_wal::{Loss, Lsn, Recovery};
 use serde_json::{Value, json};
 
 use crate::output::{counted, document, hex};
@@ -44,7 +44,7 @@ pub(super) fn inspected(report: &Report, groups: bool) -> String {
     out + &findings(report)
 }
 
-pub(super) fn repaired(repaired: &Repaired) -> String {
+pub(super) fn repaired(repaired: &RepairReport) -> String {
     let mut out = findings(&repaired.before);
     let dir = repaired.after.dir.display();
     let _ = match repaired.records {
@@ -146,7 +146,7 @@ fn shown(value: &[u8]) -> String {
     }
 }
 
-fn range(lost: &Lost) -> String {
+fn range(lost: &Loss) -> String {
     match lost.last {
         Lsn(u64::MAX) => format!("the records from {} on", lost.first),
         last if last == lost.first => format!("record {last}"),
@@ -205,7 +205,7 @@ pub(super) fn inspected_json(report: &Report, groups: bool) -> serde_json::Resul
     document("wal", json!({ "log": log(report, groups) }))
 }
 
-pub(super) fn repaired_json(repaired: &Repaired) -> serde_json::Result<String> {
+pub(super) fn repaired_json(repaired: &RepairReport) -> serde_json::Result<String> {
     let saved =
         json!({ "records": repaired.records, "bytes": repaired.bytes, "log": log(&repaired.after, false) });
     document("wal", json!({ "log": log(&repaired.before, false), "saved": saved }))
@@ -253,7 +253,7 @@ fn log(report: &Report, groups: bool) -> Value {
     })
 }
 
-fn lost_json(lost: &Lost, accepted: bool) -> Value {
+fn lost_json(lost: &Loss, accepted: bool) -> Value {
     let last = Some(lost.last).filter(|&last| last != Lsn(u64::MAX)).map(|last| last.0);
     json!({
         "first_lsn": lost.first.0,

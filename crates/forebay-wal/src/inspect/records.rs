@@ -84,7 +84,7 @@ pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
 }
 
 /// A record with its LSN.
-type Numbered = (Lsn, Vec<u8>);
+type NumberedRecord = (Lsn, Vec<u8>);
 
 impl Records {
     /// Returns the report of [`inspect`](super::inspect) on the log.
@@ -97,7 +97,7 @@ impl Records {
     /// # Errors
     /// System errors; [`ErrorKind::Io`] if the file has changed since the inspection.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
-    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Numbered>>>> {
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<NumberedRecord>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
     }
 

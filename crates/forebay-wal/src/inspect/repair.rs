@@ -17,7 +17,7 @@ use crate::recover::Outcome;
 /// Result of [`repair`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Repaired {
+pub struct RepairReport {
     /// The log as it was found, with its losses.
     pub before: Report,
     /// The new log.
@@ -61,7 +61,7 @@ pub fn repair(
     engine: &Engine,
     dir: impl AsRef<Path>,
     out: impl AsRef<Path>,
-) -> Waitable<impl Future<Output = Result<Repaired>>> {
+) -> Waitable<impl Future<Output = Result<RepairReport>>> {
     Waitable::new("repair", async move {
         let (dir, out) = (dir.as_ref(), out.as_ref());
         let found = find(engine, dir).await?;
@@ -81,7 +81,7 @@ pub fn repair(
         let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
         let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));
         match save(engine, &found, &outcome, &mut rewrite).await {
-            Ok((after, records)) => Ok(Repaired { before, after, records, bytes: rewrite.bytes }),
+            Ok((after, records)) => Ok(RepairReport { before, after, records, bytes: rewrite.bytes }),
             Err(error) => {
                 for made in &rewrite.made {
                     // Remove both names: a rename that returned an error may have happened. The error that
@@ -232,7 +232,7 @@ async fn each_group(
     Ok(RecordSummary { count, digest: digest.finalize() })
 }
 
-impl Repaired {
+impl RepairReport {
     /// Returns the first record of the new log; one past [`last`](Self::last) if the log is empty.
     pub fn first(&self) -> Lsn {
         self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.first)

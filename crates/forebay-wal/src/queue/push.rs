@@ -10,7 +10,7 @@ use super::line::Asker;
 use super::{Queue, QueueState, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::Lsn;
 use crate::segment::cut_holes;
 use crate::values::{ValueChange, Values};
@@ -254,7 +254,7 @@ impl QueueState {
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
                 // Within a loss, no group in the segments is left to prove where the log begins.
-                let behind = |lsn: u64, lost: &Lost| {
+                let behind = |lsn: u64, lost: &Loss| {
                     if lost.first.0 <= lsn && lsn <= lost.last.0 { lost.last.0 + 1 } else { lsn }
                 };
                 let lsn = state.holes.iter().fold(lsn, behind);

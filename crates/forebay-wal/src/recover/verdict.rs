@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
-use super::{Cut, Damage, Lost, Outcome, RecoveredValues, Recovery};
+use super::{Cut, Damage, Loss, Outcome, RecoveredValues, Recovery};
 use crate::end::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
@@ -268,12 +268,12 @@ fn values_lost(scans: &[Scan], walk: &Walk) -> Option<Damage> {
 }
 
 /// Returns the losses in the order of the log, each with whether an earlier salvage accepted it.
-fn losses(scans: &[Scan], walk: &Walk, missing: Option<Lost>) -> Vec<(Lost, bool)> {
+fn losses(scans: &[Scan], walk: &Walk, missing: Option<Loss>) -> Vec<(Loss, bool)> {
     let gaps = walk.gaps.iter().filter(|gap| !gap.lost.is_empty());
     let lost = gaps.map(|gap| {
         let Damage { file, offset } = damage(scans, gap);
         let (first, last) = (Lsn(gap.lost.start), Lsn(gap.lost.end - 1));
-        (Lost { first, last, file, offset }, gap.declared)
+        (Loss { first, last, file, offset }, gap.declared)
     });
     lost.chain(missing.map(|lost| (lost, false))).collect()
 }
@@ -298,12 +298,12 @@ fn damage(scans: &[Scan], gap: &Gap) -> Damage {
 /// removed while the log may need it. So a number missing between the log's end and the segment `newest` is a
 /// removed segment. The same holds for a segment with groups written to it under a later number: the log had
 /// continued after it.
-fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128, newest: u64) -> Option<Lost> {
+fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128, newest: u64) -> Option<Loss> {
     let mut behind = (walk.end.generation..=newest).skip(1);
     let is_gone = |scan: &Scan| scan.ahead.0 > scan.generation && scan.ahead.1 == log_id;
     let generation = behind.find(|&generation| scan_of(scans, generation).is_none_or(is_gone))?;
     let file = file_of(scans, generation);
-    Some(Lost { first: Lsn(walk.next_lsn), last: Lsn(u64::MAX), file, offset: 0 })
+    Some(Loss { first: Lsn(walk.next_lsn), last: Lsn(u64::MAX), file, offset: 0 })
 }
 
 /// Returns the evidence of an incomplete or damaged group after the log's end.
@@ -337,7 +337,7 @@ fn file_of(scans: &[Scan], generation: u64) -> PathBuf {
     }
 }
 
-fn corruption(lost: Lost) -> Error {
+fn corruption(lost: Loss) -> Error {
     let many = match lost.last.0 {
         u64::MAX => format!("records from {} on", lost.first),
         _ => format!("records {} to {}", lost.first, lost.last),
@@ -358,7 +358,7 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     } else {
         file_of(scans, generation)
     };
-    let lost = Lost { first: Lsn(first), last: Lsn(last), file, offset: 0 };
+    let lost = Loss { first: Lsn(first), last: Lsn(last), file, offset: 0 };
     let text = if scans.is_empty() {
         format!(
             "the log's segments are gone, and {} says that there were some; where that is meant to be, remove that \

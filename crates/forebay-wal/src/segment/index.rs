@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Segment;
 use crate::format::{Header, Kind, Position};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::lsn::{End, Lsn};
 use crate::recover::Outcome;
 
@@ -26,7 +26,7 @@ pub(crate) struct Index {
     /// Counts the changes that made known places invalid.
     version: u64,
     /// Losses accepted by an earlier salvage.
-    holes: Vec<Lost>,
+    holes: Vec<Loss>,
 }
 
 /// Adjacent groups within a segment that have consecutive records.
@@ -79,7 +79,7 @@ impl DurableGroup {
 }
 
 /// Removes the losses from `next` on: those records are gone, lost or not.
-pub(crate) fn cut_holes(holes: &mut Vec<Lost>, next: u64) {
+pub(crate) fn cut_holes(holes: &mut Vec<Loss>, next: u64) {
     for lost in holes.iter_mut() {
         lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
     }
@@ -133,9 +133,9 @@ impl Index {
     }
 
     /// Returns the loss that a record is in.
-    pub(crate) fn hole_at(&self, lsn: u64) -> Lost {
+    pub(crate) fn hole_at(&self, lsn: u64) -> Loss {
         let found = self.holes.iter().find(|lost| lost.first.0 <= lsn && lsn <= lost.last.0);
-        found.cloned().unwrap_or_else(|| Lost {
+        found.cloned().unwrap_or_else(|| Loss {
             first: Lsn(lsn),
             last: Lsn(lsn),
             file: self.segments.last().map(|segment| segment.path.clone()).unwrap_or_default(),
@@ -144,7 +144,7 @@ impl Index {
     }
 
     /// Returns the losses accepted by an earlier salvage.
-    pub(crate) fn holes(&self) -> &[Lost] {
+    pub(crate) fn holes(&self) -> &[Loss] {
         &self.holes
     }
 

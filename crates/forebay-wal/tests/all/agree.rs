@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::common::{self, dir, engine, options};
 use forebay::Engine;
 use forebay_wal::inspect::{Verdict, inspect, records, repair};
-use forebay_wal::{ErrorKind, Lost, Lsn, Options, Recovery, Wal};
+use forebay_wal::{ErrorKind, Loss, Lsn, Options, Recovery, Wal};
 
 type Files = BTreeMap<String, Vec<u8>>;
 type Records = BTreeMap<u64, Vec<u8>>;
@@ -75,7 +75,7 @@ fn base(closed: bool) -> (Files, Records) {
 }
 
 /// Returns the readable records, skipping those that the reader reports as damaged or lost.
-fn read(wal: &Wal) -> (Records, Vec<Lost>) {
+fn read(wal: &Wal) -> (Records, Vec<Loss>) {
     let (mut reader, mut records, mut lost) = (wal.read_from(wal.first_lsn()), Records::new(), Vec::new());
     loop {
         match reader.next().wait() {
@@ -91,7 +91,7 @@ fn read(wal: &Wal) -> (Records, Vec<Lost>) {
     }
 }
 
-fn numbers(lost: &[Lost]) -> BTreeSet<u64> {
+fn numbers(lost: &[Loss]) -> BTreeSet<u64> {
     lost.iter().filter(|lost| lost.last.0 < 1_000).flat_map(|lost| lost.first.0..=lost.last.0).collect()
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::{self, dir, engine, expected, options, record, records_wait};
 use forebay::Engine;
-use forebay_wal::{ErrorKind, Lost, Lsn, Options, Recovery, Wal};
+use forebay_wal::{ErrorKind, Loss, Lsn, Options, Recovery, Wal};
 
 const END: &str = "wal.end";
 /// Offset of the second slot.
@@ -70,7 +70,7 @@ fn lost(engine: &Engine, dir: &Path, records: std::ops::RangeInclusive<u64>) {
     append(&wal, next..=next);
     wal.close().wait().unwrap();
     let (wal, recovery) = open(engine, dir);
-    let named = |lost: &Lost| lost.first.0..=lost.last.0;
+    let named = |lost: &Loss| lost.first.0..=lost.last.0;
     assert_eq!((recovery.last, recovery.lost.iter().map(named).collect()), (Lsn(next), vec![records]));
     let mut there = there;
     there.extend(expected(next..=next));

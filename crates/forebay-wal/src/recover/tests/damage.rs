@@ -4,7 +4,7 @@
 use super::log::{Log, old_segment, read};
 use crate::error::ErrorKind;
 use crate::format::{HEADER_BYTES, Position};
-use crate::loss::Lost;
+use crate::loss::Loss;
 use crate::recover::Outcome;
 
 /// The expected result of a row.
@@ -45,7 +45,7 @@ fn outcome_of(log: &Log) -> End {
             }
         }
         Err(error) => {
-            let ErrorKind::Corruption(Lost { first, last, .. }) = error.kind() else { panic!("{error}") };
+            let ErrorKind::Corruption(Loss { first, last, .. }) = error.kind() else { panic!("{error}") };
             assert_eq!(first, last, "{error}");
             End::Lost(first.0)
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::{Engine, sim};
 use forebay_test::worlds::mix;
 use forebay_wal::{
-    AppendedBatch, Batch, Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, Setting, Wal,
+    AppendedBatch, Batch, Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, ValueUpdate, Wal,
 };
 
 use crate::simulation::records;
@@ -97,7 +97,7 @@ impl Log {
         self.0.queue_batch(all).await
     }
 
-    pub(crate) fn set(&self, key: &str, value: u64) -> Setting {
+    pub(crate) fn set(&self, key: &str, value: u64) -> ValueUpdate {
         self.0.set(key, &records::value(value))
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_wal::{Lost, Recovery};
+use forebay_wal::{Loss, Recovery};
 
 use crate::simulation::log::Content;
 use crate::simulation::records;
@@ -395,7 +395,7 @@ impl Model {
         sent: &[Sent],
         firsts: std::ops::RangeInclusive<u64>,
         found: &Content,
-        lost: &[Lost],
+        lost: &[Loss],
     ) -> Result<Vec<u64>, Wrong> {
         let is_lost = |lsn: u64| {
             base.gaps.contains(&lsn) || lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(&lsn))
@@ -471,7 +471,7 @@ impl Model {
         sent: &[Sent],
         found: &Content,
         seen: &BTreeSet<u64>,
-        lost: &[Lost],
+        lost: &[Loss],
     ) -> Result<(), Wrong> {
         let mut batches: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         for one in sent {
@@ -595,7 +595,7 @@ impl Model {
         let lost = &recovery.lost;
         let named = |lsn: &u64| lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(lsn));
         let damaged = self.hit.clone().flatten();
-        let known = |lost: &Lost| (lost.first.0..=lost.last.0).all(|lsn| self.base.gaps.contains(&lsn));
+        let known = |lost: &Loss| (lost.first.0..=lost.last.0).all(|lsn| self.base.gaps.contains(&lsn));
         if damaged.is_none() && self.certain.is_none() && !lost.iter().all(known) {
             return Err(format!("lost without any damage: {lost:?}"));
         }
@@ -625,7 +625,7 @@ impl Model {
     }
 
     /// Judges an open that was refused: whether the loss that it names can be the damage done.
-    pub(crate) fn refused(&self, lost: &Lost) -> Result<(), Wrong> {
+    pub(crate) fn refused(&self, lost: &Loss) -> Result<(), Wrong> {
         // Records that an earlier salvage gave up may be named again: the group that declared them lost may
         // be the damaged one.
         let known = |lsn: u64| self.base.gaps.contains(&lsn);
