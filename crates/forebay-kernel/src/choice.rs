@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay::{Engine, File};
 
-use crate::broken::Broken;
+use crate::engine_failure::Broken;
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::layout;

@@ -33,9 +33,9 @@
     )
 )]
 
-mod broken;
 mod choice;
 mod device;
+mod engine_failure;
 mod error;
 mod inside;
 mod layout;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay::{CommandEntry, CommandRing, CommandShard, Commands, File};
 
-use crate::broken::{Broken, DETACHED};
+use crate::engine_failure::{Broken, DETACHED};
 use crate::error::Error;
 use crate::layout as at;
 use crate::module::{Bound, command};

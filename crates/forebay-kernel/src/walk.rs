@@ -10,8 +10,8 @@ use std::thread::{self, Thread};
 
 use forebay::{Engine, File};
 
-use crate::broken::Broken;
 use crate::choice::{self, Side};
+use crate::engine_failure::Broken;
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::options::{EngineKind, KernelStats, Options};

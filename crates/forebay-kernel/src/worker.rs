@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use forebay::File;
 
-use crate::broken::{Broken, DETACHED};
+use crate::engine_failure::{Broken, DETACHED};
 use crate::error::Error;
 use crate::inside::Inside;
 use crate::options::{EngineKind, Options};
