@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay::{Engine, File};
 
-use crate::engine_failure::Broken;
+use crate::engine_failure::EngineFailure;
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::layout;
@@ -28,7 +28,7 @@ pub(crate) fn start<P: Program>(
     program: &Arc<P>,
     file: &File,
     options: &Options,
-    broken: &Arc<Broken>,
+    broken: &Arc<EngineFailure>,
 ) -> Result<(Option<Side<P>>, String)> {
     if options.only == Some(EngineKind::Reactor) {
         return Ok((None, "the reactor was asked for".to_owned()));
@@ -66,7 +66,7 @@ fn try_one<P: Program>(
     file: &File,
     kind: EngineKind,
     options: &Options,
-    broken: &Arc<Broken>,
+    broken: &Arc<EngineFailure>,
 ) -> std::result::Result<(Side<P>, String), String> {
     if engine.driver() == "sim" {
         return Err("a simulated world has no kernel".to_owned());

@@ -10,7 +10,7 @@ use crate::options::EngineKind;
 
 /// Why an engine inside the kernel takes no walks any more. The first reason stays.
 #[derive(Debug, Default)]
-pub(crate) struct Broken {
+pub(crate) struct EngineFailure {
     why: OnceLock<String>,
     is_reported: AtomicBool,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Broken {
 /// The reason where the module has no step for a walk: only root can do that.
 pub(crate) const DETACHED: &str = "its program was detached from the session";
 
-impl Broken {
+impl EngineFailure {
     /// Records the reason, a sentence without its full stop, unless there is one.
     pub(crate) fn set(&self, kind: EngineKind, why: &str) {
         self.why.get_or_init(|| format!("the reactor, because {kind} broke: {why}"));

@@ -7,7 +7,7 @@ use crate::module::ModuleSession;
 use crate::options::{EngineKind, Options};
 use crate::program::{Program, Scratch};
 use crate::session::Session;
-use crate::slot::Ended;
+use crate::slot::WalkEnd;
 
 /// Walks inside the kernel, for one thread.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Inside {
     }
 
     /// Passes each ended walk to `each`, with the last page that its step read.
-    pub(crate) fn drain(&mut self, each: impl FnMut(Ended, &[u8])) {
+    pub(crate) fn drain(&mut self, each: impl FnMut(WalkEnd, &[u8])) {
         each!(self, session => session.drain(each));
     }
 }

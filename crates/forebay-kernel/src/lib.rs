@@ -59,10 +59,10 @@ mod walk;
 mod worker;
 
 pub use error::{Error, Result};
-pub use local::{Finished, LocalWalk, probe};
+pub use local::{FinishedWalk, LocalWalk, probe};
 pub use options::{EngineKind, KernelStats, Options};
 pub use program::{Next, Positions, Program, Scratch};
 pub use table::{Descent, Leaf, TABLE_DAMAGED, TABLE_KEY_BYTES_MAX, TABLE_LARGER, TableDescent};
-pub use table_count::{TABLE_RANGE_KEY_BYTES_MAX, TableCount, TableCounted, TableRange};
-pub use tree::{Count, Counted, Lookup, TREE_DAMAGED, TreeCount, TreeLookup};
-pub use walk::{KernelWalk, Walking, WalkingMany};
+pub use table_count::{TABLE_RANGE_KEY_BYTES_MAX, TableCount, TableCountResult, TableRange};
+pub use tree::{Count, CountResult, Lookup, TREE_DAMAGED, TreeCount, TreeLookup};
+pub use walk::{KernelWalk, PendingWalk, PendingWalks};

@@ -17,7 +17,7 @@ const FD_AT: usize = 8;
 
 /// A program in the kernel, attached. Dropping it detaches it.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct AttachedProgram {
     // Detached before its program goes.
     _link: Link,
     _object: Object,
@@ -28,11 +28,11 @@ pub(crate) struct Loaded {
 ///
 /// # Errors
 /// Why it failed, as a sentence without its full stop, with the last messages of the kernel's verifier.
-pub(crate) fn load(object: &[u8], settings: &[u8], fd: &impl AsRawFd) -> Result<Loaded, String> {
+pub(crate) fn load(object: &[u8], settings: &[u8], fd: &impl AsRawFd) -> Result<AttachedProgram, String> {
     listen(|| load_quietly(object, settings, fd.as_raw_fd()))
 }
 
-fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, String> {
+fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<AttachedProgram, String> {
     let failed = |what: &str, error: libbpf_rs::Error| format!("{what} ({error:#})");
     // The reader of ELF files needs eight bytes' alignment. A copy on the heap has it in practice, and not by
     // promise.
@@ -84,7 +84,7 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, Str
         }
     }
     match link {
-        Some(link) => Ok(Loaded { _link: link, _object: object }),
+        Some(link) => Ok(AttachedProgram { _link: link, _object: object }),
         None => Err("the BPF object is not one of a walk".to_owned()),
     }
 }

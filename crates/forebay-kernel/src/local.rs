@@ -34,7 +34,7 @@ pub struct LocalWalk<P: Program> {
 /// An ended walk of a [`LocalWalk`].
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Finished<T> {
+pub struct FinishedWalk<T> {
     /// The number that [`LocalWalk::begin`] returned for it.
     pub number: u32,
     /// The walk's result.
@@ -139,7 +139,7 @@ impl<P: Program> LocalWalk<P> {
     pub fn run_on<'f, F: AsFd + 'f>(
         &mut self,
         starts: impl IntoIterator<Item = (&'f F, P::Args)>,
-        mut each: impl FnMut(Finished<Scratch>, &[u8]),
+        mut each: impl FnMut(FinishedWalk<Scratch>, &[u8]),
     ) -> Result<()> {
         self.check_whole()?;
         if self.engine() != EngineKind::BpfLoop || self.under_way() > 0 {
@@ -171,7 +171,7 @@ impl<P: Program> LocalWalk<P> {
             let stop_after = if is_last { under_way } else { under_way.div_ceil(2) };
             self.advance(stop_after, |finished, page| {
                 let number = indexes[finished.number as usize % layout::SLOTS_MAX] as u32;
-                each(Finished { number, result: finished.result }, page);
+                each(FinishedWalk { number, result: finished.result }, page);
             })?;
         }
     }
@@ -186,11 +186,11 @@ impl<P: Program> LocalWalk<P> {
     ///
     /// # Errors
     /// [`Error::Unavailable`]: the engine is broken, and the walks in flight are lost; or this is a forked child.
-    pub fn run(&mut self, stop_after: u32, mut each: impl FnMut(Finished<P::Output>)) -> Result<()> {
+    pub fn run(&mut self, stop_after: u32, mut each: impl FnMut(FinishedWalk<P::Output>)) -> Result<()> {
         let program = Arc::clone(&self.program);
         self.run_for_pages(stop_after, |ended, page| {
             let result = ended.result.map(|scratch| program.end(&scratch, page));
-            each(Finished { number: ended.number, result });
+            each(FinishedWalk { number: ended.number, result });
         })
     }
 
@@ -202,7 +202,7 @@ impl<P: Program> LocalWalk<P> {
     pub fn run_for_pages(
         &mut self,
         stop_after: u32,
-        each: impl FnMut(Finished<Scratch>, &[u8]),
+        each: impl FnMut(FinishedWalk<Scratch>, &[u8]),
     ) -> Result<()> {
         self.check_whole()?;
         self.advance(stop_after, each)
@@ -218,13 +218,13 @@ impl<P: Program> LocalWalk<P> {
         if self.is_cut_short { Err(why()) } else { Ok(()) }
     }
 
-    fn advance(&mut self, stop_after: u32, mut each: impl FnMut(Finished<Scratch>, &[u8])) -> Result<()> {
+    fn advance(&mut self, stop_after: u32, mut each: impl FnMut(FinishedWalk<Scratch>, &[u8])) -> Result<()> {
         if self.session.under_way() == 0 {
             return Ok(());
         }
         self.session.run(stop_after).map_err(Error::Unavailable)?;
         self.session.drain(|ended, page| {
-            each(Finished { number: ended.slot, result: ended.outcome }, page);
+            each(FinishedWalk { number: ended.slot, result: ended.outcome }, page);
         });
         Ok(())
     }

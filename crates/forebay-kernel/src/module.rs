@@ -9,13 +9,13 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::device::{Device, Shape};
 use crate::layout as at;
-use crate::loader::{self, Loaded};
+use crate::loader::{self, AttachedProgram};
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::program::{Program, Scratch};
 use crate::rights;
 use crate::session::{empty, event, page};
-use crate::slot::{self, Ended};
+use crate::slot::{self, WalkEnd};
 
 /// User data of the watched descriptor's completion; walks use their slots' numbers.
 const POKE: u64 = u64::MAX;
@@ -24,7 +24,7 @@ const POKE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Bound {
     // In the order in which they must be dropped: the program, the file, the memory.
-    _loaded: Loaded,
+    _loaded: AttachedProgram,
     pub(crate) device: Device,
     pub(crate) memory: Memory,
     pub(crate) shape: Shape,
@@ -61,7 +61,7 @@ impl Bound {
     ///
     /// # Safety
     /// The command has ended, and no walk begins in this slot while the page is in use.
-    pub(crate) unsafe fn ended(&self, number: u32, result: i32) -> (Ended, &[u8]) {
+    pub(crate) unsafe fn ended(&self, number: u32, result: i32) -> (WalkEnd, &[u8]) {
         let ended = match result {
             0 => slot::ended(&self.memory, number),
             refused => slot::refused(&self.memory, number, -refused),
@@ -232,7 +232,7 @@ impl ModuleSession {
     }
 
     /// Passes each ended walk to `each`, with the last page that its step read.
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(WalkEnd, &[u8])) {
         for (number, result) in self.taken.drain(..) {
             // SAFETY: its completion was taken off the ring, and the slot is free only after this.
             let (ended, page) = unsafe { self.bound.ended(number, result) };
@@ -273,7 +273,7 @@ pub(crate) fn probe(program: &impl Program) -> Result<(), String> {
 }
 
 /// Loads the program, and attaches it to the session.
-fn load(program: &impl Program, device: &Device) -> Result<Loaded, String> {
+fn load(program: &impl Program, device: &Device) -> Result<AttachedProgram, String> {
     let Some(object) = program.module_object() else {
         return Err(format!("the program {} has no form for the module", program.name()));
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay::{CommandEntry, CommandRing, CommandShard, Commands, File};
 
-use crate::engine_failure::{Broken, DETACHED};
+use crate::engine_failure::{DETACHED, EngineFailure};
 use crate::error::Error;
 use crate::layout as at;
 use crate::module::{Bound, command};
@@ -23,7 +23,7 @@ use crate::options::{EngineKind, Options};
 use crate::program::Program;
 use crate::reactor::Start;
 use crate::slot;
-use crate::worker::{Lost, Outcome, Promise};
+use crate::worker::{Outcome, Promise, WalkFailure};
 
 /// The session's handle. Dropping it ends the session: walks that have not ended resolve with [`Error::Closed`].
 pub(crate) struct OnShard<P: Program>(Arc<Session<P>>);
@@ -36,14 +36,14 @@ struct Session<P: Program> {
     device: RawFd,
     state: Mutex<State<P::Output>>,
     commands: AtomicU64,
-    broken: Arc<Broken>,
-    gone: Arc<Gone>,
+    broken: Arc<EngineFailure>,
+    gone: Arc<ReleaseSignal>,
 }
 
 /// All that the session has in the kernel.
 struct Kernel {
     bound: Bound,
-    _mark: MarkGone,
+    _mark: ReleaseGuard,
 }
 
 struct State<T> {
@@ -65,18 +65,18 @@ enum End {
 }
 
 impl End {
-    fn lost(self) -> Lost {
+    fn lost(self) -> WalkFailure {
         match self {
-            End::Closed => Lost::Failed(Error::Closed),
-            End::Broken => Lost::Broken,
+            End::Closed => WalkFailure::Failed(Error::Closed),
+            End::Broken => WalkFailure::Broken,
         }
     }
 }
 
 /// Walks that have not begun, each with the reason why it cannot, if it is not that its future was dropped.
-struct Left<T>(Vec<(Arc<Promise<T>>, Option<Lost>)>);
+struct UnstartedWalks<T>(Vec<(Arc<Promise<T>>, Option<WalkFailure>)>);
 
-impl<T> Left<T> {
+impl<T> UnstartedWalks<T> {
     /// Without the session's lock: the last reference to the session's handle may be a waker's.
     fn let_go(self) {
         for (promise, lost) in self.0 {
@@ -89,9 +89,9 @@ impl<T> Left<T> {
 
 /// Set when nothing of the session is left in the kernel, or never will be freed.
 #[derive(Default)]
-struct Gone(Mutex<bool>, Condvar);
+struct ReleaseSignal(Mutex<bool>, Condvar);
 
-struct MarkGone(Arc<Gone>);
+struct ReleaseGuard(Arc<ReleaseSignal>);
 
 impl<P: Program> OnShard<P> {
     /// Opens a session for a file on this shard.
@@ -103,14 +103,15 @@ impl<P: Program> OnShard<P> {
         file: &File,
         shard: CommandShard,
         options: &Options,
-        broken: &Arc<Broken>,
+        broken: &Arc<EngineFailure>,
     ) -> Result<OnShard<P>, String> {
         let bound = Bound::open(program.as_ref(), file, options.depth, Duration::ZERO)?;
-        let (device, slots, gone) = (bound.device.as_raw_fd(), bound.shape.slots, Arc::new(Gone::default()));
+        let (device, slots, gone) =
+            (bound.device.as_raw_fd(), bound.shape.slots, Arc::new(ReleaseSignal::default()));
         Ok(OnShard(Arc::new(Session {
             program: Arc::clone(program),
             shard,
-            kernel: Some(Kernel { bound, _mark: MarkGone(Arc::clone(&gone)) }),
+            kernel: Some(Kernel { bound, _mark: ReleaseGuard(Arc::clone(&gone)) }),
             device,
             state: Mutex::new(State {
                 free: (0..slots as u32).rev().collect(),
@@ -204,8 +205,12 @@ impl<P: Program> Session<P> {
     }
 
     /// Does the same with the lock held. Returns the walks that have not begun: their wakers run, and are dropped, without the lock.
-    fn begin_in(self: &Arc<Self>, state: &mut State<P::Output>, ring: &CommandRing<'_>) -> Left<P::Output> {
-        let mut left = Left(Vec::new());
+    fn begin_in(
+        self: &Arc<Self>,
+        state: &mut State<P::Output>,
+        ring: &CommandRing<'_>,
+    ) -> UnstartedWalks<P::Output> {
+        let mut left = UnstartedWalks(Vec::new());
         let Some(kernel) = &self.kernel else { return left };
         if state.waiting.is_empty() || state.free.is_empty() {
             return left;
@@ -228,7 +233,7 @@ impl<P: Program> Session<P> {
                     }
                     self.commands.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => left.0.push((promise, Some(Lost::Failed(Error::Core(error))))),
+                Err(error) => left.0.push((promise, Some(WalkFailure::Failed(Error::Core(error))))),
             }
         }
         left
@@ -305,8 +310,8 @@ impl<P: Program> Commands for Session<P> {
 
 impl<P: Program> Session<P> {
     /// Returns the outcome of a walk whose command has ended, out of its slot.
-    fn outcome(&self, number: u32, result: forebay::Result<u32>) -> Result<P::Output, Lost> {
-        let Some(kernel) = &self.kernel else { return Err(Lost::Broken) };
+    fn outcome(&self, number: u32, result: forebay::Result<u32>) -> Result<P::Output, WalkFailure> {
+        let Some(kernel) = &self.kernel else { return Err(WalkFailure::Broken) };
         let result = match result {
             Ok(result) => result as i32,
             Err(error) => match error.raw_os_error() {
@@ -317,7 +322,7 @@ impl<P: Program> Session<P> {
                     }
                     -number
                 }
-                None => return Err(Lost::Failed(Error::Core(error))),
+                None => return Err(WalkFailure::Failed(Error::Core(error))),
             },
         };
         // SAFETY: the shard calls this for the command's end. The slot is free, and can be begun again, only afterwards.
@@ -327,7 +332,7 @@ impl<P: Program> Session<P> {
         }
         let scratch = ended.outcome?;
         // The program's own code must not end the shard. The reactor will meet the same panic, and has an error for it.
-        catch_unwind(AssertUnwindSafe(|| self.program.end(&scratch, page))).map_err(|_| Lost::Broken)
+        catch_unwind(AssertUnwindSafe(|| self.program.end(&scratch, page))).map_err(|_| WalkFailure::Broken)
     }
 }
 
@@ -345,7 +350,7 @@ impl<P: Program> Drop for Session<P> {
     }
 }
 
-impl Gone {
+impl ReleaseSignal {
     fn set(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.1.notify_all();
@@ -359,7 +364,7 @@ impl Gone {
     }
 }
 
-impl Drop for MarkGone {
+impl Drop for ReleaseGuard {
     fn drop(&mut self) {
         self.0.set();
     }

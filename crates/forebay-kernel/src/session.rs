@@ -4,18 +4,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::layout as at;
-use crate::loader::{self, Loaded};
+use crate::loader::{self, AttachedProgram};
 use crate::memory::Memory;
 use crate::program::{Program, Scratch};
 use crate::rights;
 use crate::ring::Ring;
-use crate::slot::{self, Ended};
+use crate::slot::{self, WalkEnd};
 
 /// Walks that io_uring's own loop runs, for one thread.
 #[derive(Debug)]
 pub(crate) struct Session {
     // In the order in which they must be dropped: the program, the ring, the memory that the ring uses.
-    _loaded: Loaded,
+    _loaded: AttachedProgram,
     ring: Ring,
     memory: Memory,
     poke: OwnedFd,
@@ -239,7 +239,7 @@ impl Session {
     }
 
     /// Passes each ended walk to `each`, with the last page that its step read.
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(WalkEnd, &[u8])) {
         let over = self.memory.u32(at::CONTROL_DONE_COUNT).min(at::SLOTS_MAX as u32);
         for index in 0..over as usize {
             let number = self.memory.u32(at::CONTROL_DONE + index * 4);

@@ -9,13 +9,13 @@ use crate::program::Scratch;
 
 /// The end of a walk: its slot and its outcome.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct WalkEnd {
     pub(crate) slot: u32,
     /// The scratch that its step left, or the error.
     pub(crate) outcome: Result<Scratch, Error>,
 }
 
-impl Ended {
+impl WalkEnd {
     /// Returns whether the module had no step for the walk.
     pub(crate) fn is_detached(&self) -> bool {
         matches!(&self.outcome, Err(Error::Elsewhere { source, .. }) if source.raw_os_error() == Some(libc::ENODEV))
@@ -36,7 +36,7 @@ pub(crate) fn fill(memory: &Memory, number: u32, root: u64, scratch: &Scratch, h
 }
 
 /// Reads an ended walk's result, or its error, out of its slot.
-pub(crate) fn ended(memory: &Memory, number: u32) -> Ended {
+pub(crate) fn ended(memory: &Memory, number: u32) -> WalkEnd {
     let slot = place(number);
     let code = memory.u32(slot + at::SLOT_CODE);
     let offset = memory.u64(slot + at::SLOT_FAILED_AT);
@@ -55,12 +55,12 @@ pub(crate) fn ended(memory: &Memory, number: u32) -> Ended {
         at::STATE_ELSEWHERE => Err(Error::Elsewhere { offset, source: source() }),
         _ => Err(Error::BadAnswer { offset }),
     };
-    Ended { slot: number, outcome }
+    WalkEnd { slot: number, outcome }
 }
 
 /// Returns the end of a walk that the module did not begin or did not continue.
-pub(crate) fn refused(memory: &Memory, number: u32, errno: i32) -> Ended {
+pub(crate) fn refused(memory: &Memory, number: u32, errno: i32) -> WalkEnd {
     let offset = memory.u64(place(number) + at::SLOT_AT);
     let source = io::Error::from_raw_os_error(errno);
-    Ended { slot: number, outcome: Err(Error::Elsewhere { offset, source }) }
+    WalkEnd { slot: number, outcome: Err(Error::Elsewhere { offset, source }) }
 }

@@ -34,7 +34,7 @@ pub struct TableRange {
 /// The result of a [`TableCount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TableCounted {
+pub struct TableCountResult {
     /// Records whose keys lie in the range, in the leaves read.
     pub found: u64,
     /// Leaves read.
@@ -46,7 +46,7 @@ pub struct TableCounted {
 
 impl Program for TableCount {
     type Args = TableRange;
-    type Output = TableCounted;
+    type Output = TableCountResult;
 
     fn name(&self) -> &'static str {
         "table-count"
@@ -130,8 +130,8 @@ impl Program for TableCount {
         }
     }
 
-    fn end(&self, scratch: &Scratch, _page: &[u8]) -> TableCounted {
-        TableCounted {
+    fn end(&self, scratch: &Scratch, _page: &[u8]) -> TableCountResult {
+        TableCountResult {
             found: scratch.u64(at::RANGE_FOUND),
             leaves: scratch.u64(at::RANGE_LEAVES),
             is_whole: scratch.u64(at::RANGE_MORE) == 0,

@@ -95,7 +95,7 @@ pub struct Count {
 /// The result of a [`TreeCount`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counted {
+pub struct CountResult {
     /// Separators in the range.
     pub found: u64,
     /// Leaves read, at most 16.
@@ -104,7 +104,7 @@ pub struct Counted {
 
 impl Program for TreeCount {
     type Args = Count;
-    type Output = Counted;
+    type Output = CountResult;
 
     fn name(&self) -> &'static str {
         "tree-count"
@@ -165,8 +165,8 @@ impl Program for TreeCount {
         Next::Wait
     }
 
-    fn end(&self, scratch: &Scratch, _page: &[u8]) -> Counted {
-        Counted { found: scratch.u64(at::COUNT_FOUND), leaves: scratch.u64(at::COUNT_LEAVES) }
+    fn end(&self, scratch: &Scratch, _page: &[u8]) -> CountResult {
+        CountResult { found: scratch.u64(at::COUNT_FOUND), leaves: scratch.u64(at::COUNT_LEAVES) }
     }
 }
 

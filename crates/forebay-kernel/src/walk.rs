@@ -11,13 +11,13 @@ use std::thread::{self, Thread};
 use forebay::{Engine, File};
 
 use crate::choice::{self, Side};
-use crate::engine_failure::Broken;
+use crate::engine_failure::EngineFailure;
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::options::{EngineKind, KernelStats, Options};
 use crate::program::{Program, Scratch};
 use crate::reactor::{self, Start};
-use crate::worker::{Lost, Outcome};
+use crate::worker::{Outcome, WalkFailure};
 
 /// Walks of one program on one file, inside the kernel where that is possible.
 ///
@@ -38,7 +38,7 @@ pub struct KernelWalk<P: Program> {
 struct Counts {
     walks: AtomicU64,
     fell_back: AtomicU64,
-    broken: Arc<Broken>,
+    broken: Arc<EngineFailure>,
 }
 
 impl<P: Program> KernelWalk<P> {
@@ -98,31 +98,31 @@ impl<P: Program> KernelWalk<P> {
     /// Begins one walk: inside the kernel at once, in the reactor when the future is first polled. If the
     /// future is dropped, a walk inside the kernel still runs to its end, and its result is dropped; one of the
     /// module's that still waits for a place never begins.
-    pub fn walk(&self, args: &P::Args) -> Walking<P> {
+    pub fn walk(&self, args: &P::Args) -> PendingWalk<P> {
         let start = self.start(args);
         self.counts.walks.fetch_add(1, Ordering::Relaxed);
         match &self.inside {
-            Some(inside) => self.walking(start, Some(inside.send(start))),
-            None => self.walking(start, None),
+            Some(inside) => self.pending(start, Some(inside.send(start))),
+            None => self.pending(start, None),
         }
     }
 
     /// Begins many walks with one message; the future resolves with their results in order.
-    pub fn walk_many(&self, args: &[P::Args]) -> WalkingMany<P> {
+    pub fn walk_many(&self, args: &[P::Args]) -> PendingWalks<P> {
         let starts: Vec<Start> = args.iter().map(|args| self.start(args)).collect();
         self.counts.walks.fetch_add(starts.len() as u64, Ordering::Relaxed);
-        let walks: Vec<Walking<P>> = match &self.inside {
+        let walks: Vec<PendingWalk<P>> = match &self.inside {
             Some(inside) => {
                 let outcomes = inside.send_many(&starts);
                 starts
                     .iter()
                     .zip(outcomes)
-                    .map(|(start, outcome)| self.walking(*start, Some(outcome)))
+                    .map(|(start, outcome)| self.pending(*start, Some(outcome)))
                     .collect()
             }
-            None => starts.iter().map(|start| self.walking(*start, None)).collect(),
+            None => starts.iter().map(|start| self.pending(*start, None)).collect(),
         };
-        WalkingMany {
+        PendingWalks {
             results: walks.iter().map(|_| None).collect(),
             left: walks.len(),
             walks,
@@ -145,13 +145,13 @@ impl<P: Program> KernelWalk<P> {
         Start { root, scratch, hops_max: self.hops_max }
     }
 
-    fn walking(&self, start: Start, outcome: Option<Outcome<P::Output>>) -> Walking<P> {
+    fn pending(&self, start: Start, outcome: Option<Outcome<P::Output>>) -> PendingWalk<P> {
         let (file, program) = (self.file.clone(), Arc::clone(&self.program));
         let stage = match outcome {
             Some(outcome) => Stage::Kernel(outcome),
             None => Stage::Reactor(Box::pin(reactor::walk(file.clone(), Arc::clone(&program), start))),
         };
-        Walking { stage, file, program, start, counts: Arc::clone(&self.counts) }
+        PendingWalk { stage, file, program, start, counts: Arc::clone(&self.counts) }
     }
 }
 
@@ -168,7 +168,7 @@ impl<P: Program> fmt::Debug for KernelWalk<P> {
 
 /// A walk in flight; see [`KernelWalk::walk`].
 #[must_use = "the result is in the future"]
-pub struct Walking<P: Program> {
+pub struct PendingWalk<P: Program> {
     stage: Stage<P::Output>,
     file: File,
     program: Arc<P>,
@@ -181,7 +181,7 @@ enum Stage<T> {
     Reactor(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
 }
 
-impl<P: Program> Walking<P> {
+impl<P: Program> PendingWalk<P> {
     /// Blocks the calling thread until the walk has ended, and returns its result.
     ///
     /// # Errors
@@ -192,24 +192,24 @@ impl<P: Program> Walking<P> {
     }
 }
 
-impl<P: Program> Future for Walking<P> {
+impl<P: Program> Future for PendingWalk<P> {
     type Output = Result<P::Output>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<P::Output>> {
         // Nothing here is pinned in place: the reactor's walk has its box.
-        let walking = Pin::into_inner(self);
+        let walk = Pin::into_inner(self);
         loop {
-            match &mut walking.stage {
+            match &mut walk.stage {
                 Stage::Reactor(walk) => return walk.as_mut().poll(context),
                 Stage::Kernel(outcome) => match Pin::new(outcome).poll(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(output)) => return Poll::Ready(Ok(output)),
-                    Poll::Ready(Err(Lost::Failed(error))) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Err(Lost::Broken)) => {
-                        walking.counts.fell_back.fetch_add(1, Ordering::Relaxed);
-                        walking.counts.broken.report(&walking.file);
-                        let (file, program) = (walking.file.clone(), Arc::clone(&walking.program));
-                        walking.stage = Stage::Reactor(Box::pin(reactor::walk(file, program, walking.start)));
+                    Poll::Ready(Err(WalkFailure::Failed(error))) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Err(WalkFailure::Broken)) => {
+                        walk.counts.fell_back.fetch_add(1, Ordering::Relaxed);
+                        walk.counts.broken.report(&walk.file);
+                        let (file, program) = (walk.file.clone(), Arc::clone(&walk.program));
+                        walk.stage = Stage::Reactor(Box::pin(reactor::walk(file, program, walk.start)));
                     }
                 },
             }
@@ -217,19 +217,19 @@ impl<P: Program> Future for Walking<P> {
     }
 }
 
-impl<P: Program> Unpin for Walking<P> {}
+impl<P: Program> Unpin for PendingWalk<P> {}
 
-impl<P: Program> fmt::Debug for Walking<P> {
+impl<P: Program> fmt::Debug for PendingWalk<P> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_in_kernel = matches!(self.stage, Stage::Kernel(_));
-        formatter.debug_struct("Walking").field("in_kernel", &is_in_kernel).finish_non_exhaustive()
+        formatter.debug_struct("PendingWalk").field("in_kernel", &is_in_kernel).finish_non_exhaustive()
     }
 }
 
 /// Walks in flight; see [`KernelWalk::walk_many`].
 #[must_use = "the results are in the future"]
-pub struct WalkingMany<P: Program> {
-    walks: Vec<Walking<P>>,
+pub struct PendingWalks<P: Program> {
+    walks: Vec<PendingWalk<P>>,
     /// The result of each walk that a poll found ended.
     results: Vec<Option<Result<P::Output>>>,
     /// All walks from this index on have ended.
@@ -238,7 +238,7 @@ pub struct WalkingMany<P: Program> {
     has_begun: bool,
 }
 
-impl<P: Program> WalkingMany<P> {
+impl<P: Program> PendingWalks<P> {
     /// Blocks the calling thread until all walks have ended, and returns their results in order.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ impl<P: Program> WalkingMany<P> {
     }
 }
 
-impl<P: Program> Future for WalkingMany<P> {
+impl<P: Program> Future for PendingWalks<P> {
     type Output = Vec<Result<P::Output>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Result<P::Output>>> {
@@ -284,7 +284,7 @@ impl<P: Program> Future for WalkingMany<P> {
     }
 }
 
-impl<P: Program> WalkingMany<P> {
+impl<P: Program> PendingWalks<P> {
     /// Begins the walks in the reactor: a walk there begins at its first poll.
     fn begin_in_reactor(&mut self, context: &mut Context<'_>) {
         if self.walks.iter().any(|walk| matches!(walk.stage, Stage::Reactor(_))) {
@@ -303,11 +303,11 @@ impl<P: Program> WalkingMany<P> {
     }
 }
 
-impl<P: Program> Unpin for WalkingMany<P> {}
+impl<P: Program> Unpin for PendingWalks<P> {}
 
-impl<P: Program> fmt::Debug for WalkingMany<P> {
+impl<P: Program> fmt::Debug for PendingWalks<P> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("WalkingMany").field("walks", &self.walks.len()).finish_non_exhaustive()
+        formatter.debug_struct("PendingWalks").field("walks", &self.walks.len()).finish_non_exhaustive()
     }
 }
 

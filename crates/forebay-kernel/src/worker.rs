@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use forebay::File;
 
-use crate::engine_failure::{Broken, DETACHED};
+use crate::engine_failure::{DETACHED, EngineFailure};
 use crate::error::Error;
 use crate::inside::Inside;
 use crate::options::{EngineKind, Options};
@@ -42,12 +42,12 @@ const MANY: u32 = 16;
 pub(crate) struct Worker<T> {
     pub(crate) kind: EngineKind,
     process: Process,
-    shared: Arc<Shared<T>>,
+    shared: Arc<WorkerState<T>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct WorkerState<T> {
     inbox: Mutex<VecDeque<Ticket<T>>>,
     state: AtomicU8,
     is_closed: AtomicBool,
@@ -75,24 +75,24 @@ pub(crate) struct Promise<T> {
 #[derive(Debug)]
 enum State<T> {
     Waiting(Option<Waker>),
-    Over(Result<T, Lost>),
+    Over(Result<T, WalkFailure>),
     Taken,
 }
 
 /// The reason why a walk has no result.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum WalkFailure {
     /// The walk failed.
     Failed(Error),
     /// The session broke, or cannot continue this walk: it may be run again on another engine.
     Broken,
 }
 
-impl From<Error> for Lost {
-    fn from(error: Error) -> Lost {
+impl From<Error> for WalkFailure {
+    fn from(error: Error) -> WalkFailure {
         match error {
-            Error::Elsewhere { .. } => Lost::Broken,
-            other => Lost::Failed(other),
+            Error::Elsewhere { .. } => WalkFailure::Broken,
+            other => WalkFailure::Failed(other),
         }
     }
 }
@@ -117,7 +117,7 @@ impl<T: Send + 'static> Worker<T> {
         file: &File,
         kind: EngineKind,
         options: &Options,
-        broken: &Arc<Broken>,
+        broken: &Arc<EngineFailure>,
     ) -> Result<Worker<T>, String> {
         let (tell, told) = mpsc::channel();
         // A thread that spins in the kernel would not notice new walks.
@@ -129,7 +129,7 @@ impl<T: Send + 'static> Worker<T> {
                 let opened = Inside::open(kind, program.as_ref(), &file, &options).and_then(|mut session| {
                     session.watch();
                     let poke = session.poker().map_err(|error| error.to_string())?;
-                    Ok((session, Arc::new(Shared::new(poke))))
+                    Ok((session, Arc::new(WorkerState::new(poke))))
                 });
                 match opened {
                     Ok((session, shared)) => {
@@ -165,12 +165,12 @@ impl<T: Send + 'static> Worker<T> {
     fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<T>>)>) {
         // Asked before the lock is taken, which another thread may have held in the moment of the fork.
         if self.process.is_elsewhere() {
-            return walks.for_each(|(_, promise)| promise.keep(Err(Lost::Broken)));
+            return walks.for_each(|(_, promise)| promise.keep(Err(WalkFailure::Broken)));
         }
         let mut inbox = self.shared.inbox();
         if self.shared.is_broken.load(Ordering::SeqCst) {
             drop(inbox);
-            walks.for_each(|(_, promise)| promise.keep(Err(Lost::Broken)));
+            walks.for_each(|(_, promise)| promise.keep(Err(WalkFailure::Broken)));
             return;
         }
         inbox.extend(walks.map(|(start, promise)| Ticket { start, promise }));
@@ -238,9 +238,9 @@ impl<T> Drop for Worker<T> {
     }
 }
 
-impl<T> Shared<T> {
-    fn new(poke: OwnedFd) -> Shared<T> {
-        Shared {
+impl<T> WorkerState<T> {
+    fn new(poke: OwnedFd) -> WorkerState<T> {
+        WorkerState {
             inbox: Mutex::new(VecDeque::new()),
             state: AtomicU8::new(AWAKE),
             is_closed: AtomicBool::new(false),
@@ -269,9 +269,9 @@ impl<T> Shared<T> {
 /// The thread's own side.
 struct Thread<P: Program> {
     session: Inside,
-    shared: Arc<Shared<P::Output>>,
+    shared: Arc<WorkerState<P::Output>>,
     program: Arc<P>,
-    broken: Arc<Broken>,
+    broken: Arc<EngineFailure>,
     /// The promise of the walk in each slot.
     slots: Vec<Option<Arc<Promise<P::Output>>>>,
 }
@@ -294,10 +294,10 @@ impl<P: Program> Thread<P> {
             if may_enter && let Err(why) = self.enter() {
                 self.broken.set(self.session.kind(), &why);
                 self.shared.is_broken.store(true, Ordering::SeqCst);
-                return self.give_up(|| Lost::Broken);
+                return self.give_up(|| WalkFailure::Broken);
             }
         }
-        self.give_up(|| Lost::Failed(Error::Closed));
+        self.give_up(|| WalkFailure::Failed(Error::Closed));
     }
 
     /// Fills free slots from the inbox.
@@ -323,8 +323,9 @@ impl<P: Program> Thread<P> {
             is_detached |= ended.is_detached();
             // A panic of the program's own code must not end the thread, for which all walks wait. The reactor will meet the
             // same panic, and has an error for it.
-            let result = ended.outcome.map_err(Lost::from).and_then(|scratch| {
-                catch_unwind(AssertUnwindSafe(|| program.end(&scratch, page))).map_err(|_| Lost::Broken)
+            let result = ended.outcome.map_err(WalkFailure::from).and_then(|scratch| {
+                catch_unwind(AssertUnwindSafe(|| program.end(&scratch, page)))
+                    .map_err(|_| WalkFailure::Broken)
             });
             if let Some(promise) = slots.get_mut(ended.slot as usize).and_then(Option::take) {
                 promise.keep(result);
@@ -336,7 +337,7 @@ impl<P: Program> Thread<P> {
         if is_detached { ran.and(Err(DETACHED.to_owned())) } else { ran }
     }
 
-    fn give_up(mut self, why: impl Fn() -> Lost) {
+    fn give_up(mut self, why: impl Fn() -> WalkFailure) {
         for promise in self.slots.drain(..).flatten() {
             promise.keep(Err(why()));
         }
@@ -352,7 +353,7 @@ impl<T> Promise<T> {
         Arc::new(Promise { process: Process::here(), state: Mutex::new(State::Waiting(None)) })
     }
 
-    pub(crate) fn keep(&self, result: Result<T, Lost>) {
+    pub(crate) fn keep(&self, result: Result<T, WalkFailure>) {
         let before = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *state, State::Over(result))
@@ -364,12 +365,12 @@ impl<T> Promise<T> {
 }
 
 impl<T> Future for Outcome<T> {
-    type Output = Result<T, Lost>;
+    type Output = Result<T, WalkFailure>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Lost>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, WalkFailure>> {
         let promise = &self.0;
         if promise.process.is_elsewhere() {
-            return Poll::Ready(Err(Lost::Broken));
+            return Poll::Ready(Err(WalkFailure::Broken));
         }
         let mut state = promise.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Taken) {
@@ -379,7 +380,7 @@ impl<T> Future for Outcome<T> {
                 Poll::Pending
             }
             // Polled after its end.
-            State::Taken => Poll::Ready(Err(Lost::Failed(Error::Closed))),
+            State::Taken => Poll::Ready(Err(WalkFailure::Failed(Error::Closed))),
         }
     }
 }

@@ -17,7 +17,7 @@ use common::child::in_child;
 use common::{Tree, has_module, told};
 use forebay::{Class, Config, DriverChoice, Engine, File, WorkerRings};
 use forebay_kernel::{
-    EngineKind, Error, KernelWalk, Lookup, Next, Options, Program, Scratch, TreeLookup, Walking,
+    EngineKind, Error, KernelWalk, Lookup, Next, Options, PendingWalk, Program, Scratch, TreeLookup,
 };
 
 const LEVELS: u64 = 6;
@@ -161,7 +161,7 @@ fn dropped_futures_leave_room_and_what_waited_never_begins() {
 
 /// Begins more walks than there are slots, polls each once, and returns those that had not ended by then, with their
 /// keys. One that has ended must not be polled again: it failed this test now and then on a busy machine.
-fn freeze(walk: &KernelWalk<TreeLookup>, tree: &Tree) -> Vec<(u64, Walking<TreeLookup>)> {
+fn freeze(walk: &KernelWalk<TreeLookup>, tree: &Tree) -> Vec<(u64, PendingWalk<TreeLookup>)> {
     let all: Vec<_> = (0..300).map(|key| (key, walk.walk(&lookup(tree, key)))).collect();
     let mut context = Context::from_waker(Waker::noop());
     all.into_iter()

@@ -8,7 +8,7 @@ pub(crate) mod scene;
 use std::path::Path;
 
 use forebay::{Config, Engine, File, Open};
-use forebay_kernel::{Count, Counted, EngineKind, Error, KernelWalk, Options, Program};
+use forebay_kernel::{Count, CountResult, EngineKind, Error, KernelWalk, Options, Program};
 
 const MAGIC: u64 = 0x6b6c_6177;
 const HEADER: usize = 24;
@@ -198,7 +198,7 @@ pub(crate) fn told<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     }
 }
 
-pub(crate) fn counted(counted: Counted) -> (u64, u64) {
+pub(crate) fn counted(counted: CountResult) -> (u64, u64) {
     (counted.found, counted.leaves)
 }
 
