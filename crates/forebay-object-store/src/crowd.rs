@@ -35,7 +35,7 @@ struct Line {
 }
 
 /// One open file.
-pub(crate) struct Counted(Arc<Crowd>);
+pub(crate) struct OpenFileGuard(Arc<Crowd>);
 
 impl Crowd {
     /// Returns the count for a store of which `files_max` files stay open.
@@ -45,9 +45,9 @@ impl Crowd {
     }
 
     /// Counts a file until the result is dropped.
-    pub(crate) fn count(self: &Arc<Crowd>) -> Counted {
+    pub(crate) fn count(self: &Arc<Crowd>) -> OpenFileGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Counted(self.clone())
+        OpenFileGuard(self.clone())
     }
 
     /// Runs a call that opens a file: at once, or as a task of the engine's when its turn has come. Dropping the future stops it.
@@ -66,7 +66,7 @@ impl Crowd {
             let _place = crowd.enter().await;
             call.await
         });
-        Stopping(task).await?
+        AbortOnDrop(task).await?
     }
 
     /// Waits for a place; calls get theirs in the order of their first polls.
@@ -92,7 +92,7 @@ impl Crowd {
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenFileGuard {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -148,9 +148,9 @@ impl Drop for Waits<'_> {
 }
 
 /// A task that ends when its handle is dropped.
-struct Stopping<T>(JoinHandle<T>);
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Future for Stopping<T> {
+impl<T> Future for AbortOnDrop<T> {
     type Output = forebay::Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -158,7 +158,7 @@ impl<T> Future for Stopping<T> {
     }
 }
 
-impl<T> Drop for Stopping<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }

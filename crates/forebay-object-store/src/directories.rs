@@ -21,18 +21,18 @@ const TRIES_MAX: u32 = 100;
 /// without a sync is taken for the first one.
 #[derive(Default)]
 pub(crate) struct Directories {
-    known: Mutex<Known>,
+    known: Mutex<DurableSet>,
 }
 
 #[derive(Default)]
-struct Known {
+struct DurableSet {
     durable: HashSet<PathBuf>,
     /// Changes with each directory that is forgotten: a sync that began before that counts for nothing.
     forgotten: u64,
 }
 
 impl Directories {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, DurableSet> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,25 +12,25 @@ use forebay::{Engine, ErrorKind, File, Metadata, Open};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
-use crate::crowd::{Counted, Crowd};
+use crate::crowd::{Crowd, OpenFileGuard};
 use crate::failure::{Failure, Result};
 
 /// A file that is open to be read.
 pub(crate) struct Handle {
     pub(crate) file: File,
     identity: Identity,
-    _counted: Counted,
+    _guard: OpenFileGuard,
 }
 
 /// The file system and the number of a file in it.
 type Identity = ((u32, u32), u64);
 
 /// The same in every run, as a simulated world has to be.
-type Hashing = BuildHasherDefault<DefaultHasher>;
+type FixedHasher = BuildHasherDefault<DefaultHasher>;
 
 /// Open files by their location.
 pub(crate) struct Handles {
-    files: Cache<String, Arc<Handle>, UnitWeighter, Hashing>,
+    files: Cache<String, Arc<Handle>, UnitWeighter, FixedHasher>,
     open: Open,
     crowd: Arc<Crowd>,
 }
@@ -39,7 +39,7 @@ impl Handles {
     pub(crate) fn new(files_max: usize, open: Open, crowd: Arc<Crowd>) -> Handles {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(files_max).weight_capacity(files_max as u64);
-        let (hasher, lifecycle) = (Hashing::default(), DefaultLifecycle::default());
+        let (hasher, lifecycle) = (FixedHasher::default(), DefaultLifecycle::default());
         let files = match options.build() {
             Ok(options) => Cache::with_options(options, UnitWeighter, hasher, lifecycle),
             // Cannot happen: all required settings are set.
@@ -63,11 +63,11 @@ impl Handles {
         location: &str,
         path: &Path,
     ) -> Result<(Arc<Handle>, Metadata)> {
-        let counted = self.crowd.count();
+        let guard = self.crowd.count();
         let file = engine.open(path, self.open).await.map_err(|error| Failure::of_file(path, error))?;
         // Of the open file: the name may have become another file's meanwhile.
         let found = file.metadata().await?;
-        let handle = Arc::new(Handle { file, identity: identity(&found), _counted: counted });
+        let handle = Arc::new(Handle { file, identity: identity(&found), _guard: guard });
         self.files.insert(location.to_string(), handle.clone());
         // The file may have been deleted before it was put here, and a handle would keep its space.
         if handle.file.is_removed().unwrap_or(false) {

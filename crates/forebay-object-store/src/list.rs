@@ -11,7 +11,7 @@ use futures_util::stream;
 use crate::attributes::Attributes;
 use crate::failure::{Failure, Result};
 use crate::location;
-use crate::store::{ForebayStore, Shared};
+use crate::store::{ForebayStore, StoreState};
 
 /// Files whose attributes are looked up with one call.
 const LOOKED_UP_MAX: usize = 512;
@@ -19,7 +19,7 @@ const LOOKED_UP_MAX: usize = 512;
 const ABOVE_MAX: usize = 64;
 
 /// An object in a list.
-pub(crate) struct Listed {
+pub(crate) struct ListEntry {
     pub(crate) location: String,
     pub(crate) attributes: Attributes,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Listed {
 pub(crate) struct Level {
     /// Locations of directories, in order.
     pub(crate) directories: Vec<String>,
-    pub(crate) objects: Vec<Listed>,
+    pub(crate) objects: Vec<ListEntry>,
 }
 
 impl ForebayStore {
@@ -38,7 +38,7 @@ impl ForebayStore {
         &self,
         prefix: &str,
         offset: Option<String>,
-    ) -> impl Stream<Item = Result<Listed>> + Send + use<> {
+    ) -> impl Stream<Item = Result<ListEntry>> + Send + use<> {
         let top = Dir {
             path: location::below(&self.shared.root, prefix),
             location: prefix.to_string(),
@@ -51,7 +51,7 @@ impl ForebayStore {
             names: Names::default(),
             ready: VecDeque::new(),
         };
-        stream::try_unfold(walk, async |mut walk| Ok(walk.next().await?.map(|listed| (listed, walk))))
+        stream::try_unfold(walk, async |mut walk| Ok(walk.next().await?.map(|entry| (entry, walk))))
     }
 
     /// Returns the objects and directories directly below a prefix.
@@ -70,7 +70,7 @@ impl ForebayStore {
                     Some(metadata) if !metadata.is_dir() => {
                         if location::may_be_object(&name.location) {
                             let attributes = Attributes::of(&metadata);
-                            level.objects.push(Listed { location: name.location, attributes });
+                            level.objects.push(ListEntry { location: name.location, attributes });
                         }
                     }
                     _ => level.directories.push(name.location),
@@ -91,21 +91,21 @@ struct Dir {
 
 /// A walk through all directories below one.
 struct Walk {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     offset: Option<String>,
     /// Directories to read, the next one last.
     dirs: Vec<Arc<Dir>>,
     /// Names of the directory that was read last.
     names: Names,
     /// Objects to return.
-    ready: VecDeque<Listed>,
+    ready: VecDeque<ListEntry>,
 }
 
 impl Walk {
-    async fn next(&mut self) -> Result<Option<Listed>> {
+    async fn next(&mut self) -> Result<Option<ListEntry>> {
         loop {
-            if let Some(listed) = self.ready.pop_front() {
-                return Ok(Some(listed));
+            if let Some(entry) = self.ready.pop_front() {
+                return Ok(Some(entry));
             }
             if let Some(dir) = self.names.dir.clone() {
                 if let Some(found) = self.names.look_up(&self.shared, &dir).await? {
@@ -140,7 +140,7 @@ impl Walk {
                 && self.offset.as_ref().is_none_or(|offset| name.location > *offset)
             {
                 let attributes = Attributes::of(&metadata);
-                self.ready.push_back(Listed { location: name.location, attributes });
+                self.ready.push_back(ListEntry { location: name.location, attributes });
             }
         }
     }
@@ -170,7 +170,7 @@ struct Names {
 
 impl Names {
     /// Reads a directory. One that is gone has no names.
-    async fn of(shared: &Shared, dir: &Arc<Dir>) -> Result<Names> {
+    async fn of(shared: &StoreState, dir: &Arc<Dir>) -> Result<Names> {
         let entries = match shared.engine.read_dir(&dir.path).await {
             Ok(entries) => entries,
             Err(error) => return is_empty(shared, dir, error).await.map(|()| Names::default()),
@@ -194,7 +194,7 @@ impl Names {
     /// are gone are left out, and symbolic links that lead nowhere. `None` at the end.
     async fn look_up(
         &mut self,
-        shared: &Shared,
+        shared: &StoreState,
         dir: &Arc<Dir>,
     ) -> Result<Option<Vec<(Name, Option<Metadata>)>>> {
         if !self.dirs.is_empty() {
@@ -226,7 +226,7 @@ impl Names {
 }
 
 /// Returns whether a directory that cannot be read counts as an empty one: it is gone, or the prefix is that of a file.
-async fn is_empty(shared: &Shared, dir: &Dir, error: forebay::Error) -> Result<()> {
+async fn is_empty(shared: &StoreState, dir: &Dir, error: forebay::Error) -> Result<()> {
     match error.kind() {
         ErrorKind::NotFound => Ok(()),
         ErrorKind::NotADirectory if dir.above.is_none() => {
@@ -239,7 +239,7 @@ async fn is_empty(shared: &Shared, dir: &Dir, error: forebay::Error) -> Result<(
 }
 
 /// Fails for a symbolic link to a directory that it lies in, below the prefix or above it: the list would have no end.
-async fn check_loop(shared: &Shared, dir: &Arc<Dir>, link: &Name, target: &Metadata) -> Result<()> {
+async fn check_loop(shared: &StoreState, dir: &Arc<Dir>, link: &Name, target: &Metadata) -> Result<()> {
     let walked = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
     let mut above: Vec<PathBuf> = walked.map(|dir| dir.path.clone()).collect();
     // The kernel resolves `..` by the directories themselves, whatever links the path has.

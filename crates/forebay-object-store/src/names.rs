@@ -7,7 +7,7 @@ use forebay::ErrorKind;
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
 use crate::location;
-use crate::store::{ForebayStore, Shared};
+use crate::store::{ForebayStore, StoreState};
 use crate::write::{make_parents, sync_parents};
 
 impl ForebayStore {
@@ -60,7 +60,7 @@ impl ForebayStore {
 }
 
 /// Gives the file `from` the second name `to`, which nothing has.
-async fn link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+async fn link(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     loop {
         // Synced afterwards: a durable link would look at the directory of `to` before it looks for `from`.
         match shared.engine.hard_link_unsynced(from, to).await {
@@ -78,7 +78,7 @@ async fn link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Gives the file `from` the second name `to`, in place of the object that has it: by way of a staged name.
-async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+async fn replace_by_link(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     let mut number = 0;
     let staged = loop {
         let staged = location::staged(to, number);
@@ -102,7 +102,7 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
 }
 
 /// Renames `staged`, which is a name of the file `from`, to `to`.
-async fn replace(shared: &Shared, from: &Path, staged: &Path, to: &Path) -> Result<()> {
+async fn replace(shared: &StoreState, from: &Path, staged: &Path, to: &Path) -> Result<()> {
     if !is_one_file(shared, from, to).await {
         return Ok(shared.rename(staged, to).await?);
     }
@@ -116,13 +116,13 @@ async fn replace(shared: &Shared, from: &Path, staged: &Path, to: &Path) -> Resu
 }
 
 /// Returns whether both are names of one file, or of one symbolic link.
-async fn is_one_file(shared: &Shared, one: &Path, other: &Path) -> bool {
+async fn is_one_file(shared: &StoreState, one: &Path, other: &Path) -> bool {
     let both = (shared.engine.symlink_metadata(one).await, shared.engine.symlink_metadata(other).await);
     matches!(both, (Ok(one), Ok(other)) if (one.device(), one.inode()) == (other.device(), other.inode()))
 }
 
 /// Moves the file `from` to `to`, in place of the object there.
-async fn move_over(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+async fn move_over(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     loop {
         match shared.rename(from, to).await {
             Ok(()) => return sync_parents(shared, to).await,
@@ -136,7 +136,7 @@ async fn move_over(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
 
 /// Makes the directories above `to`. If `from` does not exist, or is a link that leads nowhere, that was the reason why a call on
 /// both failed.
-async fn make_parents_of_target(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+async fn make_parents_of_target(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     match shared.engine.metadata(from).await {
         Ok(_) => make_parents(shared, to).await,
         Err(error) if error.kind() == ErrorKind::NotADirectory => Err(error.into()),
@@ -145,7 +145,7 @@ async fn make_parents_of_target(shared: &Shared, from: &Path, to: &Path) -> Resu
 }
 
 /// Removes a name, and the directories that it leaves empty if the store does that.
-async fn delete(shared: &Shared, path: &Path, is_durable: bool) -> Result<()> {
+async fn delete(shared: &StoreState, path: &Path, is_durable: bool) -> Result<()> {
     shared.engine.remove_file(path).await.map_err(|error| Failure::of_file(path, error))?;
     let Some(above) = path.parent() else { return Ok(()) };
     if is_durable {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Class, Engine, Open, Waitable};
 
-use crate::store::{ForebayStore, Shared};
+use crate::store::{ForebayStore, StoreState};
 
 /// Where the bytes of reads come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,7 +147,7 @@ impl ForebayStoreBuilder {
             let root = std::path::absolute(&self.root).unwrap_or(self.root);
             // Fails with ENOTDIR if it is none.
             self.engine.open_dir(&root).await?;
-            Ok(ForebayStore::of(Shared::new(self.engine, root, self.settings)))
+            Ok(ForebayStore::of(StoreState::new(self.engine, root, self.settings)))
         })
     }
 }

@@ -51,12 +51,12 @@ use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
 /// [`docs/object-store.md`]: https://github.com/forebay-rs/forebay/blob/main/docs/object-store.md
 #[derive(Clone)]
 pub struct ForebayStore {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<StoreState>,
     class: Option<Class>,
 }
 
 /// What the clones of a store share.
-pub(crate) struct Shared {
+pub(crate) struct StoreState {
     pub(crate) engine: Engine,
     pub(crate) root: PathBuf,
     pub(crate) settings: Settings,
@@ -65,11 +65,11 @@ pub(crate) struct Shared {
     pub(crate) directories: Directories,
 }
 
-impl Shared {
-    pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> Shared {
+impl StoreState {
+    pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
         let crowd = Arc::new(Crowd::new(settings.open_files_max));
         let handles = Handles::new(settings.open_files_max, settings.read_policy.open(), crowd.clone());
-        Shared { engine, root, settings, crowd, handles, directories: Directories::default() }
+        StoreState { engine, root, settings, crowd, handles, directories: Directories::default() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -107,7 +107,7 @@ impl ForebayStore {
         ForebayStoreBuilder::new(engine, root.as_ref())
     }
 
-    pub(crate) fn of(shared: Shared) -> ForebayStore {
+    pub(crate) fn of(shared: StoreState) -> ForebayStore {
         let class = shared.settings.class;
         ForebayStore { shared: Arc::new(shared), class }
     }

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
 use crate::is_broken;
 use crate::location;
-use crate::store::{ForebayStore, Shared};
+use crate::store::{ForebayStore, StoreState};
 
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
@@ -37,7 +37,7 @@ impl ForebayStore {
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
         let engine = self.shared.engine.clone();
         let put = async move {
-            let _counted = shared.crowd.count();
+            let _guard = shared.crowd.count();
             let (file, staged) = stage(&shared, &path).await?;
             let put = async {
                 let durability = shared.durability();
@@ -78,7 +78,7 @@ impl ForebayStore {
 
 /// An object that is put in parts. Dropping it removes what was written.
 pub(crate) struct Upload {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     class: Class,
     location: String,
     path: PathBuf,
@@ -186,7 +186,7 @@ fn has_ended() -> Failure {
 }
 
 /// Makes a file under a free staged name of the object at `path`, and the directories above it that are missing.
-async fn stage(shared: &Shared, path: &Path) -> Result<(File, PathBuf)> {
+async fn stage(shared: &StoreState, path: &Path) -> Result<(File, PathBuf)> {
     if is_broken!(PutInPlace)
         && let Ok(file) = shared.engine.open(path, Open::create().truncate().buffered()).await
     {
@@ -208,7 +208,7 @@ async fn stage(shared: &Shared, path: &Path) -> Result<(File, PathBuf)> {
 }
 
 /// Makes the missing directories above `path`.
-pub(crate) async fn make_parents(shared: &Shared, path: &Path) -> Result<()> {
+pub(crate) async fn make_parents(shared: &StoreState, path: &Path) -> Result<()> {
     match path.parent() {
         Some(above) => shared.directories.make(&shared.engine, &shared.root, above).await,
         None => Ok(()),
@@ -216,7 +216,7 @@ pub(crate) async fn make_parents(shared: &Shared, path: &Path) -> Result<()> {
 }
 
 /// Makes the names of all directories above `path` durable, if the store's puts are.
-pub(crate) async fn sync_parents(shared: &Shared, path: &Path) -> Result<()> {
+pub(crate) async fn sync_parents(shared: &StoreState, path: &Path) -> Result<()> {
     match path.parent() {
         Some(above) if shared.is_durable() && !is_broken!(DirectoriesNotSynced) => {
             shared.directories.sync(&shared.engine, &shared.root, above).await
@@ -226,7 +226,7 @@ pub(crate) async fn sync_parents(shared: &Shared, path: &Path) -> Result<()> {
 }
 
 /// Gives a staged file, whose bytes are durable if the store's puts are, the name `path`.
-async fn publish(shared: &Shared, staged: &Path, path: &Path, creates: bool) -> Result<()> {
+async fn publish(shared: &StoreState, staged: &Path, path: &Path, creates: bool) -> Result<()> {
     // First, so that no name in a directory that may go is ever returned. The staged file keeps the directories from being removed.
     sync_parents(shared, path).await?;
     if !creates {
@@ -240,7 +240,7 @@ async fn publish(shared: &Shared, staged: &Path, path: &Path, creates: bool) -> 
 }
 
 /// Removes a staged file whose object was not put. If it was renamed before the failure, another put may have the name by now.
-async fn discard(shared: &Shared, file: &File, staged: &Path) {
+async fn discard(shared: &StoreState, file: &File, staged: &Path) {
     if let (Ok(own), Ok(found)) = (file.metadata().await, shared.engine.metadata(staged).await)
         && (own.device(), own.inode()) == (found.device(), found.inode())
     {

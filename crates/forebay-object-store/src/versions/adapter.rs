@@ -16,7 +16,7 @@ use super::os::{
 use super::{get_result, list_result, put_result};
 use crate::attributes::Attributes;
 use crate::failure::Failure;
-use crate::list::Listed;
+use crate::list::ListEntry;
 use crate::store::ForebayStore;
 use crate::write::Upload;
 
@@ -101,7 +101,7 @@ impl ObjectStore for ForebayStore {
         let level = self.list_level(prefix.map_or("", Path::as_ref)).await?;
         let mut common_prefixes = level.directories.iter().map(parsed).collect::<Result<Vec<_>>>()?;
         common_prefixes.sort_unstable();
-        Ok(list_result(common_prefixes, level.objects.into_iter().map(of_listed).collect::<Result<_>>()?))
+        Ok(list_result(common_prefixes, level.objects.into_iter().map(of_entry).collect::<Result<_>>()?))
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
@@ -167,11 +167,11 @@ fn listed(
 ) -> BoxStream<'static, Result<ObjectMeta>> {
     let offset = offset.map(|offset| offset.as_ref().to_string());
     let listed = store.list_all(prefix.map_or("", Path::as_ref), offset);
-    listed.map_err(Error::from).and_then(async |listed| of_listed(listed)).boxed()
+    listed.map_err(Error::from).and_then(async |entry| of_entry(entry)).boxed()
 }
 
-fn of_listed(listed: Listed) -> Result<ObjectMeta> {
-    Ok(meta(parsed(&listed.location)?, listed.attributes))
+fn of_entry(entry: ListEntry) -> Result<ObjectMeta> {
+    Ok(meta(parsed(&entry.location)?, entry.attributes))
 }
 
 fn parsed(location: &String) -> Result<Path> {
