@@ -53,7 +53,7 @@ pub struct BlockCache {
     bytes_max: Mutex<u64>,
     block_bytes: u64,
     /// Made with the first offer.
-    offered: OnceLock<Offered>,
+    offered: OnceLock<OfferHistory>,
     /// Number of blocks that an offer is remembered for.
     remembered: u64,
     stripes: Box<[Stripe; STRIPES]>,
@@ -61,7 +61,7 @@ pub struct BlockCache {
 }
 
 /// Blocks that were offered, and that are not in the map.
-struct Offered {
+struct OfferHistory {
     /// Those that were offered lately.
     doorkeeper: Doorkeeper,
     /// Those that were offered last.
@@ -241,13 +241,13 @@ impl BlockCache {
         self.offered().doorkeeper.note(owner, offset)
     }
 
-    fn offered(&self) -> &Offered {
+    fn offered(&self) -> &OfferHistory {
         if let Some(offered) = self.offered.get() {
             return offered;
         }
         // With the lock, so that no limit is set in between.
         let bytes_max = self.lock();
-        let offered = self.offered.get_or_init(|| Offered {
+        let offered = self.offered.get_or_init(|| OfferHistory {
             doorkeeper: Doorkeeper::new(self.remembered),
             window: Window::new(*bytes_max, self.block_bytes),
         });

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use forebay::{Engine, File, MemoryReservation, Open, Result, Waitable};
 
 use crate::blocks::{BlockCache, BlockStats};
-use crate::file::{CachedFile, Shared};
+use crate::file::{CachedFile, FileState};
 use crate::flight::Flights;
 use crate::read::ReadMany;
 
@@ -92,7 +92,7 @@ pub(crate) struct Core {
     pub(crate) page_bytes: u64,
     pub(crate) bypass_bytes: u64,
     /// Files by the number of the engine's.
-    files: Mutex<BTreeMap<u64, Weak<Shared>>>,
+    files: Mutex<BTreeMap<u64, Weak<FileState>>>,
     /// The number of the next file here. The engine's numbers differ from run to run of a simulated world.
     next_file: AtomicU64,
     reads: AtomicU64,
@@ -173,7 +173,7 @@ impl Cache {
         }
         let number = self.core.next_file.fetch_add(1, Ordering::Relaxed);
         let id = file.id();
-        let shared = Arc::new(Shared::new(self.core.clone(), number, file));
+        let shared = Arc::new(FileState::new(self.core.clone(), number, file));
         files.insert(id, Arc::downgrade(&shared));
         CachedFile::new(shared)
     }
@@ -227,7 +227,7 @@ impl Cache {
 }
 
 impl Core {
-    pub(crate) fn lock_files(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<Shared>>> {
+    pub(crate) fn lock_files(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<FileState>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

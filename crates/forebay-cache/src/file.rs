@@ -27,11 +27,11 @@ use crate::write::{Write, Writes};
 /// | forget pages | [`invalidate`](CachedFile::invalidate) |
 #[derive(Clone)]
 pub struct CachedFile {
-    shared: Arc<Shared>,
+    shared: Arc<FileState>,
 }
 
 /// The state of a file that handles and reads share.
-pub(crate) struct Shared {
+pub(crate) struct FileState {
     core: Arc<Core>,
     /// The file's number in the cache.
     id: u64,
@@ -44,12 +44,12 @@ pub(crate) struct Shared {
 }
 
 impl CachedFile {
-    pub(crate) fn new(shared: Arc<Shared>) -> CachedFile {
+    pub(crate) fn new(shared: Arc<FileState>) -> CachedFile {
         CachedFile { shared }
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<FileState> {
         &self.shared
     }
 
@@ -173,10 +173,10 @@ impl CachedFile {
     }
 }
 
-impl Shared {
-    pub(crate) fn new(core: Arc<Core>, id: u64, file: File) -> Shared {
+impl FileState {
+    pub(crate) fn new(core: Arc<Core>, id: u64, file: File) -> FileState {
         let writes = Writes::default();
-        Shared { core, id, file, writes, pages_seen: AtomicU64::new(0), short_page: AtomicU64::new(0) }
+        FileState { core, id, file, writes, pages_seen: AtomicU64::new(0), short_page: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -250,7 +250,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for FileState {
     fn drop(&mut self) {
         let mut files = self.core.lock_files();
         // Another file may have taken the place since the last handle went.

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use forebay::{Block, ReadUpTo, Result};
 
 use crate::blocks::{At, Mix};
-use crate::file::Shared;
+use crate::file::FileState;
 
 /// The most bytes of one read of neighbouring pages.
 const RUN_BYTES_MAX: u64 = 256 << 10;
@@ -53,7 +53,7 @@ struct State {
 /// One waiter of a flight.
 pub(crate) struct Waiter {
     flight: Arc<Flight>,
-    file: Arc<Shared>,
+    file: Arc<FileState>,
     id: u32,
 }
 
@@ -80,7 +80,7 @@ impl Flight {
     }
 
     /// Adds a page at the end, if it is the next one and the read has not begun.
-    fn extend(&self, file: &Shared, page: u64) -> bool {
+    fn extend(&self, file: &FileState, page: u64) -> bool {
         if self.file != file.id() {
             return false;
         }
@@ -92,7 +92,7 @@ impl Flight {
     }
 
     /// Adds a waiter.
-    fn join(self: &Arc<Self>, file: &Arc<Shared>) -> Waiter {
+    fn join(self: &Arc<Self>, file: &Arc<FileState>) -> Waiter {
         let mut state = self.lock();
         state.waiters += 1;
         let id = state.next_waiter;
@@ -102,7 +102,7 @@ impl Flight {
 
     /// Puts what was read into the cache, page by page, and takes the flight out of the table. A page whose place in
     /// the table is another's, or empty, was written or invalidated meanwhile: it stays out of the cache.
-    fn land(self: &Arc<Self>, file: &Shared, pages: u64, epoch: u64, output: &Result<Block>) {
+    fn land(self: &Arc<Self>, file: &FileState, pages: u64, epoch: u64, output: &Result<Block>) {
         let flights = &file.core().flights;
         let page_bytes = file.page_bytes();
         for index in 0..pages {
@@ -131,7 +131,7 @@ impl Flight {
     }
 
     /// Removes a waiter. The last one takes the flight out of the table, and gives up its read.
-    fn leave(self: &Arc<Self>, file: &Shared, id: u32) {
+    fn leave(self: &Arc<Self>, file: &FileState, id: u32) {
         let (pages, waker) = {
             let mut state = self.lock();
             debug_assert!(state.waiters > 0, "each waiter leaves once");
@@ -327,14 +327,14 @@ impl Flights {
     }
 
     /// Locks the table that has a page. Order of locks: a table, then a flight or a file's writes.
-    pub(crate) fn part(&self, file: &Shared, page: u64) -> MutexGuard<'_, Table> {
+    pub(crate) fn part(&self, file: &FileState, page: u64) -> MutexGuard<'_, Table> {
         let part = &self.parts[(file.id().wrapping_mul(31).wrapping_add(page)) as usize % PARTS];
         part.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds or makes the read of a page that the cache did not have. `last` is the caller's newest read, which
     /// takes the page as well if it follows.
-    pub(crate) fn claim(&self, file: &Arc<Shared>, page: u64, last: Option<&Waiter>) -> Claim {
+    pub(crate) fn claim(&self, file: &Arc<FileState>, page: u64, last: Option<&Waiter>) -> Claim {
         let mut table = self.part(file, page);
         if let Some(flight) = table.get(&file.at(page)) {
             return Claim::Joined(flight.join(file));
@@ -357,7 +357,7 @@ impl Flights {
 
     /// Takes a page out of the table and of the cache: a read in flight will not put it there. Its waiters get what
     /// it reads.
-    pub(crate) fn sweep(&self, file: &Shared, page: u64) -> Option<Block> {
+    pub(crate) fn sweep(&self, file: &FileState, page: u64) -> Option<Block> {
         let (flight, block) = {
             let mut table = self.part(file, page);
             let block = file.core().blocks.remove(file.id(), page * file.page_bytes());
@@ -369,7 +369,7 @@ impl Flights {
 
     /// As [`sweep`](Self::sweep), for all pages of a file that begin in a range of offsets; in a pass over all there
     /// are.
-    pub(crate) fn sweep_range(&self, file: &Shared, offsets: Range<u64>) {
+    pub(crate) fn sweep_range(&self, file: &FileState, offsets: Range<u64>) {
         for part in &self.parts {
             let flights: Vec<_> = {
                 let mut table = part.0.lock().unwrap_or_else(PoisonError::into_inner);

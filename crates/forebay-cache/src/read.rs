@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use forebay::{Block, Error, Result};
 
 use crate::cache::Core;
-use crate::file::{CachedFile, Shared};
+use crate::file::{CachedFile, FileState};
 use crate::flight::{Claim, Waiter};
 
 /// Number of hits after which a future yields.
@@ -122,7 +122,7 @@ struct Page {
 
 impl Page {
     #[inline]
-    fn of(shared: &Shared, range: &Range<u64>) -> Option<Page> {
+    fn of(shared: &FileState, range: &Range<u64>) -> Option<Page> {
         let mask = shared.page_bytes() - 1;
         let offset = range.start & !mask;
         let is_within = range.start < range.end && (range.end - 1) & !mask == offset;
@@ -151,7 +151,7 @@ impl Page {
 
 /// Returns a range of which all pages are in memory.
 #[inline]
-pub(crate) fn from_memory(shared: &Arc<Shared>, range: Range<u64>) -> Option<Block> {
+pub(crate) fn from_memory(shared: &Arc<FileState>, range: Range<u64>) -> Option<Block> {
     let blocks = &shared.core().blocks;
     if let Some(page) = Page::of(shared, &range) {
         return blocks.get(shared.id(), page.offset).and_then(|found| page.slice(found, true));
@@ -164,14 +164,14 @@ pub(crate) fn from_memory(shared: &Arc<Shared>, range: Range<u64>) -> Option<Blo
         ask.pieces.push(Piece::page(page, shared, blocks.get(shared.id(), page * shared.page_bytes())?));
     }
     match ask.assemble() {
-        Assembled::Whole(Ok(block)) => Some(block),
+        Assembly::Whole(Ok(block)) => Some(block),
         _ => None,
     }
 }
 
 /// A range that is read, at least in part, by flights.
 struct Ask {
-    file: Arc<Shared>,
+    file: Arc<FileState>,
     range: Range<u64>,
     /// The range's first page.
     first: u64,
@@ -202,20 +202,20 @@ enum Direct {
     UpTo(forebay::ReadUpTo<'static>),
 }
 
-enum Assembled {
+enum Assembly {
     Whole(Result<Block>),
     /// The file ended in this page, within the range.
     Short(u64),
 }
 
 impl Piece {
-    fn page(page: u64, file: &Shared, block: Block) -> Piece {
+    fn page(page: u64, file: &FileState, block: Block) -> Piece {
         Piece { pages: 1, source: Source::Memory { start: page * file.page_bytes(), block } }
     }
 }
 
 impl Ask {
-    fn new(file: Arc<Shared>, range: Range<u64>, exact: bool) -> Ask {
+    fn new(file: Arc<FileState>, range: Range<u64>, exact: bool) -> Ask {
         let first = range.start / file.page_bytes();
         Ask { file, range, first, exact, pieces: Vec::new(), direct: None }
     }
@@ -315,8 +315,8 @@ impl Ask {
                     }
                     Err(error) => Err(error),
                     Ok(()) => match self.assemble() {
-                        Assembled::Whole(result) => result,
-                        Assembled::Short(page) => {
+                        Assembly::Whole(result) => result,
+                        Assembly::Short(page) => {
                             // The file may have grown; if it has not, the read has the error.
                             drop(self.file.core().flights.sweep(&self.file, page));
                             self.read_directly();
@@ -366,7 +366,7 @@ impl Ask {
     }
 
     /// Puts the pieces together. One piece is sliced; several are copied into a new block.
-    fn assemble(&self) -> Assembled {
+    fn assemble(&self) -> Assembly {
         let page_bytes = self.file.page_bytes();
         let (mut page, mut end) = (self.first, self.range.start);
         for piece in &self.pieces {
@@ -377,14 +377,14 @@ impl Ask {
             end = end.max(has.min(wanted));
             if has < wanted {
                 if self.exact {
-                    return Assembled::Short(has.max(from) / page_bytes);
+                    return Assembly::Short(has.max(from) / page_bytes);
                 }
                 break;
             }
         }
         let range = self.range.start..end;
         if range.is_empty() {
-            return Assembled::Whole(Ok(Block::new()));
+            return Assembly::Whole(Ok(Block::new()));
         }
         let mut whole = None;
         let mut copied = 0;
@@ -398,13 +398,13 @@ impl Ask {
             let Some(part) = until.checked_sub(at).filter(|bytes| *bytes > 0) else { continue };
             let part = (at - start) as usize..(at - start + part) as usize;
             if part.len() as u64 == range.end - range.start {
-                return Assembled::Whole(Ok(block.slice(part).unwrap_or_default()));
+                return Assembly::Whole(Ok(block.slice(part).unwrap_or_default()));
             }
             let whole = match &mut whole {
                 Some(whole) => whole,
                 None => match self.file.core().engine.block((range.end - range.start) as usize) {
                     Ok(block) => whole.insert(block),
-                    Err(error) => return Assembled::Whole(Err(error)),
+                    Err(error) => return Assembly::Whole(Err(error)),
                 },
             };
             let bytes = part.len();
@@ -414,7 +414,7 @@ impl Ask {
             copied += bytes;
         }
         debug_assert_eq!(copied as u64, range.end - range.start, "the pieces have all bytes of the range");
-        Assembled::Whole(Ok(whole.map(|block| block.freeze()).unwrap_or_default()))
+        Assembly::Whole(Ok(whole.map(|block| block.freeze()).unwrap_or_default()))
     }
 }
 
@@ -432,7 +432,10 @@ pub struct ReadMany {
 }
 
 impl ReadMany {
-    pub(crate) fn new(core: &Arc<Core>, ranges: impl Iterator<Item = (Arc<Shared>, Range<u64>)>) -> ReadMany {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        ranges: impl Iterator<Item = (Arc<FileState>, Range<u64>)>,
+    ) -> ReadMany {
         let asks: Vec<Ask> = ranges.map(|(file, range)| Ask::new(file, range, true)).collect();
         let results = asks.iter().map(|_| None).collect();
         ReadMany { core: core.clone(), asks, results, active: Vec::new(), next: 0, is_due: false }

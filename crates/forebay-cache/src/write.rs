@@ -12,13 +12,13 @@ use std::task::{Context, Poll, Waker};
 
 use forebay::{Block, Error, Result};
 
-use crate::file::Shared;
+use crate::file::FileState;
 
 /// A write through the cache, which begins when it is first polled; see
 /// [`CachedFile::write`](crate::CachedFile::write). It borrows nothing.
 #[must_use = "a write begins only when it is awaited or waited for"]
 pub struct Write {
-    file: Arc<Shared>,
+    file: Arc<FileState>,
     offset: u64,
     data: Block,
     state: State,
@@ -28,12 +28,12 @@ enum State {
     New,
     /// There was no memory for the bytes.
     Failed(Error),
-    Begun(Begun),
+    Begun(ActiveWrite),
     Over,
 }
 
 /// A write that is in its file's list.
-struct Begun {
+struct ActiveWrite {
     id: u64,
     write: forebay::Write<'static>,
     /// The pages that were in memory, with the new bytes.
@@ -41,7 +41,7 @@ struct Begun {
 }
 
 impl Write {
-    pub(crate) fn new(file: &Arc<Shared>, offset: u64, data: Result<Block>) -> Write {
+    pub(crate) fn new(file: &Arc<FileState>, offset: u64, data: Result<Block>) -> Write {
         let (data, state) = match data {
             Ok(data) => (data, State::New),
             Err(error) => (Block::new(), State::Failed(error)),
@@ -49,7 +49,7 @@ impl Write {
         Write { file: file.clone(), offset, data, state }
     }
 
-    pub(crate) fn copied(file: &Arc<Shared>, offset: u64, data: &[u8]) -> Write {
+    pub(crate) fn copied(file: &Arc<FileState>, offset: u64, data: &[u8]) -> Write {
         let core = file.core();
         let block = loop {
             match core.engine.block_from(data) {
@@ -70,7 +70,7 @@ impl Write {
         engine.block_on_in_turn(self)?
     }
 
-    fn begin(&mut self) -> Begun {
+    fn begin(&mut self) -> ActiveWrite {
         let (first, last) = self.file.pages_of(self.offset, self.data.len() as u64);
         let id = self.file.writes.begin(first, last);
         let mut pages = Vec::new();
@@ -83,7 +83,7 @@ impl Write {
         }
         self.file.sweep_short_page();
         let write = self.file.file().write(self.offset, self.data.clone()).owned();
-        Begun { id, write, pages }
+        ActiveWrite { id, write, pages }
     }
 
     /// Returns a page with the new bytes. A page at the end of the file is left out: where the file ends is not known
@@ -163,10 +163,10 @@ pub(crate) struct Writes {
 #[derive(Default)]
 struct List {
     next: u64,
-    writes: Vec<Writing>,
+    writes: Vec<WriteEntry>,
 }
 
-struct Writing {
+struct WriteEntry {
     id: u64,
     first: u64,
     last: u64,
@@ -211,15 +211,15 @@ impl Writes {
         let doubtful = list.doubt(first, last);
         let id = list.next;
         list.next += 1;
-        list.writes.push(Writing { id, first, last, doubtful, abandoned: None });
+        list.writes.push(WriteEntry { id, first, last, doubtful, abandoned: None });
         id
     }
 
     fn abandon(&self, id: u64, write: forebay::Write<'static>) {
         let mut list = self.lock();
-        if let Some(writing) = list.writes.iter_mut().find(|writing| writing.id == id) {
-            writing.doubtful = true;
-            writing.abandoned = Some(write);
+        if let Some(entry) = list.writes.iter_mut().find(|entry| entry.id == id) {
+            entry.doubtful = true;
+            entry.abandoned = Some(write);
             self.abandoned.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -227,7 +227,7 @@ impl Writes {
     /// Takes the abandoned writes out, to be polled without the lock.
     fn take_abandoned(&self) -> Vec<(u64, forebay::Write<'static>)> {
         let mut list = self.lock();
-        list.writes.iter_mut().filter_map(|writing| Some((writing.id, writing.abandoned.take()?))).collect()
+        list.writes.iter_mut().filter_map(|entry| Some((entry.id, entry.abandoned.take()?))).collect()
     }
 }
 
@@ -238,7 +238,7 @@ impl List {
     }
 }
 
-impl Shared {
+impl FileState {
     /// Returns the first and the last page of a range.
     fn pages_of(&self, offset: u64, bytes: u64) -> (u64, u64) {
         let last = offset.saturating_add(bytes.max(1) - 1) / self.page_bytes();
