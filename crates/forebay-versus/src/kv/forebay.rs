@@ -31,9 +31,9 @@ const ARENA_BYTES: usize = 4 << 20;
 pub(super) fn sample(work: &Work) -> Result<Outcome> {
     let (workload, row) = (&*work.workload, &*work.row);
     if matches!(workload, "load" | "random" | "large") || matches!(row, "forebay-wait" | "forebay-threads") {
-        return drive::sample(work, Opened::open);
+        return drive::sample(work, OpenStore::open);
     }
-    let opened = Opened::open(work)?;
+    let opened = OpenStore::open(work)?;
     let outcome = match (workload, row) {
         ("one", _) => opened.on_shards(work, &[LAST], 1),
         ("many", "forebay-shard") => opened.on_shards(work, &[0], IN_FLIGHT),
@@ -52,14 +52,14 @@ pub(super) fn sample(work: &Work) -> Result<Outcome> {
 }
 
 /// An open store, its engine, and the source of values.
-struct Opened {
+struct OpenStore {
     engine: Engine,
     store: Store,
     keyspace: Keyspace,
     values: Arc<Values>,
 }
 
-impl Peer for Opened {
+impl Peer for OpenStore {
     /// Loads from a task on a shard.
     fn load(&self, keys: u64, _: &Values) -> Result<()> {
         let (keyspace, values) = (self.keyspace.clone(), Arc::clone(&self.values));
@@ -111,7 +111,7 @@ impl Peer for Opened {
     }
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens the store of a row, or makes it in an empty folder.
     fn open(work: &Work) -> Result<Self> {
         let memory_bytes = work.memory_bytes - (work.memory_bytes / 8).max(BESIDE_BYTES_MIN);

@@ -36,7 +36,7 @@ pub(super) trait Backend: Clone + Send + Sync + 'static {
 
 /// A log whose entries are in memory, and in a backend.
 #[derive(Clone)]
-pub(super) struct Kept<B> {
+pub(super) struct BackedLog<B> {
     state: Arc<Mutex<State>>,
     backend: B,
 }
@@ -48,7 +48,7 @@ struct State {
     entries: BTreeMap<u64, EntryOf<Types>>,
 }
 
-impl<B: Backend> Kept<B> {
+impl<B: Backend> BackedLog<B> {
     /// Returns an empty log.
     pub(super) fn new(backend: B) -> Self {
         Self { state: Arc::default(), backend }
@@ -65,7 +65,7 @@ impl<B: Backend> Kept<B> {
     }
 }
 
-impl<B: Backend> RaftLogReader<Types> for Kept<B> {
+impl<B: Backend> RaftLogReader<Types> for BackedLog<B> {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + std::fmt::Debug + OptionalSend>(
         &mut self,
         range: R,
@@ -79,7 +79,7 @@ impl<B: Backend> RaftLogReader<Types> for Kept<B> {
     }
 }
 
-impl<B: Backend> RaftLogStorage<Types> for Kept<B> {
+impl<B: Backend> RaftLogStorage<Types> for BackedLog<B> {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
@@ -128,11 +128,11 @@ impl<B: Backend> RaftLogStorage<Types> for Kept<B> {
 }
 
 /// A change and its callback, on the way to the task or thread that writes.
-type Queued = (Change, IOFlushed<Types>);
+type QueuedChange = (Change, IOFlushed<Types>);
 
 /// Changes that one task or thread writes: those that wait have one flush.
 #[derive(Clone)]
-pub(super) struct Queue(UnboundedSender<Queued>);
+pub(super) struct Queue(UnboundedSender<QueuedChange>);
 
 impl Backend for Queue {
     fn write(&self, change: Change, done: IOFlushed<Types>) -> io::Result<()> {
@@ -143,7 +143,7 @@ impl Backend for Queue {
 /// The most changes of one flush.
 const GROUP_MAX: usize = 1024;
 
-fn complete(waiting: &mut Vec<Queued>, written: &io::Result<()>) {
+fn complete(waiting: &mut Vec<QueuedChange>, written: &io::Result<()>) {
     for (_, done) in waiting.drain(..) {
         done.io_completed(written.as_ref().map(drop).map_err(|error| error.kind().into()));
     }
@@ -151,9 +151,9 @@ fn complete(waiting: &mut Vec<Queued>, written: &io::Result<()>) {
 
 /// Returns the usual log of a program on Tokio: a task appends to a file by `tokio::fs`, whose calls run on the runtime's
 /// blocking pool. Truncations and purges are lines of their own; nothing removes what they make useless.
-pub(super) async fn file(path: &Path) -> Result<Kept<Queue>> {
+pub(super) async fn file(path: &Path) -> Result<BackedLog<Queue>> {
     let mut file = tokio::fs::File::create(path).await?;
-    let (queue, mut received): (_, UnboundedReceiver<Queued>) = unbounded_channel();
+    let (queue, mut received): (_, UnboundedReceiver<QueuedChange>) = unbounded_channel();
     tokio::spawn(async move {
         let (mut waiting, mut bytes) = (Vec::new(), Vec::new());
         while received.recv_many(&mut waiting, GROUP_MAX).await > 0 {
@@ -173,7 +173,7 @@ pub(super) async fn file(path: &Path) -> Result<Kept<Queue>> {
             complete(&mut waiting, &written);
         }
     });
-    Ok(Kept::new(Queue(queue)))
+    Ok(BackedLog::new(Queue(queue)))
 }
 
 /// raft-log: it has a thread of its own that writes and flushes.
@@ -188,9 +188,9 @@ pub(super) mod raft_log {
     pub(crate) struct Own;
 
     /// openraft's callback.
-    pub(crate) struct Done(IOFlushed<Types>);
+    pub(crate) struct FlushCallback(IOFlushed<Types>);
 
-    impl Callback for Done {
+    impl Callback for FlushCallback {
         fn send(self, result: io::Result<()>) {
             self.0.io_completed(result);
         }
@@ -202,7 +202,7 @@ pub(super) mod raft_log {
         type LogPayload = Vec<u8>;
         /// The term, and twice the node, plus one where the vote is committed.
         type Vote = (u64, u64);
-        type Callback = Done;
+        type Callback = FlushCallback;
         type UserData = ();
 
         fn log_index((_, index): &(u64, u64)) -> u64 {
@@ -235,15 +235,15 @@ pub(super) mod raft_log {
                 Change::Truncate(from) => log.truncate(from)?,
                 Change::Purge(upto) => log.purge(id(upto))?,
             };
-            log.flush(true, Some(Done(done)))
+            log.flush(true, Some(FlushCallback(done)))
         }
     }
 
     /// Opens a log in a directory.
-    pub(in super::super) fn open(dir: &Path) -> Result<Kept<Log>> {
+    pub(in super::super) fn open(dir: &Path) -> Result<BackedLog<Log>> {
         std::fs::create_dir_all(dir)?;
         let log = RaftLog::open(Arc::new(Config::new(dir.display())))?;
-        Ok(Kept::new(Log(Arc::new(Mutex::new(log)))))
+        Ok(BackedLog::new(Log(Arc::new(Mutex::new(log)))))
     }
 }
 
@@ -278,12 +278,12 @@ pub(super) mod rocks {
     }
 
     /// Opens a log in a directory.
-    pub(in super::super) fn open(dir: &Path) -> Result<Kept<Queue>> {
+    pub(in super::super) fn open(dir: &Path) -> Result<BackedLog<Queue>> {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.increase_parallelism(i32::try_from(cores())?.max(2));
         let database = DB::open(&options, dir)?;
-        let (queue, mut received): (_, UnboundedReceiver<Queued>) = unbounded_channel();
+        let (queue, mut received): (_, UnboundedReceiver<QueuedChange>) = unbounded_channel();
         let thread = std::thread::spawn(move || {
             let mut synced = WriteOptions::default();
             synced.set_sync(true);
@@ -296,6 +296,6 @@ pub(super) mod rocks {
             }
         });
         THREADS.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
-        Ok(Kept::new(Queue(queue)))
+        Ok(BackedLog::new(Queue(queue)))
     }
 }

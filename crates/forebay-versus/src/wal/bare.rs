@@ -122,7 +122,7 @@ pub(super) fn alone(work: &Work, flags: i32) -> Result<Outcome> {
 
 /// State that the writers and the log's thread share.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct CommitQueue {
     /// The newest group that is durable; [`FAILED`] once a write failed, and the thread has ended.
     done: AtomicU64,
     state: Mutex<State>,
@@ -145,7 +145,7 @@ struct State {
     closing: bool,
 }
 
-impl Shared {
+impl CommitQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +153,7 @@ impl Shared {
 
 /// Group commit: one thread writes the records that have arrived.
 pub(super) struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<CommitQueue>,
     thread: JoinHandle<Result<(Segments, u64)>>,
 }
 
@@ -165,7 +165,7 @@ impl Log {
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
         let (one, other) = (memory.remove(0), memory.remove(0));
         let state = State { memory: one, group: 1, ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), ..Shared::default() });
+        let shared = Arc::new(CommitQueue { state: Mutex::new(state), ..CommitQueue::default() });
         let inner = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             let outcome = serve(&inner, segments, other);
@@ -185,9 +185,9 @@ impl Log {
 }
 
 impl drive::Log for Log {
-    type Writer = Arc<Shared>;
+    type Writer = Arc<CommitQueue>;
 
-    fn writer(&self, _: usize) -> Arc<Shared> {
+    fn writer(&self, _: usize) -> Arc<CommitQueue> {
         Arc::clone(&self.shared)
     }
 
@@ -206,7 +206,7 @@ impl drive::Log for Log {
 }
 
 /// Runs the log's thread: takes the records that have arrived, pads them, writes them, wakes their waiters.
-fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(Segments, u64)> {
+fn serve(shared: &CommitQueue, mut segments: Segments, mut memory: Piece) -> Result<(Segments, u64)> {
     let (mut woken, mut last_bytes) = (Vec::new(), 0);
     loop {
         let (len, group) = {
@@ -239,7 +239,7 @@ fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(
     }
 }
 
-impl Shared {
+impl CommitQueue {
     /// Puts the record into the group that fills; returns the group's number and the waker's place in its
     /// list.
     fn push(&self, record: &[u8], waker: &Waker) -> Result<(u64, usize)> {
@@ -278,7 +278,7 @@ impl Shared {
     }
 }
 
-impl drive::Writer for Arc<Shared> {
+impl drive::Writer for Arc<CommitQueue> {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
         block_on(self.append(record))
     }
