@@ -4,7 +4,7 @@ mod gain;
 
 use gain::gain;
 
-use crate::report::{Call, File, Method, NOT_TOLD, Report, Served, share};
+use crate::report::{Call, DeviceRates, File, Method, NOT_TOLD, Report, share};
 
 /// A wait below this share of the time is not worth working on.
 const LITTLE: f64 = 0.05;
@@ -21,7 +21,7 @@ const KIB: u64 = 1024;
 
 /// Returns the report's advice in words, the most important sentence first; `served` is the measured rates of
 /// devices.
-pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
+pub(crate) fn of(report: &Report, served: &[DeviceRates]) -> Vec<String> {
     if report.wall_ns == 0 {
         return vec!["nothing was measured: it ended at once".to_owned()];
     }
@@ -123,7 +123,7 @@ fn hidden(report: &Report) -> Option<String> {
     })
 }
 
-fn row(file: Option<&File>, call: &Call, served: &[Served]) -> String {
+fn row(file: Option<&File>, call: &Call, served: &[DeviceRates]) -> String {
     let part = percent(call.wait_share);
     let Some(file) = file else {
         return match call.call.as_str() {
@@ -183,7 +183,7 @@ fn name(file: &File) -> &str {
     file.path.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&file.path)
 }
 
-fn reads(file: &File, call: &Call, name: &str, served: &[Served]) -> String {
+fn reads(file: &File, call: &Call, name: &str, served: &[DeviceRates]) -> String {
     let order = call.sequential_share.filter(|_| call.count >= PATTERN_CALLS);
     let word = match order {
         Some(share) if share >= SEQUENTIAL => "sequential ",
@@ -317,7 +317,7 @@ mod tests {
         knowing(call, concurrency, &[])
     }
 
-    pub(super) fn knowing(call: Call, concurrency: f64, served: &[Served]) -> String {
+    pub(super) fn knowing(call: Call, concurrency: f64, served: &[DeviceRates]) -> String {
         let mut report = report(0.8);
         let mut file = File { path: "/srv/index.db".to_owned(), wait_share: 0.72, ..File::default() };
         file.device_number = "8:0".to_owned();

@@ -36,8 +36,8 @@ mod report;
 mod session;
 
 pub use error::Error;
-pub use report::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
-pub use session::{Ending, run, watch};
+pub use report::{Call, DeviceRates, DeviceTime, File, LostEvents, Method, Pressure, Report, SizeClass};
+pub use session::{PauseOutcome, run, watch};
 
 /// Checks whether the BPF programs load here; if not, the error has the reason and a remedy. Costs as much as
 /// a real start: some tens of milliseconds.

@@ -16,9 +16,9 @@ use crate::refusal;
 
 /// The reader of ELF files needs eight bytes' alignment.
 #[repr(C, align(8))]
-struct Aligned<Bytes: ?Sized>(Bytes);
+struct AlignedBytes<Bytes: ?Sized>(Bytes);
 
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/wait.bpf.o"));
+static OBJECT: &AlignedBytes<[u8]> = &AlignedBytes(*include_bytes!("../bpf/wait.bpf.o"));
 
 /// Programs whose tracepoint some kernels do not have; the others measure without them.
 const OPTIONAL: [&str; 9] = [

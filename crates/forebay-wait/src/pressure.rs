@@ -13,7 +13,7 @@ pub(crate) struct Group {
 
 /// Nanoseconds since the cgroup was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stalled {
+pub(crate) struct StallTotals {
     pub(crate) some_ns: u64,
     pub(crate) full_ns: u64,
 }
@@ -45,7 +45,7 @@ impl Group {
     }
 
     /// Returns the totals so far.
-    pub(crate) fn stalled(&self) -> io::Result<Stalled> {
+    pub(crate) fn stalled(&self) -> io::Result<StallTotals> {
         let text = fs::read_to_string(self.directory.join("io.pressure"))?;
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "io.pressure has no totals"))
     }
@@ -101,13 +101,13 @@ fn own_directory(mounts: &str, own: &str) -> Option<PathBuf> {
     })
 }
 
-fn parse(text: &str) -> Option<Stalled> {
+fn parse(text: &str) -> Option<StallTotals> {
     let total = |name: &str| {
         let line = text.lines().find(|line| line.starts_with(name))?;
         let micros: u64 = line.split("total=").nth(1)?.trim().parse().ok()?;
         Some(micros.saturating_mul(1000))
     };
-    Some(Stalled { some_ns: total("some ")?, full_ns: total("full ")? })
+    Some(StallTotals { some_ns: total("some ")?, full_ns: total("full ")? })
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     fn totals_are_read() {
         let text = "some avg10=0.50 avg60=1.00 avg300=0.00 total=1200\n\
             full avg10=0.20 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(parse(text), Some(Stalled { some_ns: 1_200_000, full_ns: 7_000 }));
+        assert_eq!(parse(text), Some(StallTotals { some_ns: 1_200_000, full_ns: 7_000 }));
         assert_eq!(parse("some avg10=0.50"), None);
     }
 

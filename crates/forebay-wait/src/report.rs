@@ -61,7 +61,7 @@ pub struct Report {
     /// Limits of these figures that the reader should know.
     pub notes: Vec<String>,
     /// Events that did not fit into the maps.
-    pub lost: Lost,
+    pub lost: LostEvents,
     /// Operations that were or may have been in flight without being seen, in words. The figures bound what
     /// a faster device saves only where there are none.
     pub unseen: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Report {
 /// A device's measured rates of reads at random, of one size: the advice states a gain only where it was
 /// measured.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct DeviceRates {
     /// The device, as in [`File::device_number`].
     pub device_number: String,
     /// Bytes of a read.
@@ -130,7 +130,7 @@ pub struct DeviceTime {
 /// Events that did not fit into the maps.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
-pub struct Lost {
+pub struct LostEvents {
     /// Calls on files beyond the 16,384 files (65,536 pairs of file and call) there is room for; they are in
     /// `without_file`.
     pub calls: u64,

@@ -15,7 +15,7 @@ use crate::report::{Parts, Report};
 /// The outcome of a wait for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ending {
+pub enum PauseOutcome {
     /// The time is not up and nothing happened: check again.
     Going,
     /// The user requested the end.
@@ -82,7 +82,7 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
 pub fn watch(
     pid: u32,
     duration: Duration,
-    mut pause: impl FnMut(Duration) -> Ending,
+    mut pause: impl FnMut(Duration) -> PauseOutcome,
 ) -> Result<Report, Error> {
     const LOOK: Duration = Duration::from_millis(20);
     if !exists(pid) {
@@ -101,7 +101,7 @@ pub fn watch(
             parts.notes.push("the process ended before the time was up".to_owned());
             break;
         }
-        if pause(left.min(LOOK)) == Ending::Asked {
+        if pause(left.min(LOOK)) == PauseOutcome::Asked {
             parts.notes.push("the measurement was ended before the time was up".to_owned());
             break;
         }

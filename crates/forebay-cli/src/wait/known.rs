@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use forebay_wait::Served;
+use forebay_wait::DeviceRates;
 
 use crate::saved;
 use forebay_report::environment::PathInfo;
@@ -16,7 +16,7 @@ use forebay_report::result::{Report, metric};
 ///
 /// # Errors
 /// The file is no such result, or lacks the figures of one read at a time and of several; a [`Failure`].
-pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
+pub(super) fn served(file: &Path) -> Result<Vec<DeviceRates>, Failure> {
     let report = saved::load(file)?;
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
     match of(&report, &name) {
@@ -29,12 +29,12 @@ pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
     }
 }
 
-fn of(report: &Report, name: &str) -> Option<Served> {
+fn of(report: &Report, name: &str) -> Option<DeviceRates> {
     let curve = curve(report)?;
     let ((load, alone), (in_flight, knee)) = (curve.first(), curve.knee());
     let rate = |row: &forebay_report::result::Row| row.metrics.get(metric::IOPS);
     let experiment = groups(&report.experiments).get(curve.section)?.first().copied()?;
-    (load == 1.0).then_some(Served {
+    (load == 1.0).then_some(DeviceRates {
         device_number: report.environment.path.as_ref().and_then(number).unwrap_or_default(),
         block_bytes: experiment.number("block_bytes")? as u64,
         alone_per_s: rate(alone)?,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_wait::{Ending, Error, Report};
+use forebay_wait::{Error, PauseOutcome, Report};
 use serde::Serialize;
 
 use super::signals::Signals;
@@ -85,7 +85,8 @@ pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     let report = match args.pid {
         Some(pid) => {
             let duration = Duration::from_secs_f64(args.seconds.unwrap_or(1.0));
-            let pause = |time: Duration| if signals.wait(time) { Ending::Asked } else { Ending::Going };
+            let pause =
+                |time: Duration| if signals.wait(time) { PauseOutcome::Asked } else { PauseOutcome::Going };
             forebay_wait::watch(pid, duration, pause)
         }
         None => forebay_wait::run(&args.command, |pid| signals.pass_on_to(pid)),

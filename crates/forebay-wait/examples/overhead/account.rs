@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_wait::Ending;
+use forebay_wait::PauseOutcome;
 use libbpf_rs::query::ProgInfoIter;
 
 use crate::{Outcome, Scratch};
@@ -62,7 +62,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
         std::thread::sleep(time);
         looks.truncate(1);
         looks.push((Instant::now(), programs(last)));
-        Ending::Going
+        PauseOutcome::Going
     });
     let status = child.wait()?;
     watched?;

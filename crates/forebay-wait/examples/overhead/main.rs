@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_wait::Ending;
+use forebay_wait::PauseOutcome;
 
 const BLOCK: usize = 4096;
 const FILE_BYTES: u64 = 256 << 20;
@@ -180,7 +180,7 @@ impl Watching {
             forebay_wait::watch(number, Duration::from_secs(3600), |time| {
                 begun.store(true, Ordering::Release);
                 std::thread::sleep(time);
-                if asked.load(Ordering::Acquire) { Ending::Asked } else { Ending::Going }
+                if asked.load(Ordering::Acquire) { PauseOutcome::Asked } else { PauseOutcome::Going }
             })
         });
         while !began.load(Ordering::Acquire) && !watcher.is_finished() {

@@ -1,17 +1,17 @@
 //! The gain of a device from several reads in flight: the advice states only measured gains.
 
 use super::{bytes_text, factor};
-use crate::report::{Call, File, Served};
+use crate::report::{Call, DeviceRates, File};
 
 /// Below this factor a device gains nothing from reads in flight.
 const GAIN: f64 = 1.1;
 
 /// Returns a sentence on the gain from several reads in flight. It has figures only as far as they were
 /// measured.
-pub(super) fn gain(file: &File, call: &Call, served: &[Served]) -> String {
+pub(super) fn gain(file: &File, call: &Call, served: &[DeviceRates]) -> String {
     let what = "ask for several before waiting for the first (threads, io_uring, read_many)";
     let bytes = call.usual_bytes();
-    let of_device: Vec<&Served> =
+    let of_device: Vec<&DeviceRates> =
         served.iter().filter(|found| found.device_number == file.device_number).collect();
     let Some(found) = of_device.iter().find(|found| Some(found.block_bytes) == bytes) else {
         let missing = match (of_device.first(), served.first()) {
@@ -29,7 +29,7 @@ pub(super) fn gain(file: &File, call: &Call, served: &[Served]) -> String {
         };
         return format!("{what}; what this device gains by it is not known: {missing}");
     };
-    let Served { in_flight, per_s, alone_per_s, source, .. } = found;
+    let DeviceRates { in_flight, per_s, alone_per_s, source, .. } = found;
     let factor_served = per_s / alone_per_s.max(1.0);
     let figures = format!(
         "{} a second one at a time, {} with {in_flight}; {source}",
@@ -67,8 +67,8 @@ mod tests {
     use super::super::tests::{knowing, read};
     use super::*;
 
-    fn served(device_number: &str, block_bytes: u64, per_s: f64) -> Served {
-        Served {
+    fn served(device_number: &str, block_bytes: u64, per_s: f64) -> DeviceRates {
+        DeviceRates {
             device_number: device_number.to_owned(),
             block_bytes,
             alone_per_s: 18_000.0,
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_gain_is_that_of_the_measured_device_and_size_or_none_is_told() {
-        let told = |served: &[Served]| knowing(read(0.01, 4096), 1.0, served);
+        let told = |served: &[DeviceRates]| knowing(read(0.01, 4096), 1.0, served);
         let known = told(&[served("8:0", 4096, 79_140.0)]);
         assert!(
             known.contains(

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
+use super::{Call, DeviceRates, DeviceTime, File, LostEvents, Method, Pressure, Report, SizeClass};
 use crate::calls;
 use crate::layout::{CallStats, Clock, FileKey, FileState, SIZES};
 use crate::object::Totals;
-use crate::pressure::Stalled;
+use crate::pressure::StallTotals;
 
 /// Row of waits that no other row has: of calls that there was no room for, or that were in flight at the
 /// end.
@@ -18,7 +18,7 @@ pub(crate) struct Parts {
     pub(crate) command: Vec<String>,
     pub(crate) pid: u32,
     pub(crate) wall_ns: u64,
-    pub(crate) stalled: Option<Stalled>,
+    pub(crate) stalled: Option<StallTotals>,
     pub(crate) notes: Vec<String>,
     pub(crate) misses_rings: bool,
 }
@@ -54,7 +54,7 @@ impl Report {
         });
         report.threads = clock.threads;
         report.processes = clock.processes;
-        report.lost = Lost { calls: clock.lost_files, operations: clock.lost_ops };
+        report.lost = LostEvents { calls: clock.lost_files, operations: clock.lost_ops };
         report.add_calls(totals);
         report.complete()
     }
@@ -108,7 +108,7 @@ impl Report {
             without_file: Vec::new(),
             advice: Vec::new(),
             notes: parts.notes,
-            lost: Lost::default(),
+            lost: LostEvents::default(),
             unseen: Vec::new(),
         }
     }
@@ -124,7 +124,7 @@ impl Report {
     }
 
     /// Computes the advice again, with the measured rates of devices.
-    pub fn advise(&mut self, served: &[Served]) {
+    pub fn advise(&mut self, served: &[DeviceRates]) {
         self.advice = crate::advice::of(self, served);
     }
 

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_wait::{Call, Ending, File, Method, Report};
+use forebay_wait::{Call, File, Method, PauseOutcome, Report};
 use place::{Directory, Late, Throttle};
 use workload::{DOOR, ON, TRUTH, Truth, WHAT};
 
@@ -519,7 +519,7 @@ fn a_running_process_can_be_watched() {
     }
     let pause = |time| {
         std::thread::sleep(time);
-        Ending::Going
+        PauseOutcome::Going
     };
     // The time that its threads ran and were runnable meanwhile; all of its other time was waiting.
     let before = workload::scheduled_of(child.id());
@@ -543,7 +543,7 @@ fn a_command_that_does_not_exist_is_told() {
 
 #[test]
 fn a_process_that_does_not_exist_is_told() {
-    let error = forebay_wait::watch(4_000_000_000, Duration::from_secs(1), |_| Ending::Going)
+    let error = forebay_wait::watch(4_000_000_000, Duration::from_secs(1), |_| PauseOutcome::Going)
         .expect_err("there is none");
     assert!(error.to_string().contains("there is no process 4000000000"), "{error}");
 }
