@@ -14,7 +14,7 @@ use pyo3::types::{PyIterator, PyTuple};
 use crate::fault::Fault;
 use crate::hub::{Call, Hub};
 use crate::job::{self, Handle, Job, Value, Writers};
-use crate::memory::{Aligned, Destination, Here};
+use crate::memory::{AlignedMemory, Destination, Here};
 use crate::ranges::{Ranges, position};
 use crate::scan::Scan;
 use crate::{drive, process};
@@ -42,11 +42,11 @@ pub(crate) struct File {
     descriptor: AtomicI32,
     is_closed: AtomicBool,
     /// Held only by attached threads, and not across calls. `None` once closed.
-    opened: Mutex<Option<Here<Opened>>>,
+    opened: Mutex<Option<Here<OpenFile>>>,
 }
 
 #[derive(Clone)]
-struct Opened {
+struct OpenFile {
     main: forebay::File,
     /// The same file through the page cache: for writes that are not of whole blocks; made for the first one.
     buffered: Option<forebay::File>,
@@ -107,7 +107,7 @@ impl File {
     }
 
     /// Returns the file as it is open in this process. A forked child's first use opens it again.
-    fn opened(&self, py: Python<'_>) -> PyResult<Opened> {
+    fn opened(&self, py: Python<'_>) -> PyResult<OpenFile> {
         {
             let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
             match &*opened {
@@ -121,7 +121,7 @@ impl File {
         }
         let main = self.open_again(py, self.mode)?;
         let descriptor = main.as_fd().as_raw_fd();
-        let new = Opened { main, buffered: None, line: Arc::default() };
+        let new = OpenFile { main, buffered: None, line: Arc::default() };
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match opened.as_ref().map(|here| here.get().cloned()) {
             None => Err(self.refuse_closed()),
@@ -171,7 +171,7 @@ impl File {
     }
 
     /// Returns the files for a write, for which the bytes and the place are known or not.
-    fn writers(&self, py: Python<'_>, place: Option<(u64, usize)>) -> PyResult<(Writers, Opened)> {
+    fn writers(&self, py: Python<'_>, place: Option<(u64, usize)>) -> PyResult<(Writers, OpenFile)> {
         let mut opened = self.opened(py)?;
         if !self.is_writable {
             return Err(self.refuse_write());
@@ -304,7 +304,7 @@ fn destination(ranges: &Ranges, out: Option<&Bound<'_, PyAny>>) -> PyResult<(Des
             Ok((memory, Value::None))
         }
         None => {
-            let aligned = Aligned::new(ranges.bytes, false)?;
+            let aligned = AlignedMemory::new(ranges.bytes, false)?;
             let lens = ranges.each.iter().map(|range| (range.end - range.start) as usize).collect();
             Ok((Destination::aligned(aligned.clone(), 0), Value::Views(aligned, lens)))
         }
@@ -381,7 +381,7 @@ impl File {
             identity,
             descriptor: AtomicI32::new(main.as_fd().as_raw_fd()),
             is_closed: AtomicBool::new(false),
-            opened: Mutex::new(Some(Here::new(Opened { main, buffered: None, line: Arc::default() }))),
+            opened: Mutex::new(Some(Here::new(OpenFile { main, buffered: None, line: Arc::default() }))),
         })
     }
 

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView};
 
 use crate::fault::Fault;
-use crate::memory::{Aligned, Block, BlockBytes, Destination, Memory};
+use crate::memory::{AlignedMemory, Block, BlockBytes, Destination, Memory};
 
 /// An operation on its way.
 pub(crate) type Job = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -30,7 +30,7 @@ pub(crate) enum Value {
     /// The memory is a bytes object, of which this many bytes were read.
     Bytes(usize),
     /// Results side by side, of these lengths.
-    Views(Arc<Aligned>, Vec<usize>),
+    Views(Arc<AlignedMemory>, Vec<usize>),
     /// The next block of a scan.
     Block(BlockBytes),
     /// The end of a scan.
@@ -70,7 +70,7 @@ impl Outcome {
 }
 
 /// Returns memoryviews of parts of `aligned` side by side, which share it.
-fn views<'py>(py: Python<'py>, aligned: Arc<Aligned>, lens: &[usize]) -> PyResult<Bound<'py, PyList>> {
+fn views<'py>(py: Python<'py>, aligned: Arc<AlignedMemory>, lens: &[usize]) -> PyResult<Bound<'py, PyList>> {
     let memory = Bound::new(py, Memory::new(aligned))?.into_any();
     let all = PyMemoryView::from(&memory)?;
     let list = PyList::empty(py);

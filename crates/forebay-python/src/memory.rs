@@ -22,7 +22,7 @@ mod aligned;
 mod block;
 mod dlpack;
 
-pub(crate) use aligned::Aligned;
+pub(crate) use aligned::AlignedMemory;
 pub(crate) use block::{Block, BlockBytes};
 
 /// A value that belongs to the process which made it. A forked child leaves it alone: its parts are shared with threads that the
@@ -62,7 +62,7 @@ pub(crate) enum Owner {
     Tensor(dlpack::Tensor),
     /// A bytes object that no Python code has seen yet.
     Bytes(Py<PyBytes>),
-    Aligned(#[expect(dead_code, reason = "it keeps the memory")] Arc<Aligned>),
+    Aligned(#[expect(dead_code, reason = "it keeps the memory")] Arc<AlignedMemory>),
 }
 
 // SAFETY: an export is only moved between threads, and ended on an attached one (`Destination::drop`). The other owners are `Send`.
@@ -162,7 +162,7 @@ impl Destination {
     }
 
     /// Returns the memory of `aligned` from `skip` on.
-    pub(crate) fn aligned(aligned: Arc<Aligned>, skip: usize) -> Destination {
+    pub(crate) fn aligned(aligned: Arc<AlignedMemory>, skip: usize) -> Destination {
         let skip = skip.min(aligned.len());
         let start = aligned.start().wrapping_add(skip);
         Destination { len: aligned.len() - skip, start, owner: Owner::Aligned(aligned) }
@@ -231,11 +231,11 @@ unsafe fn fill(
 /// numpy.frombuffer(memory, dtype) or torch.frombuffer(memory, dtype=...).
 #[pyclass(frozen, module = "forebay")]
 pub(crate) struct Memory {
-    aligned: Arc<Aligned>,
+    aligned: Arc<AlignedMemory>,
 }
 
 impl Memory {
-    pub(crate) fn new(aligned: Arc<Aligned>) -> Memory {
+    pub(crate) fn new(aligned: Arc<AlignedMemory>) -> Memory {
         Memory { aligned }
     }
 }
@@ -266,7 +266,7 @@ pub(crate) fn allocate(nbytes: isize, zeroed: bool) -> PyResult<Memory> {
     let Ok(len) = usize::try_from(nbytes) else {
         return Err(PyValueError::new_err(format!("nbytes is {nbytes}; it must not be negative")));
     };
-    let aligned = Aligned::new(len, zeroed)?;
+    let aligned = AlignedMemory::new(len, zeroed)?;
     if !zeroed {
         aligned.populate();
     }

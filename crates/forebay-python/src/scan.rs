@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use crate::fault::Fault;
 use crate::hub::{Call, Hub};
 use crate::job::{Job, Outcome, Value};
-use crate::memory::{Aligned, BlockBytes, Here};
+use crate::memory::{AlignedMemory, BlockBytes, Here};
 use crate::{drive, process};
 
 /// The state that a scan and the operation in progress share.
-struct Shared {
+struct ScanState {
     scan: Mutex<forebay::Scan>,
     /// Somebody waits for its next block.
     is_busy: AtomicBool,
@@ -26,11 +26,11 @@ struct Shared {
 /// A scan of a file from front to back: an iterator of read-only memoryviews. See File.scan.
 #[pyclass(frozen, module = "forebay")]
 pub(crate) struct Scan {
-    shared: Here<Arc<Shared>>,
+    shared: Here<Arc<ScanState>>,
 }
 
 /// Ends the mark of a scan in use, also when its operation is dropped.
-struct Busy(Arc<Shared>);
+struct Busy(Arc<ScanState>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -40,7 +40,7 @@ impl Drop for Busy {
 
 impl Scan {
     pub(crate) fn new(scan: forebay::Scan, path: Arc<Path>) -> Scan {
-        let shared = Shared { scan: Mutex::new(scan), is_busy: AtomicBool::new(false), path };
+        let shared = ScanState { scan: Mutex::new(scan), is_busy: AtomicBool::new(false), path };
         Scan { shared: Here::new(Arc::new(shared)) }
     }
 
@@ -76,7 +76,7 @@ fn kept(block: forebay::Block) -> Result<Value, Fault> {
         let memory = engine.memory();
         memory.held_bytes > memory.arena_bytes_max / 4
     });
-    if is_scarce && let Ok(copy) = Aligned::of(&block) {
+    if is_scarce && let Ok(copy) = AlignedMemory::of(&block) {
         return Ok(Value::Block(BlockBytes::Copied(copy)));
     }
     Ok(Value::Block(BlockBytes::Io(Here::new(block))))

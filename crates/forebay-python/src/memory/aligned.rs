@@ -18,20 +18,20 @@ const HUGE_LIMIT: Duration = Duration::from_micros(800);
 /// Small pages after such a huge one, until the next is tried.
 const SMALL_BYTES: usize = 512 << 20;
 /// Memory that begins at a page, so that devices can write into it without a copy; of 8 MiB and more at a huge page.
-pub(crate) struct Aligned {
+pub(crate) struct AlignedMemory {
     start: NonNull<u8>,
     len: usize,
     layout: Layout,
 }
 
 // SAFETY: nothing but a piece of memory; its users see to who writes when, as with every buffer of Python.
-unsafe impl Send for Aligned {}
+unsafe impl Send for AlignedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Aligned {}
+unsafe impl Sync for AlignedMemory {}
 
-impl Aligned {
+impl AlignedMemory {
     /// Allocates `len` bytes, which are not initialised unless `zeroed`.
-    pub(crate) fn new(len: usize, zeroed: bool) -> PyResult<Arc<Aligned>> {
+    pub(crate) fn new(len: usize, zeroed: bool) -> PyResult<Arc<AlignedMemory>> {
         let is_large = len >= LARGE_BYTES;
         let layout = Layout::from_size_align(len.max(1), if is_large { HUGE_PAGE } else { PAGE });
         let layout = layout.map_err(|_| PyMemoryError::new_err(format!("no memory has {len} bytes")))?;
@@ -40,7 +40,7 @@ impl Aligned {
         let Some(start) = NonNull::new(start) else {
             return Err(PyMemoryError::new_err(format!("there is no memory for {len} bytes")));
         };
-        let aligned = Aligned { start, len, layout };
+        let aligned = AlignedMemory { start, len, layout };
         if is_large {
             aligned.advise(0, len, libc::MADV_HUGEPAGE);
         }
@@ -52,8 +52,8 @@ impl Aligned {
     }
 
     /// Returns new memory with these bytes.
-    pub(crate) fn of(bytes: &[u8]) -> PyResult<Arc<Aligned>> {
-        let aligned = Aligned::new(bytes.len(), false)?;
+    pub(crate) fn of(bytes: &[u8]) -> PyResult<Arc<AlignedMemory>> {
+        let aligned = AlignedMemory::new(bytes.len(), false)?;
         // SAFETY: new memory of the same length, which no other code has.
         unsafe { aligned.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(aligned)
@@ -61,7 +61,7 @@ impl Aligned {
 
     /// Begins to make the pages of large memory ready, from its front, in a thread: making them takes as long as copying into them, and where a
     /// read meets a page that is not there, it waits. The thread ends with the last page, or when nothing else has the memory.
-    pub(crate) fn populate(self: &Arc<Aligned>) {
+    pub(crate) fn populate(self: &Arc<AlignedMemory>) {
         if self.len >= LARGE_BYTES {
             let aligned = Arc::clone(self);
             let thread = std::thread::Builder::new().name("forebay-memory".into());
@@ -70,7 +70,7 @@ impl Aligned {
         }
     }
 
-    fn populate_all(self: &Arc<Aligned>) {
+    fn populate_all(self: &Arc<AlignedMemory>) {
         let mut small_until = 0;
         for offset in (0..self.len).step_by(HUGE_PAGE) {
             if Arc::strong_count(self) == 1 {
@@ -106,7 +106,7 @@ impl Aligned {
     }
 }
 
-impl Drop for Aligned {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and the last owner is gone.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };

@@ -7,13 +7,13 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{Aligned, Here, fill};
+use super::{AlignedMemory, Here, fill};
 
 /// The bytes of a block.
 pub(crate) enum BlockBytes {
     /// In I/O memory, which forked children do not inherit.
     Io(Here<forebay::Block>),
-    Copied(Arc<Aligned>),
+    Copied(Arc<AlignedMemory>),
 }
 
 /// Read-only bytes of a scan, which they keep alive. Use memoryview(block); a scan returns such views.

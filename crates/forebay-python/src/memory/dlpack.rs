@@ -32,14 +32,14 @@ struct Array {
 }
 
 #[repr(C)]
-struct Managed {
+struct ManagedTensor {
     array: Array,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
 }
 
 /// A tensor's export, which keeps its memory.
-pub(crate) struct Tensor(NonNull<Managed>);
+pub(crate) struct Tensor(NonNull<ManagedTensor>);
 
 impl Tensor {
     /// Ends the export, on an attached thread.
@@ -72,7 +72,7 @@ pub(super) fn export(object: &Bound<'_, PyAny>) -> PyResult<Option<(Tensor, *mut
     let capsule = object.call_method0("__dlpack__")?;
     // SAFETY: attached; a capsule of another name gives null and an exception.
     let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()) };
-    let Some(managed) = NonNull::new(managed.cast::<Managed>()) else {
+    let Some(managed) = NonNull::new(managed.cast::<ManagedTensor>()) else {
         return Err(PyErr::fetch(object.py()));
     };
     // SAFETY: as the protocol says, the new name makes the tensor ours. The name lives as long as the program.
