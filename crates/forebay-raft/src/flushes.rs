@@ -23,14 +23,14 @@ pub(crate) struct Flushes<C: RaftTypeConfig> {
 }
 
 struct Queue<C: RaftTypeConfig> {
-    waiting: VecDeque<Waiting<C>>,
+    waiting: VecDeque<PendingAppend<C>>,
     /// Whether a thread looks through the queue now.
     is_driven: bool,
     /// Whether that thread has to look again, because of a wake-up since it looked.
     again: bool,
 }
 
-struct Waiting<C: RaftTypeConfig> {
+struct PendingAppend<C: RaftTypeConfig> {
     /// The last batch of the append; none if it had no entry.
     batch: Option<AppendedBatch>,
     callback: IOFlushed<C>,
@@ -44,7 +44,7 @@ impl<C: RaftTypeConfig> Flushes<C> {
 
     /// Adds an append behind all others.
     pub(crate) fn push(self: &Arc<Self>, batch: Option<AppendedBatch>, callback: IOFlushed<C>) {
-        self.lock().waiting.push_back(Waiting { batch, callback });
+        self.lock().waiting.push_back(PendingAppend { batch, callback });
         self.drive();
     }
 

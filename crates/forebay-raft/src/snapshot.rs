@@ -18,7 +18,7 @@ const WRITE_BYTES: usize = 128 << 10;
 
 /// A directory that is not removed while this lives.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldDirectory {
     pub(crate) path: PathBuf,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Held {
 #[derive(Clone)]
 pub struct RaftSnapshot {
     pub(crate) engine: Engine,
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<HeldDirectory>,
     files: Arc<[SnapshotFile]>,
     /// Whether it was received, so that its directory is for this store to take.
     pub(crate) is_received: bool,
@@ -59,7 +59,11 @@ pub enum SnapshotPart {
 
 impl RaftSnapshot {
     /// Returns the snapshot whose files are in a directory.
-    pub(crate) async fn of(engine: &Engine, held: Arc<Held>, is_received: bool) -> Result<RaftSnapshot> {
+    pub(crate) async fn of(
+        engine: &Engine,
+        held: Arc<HeldDirectory>,
+        is_received: bool,
+    ) -> Result<RaftSnapshot> {
         let (files, _) = tree::walk(engine, &held.path).await?;
         Ok(RaftSnapshot { engine: engine.clone(), held, files: files.into(), is_received })
     }
@@ -145,7 +149,7 @@ impl SnapshotReader {
 #[derive(Debug)]
 pub struct SnapshotReceiver {
     engine: Engine,
-    held: Arc<Held>,
+    held: Arc<HeldDirectory>,
     files: Vec<SnapshotFile>,
     /// Directories that were made, within the snapshot.
     dirs: BTreeSet<PathBuf>,
@@ -155,7 +159,7 @@ pub struct SnapshotReceiver {
 
 impl SnapshotReceiver {
     /// Makes the directory.
-    pub(crate) async fn new(engine: &Engine, held: Arc<Held>) -> Result<SnapshotReceiver> {
+    pub(crate) async fn new(engine: &Engine, held: Arc<HeldDirectory>) -> Result<SnapshotReceiver> {
         engine.create_dir(&held.path).await?;
         let dirs = BTreeSet::from([PathBuf::new()]);
         let engine = engine.clone();

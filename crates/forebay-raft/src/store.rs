@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::is_broken;
 use crate::log::log_id;
 use crate::memory::until_memory;
-use crate::snapshot::{Held, RaftSnapshot, SnapshotReceiver};
+use crate::snapshot::{HeldDirectory, RaftSnapshot, SnapshotReceiver};
 use crate::tree;
 
 /// The keyspace with the keys below.
@@ -57,18 +57,18 @@ struct Inner<C: RaftTypeConfig> {
     directories: Mutex<Directories>,
     /// Held while the file `current` is replaced.
     changing: futures_util::lock::Mutex<()>,
-    open: Mutex<Opened<C>>,
+    open: Mutex<StoreState<C>>,
     failed: OnceLock<Error>,
 }
 
 #[derive(Default)]
 struct Directories {
     next: u64,
-    held: BTreeMap<u64, Weak<Held>>,
+    held: BTreeMap<u64, Weak<HeldDirectory>>,
 }
 
 /// The open state with its snapshot.
-struct Opened<C: RaftTypeConfig> {
+struct StoreState<C: RaftTypeConfig> {
     state: OpenState<C>,
     current: Current<C>,
     snapshot: Option<RaftSnapshot>,
@@ -76,7 +76,7 @@ struct Opened<C: RaftTypeConfig> {
 
 struct OpenState<C: RaftTypeConfig> {
     /// Its directory.
-    held: Arc<Held>,
+    held: Arc<HeldDirectory>,
     store: Store,
     keyspaces: Arc<[Keyspace]>,
     own: Keyspace,
@@ -166,7 +166,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             names,
             directories: Mutex::new(directories),
             changing: futures_util::lock::Mutex::new(()),
-            open: Mutex::new(Opened { state, current, snapshot }),
+            open: Mutex::new(StoreState { state, current, snapshot }),
             failed: OnceLock::new(),
         };
         let store = RaftStore { inner: Arc::new(inner), app: Arc::new(app) };
@@ -280,7 +280,7 @@ async fn check_new(engine: &Engine, dir: &Path) -> Result<()> {
 /// Opens the store of a state.
 async fn open_state<C: RaftTypeConfig>(
     engine: &Engine,
-    held: Arc<Held>,
+    held: Arc<HeldDirectory>,
     options: Options,
     names: &[String],
 ) -> Result<OpenState<C>> {
@@ -307,16 +307,16 @@ fn decode_applied<C: RaftTypeConfig>(
 
 impl Directories {
     /// Notes a directory that is in use while the returned value lives.
-    fn hold(&mut self, dir: &Path, kind: &str, number: u64) -> Arc<Held> {
+    fn hold(&mut self, dir: &Path, kind: &str, number: u64) -> Arc<HeldDirectory> {
         self.next = self.next.max(number + 1);
-        let held = Arc::new(Held { path: path_of(dir, kind, number) });
+        let held = Arc::new(HeldDirectory { path: path_of(dir, kind, number) });
         self.held.insert(number, Arc::downgrade(&held));
         held
     }
 }
 
 impl<C: RaftTypeConfig> Inner<C> {
-    fn lock(&self) -> MutexGuard<'_, Opened<C>> {
+    fn lock(&self) -> MutexGuard<'_, StoreState<C>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -335,13 +335,13 @@ impl<C: RaftTypeConfig> Inner<C> {
     }
 
     /// Returns the path of a new directory, which is not made yet.
-    fn new_directory(&self, kind: &str) -> Arc<Held> {
+    fn new_directory(&self, kind: &str) -> Arc<HeldDirectory> {
         let mut directories = self.directories();
         let number = directories.next;
         directories.hold(&self.dir, kind, number)
     }
 
-    fn number_of(&self, held: &Held) -> u64 {
+    fn number_of(&self, held: &HeldDirectory) -> u64 {
         let name = held.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         number_of(name).unwrap_or_default()
     }
@@ -444,7 +444,11 @@ impl<C: RaftTypeConfig> Inner<C> {
         self.sweep().await
     }
 
-    async fn open_installed(&self, meta: &SnapshotMetaOf<C>, state: Arc<Held>) -> Result<OpenState<C>> {
+    async fn open_installed(
+        &self,
+        meta: &SnapshotMetaOf<C>,
+        state: Arc<HeldDirectory>,
+    ) -> Result<OpenState<C>> {
         let options = self.options.clone().create(false);
         let installed = open_state::<C>(&self.engine, state, options, &self.names).await?;
         if installed.applied == meta.last_log_id {
