@@ -6,11 +6,11 @@ mod common;
 
 use common::{dir, engine, key, open, random, value};
 use forebay_kv::{Keyspace, Store};
-use forebay_test::allocations::{self, Counting};
+use forebay_test::allocations::{self, CountingAllocator};
 use futures::executor::block_on;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Keys that are looked up. There are twice as many entries; the keys in between are never looked up.
 const KEYS: u64 = 3000;

@@ -10,14 +10,14 @@ thread_local! {
 
 /// The system's allocator with a counter per thread, for `#[global_allocator]`.
 #[derive(Debug)]
-pub struct Counting;
+pub struct CountingAllocator;
 
 fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get().map(|counted| counted + 1)));
 }
 
 // SAFETY: all calls are passed to the system's allocator unchanged; counting touches a plain thread-local.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Starts to count this thread's allocations from this number on, or stops. Returns the count until now, or
-/// `None` if none was kept. Nothing is counted where [`Counting`] is not the global allocator.
+/// `None` if none was kept. Nothing is counted where [`CountingAllocator`] is not the global allocator.
 pub fn set(count: Option<u64>) -> Option<u64> {
     COUNT.replace(count)
 }

@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 /// A call with a check of its result.
 pub type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 /// A call and the name of its kind.
-pub type Named = (&'static str, Call);
+pub type NamedCall = (&'static str, Call);
 
 /// More polls than most calls need.
 pub const POLLS: usize = 6;
@@ -26,13 +26,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// An object whose calls are kept unpolled.
 pub trait Scene: Clone + Send + Sync + 'static {
     /// Returns one call of each kind. The first is the one whose share is easiest to fill.
-    fn calls(&self) -> Vec<Named>;
+    fn calls(&self) -> Vec<NamedCall>;
 
     /// Returns the number of calls of this kind that exceed their share.
     fn many(&self, name: &str) -> usize;
 
     /// Returns whether a call of this name may be kept beside these.
-    fn may_keep(&self, _name: &str, _kept: &[Named]) -> bool {
+    fn may_keep(&self, _name: &str, _kept: &[NamedCall]) -> bool {
         true
     }
 
@@ -46,7 +46,7 @@ pub trait Scene: Clone + Send + Sync + 'static {
 ///
 /// # Errors
 /// A call that completed failed.
-pub fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
+pub fn begin(calls: Vec<NamedCall>) -> Result<Vec<NamedCall>, String> {
     let mut kept = Vec::new();
     for (name, mut call) in calls {
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -61,7 +61,7 @@ pub fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
 ///
 /// # Errors
 /// A call that completed failed.
-pub async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
+pub async fn freeze(calls: Vec<NamedCall>, polls: usize) -> Result<Vec<NamedCall>, String> {
     let mut kept = Vec::new();
     for (name, call) in calls {
         match sim::frozen_after(polls, call).await {
@@ -76,7 +76,7 @@ pub async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, Strin
 ///
 /// # Errors
 /// A call failed.
-pub async fn resume(calls: Vec<Named>) -> Result<(), String> {
+pub async fn resume(calls: Vec<NamedCall>) -> Result<(), String> {
     let named =
         calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
     let mut going: FuturesUnordered<_> = named.collect();
@@ -86,13 +86,13 @@ pub async fn resume(calls: Vec<Named>) -> Result<(), String> {
     Ok(())
 }
 
-async fn one_of_each(scene: &impl Scene, polls: usize) -> Result<Vec<Named>, String> {
+async fn one_of_each(scene: &impl Scene, polls: usize) -> Result<Vec<NamedCall>, String> {
     let kept = freeze(scene.calls(), polls).await?;
     resume(scene.calls()).await?;
     Ok(kept)
 }
 
-async fn many_of_one(scene: &impl Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
+async fn many_of_one(scene: &impl Scene, kind: usize, polls: usize) -> Result<Vec<NamedCall>, String> {
     let count = scene.many(scene.calls()[kind].0);
     let many = (0..count).map(|_| scene.calls().swap_remove(kind)).collect();
     let kept = if polls == 0 { begin(many)? } else { freeze(many, polls).await? };
@@ -117,7 +117,7 @@ fn round<S: Scene>(
     scene: &S,
     name: String,
     is_dropped: bool,
-    freeze: impl AsyncFnOnce(S) -> Result<Vec<Named>, String> + Send + 'static,
+    freeze: impl AsyncFnOnce(S) -> Result<Vec<NamedCall>, String> + Send + 'static,
 ) {
     let scene = scene.clone();
     in_time(&name, move || {
@@ -151,7 +151,7 @@ pub fn round_of_many(scene: &impl Scene, kind: usize, polls: usize, is_dropped: 
 }
 
 /// Makes calls in random order and leaves some of them unpolled; each task may continue calls that others left.
-async fn among_others(scene: impl Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
+async fn among_others(scene: impl Scene, left: Arc<Mutex<Vec<NamedCall>>>) -> Result<(), String> {
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     let mut calls = scene.calls();
     while !calls.is_empty() {

@@ -111,7 +111,7 @@ struct Model {
     is_in_snapshot: bool,
 }
 
-type Shared = Rc<RefCell<Model>>;
+type SharedModel = Rc<RefCell<Model>>;
 
 fn options<S: Subject>(subject: &S) -> Options {
     Options::new()
@@ -141,7 +141,7 @@ async fn recover<S: Subject>(
     engine: &Engine,
     log: &mut Log<S>,
     store: &mut Store<S>,
-    model: &Shared,
+    model: &SharedModel,
 ) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let count = check(subject, store).await.map_err(Finding::text)?;
@@ -231,7 +231,7 @@ async fn of_another_node<S: Subject>(
 async fn live<S: Subject>(
     subject: &S,
     engine: Engine,
-    model: Shared,
+    model: SharedModel,
     plan: Plan,
     seed: u64,
 ) -> Result<(), String> {
@@ -379,7 +379,7 @@ pub fn attempt<S: Subject>(
     *world = empty.config(config);
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
-    let model = Shared::default();
+    let model = SharedModel::default();
     for life in 0..LIVES {
         let wrong = |text: String| format!("life {life} of a world of {trouble:?}: {text}");
         world.clear_faults();

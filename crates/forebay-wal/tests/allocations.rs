@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use common::dir;
 use forebay::{Class, Config, Engine};
-use forebay_test::allocations::{self, Counting};
+use forebay_test::allocations::{self, CountingAllocator};
 use forebay_wal::{Options, Wal};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Returns the allocations allowed regardless of the number of appends: the thread driver starts a thread
 /// when all others are busy.

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use common::{bytes_of, config, dir, write_file};
 use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, Read, Step, Walk};
-use forebay_test::allocations::{self, Counting};
+use forebay_test::allocations::{self, CountingAllocator};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const FILE_BYTES: u64 = 16 << 20;
 

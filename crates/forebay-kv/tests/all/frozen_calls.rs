@@ -14,7 +14,7 @@ use crate::common::{self, key};
 use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Isolation, Keyspace, Options, SortedFile, SortedFileOptions, Store, verify};
-use forebay_test::frozen::{self, Named, Scene as _, begin, freeze, in_time, resume};
+use forebay_test::frozen::{self, NamedCall, Scene as _, begin, freeze, in_time, resume};
 
 /// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.
 const KEYS: u64 = 1_500;
@@ -79,8 +79,8 @@ impl Scene {
 }
 
 impl frozen::Scene for Scene {
-    fn calls(&self) -> Vec<Named> {
-        let mut calls: Vec<Named> = Vec::new();
+    fn calls(&self) -> Vec<NamedCall> {
+        let mut calls: Vec<NamedCall> = Vec::new();
         macro_rules! call {
             ($name:literal, $scene:ident => $body:block) => {{
                 let $scene = self.clone();
@@ -212,7 +212,7 @@ impl frozen::Scene for Scene {
     }
 
     /// One load beside those that complete: each holds a third of the memory that programs may hold.
-    fn may_keep(&self, name: &str, kept: &[Named]) -> bool {
+    fn may_keep(&self, name: &str, kept: &[NamedCall]) -> bool {
         name != "load" || kept.iter().all(|(name, _)| *name != "load")
     }
 }

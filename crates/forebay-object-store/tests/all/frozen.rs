@@ -8,7 +8,7 @@ use crate::common::{self, bytes_of, dir};
 use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_object_store::{ForebayStore, ReadPolicy};
-use forebay_test::frozen::{self, Named, Scene};
+use forebay_test::frozen::{self, NamedCall, Scene};
 use forebay_test::worlds;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -37,8 +37,8 @@ impl Store {
 }
 
 impl Scene for Store {
-    fn calls(&self) -> Vec<Named> {
-        let mut calls: Vec<Named> = Vec::new();
+    fn calls(&self) -> Vec<NamedCall> {
+        let mut calls: Vec<NamedCall> = Vec::new();
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner).clone();
         let at = move |name: &str| Path::from(format!("own/{number}/{name}"));

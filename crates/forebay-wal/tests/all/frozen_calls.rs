@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
-use forebay_test::frozen::{self, Named, Scene as _};
+use forebay_test::frozen::{self, NamedCall, Scene as _};
 use forebay_wal::inspect::{inspect, records, repair};
 use forebay_wal::{Batch, ErrorKind, Lsn, Options, Wal};
 
@@ -79,8 +79,8 @@ impl Scene {
 }
 
 impl frozen::Scene for Scene {
-    fn calls(&self) -> Vec<Named> {
-        let mut calls: Vec<Named> = Vec::new();
+    fn calls(&self) -> Vec<NamedCall> {
+        let mut calls: Vec<NamedCall> = Vec::new();
         macro_rules! call {
             ($name:literal, $scene:ident => $body:block) => {{
                 let $scene = self.clone();
