@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::disk::{self, Counts, Cut, Disk, Lie};
-use crate::machine::{Attached, Heard, Machine, Start};
-use crate::nbd::{self, Shared, lock};
+use crate::machine::{AttachedDisk, Heard, Machine, Start};
+use crate::nbd::{self, SharedDisk, lock};
 use crate::random::{Random, mix};
 use crate::subject::{self, ALL, Model, NAMES, NONE, SERVERS};
 
@@ -148,7 +148,7 @@ struct Series<'a> {
     random: Random,
     start: Start,
     /// A disk for each of `KINDS`, with its socket.
-    disks: Vec<(Shared, PathBuf)>,
+    disks: Vec<(SharedDisk, PathBuf)>,
     models: BTreeMap<String, Box<dyn Model>>,
     /// Number of lines that the guest printed in its last complete recovery.
     recovery_lines: u64,
@@ -293,7 +293,7 @@ impl Series<'_> {
     /// Boots a machine with the given writers on its disks.
     fn boot(&self, life: u64, writes: &[&str; KINDS.len()]) -> Result<Machine, String> {
         let is_new = if life == 0 { "-new" } else { "" };
-        let attached = |which: usize| Attached {
+        let attached = |which: usize| AttachedDisk {
             socket: &self.disks[which].1,
             // A serial number is limited to 20 bytes.
             serial: format!("{}-{life}-{}{is_new}", KINDS[which], writes[which]),

@@ -31,7 +31,7 @@ pub(crate) struct Start {
 
 /// A disk of a machine: the socket that serves it, and the serial number reported to the guest.
 #[derive(Debug)]
-pub(crate) struct Attached<'a> {
+pub(crate) struct AttachedDisk<'a> {
     pub(crate) socket: &'a Path,
     pub(crate) serial: String,
 }
@@ -56,7 +56,7 @@ impl Machine {
     /// from a saved state has not seen them before, as one that boots has not. They are not NVMe disks: the
     /// controller of QEMU 7.2 reports FUA but drops the flag, so writes that the guest may assume durable
     /// would not be.
-    pub(crate) fn start(start: &Start, disks: [&Attached<'_>; 2]) -> Result<Machine> {
+    pub(crate) fn start(start: &Start, disks: [&AttachedDisk<'_>; 2]) -> Result<Machine> {
         let mut command = Machine::command(start);
         for (id, disk) in ["first", "second"].into_iter().zip(disks) {
             let socket = disk.socket.display();

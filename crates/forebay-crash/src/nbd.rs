@@ -22,14 +22,14 @@ const EINVAL: u32 = 22;
 /// Maximum request size.
 const LONGEST: usize = 32 << 20;
 
-pub(crate) type Shared = Arc<Mutex<Disk>>;
+pub(crate) type SharedDisk = Arc<Mutex<Disk>>;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Listens at `path` and serves one client after the other, on a thread that lives until the process exits.
-pub(crate) fn serve(disk: &Shared, path: &Path) -> Result<()> {
+pub(crate) fn serve(disk: &SharedDisk, path: &Path) -> Result<()> {
     let listener = UnixListener::bind(path)?;
     let disk = Arc::clone(disk);
     std::thread::Builder::new().name("disk".into()).spawn(move || {
@@ -41,7 +41,7 @@ pub(crate) fn serve(disk: &Shared, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn client_of(disk: &Shared, stream: &UnixStream) -> Result<()> {
+fn client_of(disk: &SharedDisk, stream: &UnixStream) -> Result<()> {
     let mut input = BufReader::with_capacity(1 << 20, stream);
     let mut output = stream;
     let bytes = lock(disk).bytes();
