@@ -55,9 +55,9 @@ impl Future for Sleep {
 
 /// The error of a future that did not end in time.
 #[derive(Debug)]
-pub struct Elapsed;
+pub struct TimeoutError;
 
-impl fmt::Display for Elapsed {
+impl fmt::Display for TimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the time limit has passed")
     }
@@ -77,7 +77,7 @@ impl<F> fmt::Debug for Timeout<F> {
 }
 
 impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, Elapsed>;
+    type Output = Result<F::Output, TimeoutError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(future) = &mut self.future
@@ -89,7 +89,7 @@ impl<F: Future> Future for Timeout<F> {
         let elapsed = Pin::new(&mut self.sleep).poll(context);
         elapsed.map(|()| {
             self.future = None;
-            Err(Elapsed)
+            Err(TimeoutError)
         })
     }
 }
@@ -120,7 +120,7 @@ impl AsyncRuntime for SimRuntime {
     type JoinHandle<T: OptionalSend + 'static> = sim::Task<T>;
     type Sleep = Sleep;
     type Instant = SimInstant;
-    type TimeoutError = Elapsed;
+    type TimeoutError = TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = Timeout<T>;
     type ThreadLocalRng = SimRng;
     type Mpsc = TokioMpsc;

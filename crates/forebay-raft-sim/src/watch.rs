@@ -15,7 +15,8 @@ use openraft_rt::{OptionalSend, OptionalSync, Watch};
 #[derive(Debug)]
 pub struct SimWatch;
 
-struct Shared<T> {
+/// The state of a watch channel, which its two halves share.
+struct Channel<T> {
     /// The number of changes so far, and the value.
     state: RwLock<(u64, T)>,
     changed: Event,
@@ -23,7 +24,7 @@ struct Shared<T> {
     receivers: AtomicUsize,
 }
 
-impl<T> Shared<T> {
+impl<T> Channel<T> {
     fn read(&self) -> WatchRef<'_, T> {
         WatchRef(self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -54,17 +55,17 @@ impl<T> Deref for WatchRef<'_, T> {
 }
 
 /// The sending half of a watch channel.
-pub struct WatchSender<T>(Arc<Shared<T>>);
+pub struct WatchSender<T>(Arc<Channel<T>>);
 
 /// The receiving half of a watch channel.
 pub struct WatchReceiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Channel<T>>,
     /// The number of changes that it has seen.
     seen: u64,
 }
 
 impl<T> WatchReceiver<T> {
-    fn new(shared: &Arc<Shared<T>>, seen: u64) -> WatchReceiver<T> {
+    fn new(shared: &Arc<Channel<T>>, seen: u64) -> WatchReceiver<T> {
         shared.receivers.fetch_add(1, Ordering::SeqCst);
         WatchReceiver { shared: shared.clone(), seen }
     }
@@ -115,7 +116,7 @@ impl Watch for SimWatch {
     type Ref<'a, T: OptionalSend + 'a> = WatchRef<'a, T>;
 
     fn channel<T: OptionalSend + OptionalSync>(init: T) -> (WatchSender<T>, WatchReceiver<T>) {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Channel {
             state: RwLock::new((0, init)),
             changed: Event::new(),
             senders: AtomicUsize::new(1),
