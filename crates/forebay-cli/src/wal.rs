@@ -103,7 +103,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
                 print(&show::repaired(&repaired))?;
             }
             // Damage that took no record is gone in the new log.
-            let cut = repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.cut.is_some());
+            let cut =
+                repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.truncated_at.is_some());
             Ok(!cut && repaired.before.lost_now.is_empty())
         }
     }

@@ -42,7 +42,7 @@ pub struct Report {
     /// The segments, oldest first.
     pub segments: Vec<Segment>,
     /// Files that do not belong to the log.
-    pub strangers: Vec<PathBuf>,
+    pub unknown_files: Vec<PathBuf>,
     /// The newest watermark: every group that ends at or before it was durable when a later one was written.
     pub watermark: Option<Place>,
     /// The LSN of the next record, in the log as it could be opened.
@@ -173,7 +173,7 @@ impl Report {
     pub fn is_whole(&self) -> bool {
         let recovery = self.recovery.as_ref();
         matches!(self.verdict, Verdict::Opens)
-            && recovery.is_some_and(|recovery| recovery.cut.is_none() && recovery.damage.is_empty())
+            && recovery.is_some_and(|recovery| recovery.truncated_at.is_none() && recovery.damage.is_empty())
             && self.unreadable().next().is_none()
     }
 
@@ -277,7 +277,7 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
     };
     let mut recovery = outcome.as_ref().map(|outcome| outcome.recovery.clone());
     if let Some(recovery) = &mut recovery {
-        recovery.strangers.clone_from(&found.strangers);
+        recovery.unknown_files.clone_from(&found.unknown_files);
     }
     let headers = || found.segments.iter().flat_map(|segment| &segment.scan.groups);
     let watermark = match &outcome {
@@ -289,7 +289,7 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
         in_use: found.in_use,
         log_id: outcome.as_ref().map(|outcome| outcome.log_id),
         segments: found.segments.iter().map(|segment| described(segment, outcome.as_ref())).collect(),
-        strangers: found.strangers.clone(),
+        unknown_files: found.unknown_files.clone(),
         watermark: watermark.map(Place::from),
         next_lsn: outcome.as_ref().map(|outcome| Lsn(outcome.next_lsn)),
         verdict,

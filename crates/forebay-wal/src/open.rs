@@ -68,7 +68,7 @@ impl Wal {
     /// for lost in &recovery.lost {
     ///     eprintln!("records {} to {} are gone", lost.first, lost.last); // with Options::salvage only
     /// }
-    /// println!("{} records, of which {} were not proven durable", recovery.last, recovery.unproven);
+    /// println!("{} records, of which {} were not proven durable", recovery.last, recovery.tail_records);
     /// wal.close().await?;
     /// # Ok(()) }
     /// ```
@@ -318,7 +318,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
 impl Scene {
     /// Recovers the existing log, or creates one.
     async fn open(mut self) -> Result<(Wal, Recovery)> {
-        let strangers = self.list().await?;
+        let unknown_files = self.list().await?;
         self.end = end::find(&self.dir, false).await?;
         let scans = self.read().await?;
         let (wal, mut recovery) = match recover(scans, &self.end, self.options.salvage)? {
@@ -334,25 +334,25 @@ impl Scene {
                 return Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text));
             }
         };
-        recovery.strangers = strangers;
+        recovery.unknown_files = unknown_files;
         Ok((wal, recovery))
     }
 
     /// Finds the segments; returns the files that do not belong to the log.
     async fn list(&mut self) -> Result<Vec<PathBuf>> {
-        let mut strangers = Vec::new();
+        let mut unknown_files = Vec::new();
         for entry in self.dir.read_dir().await? {
             let name = entry.name().to_str();
             let generation = name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File);
             match (generation, name) {
                 (Some(generation), _) => self.generations.push(generation),
                 (None, Some(name)) if is_ours(name) => {}
-                _ => strangers.push(self.dir.path().join(entry.name())),
+                _ => unknown_files.push(self.dir.path().join(entry.name())),
             }
         }
         self.generations.sort_unstable();
-        strangers.sort_unstable();
-        Ok(strangers)
+        unknown_files.sort_unstable();
+        Ok(unknown_files)
     }
 
     /// Reads the segments that the log may need, newest first.

@@ -60,13 +60,13 @@ pub struct Recovery {
     pub next: Lsn,
     /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
     pub epoch: u64,
-    /// Everything up to this record is proven: a later group states that it was durable. Where no record is
-    /// proven, it is one before the first, but at least 0; `unproven` is clear in any case.
-    pub proven: Lsn,
-    /// Number of records after `proven`: intact, and kept.
-    pub unproven: u64,
-    /// The data cut off after the last good group.
-    pub cut: Option<Cut>,
+    /// Everything up to this record was durable: a later group proves it. Where no record is proven, it is one before
+    /// the first, but at least 0; `tail_records` is clear in any case.
+    pub durable_lsn: Lsn,
+    /// Number of records after `durable_lsn`, which no later group proves: intact, and kept.
+    pub tail_records: u64,
+    /// The place behind the last good group where data was cut off.
+    pub truncated_at: Option<Cut>,
     /// Damage that destroyed no record.
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
@@ -77,7 +77,7 @@ pub struct Recovery {
     /// Number of segments read.
     pub segments: usize,
     /// Files in the directory that do not belong to the log; they are left alone.
-    pub strangers: Vec<PathBuf>,
+    pub unknown_files: Vec<PathBuf>,
 }
 
 /// The values that recovery found.
@@ -137,6 +137,6 @@ pub(crate) struct Outcome {
     pub(crate) start_generation: u64,
     /// The highest number among the segments; a fresh one gets the next.
     pub(crate) max_generation: u64,
-    /// The report for the program; the caller sets `created` and `strangers`.
+    /// The report for the program; the caller sets `created` and `unknown_files`.
     pub(crate) recovery: Recovery,
 }

@@ -46,7 +46,7 @@ use crate::stats::Stats;
 /// wal.close().wait()?;
 ///
 /// let (wal, recovery) = Wal::open(&engine, dir, options).wait()?;
-/// assert_eq!((recovery.last, recovery.unproven), (Lsn(4), 0));
+/// assert_eq!((recovery.last, recovery.tail_records), (Lsn(4), 0));
 /// let mut reader = wal.read_from(Lsn(2));
 /// let record = reader.next().wait().expect("there are four records")?;
 /// assert_eq!((record.lsn(), &record[..]), (Lsn(2), &b"all"[..]));
@@ -448,7 +448,7 @@ impl Wal {
     /// wal.append_unsynced(b"a record").await?;
     /// wal.close().await?; // written, durable, and the lock is released
     /// let (wal, recovery) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
-    /// assert_eq!((recovery.last, recovery.unproven), (Lsn(1), 0));
+    /// assert_eq!((recovery.last, recovery.tail_records), (Lsn(1), 0));
     /// # Ok(()) }
     /// ```
     pub fn close(&self) -> Close<'_> {

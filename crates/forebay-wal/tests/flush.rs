@@ -56,7 +56,7 @@ fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
         }
         wal.close().wait().unwrap();
         let (wal, recovery) = open().unwrap();
-        assert!(recovery.lost.is_empty() && recovery.cut.is_none(), "{recovery:?}");
+        assert!(recovery.lost.is_empty() && recovery.truncated_at.is_none(), "{recovery:?}");
         assert_eq!(recovery.last, Lsn(1100));
         assert_eq!(records_wait(&wal, 1001).unwrap(), expected(1001..=1100));
 

@@ -37,8 +37,8 @@ pub(super) fn inspected(report: &Report, groups: bool) -> String {
             segment.groups.iter().for_each(|group| group_line(&mut out, group));
         }
     }
-    for stranger in &report.strangers {
-        let _ = writeln!(out, "  not the log's: {}", stranger.display());
+    for unknown in &report.unknown_files {
+        let _ = writeln!(out, "  not the log's: {}", unknown.display());
     }
     out.push('\n');
     out + &findings(report)
@@ -97,7 +97,7 @@ fn sentences(report: &Report) -> Vec<String> {
     for damage in &recovery.damage {
         all.push(format!("damaged, but no record is lost by it: {}", byte(damage.offset, &damage.file)));
     }
-    if let Some(cut) = &recovery.cut {
+    if let Some(cut) = &recovery.truncated_at {
         let (file, offset, why) = (cut.file.display(), cut.offset, &cut.why);
         all.push(format!(
             "cut off: the bytes from {offset} of {file} on ({why}); at most the last group, which may have been \
@@ -128,9 +128,9 @@ fn holds(report: &Report, recovery: &Recovery) -> String {
 }
 
 fn proven(recovery: &Recovery) -> String {
-    match recovery.unproven {
+    match recovery.tail_records {
         0 => "all proven durable".to_owned(),
-        count => format!("proven durable up to {}, the last {count} intact and kept", recovery.proven),
+        count => format!("proven durable up to {}, the last {count} intact and kept", recovery.durable_lsn),
     }
 }
 
@@ -221,7 +221,7 @@ fn log(report: &Report, groups: bool) -> Value {
     let recovery = report.recovery.as_ref();
     let lost = recovery.map_or(&report.lost_now, |recovery| &recovery.lost);
     let damage = recovery.map_or(&[][..], |recovery| &recovery.damage);
-    let cut = recovery.and_then(|recovery| recovery.cut.as_ref());
+    let cut = recovery.and_then(|recovery| recovery.truncated_at.as_ref());
     json!({
         "dir": name(&report.dir),
         "in_use": report.in_use,
@@ -234,8 +234,8 @@ fn log(report: &Report, groups: bool) -> Value {
         "first_lsn": recovery.map(|recovery| recovery.first.0),
         "last_lsn": recovery.map(|recovery| recovery.last.0),
         "next_lsn": report.next_lsn.map(|next| next.0),
-        "proven_lsn": recovery.map(|recovery| recovery.proven.0),
-        "unproven_records": recovery.map(|recovery| recovery.unproven),
+        "proven_lsn": recovery.map(|recovery| recovery.durable_lsn.0),
+        "unproven_records": recovery.map(|recovery| recovery.tail_records),
         "watermark": report.watermark.map(place_json),
         "values": report.values.iter().map(|(key, value)| {
             json!({ "key": key, "hex": hex(value) })
@@ -249,7 +249,7 @@ fn log(report: &Report, groups: bool) -> Value {
             json!({ "file": name(&each.file), "offset_bytes": each.offset })
         }).collect::<Value>(),
         "segments": report.segments.iter().map(|each| segment_json(each, groups)).collect::<Value>(),
-        "strangers": report.strangers.iter().map(|path| name(path)).collect::<Value>(),
+        "strangers": report.unknown_files.iter().map(|path| name(path)).collect::<Value>(),
     })
 }
 

@@ -185,7 +185,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
             findings.push(Error::corrupt(file, bytes.start, "the drive cannot read this"));
         }
         if let Some(recovery) = &report.recovery {
-            self.report.cut |= recovery.cut.is_some();
+            self.report.cut |= recovery.truncated_at.is_some();
             for damage in &recovery.damage {
                 let text = "damaged, but no record is lost by it";
                 findings.push(Error::corrupt(&damage.file, damage.offset, text));

@@ -23,7 +23,7 @@ pub(super) struct LogDirectory {
     pub(super) in_use: bool,
     /// Oldest first.
     pub(super) segments: Vec<Segment>,
-    pub(super) strangers: Vec<PathBuf>,
+    pub(super) unknown_files: Vec<PathBuf>,
     /// The record of the log's end outside of the segments.
     pub(super) end: FoundEnd,
     /// Holds the lock shared, if the log has a lock file.
@@ -52,13 +52,13 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
     // Before the segments: if the log is open, they can only be newer.
     let end = end::find(&engine.open_dir(dir).await?, true).await?;
     // Listed again: a segment may have got its name before the lock was acquired.
-    let (mut generations, mut strangers) = (Vec::new(), Vec::new());
+    let (mut generations, mut unknown_files) = (Vec::new(), Vec::new());
     for entry in engine.read_dir(dir).await? {
         let name = entry.name().to_str();
         match name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File) {
             Some(generation) => generations.push((generation, dir.join(entry.name()))),
             None if name.is_some_and(is_ours) => {}
-            None => strangers.push(dir.join(entry.name())),
+            None => unknown_files.push(dir.join(entry.name())),
         }
     }
     generations.sort_unstable();
@@ -84,7 +84,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
         segments.push(Segment { scan, needed: is_needed, unreadable });
     }
     segments.reverse();
-    Ok(LogDirectory { dir: dir.to_path_buf(), in_use, segments, strangers, end, _lock: lock })
+    Ok(LogDirectory { dir: dir.to_path_buf(), in_use, segments, unknown_files, end, _lock: lock })
 }
 
 /// Takes the log's lock shared. Returns the file that holds it, and whether a conflicting lock is held.

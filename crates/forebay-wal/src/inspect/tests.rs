@@ -47,7 +47,7 @@ fn check(lsns: &[u64], first: u64, next: u64) -> Report {
     let read = world.run(async |engine| {
         let options = Options::new().segment_bytes(64 << 10).create(false);
         let (wal, recovery) = Wal::open(&engine, DIR, options).await.expect("it opens");
-        assert_eq!((recovery.cut, recovery.damage, recovery.unproven), (None, Vec::new(), 0));
+        assert_eq!((recovery.truncated_at, recovery.damage, recovery.tail_records), (None, Vec::new(), 0));
         assert_eq!(wal.next_lsn(), Lsn(next));
         let mut records = BTreeMap::new();
         let mut reader = wal.read_from(recovery.first);

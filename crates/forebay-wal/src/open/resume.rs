@@ -78,7 +78,7 @@ impl Scene {
             created: true,
             first: first_lsn,
             last,
-            proven: last,
+            durable_lsn: last,
             next: first_lsn,
             epoch: 1,
             ..Recovery::default()

@@ -14,12 +14,12 @@ impl Scene {
     /// Copies each damaged segment as a whole, before anything is changed.
     pub(super) async fn keep_copies(&self, outcome: &Outcome) -> Result<()> {
         let found = &outcome.recovery;
-        if outcome.gaps.is_empty() && found.cut.is_none() && found.lost.is_empty() {
+        if outcome.gaps.is_empty() && found.truncated_at.is_none() && found.lost.is_empty() {
             return Ok(());
         }
         let lost = found.lost.iter().map(|lost| &lost.file);
         let damaged = found.damage.iter().map(|damage| &damage.file);
-        let cut = found.cut.iter().map(|cut| &cut.file);
+        let cut = found.truncated_at.iter().map(|cut| &cut.file);
         let files: BTreeSet<&PathBuf> = lost.chain(damaged).chain(cut).collect();
         for from in files {
             let Some(name) = from.file_name().and_then(|name| name.to_str()) else { continue };

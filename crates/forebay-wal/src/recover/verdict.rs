@@ -85,9 +85,12 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         last: Lsn(walk.next_lsn.saturating_sub(1)),
         next: Lsn(walk.next_lsn),
         epoch: walk.epochs.number,
-        proven: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
-        unproven: walk.groups[unproven.proven..].iter().map(|group| group.live.end - group.live.start).sum(),
-        cut,
+        durable_lsn: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
+        tail_records: walk.groups[unproven.proven..]
+            .iter()
+            .map(|group| group.live.end - group.live.start)
+            .sum(),
+        truncated_at: cut,
         damage: walk
             .gaps
             .iter()
@@ -98,7 +101,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         lost: lost.into_iter().map(|(lost, _)| lost).collect(),
         values_lost: values_lost.clone(),
         segments: scans.len(),
-        strangers: Vec::new(),
+        unknown_files: Vec::new(),
     };
     debug_assert!(
         walk.groups.windows(2).all(|pair| pair[0].header.end() <= pair[1].header.position()),

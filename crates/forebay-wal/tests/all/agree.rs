@@ -136,7 +136,7 @@ impl Case<'_> {
                     return Err(format!("an open says {recovery:?}, inspect {:?}", report.recovery));
                 }
                 self.content(wal, recovery)?;
-                let clean = recovery.cut.is_none() && recovery.damage.is_empty();
+                let clean = recovery.truncated_at.is_none() && recovery.damage.is_empty();
                 if report.is_whole() && !clean {
                     return Err(format!("called whole: {recovery:?}"));
                 }

@@ -8,7 +8,7 @@ use forebay_wal::{ErrorKind, Fill, Lsn, Options, Wal};
 fn what_was_appended_comes_back_after_a_close() {
     let (engine, dir) = (engine(), dir());
     let (wal, recovery) = open(&engine, &dir);
-    assert!(recovery.created && recovery.strangers.is_empty());
+    assert!(recovery.created && recovery.unknown_files.is_empty());
     assert_eq!((wal.first_lsn(), wal.next_lsn(), wal.durable_lsn()), (Lsn(1), Lsn(1), Lsn(0)));
     for number in 1..=100 {
         assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
@@ -19,9 +19,9 @@ fn what_was_appended_comes_back_after_a_close() {
     assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
 
     let (wal, recovery) = open(&engine, &dir);
-    assert!(!recovery.created && recovery.cut.is_none() && recovery.lost.is_empty(), "{recovery:?}");
-    assert_eq!((recovery.first, recovery.last, recovery.proven), (Lsn(1), Lsn(100), Lsn(100)));
-    assert_eq!(recovery.unproven, 0);
+    assert!(!recovery.created && recovery.truncated_at.is_none() && recovery.lost.is_empty(), "{recovery:?}");
+    assert_eq!((recovery.first, recovery.last, recovery.durable_lsn), (Lsn(1), Lsn(100), Lsn(100)));
+    assert_eq!(recovery.tail_records, 0);
     assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=100));
     assert_eq!(wal.append(&record(101)).wait().unwrap(), Lsn(101));
     assert_eq!(records_wait(&wal, 90).unwrap(), expected(90..=101));
@@ -56,8 +56,8 @@ fn an_engine_that_ends_leaves_an_unproven_tail_that_is_kept() {
         let engine = engine();
         let options = options().mark_after(std::time::Duration::from_secs(3600));
         let (wal, recovery) = Wal::open(&engine, dir.path(), options).wait().unwrap();
-        assert_eq!((recovery.last, recovery.cut.clone()), (Lsn(last), None), "{recovery:?}");
-        assert_eq!(recovery.unproven, u64::from(last > 0), "{recovery:?}");
+        assert_eq!((recovery.last, recovery.truncated_at.clone()), (Lsn(last), None), "{recovery:?}");
+        assert_eq!(recovery.tail_records, u64::from(last > 0), "{recovery:?}");
         assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last));
         for _ in 0..30 {
             last += 1;
@@ -352,20 +352,20 @@ fn options_out_of_range_are_refused() {
 #[test]
 fn other_files_in_the_directory_are_left_alone_and_named() {
     let (engine, dir) = (engine(), dir());
-    let strangers = ["0.wal", "000000000000000G.wal", "00000000000000001.wal", "notes.txt"];
-    for name in strangers {
+    let unknown = ["0.wal", "000000000000000G.wal", "00000000000000001.wal", "notes.txt"];
+    for name in unknown {
         std::fs::write(dir.path().join(name), b"not a segment").unwrap();
     }
     std::fs::create_dir(dir.path().join("0000000000000009.wal")).unwrap();
     for round in 0..2 {
         let (wal, recovery) = open(&engine, &dir);
         assert_eq!(recovery.created, round == 0);
-        assert_eq!(recovery.strangers.len(), 5, "{recovery:?}");
-        assert!(strangers.iter().all(|name| recovery.strangers.contains(&dir.path().join(name))));
+        assert_eq!(recovery.unknown_files.len(), 5, "{recovery:?}");
+        assert!(unknown.iter().all(|name| recovery.unknown_files.contains(&dir.path().join(name))));
         wal.append(b"beside them").wait().unwrap();
         wal.close().wait().unwrap();
     }
-    assert!(strangers.iter().all(|name| std::fs::read(dir.path().join(name)).unwrap() == b"not a segment"));
+    assert!(unknown.iter().all(|name| std::fs::read(dir.path().join(name)).unwrap() == b"not a segment"));
 }
 
 #[test]

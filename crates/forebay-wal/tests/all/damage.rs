@@ -160,7 +160,7 @@ impl Bench {
         let holds = content(&wal);
         let differ = (1..=next).find(|lsn| holds.get(lsn) != held.get(lsn));
         assert!(differ.is_none(), "record {differ:?} is not as before: {:?}", again);
-        assert_eq!((again.last, again.unproven, again.cut), (Lsn(next), 0, None));
+        assert_eq!((again.last, again.tail_records, again.truncated_at), (Lsn(next), 0, None));
         wal.close().wait().expect("closing");
     }
 
@@ -168,11 +168,15 @@ impl Bench {
         let mut expected: BTreeMap<u64, Vec<u8>> = (1..=RECORDS).map(|lsn| (lsn, record(lsn))).collect();
         let last = match expect {
             Expect::All { unproven, cut } => {
-                assert_eq!((recovery.unproven, recovery.cut.is_some()), (unproven, cut), "{recovery:?}");
+                assert_eq!(
+                    (recovery.tail_records, recovery.truncated_at.is_some()),
+                    (unproven, cut),
+                    "{recovery:?}"
+                );
                 RECORDS
             }
             Expect::AllButTheLast => {
-                let cut = recovery.cut.as_ref().unwrap_or_else(|| panic!("no cut: {recovery:?}"));
+                let cut = recovery.truncated_at.as_ref().unwrap_or_else(|| panic!("no cut: {recovery:?}"));
                 let group = self.group(RECORDS);
                 assert!(cut.file.ends_with(group.file()) && cut.offset == group.offset, "{cut:?}");
                 expected.remove(&RECORDS);

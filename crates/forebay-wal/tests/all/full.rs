@@ -157,7 +157,7 @@ fn fill_up(world: &mut World, early: u64, late: u64) -> u64 {
 /// Opens the log on the full disk and compares all its contents.
 async fn open_full(engine: &Engine, last: u64) -> Wal {
     let (wal, recovery) = open(engine).await;
-    assert_eq!((recovery.last, recovery.strangers.len()), (Lsn(last), 0), "{recovery:?}");
+    assert_eq!((recovery.last, recovery.unknown_files.len()), (Lsn(last), 0), "{recovery:?}");
     assert!(recovery.lost.is_empty() && recovery.damage.is_empty(), "{recovery:?}");
     let first = recovery.first.0;
     assert_eq!(records(&wal, first).await.unwrap(), expected(first..=last));
@@ -300,7 +300,7 @@ fn records_longer_than_the_reserve_say_how_much_space_they_need() {
         }
         engine.remove_file("/filler").await.unwrap();
         let (wal, recovery) = Wal::open(&engine, "/log", options()).await.unwrap();
-        assert_eq!((recovery.last, recovery.unproven), (last, 1));
+        assert_eq!((recovery.last, recovery.tail_records), (last, 1));
         assert_eq!(records(&wal, last.0).await.unwrap(), [(last.0, vec![7; 600 << 10])]);
     });
     ran.unwrap();

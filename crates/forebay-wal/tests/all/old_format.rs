@@ -28,7 +28,7 @@ fn they_open_and_go_on() {
         assert!(report.is_whole() && report.values.is_empty(), "{name}: {report:?}");
         let (wal, recovery) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
         assert_eq!(
-            (recovery.first, recovery.last, recovery.unproven),
+            (recovery.first, recovery.last, recovery.tail_records),
             (Lsn(15), Lsn(last), unproven),
             "{name}"
         );
@@ -43,7 +43,11 @@ fn they_open_and_go_on() {
         wal.close().wait().unwrap();
         drop(wal);
         let (wal, recovery) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
-        assert_eq!((recovery.unproven, recovery.cut, recovery.damage.len()), (0, None, 0), "{name}");
+        assert_eq!(
+            (recovery.tail_records, recovery.truncated_at, recovery.damage.len()),
+            (0, None, 0),
+            "{name}"
+        );
         assert_eq!(records_wait(&wal, 15).unwrap(), expected(15..=last + 300), "{name}");
         assert_eq!(wal.value("vote").as_deref(), Some(&b"for 2"[..]), "{name}");
     }

@@ -51,7 +51,10 @@ fn a_log_goes_on_over_many_segments() {
             assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last));
             let recovery;
             (wal, recovery) = again(&mut engine, &dir, wal, close);
-            assert_eq!((recovery.first, recovery.last, recovery.cut.clone()), (Lsn(1), Lsn(last), None));
+            assert_eq!(
+                (recovery.first, recovery.last, recovery.truncated_at.clone()),
+                (Lsn(1), Lsn(last), None)
+            );
             assert!(recovery.segments > 3, "{recovery:?}");
         }
         assert_eq!(records_wait(&wal, 1_999).unwrap(), expected(1_999..=last));

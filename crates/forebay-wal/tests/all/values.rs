@@ -205,7 +205,7 @@ fn unproven_values_are_copied_from_life_to_life() {
     for life in 0..5 {
         let running = engine();
         let (wal, recovery) = Wal::open(&running, dir.path(), quiet()).wait().unwrap();
-        assert_eq!((recovery.last, recovery.cut), (Lsn(1), None), "life {life}");
+        assert_eq!((recovery.last, recovery.truncated_at), (Lsn(1), None), "life {life}");
         assert_eq!(text(&wal, "vote").as_deref(), Some("for 2"), "life {life}");
         running.close().wait().unwrap();
     }

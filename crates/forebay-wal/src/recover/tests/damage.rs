@@ -37,7 +37,7 @@ fn outcome_of(log: &Log) -> End {
             let records = read(&log.segments, &outcome);
             assert!(records.iter().all(|(lsn, record)| log.records[lsn] == *record), "a wrong record");
             assert_eq!(outcome.recovery.last.0, records.len() as u64);
-            let cut = outcome.recovery.cut.is_some();
+            let cut = outcome.recovery.truncated_at.is_some();
             match records.len() {
                 100 => End::All { cut },
                 99 if cut => End::CutLast,
@@ -87,7 +87,7 @@ fn nothing_is_wrong() {
     assert_eq!(row(false, |_, _| {}), End::All { cut: false });
     let proven = |mark| {
         let Outcome { recovery, clean, .. } = hundred(mark).0.recover(false).expect("an intact log");
-        (recovery.proven.0, recovery.unproven, clean)
+        (recovery.durable_lsn.0, recovery.tail_records, clean)
     };
     assert_eq!(proven(true), (100, 0, true));
     assert_eq!(proven(false), (99, 1, false));
@@ -207,7 +207,7 @@ fn stale_groups_behind_the_end() {
         }
         let outcome = log.recover(false).expect("an intact log");
         assert_eq!(read(&log.segments, &outcome), log.records);
-        assert_eq!((outcome.next_lsn, outcome.recovery.cut), (51, None));
+        assert_eq!((outcome.next_lsn, outcome.recovery.truncated_at), (51, None));
         assert_eq!(outcome.clean, mark);
     }
 }

@@ -98,7 +98,7 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
     let again = opened.recover(false).unwrap_or_else(|error| panic!("{what}: opened again: {error}"));
     assert!(read(&opened.segments, &again) == opened.records, "{what}: opened again");
     assert!(values(&opened.segments, &again) == opened.values, "{what}: values opened again");
-    assert!(again.clean && again.recovery.cut.is_none(), "{what}: {:?}", again.recovery);
+    assert!(again.clean && again.recovery.truncated_at.is_none(), "{what}: {:?}", again.recovery);
 }
 
 /// Damages a unit in one of several ways; the last way restores the old bytes of a recycled segment.
@@ -213,7 +213,7 @@ fn valued(resets: bool) -> Log {
     log.append(2, 100);
     log.set("applied", 0);
     let outcome = log.open(false).expect("an intact log");
-    assert!(!outcome.clean && outcome.recovery.unproven == 0 && !outcome.values.is_kept);
+    assert!(!outcome.clean && outcome.recovery.tail_records == 0 && !outcome.values.is_kept);
     log.append(1, 3000);
     log.mark();
     if resets {

@@ -22,7 +22,7 @@ fn one_group_a_life() {
         log.append(1, 100);
         let before = log.records.clone();
         let outcome = log.open(false).expect("an intact log");
-        assert_eq!((outcome.next_lsn, outcome.recovery.unproven, outcome.clean), (life + 1, 1, false));
+        assert_eq!((outcome.next_lsn, outcome.recovery.tail_records, outcome.clean), (life + 1, 1, false));
         assert_eq!(log.records, before);
     }
 }
@@ -55,7 +55,7 @@ fn a_reopening_that_was_cut_off() {
     zero(&mut log, Position { generation: 2, offset: 4096 }, 4096);
     let outcome = log.open(false).expect("the cut-off group was never needed");
     assert_eq!(
-        outcome.recovery.cut.as_ref().map(|cut| cut.file.to_str()),
+        outcome.recovery.truncated_at.as_ref().map(|cut| cut.file.to_str()),
         Some(Some("0000000000000002.wal"))
     );
     assert_eq!((outcome.max_generation, outcome.next_lsn), (2, 5));
@@ -102,7 +102,7 @@ fn a_cut_group_stays_dead_below_the_last_group() {
     log.open(false).expect("only the last group is damaged");
     log.segments.insert(1, whole);
     let outcome = log.recover(false).expect("an intact log");
-    assert_eq!((outcome.next_lsn, outcome.recovery.cut), (2, None));
+    assert_eq!((outcome.next_lsn, outcome.recovery.truncated_at), (2, None));
 }
 
 /// Regression: a mark was damaged, and no group proved that the intact group after it was durable. That group
@@ -209,9 +209,9 @@ fn a_group_that_nothing_leads_to() {
     let outcome = log.recover(false).expect("an intact log");
     assert_eq!(read(&log.segments, &outcome), log.records);
     assert_eq!((outcome.first, outcome.next_lsn, outcome.clean), (1, 4, false));
-    assert!(outcome.recovery.cut.is_some());
+    assert!(outcome.recovery.truncated_at.is_some());
     log.open(false).expect("an intact log");
-    assert_eq!(log.recover(false).expect("an intact log").recovery.cut, None);
+    assert_eq!(log.recover(false).expect("an intact log").recovery.truncated_at, None);
 }
 
 /// The end at which a clean log continues lies in a segment, and a group appended there needs no REOPEN

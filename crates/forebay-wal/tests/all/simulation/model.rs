@@ -575,12 +575,13 @@ impl Model {
 
     /// Checks recovery's report against the contents.
     fn report(&self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
-        let mut unproven = found.records.iter().filter(|record| record.0 > recovery.proven.0).count() as u64;
-        if recovery.proven.0 == 0 && recovery.unproven > unproven {
+        let mut unproven =
+            found.records.iter().filter(|record| record.0 > recovery.durable_lsn.0).count() as u64;
+        if recovery.durable_lsn.0 == 0 && recovery.tail_records > unproven {
             // Nothing is proven, and the log begins at 0.
             unproven += 1;
         }
-        let told = (recovery.first.0, recovery.next.0, recovery.unproven);
+        let told = (recovery.first.0, recovery.next.0, recovery.tail_records);
         if told != (found.first, found.next, unproven) || recovery.last.0 != found.next.saturating_sub(1) {
             return Err(format!(
                 "the report does not fit the log: {recovery:?}, {}..{}",
@@ -608,7 +609,7 @@ impl Model {
         let excused = match (&damaged, self.certain) {
             (_, Some(certain)) => at_the_end && *first >= certain,
             (Some(hit), _) => {
-                let cut = hit.erased || recovery.cut.is_some();
+                let cut = hit.erased || recovery.truncated_at.is_some();
                 at_the_end && hit.last && cut && unnamed.iter().all(|lsn| hit.lsns.contains(lsn))
             }
             (None, None) => false,
