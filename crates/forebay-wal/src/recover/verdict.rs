@@ -171,23 +171,23 @@ fn watermark(live: &[Header]) -> Position {
 }
 
 /// The beginning of the unproven groups, and of those that an open must copy.
-struct Unproven {
+struct Tail {
     proven: usize,
     start: usize,
 }
 
-fn unproven(groups: &[Group], watermark: Position) -> Unproven {
+fn unproven(groups: &[Group], watermark: Position) -> Tail {
     let proven = groups.partition_point(|group| group.header.end() <= watermark);
     let tail = &groups[proven..];
     // A group without records stays. The groups after it repeat its effect, so damage to it loses nothing.
     let records = tail.iter().position(|group| group.header.holds());
     let only_records = tail.iter().all(|group| matches!(group.header.kind, Kind::Records | Kind::Mark));
     let start = records.filter(|_| only_records).map_or(groups.len(), |at| proven + at);
-    Unproven { proven, start }
+    Tail { proven, start }
 }
 
 /// The data that a REOPEN group follows.
-struct Proven {
+struct ReopenBase {
     end: Position,
     crc: u32,
     next: u64,
@@ -197,12 +197,12 @@ struct Proven {
     epochs: Epochs,
 }
 
-fn proven(walk: &Walk, kept: usize) -> Proven {
+fn proven(walk: &Walk, kept: usize) -> ReopenBase {
     let last = kept.checked_sub(1).and_then(|last| walk.groups.get(last)).map(|group| group.header);
     if let Some(end) = walk.last.filter(Header::is_end) {
         // All groups are kept; a gap follows them, up to the next group.
         let replaced = walk.gaps.last().map_or(walk.next_lsn, |gap| gap.replaced);
-        return Proven {
+        return ReopenBase {
             end: last.map_or(walk.end, |last| last.end()),
             crc: end.crc,
             next: walk.next_lsn,
@@ -215,7 +215,7 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
     match (last, copied) {
         (Some(last), None) => {
             let (next, epochs) = (walk.next_lsn, walk.epochs);
-            Proven { end: walk.end, crc: last.crc, next, first: next, epochs }
+            ReopenBase { end: walk.end, crc: last.crc, next, first: next, epochs }
         }
         // Damage between the two that destroyed no record: the REOPEN group takes its place, and that of a
         // copy that did so before.
@@ -223,17 +223,17 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
             let reopened = copied.flags.reopen().then_some(copied.epochs.firsts[0]);
             let first = gap.map(|gap| gap.replaced).or(reopened).unwrap_or(copied.first_lsn);
             let (next, epochs) = (copied.first_lsn, last.epochs);
-            Proven { end: last.end(), crc: last.crc, next, first: first.min(next), epochs }
+            ReopenBase { end: last.end(), crc: last.crc, next, first: first.min(next), epochs }
         }
         // Nothing is kept, or the loss before the copied group is declared: the REOPEN group begins where
         // that group did.
         (_, Some(copied)) => {
             let (end, next) = (copied.position(), copied.first_lsn);
-            Proven { end, crc: 0, next, first: next, epochs: copied.epochs }
+            ReopenBase { end, crc: 0, next, first: next, epochs: copied.epochs }
         }
         (None, None) => {
             let (end, next, epochs) = (walk.end, walk.next_lsn, walk.epochs);
-            Proven { end, crc: 0, next, first: next, epochs }
+            ReopenBase { end, crc: 0, next, first: next, epochs }
         }
     }
 }
@@ -241,14 +241,14 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
 /// Returns the number of the segment before the REOPEN group's. It is chosen so that the REOPEN group's epoch
 /// can be distinguished from those of the lost end: of its epochs, as many are its own as there are segments
 /// between it and its `cut`, and one more.
-fn leap(walk: &Walk, proven: &Proven, number: u64) -> u64 {
+fn leap(walk: &Walk, proven: &ReopenBase, number: u64) -> u64 {
     let kept = walk.groups.last().map_or(number, |group| group.header.epochs.number);
     proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)
 }
 
 /// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt
 /// to open took a segment of its own, and an epoch one higher than the one before.
-fn reopen_epoch(proven: &Proven, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
+fn reopen_epoch(proven: &ReopenBase, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
     let since = |epoch: u64, generation: u64| {
         epoch.saturating_add(max_generation.saturating_sub(generation)).saturating_add(1)
     };
