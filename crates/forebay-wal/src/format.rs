@@ -7,12 +7,12 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::values::is_table;
 
-mod end;
+mod end_record;
 pub(crate) mod header;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use end::{EndRecord, SLOT_BYTES, SLOTS, Slot};
+pub(crate) use end_record::{EndRecord, SLOT_BYTES, SLOTS, Slot};
 pub(crate) use header::{Epochs, Flags, Header, Kind, Position};
 
 /// The first bytes of every group.

@@ -16,7 +16,7 @@ use crate::lsn::Lsn;
 use crate::recover::{Outcome, Recovery, Scan, recover};
 use crate::values::Values;
 
-mod read;
+mod directory;
 mod records;
 mod repair;
 mod rewrite;
@@ -26,7 +26,7 @@ mod tests;
 pub use records::{Records, records};
 pub use repair::{RepairReport, repair};
 
-use read::{LogDirectory, find};
+use directory::{LogDirectory, find};
 
 /// The contents of a log's directory.
 #[derive(Clone, Debug)]
@@ -309,7 +309,7 @@ fn lost_now(outcome: &Outcome) -> Vec<Loss> {
     outcome.recovery.lost.iter().filter(new).cloned().collect()
 }
 
-fn described(segment: &read::Segment, outcome: Option<&Outcome>) -> Segment {
+fn described(segment: &directory::Segment, outcome: Option<&Outcome>) -> Segment {
     let Scan { generation, file, bytes, groups, .. } = &segment.scan;
     let chain = outcome.map_or(&[][..], |outcome| &outcome.groups);
     let mut described = Vec::with_capacity(groups.len());

@@ -69,7 +69,7 @@
 
 mod append;
 mod batch;
-mod end;
+mod end_file;
 mod error;
 mod format;
 pub mod inspect;
@@ -83,6 +83,7 @@ mod options;
 mod queue;
 mod read;
 mod reader;
+mod record_wait;
 mod recover;
 mod segment;
 mod stats;
@@ -90,7 +91,6 @@ mod try_append;
 mod values;
 mod wait;
 mod wal;
-mod watch;
 mod writer;
 
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, LogOperation};
@@ -101,11 +101,11 @@ pub use lsn::{End, Lsn};
 pub use open::OpenWal;
 pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
+pub use record_wait::RecordWait;
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
 pub use try_append::{AppendedBatch, AppendedRecord, QueueBatch, Room, ValueUpdate};
 pub use wal::Wal;
-pub use watch::RecordWait;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::shard::JoinHandle;
 use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
 
-use crate::end::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
+use crate::end_file::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
@@ -319,7 +319,7 @@ impl Scene {
     /// Recovers the existing log, or creates one.
     async fn open(mut self) -> Result<(Wal, Recovery)> {
         let unknown_files = self.list().await?;
-        self.end = end::find(&self.dir, false).await?;
+        self.end = end_file::find(&self.dir, false).await?;
         let scans = self.read().await?;
         let (wal, mut recovery) = match recover(scans, &self.end, self.options.salvage)? {
             Some(outcome) => {

@@ -11,8 +11,8 @@ use crate::format::RECORD_HEADER_BYTES;
 use crate::lsn::Lsn;
 use crate::queue::{Piece, Queue, RecordSource};
 use crate::reader::{Reader, Record};
+use crate::record_wait::RecordWait;
 use crate::wal::Wal;
-use crate::watch::RecordWait;
 
 impl Wal {
     /// Returns the records of a range, durable or only queued, in order: at most `bytes_max` bytes of them, but the first

@@ -11,8 +11,8 @@ use crate::format::{Content, GRAIN, Header, RECORD_HEADER_BYTES, parse};
 use crate::loss::Loss;
 use crate::lsn::Lsn;
 use crate::queue::Queue;
+use crate::record_wait::RecordWait;
 use crate::segment::SearchStart;
-use crate::watch::RecordWait;
 
 /// Length of one read, unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;

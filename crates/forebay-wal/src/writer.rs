@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay::{Block, BlockMut, Class, Durability, File, Flush, Pending};
 
-use crate::end::EndFile;
+use crate::end_file::EndFile;
 use crate::error::Result;
 use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Engine, File, Open, Waitable};
 
-use super::read::{CHUNK_BYTES, find};
+use super::directory::{CHUNK_BYTES, find};
 use super::{Report, Verdict, examine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{self, Content, parse, segment_name};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Engine, Open, Waitable};
 
-use super::read::{LogDirectory, bytes_of, find};
+use super::directory::{LogDirectory, bytes_of, find};
 use super::rewrite::Rewrite;
 use super::{Report, Verdict, examine, values_of};
 use crate::error::{Error, ErrorKind, Result};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Durability, Engine, File, Open};
 
-use crate::end::{END_NAME, EndFile, FoundEnd};
+use crate::end_file::{END_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     EndRecord, Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, VERSION,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
 use super::{Cut, Damage, Loss, Outcome, RecoveredValues, Recovery};
-use crate::end::FoundEnd;
+use crate::end_file::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
 use crate::lsn::Lsn;

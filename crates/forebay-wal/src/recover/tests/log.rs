@@ -319,6 +319,6 @@ fn records_of(segments: &BTreeMap<u64, Vec<u8>>, group: &Group) -> Vec<(u64, Vec
 }
 
 /// Returns the state without a record of the end outside of the segments.
-pub(super) fn no_end() -> crate::end::FoundEnd {
-    crate::end::FoundEnd::none(std::path::Path::new(""))
+pub(super) fn no_end() -> crate::end_file::FoundEnd {
+    crate::end_file::FoundEnd::none(std::path::Path::new(""))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Class, Engine, File, FileKind, Lock, Open};
 
-use crate::end::{self, FoundEnd};
+use crate::end_file::{self, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, is_ours};
@@ -50,7 +50,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
         (None, false)
     };
     // Before the segments: if the log is open, they can only be newer.
-    let end = end::find(&engine.open_dir(dir).await?, true).await?;
+    let end = end_file::find(&engine.open_dir(dir).await?, true).await?;
     // Listed again: a segment may have got its name before the lock was acquired.
     let (mut generations, mut unknown_files) = (Vec::new(), Vec::new());
     for entry in engine.read_dir(dir).await? {
