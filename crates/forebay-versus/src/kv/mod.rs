@@ -1,7 +1,7 @@
 //! `kv`: gets, loads and durable puts of forebay-kv, beside the disk itself and other stores.
 
 mod drive;
-mod forebay;
+mod forebay_store;
 mod stores;
 
 use std::collections::BTreeMap;
@@ -107,16 +107,16 @@ experiment! {
         direct "raw", "direct reads of 4 KiB of a file as large as the data; of a load: direct writes of 1 MiB"
             => stores::raw, twin direct;
         direct "raw-ring", "such reads from tasks of Tokio, through a ring of each worker" => stores::raw, twin direct;
-        direct "forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio" => forebay::sample;
-        direct "forebay-wait", "threads that wait for each get" => forebay::sample;
-        direct "forebay-shard", "all gets, or puts, on the shard that owns the log" => forebay::sample;
-        direct "forebay-other", "all puts on the other shard" => forebay::sample;
-        direct "forebay-tokio", "puts of tasks of Tokio" => forebay::sample;
-        direct "forebay-log", "no store: as many appends of that size to a log" => forebay::sample;
-        direct "forebay-native", "the gets of `tokio` as tasks on shards" => forebay::sample;
-        direct "forebay-threads", "threads that wait for each put" => forebay::sample;
-        direct "forebay-together", "long values rewritten with their keys" => forebay::sample;
-        direct "forebay-no-classes", "the log and compaction in the class of the gets" => forebay::sample;
+        direct "forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio" => forebay_store::sample;
+        direct "forebay-wait", "threads that wait for each get" => forebay_store::sample;
+        direct "forebay-shard", "all gets, or puts, on the shard that owns the log" => forebay_store::sample;
+        direct "forebay-other", "all puts on the other shard" => forebay_store::sample;
+        direct "forebay-tokio", "puts of tasks of Tokio" => forebay_store::sample;
+        direct "forebay-log", "no store: as many appends of that size to a log" => forebay_store::sample;
+        direct "forebay-native", "the gets of `tokio` as tasks on shards" => forebay_store::sample;
+        direct "forebay-threads", "threads that wait for each put" => forebay_store::sample;
+        direct "forebay-together", "long values rewritten with their keys" => forebay_store::sample;
+        direct "forebay-no-classes", "the log and compaction in the class of the gets" => forebay_store::sample;
         cached "redb", "redb 4.4, half of the memory as its cache"
             => |work| drive::sample(work, stores::Redb::open);
         cached "fjall", "fjall 3.1, half of the memory as its cache, no compression"

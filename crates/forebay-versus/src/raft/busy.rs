@@ -6,7 +6,7 @@ use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use tokio::runtime::{Builder, Runtime};
 
 use super::cluster::{self, Client, ELECTION_MS_MIN};
-use super::{log, logs, store};
+use super::{backends, log, store};
 use crate::prelude::*;
 
 experiment! {
@@ -24,7 +24,7 @@ experiment! {
     rows {
         cached "file", "a log by tokio::fs with one sync for all that waits, on the busy runtime"
             => |work| measure(work, false, async |dir, engine| {
-                Ok((logs::file(&dir.join("log")).await?, store(&engine, &dir).await?))
+                Ok((backends::file(&dir.join("log")).await?, store(&engine, &dir).await?))
             });
         direct "forebay", "forebay-raft's log on shards, Raft on the busy runtime" => |work| forebay(work, false), twin direct;
         direct "forebay-apart", "forebay-raft's log on shards, Raft on a runtime of its own with two threads"

@@ -1,8 +1,8 @@
 //! `raft`: durable appends to a Raft log as openraft makes them, and proposals to nodes with that log, beside other logs and states.
 
+mod backends;
 pub(crate) mod busy;
 mod cluster;
-mod logs;
 mod states;
 
 use std::collections::VecDeque;
@@ -254,18 +254,20 @@ fn forebay(work: &Work) -> Result<Outcome> {
 
 fn raft_log(work: &Work) -> Result<Outcome> {
     if is_appends(work) {
-        return appends(work, async || logs::raft_log::open(&work.path));
+        return appends(work, async || backends::raft_log::open(&work.path));
     }
     writes(work, async |dir, _| {
-        Ok((logs::raft_log::open(&dir.join("log"))?, Machine::new(Memory::default())))
+        Ok((backends::raft_log::open(&dir.join("log"))?, Machine::new(Memory::default())))
     })
 }
 
 fn file(work: &Work) -> Result<Outcome> {
     if is_appends(work) {
-        return appends(work, async || logs::file(&work.path.join("log")).await);
+        return appends(work, async || backends::file(&work.path.join("log")).await);
     }
-    writes(work, async |dir, _| Ok((logs::file(&dir.join("log")).await?, Machine::new(Memory::default()))))
+    writes(work, async |dir, _| {
+        Ok((backends::file(&dir.join("log")).await?, Machine::new(Memory::default())))
+    })
 }
 
 #[cfg(not(feature = "rocksdb"))]
@@ -276,15 +278,15 @@ fn rocksdb(_: &Work) -> Result<Outcome> {
 #[cfg(feature = "rocksdb")]
 fn rocksdb(work: &Work) -> Result<Outcome> {
     let outcome = if is_appends(work) {
-        appends(work, async || logs::rocks::open(&work.path))
+        appends(work, async || backends::rocks::open(&work.path))
     } else {
         writes(work, async |dir, _| {
             let mut options = rocksdb::Options::default();
             options.create_if_missing(true);
             let state = rocksdb::DB::open(&options, dir.join("state"))?;
-            Ok((logs::rocks::open(&dir.join("log"))?, Machine::new(state)))
+            Ok((backends::rocks::open(&dir.join("log"))?, Machine::new(state)))
         })
     };
-    logs::rocks::wait_for_threads()?;
+    backends::rocks::wait_for_threads()?;
     outcome
 }

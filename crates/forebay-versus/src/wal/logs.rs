@@ -8,15 +8,15 @@ use okaywal::{Configuration, LogVoid, WriteAheadLog};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
-use super::bare::SEGMENT_BYTES;
-use super::drive::{self, EndUpkeep, Log, Writer, check, number, upkeep};
+use super::group_commit::SEGMENT_BYTES;
+use super::writers::{self, EndUpkeep, Log, Writer, check, number, upkeep};
 use crate::peers::forebay::spawn;
 use crate::prelude::*;
 
 /// Measures writers that are tasks of the log's shard.
 pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
     let log = Forebay::start(work, false)?;
-    let (lanes, inner) = (drive::lanes(work, &log), work.clone());
+    let (lanes, inner) = (writers::lanes(work, &log), work.clone());
     let task = log.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let window = inner.window();
         let meter = local_tasks!(window, spawn, lanes, |(wal, mut record)| {

@@ -1,17 +1,17 @@
 //! `wal`: durable appends to a log from many writers and from one, beside a bare group commit and other logs.
 
-mod bare;
-mod drive;
+mod group_commit;
 mod logs;
+mod writers;
 
 use forebay_measure::check_space;
 use forebay_report::result::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 
 use crate::prelude::*;
 use crate::run::RATIO_TO_LIMIT;
-use bare::{Log as Bare, Segment};
-use drive::{from_threads, from_tokio};
+use group_commit::{Log as Bare, Segment};
 use logs::{Forebay, Okay, Raft};
+use writers::{from_threads, from_tokio};
 
 /// Rows that only make sense for one writer.
 const ROWS_OF_ONE: &[&str] = &["alone", "alone-again", "alone-fdatasync"];
@@ -29,7 +29,7 @@ experiment! {
         compared by "ratio_to_limit", per |_| "append";
     options {
         count("writers", "Appends under way at once", 1024).list().or("64,1");
-        bytes("record-bytes", "Sizes of a record", drive::BYTES_MIN as u64, drive::BYTES_MAX as u64)
+        bytes("record-bytes", "Sizes of a record", writers::BYTES_MIN as u64, writers::BYTES_MAX as u64)
             .list().or("256,4096");
         count("repeats", "Interleaved repeats; the targets want seven or more", 1000).or("7");
         seconds("1", "1");
@@ -38,9 +38,9 @@ experiment! {
     }
     rows {
         direct "alone", "a direct write with O_DSYNC on one thread, no queue"
-            => |work| bare::alone(work, libc::O_DSYNC), twin direct;
+            => |work| group_commit::alone(work, libc::O_DSYNC), twin direct;
         direct "alone-fdatasync", "a direct write and fdatasync on one thread, no queue"
-            => |work| bare::alone(work, 0);
+            => |work| group_commit::alone(work, 0);
         direct "bare", "group commit and nothing else, with O_DSYNC, from tasks of Tokio"
             => |work| from_tokio(work, Bare::start(work, libc::O_DSYNC, Segment::Written)?), twin direct;
         direct "bare-fdatasync", "the same with fdatasync after a direct write"
@@ -145,7 +145,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     for writers in options.counts("writers") {
         for record_bytes in options.counts("record-bytes") {
             run.table(json!({
-                "writers": writers, "record_bytes": record_bytes, "segment_bytes": bare::SEGMENT_BYTES,
+                "writers": writers, "record_bytes": record_bytes, "segment_bytes": group_commit::SEGMENT_BYTES,
                 "warm_up_seconds": seconds("warm-up-seconds"), "tokio_workers": cores(),
             }));
         }

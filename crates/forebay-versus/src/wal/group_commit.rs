@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use futures_executor::block_on;
 
-use super::drive::{self, BYTES_MAX, Record, check};
+use super::writers::{self, BYTES_MAX, Record, check};
 use crate::prelude::*;
 
 /// The length of a segment; forebay-wal's default.
@@ -184,7 +184,7 @@ impl Log {
     }
 }
 
-impl drive::Log for Log {
+impl writers::Log for Log {
     type Writer = Arc<CommitQueue>;
 
     fn writer(&self, _: usize) -> Arc<CommitQueue> {
@@ -278,7 +278,7 @@ impl CommitQueue {
     }
 }
 
-impl drive::Writer for Arc<CommitQueue> {
+impl writers::Writer for Arc<CommitQueue> {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
         block_on(self.append(record))
     }
