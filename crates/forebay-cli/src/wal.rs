@@ -3,7 +3,7 @@
 //! Nothing here writes into the log's directory. Exit codes: 0 whole (`inspect`: shown), 1 damaged or
 //! cut off, 2 unreadable.
 
-mod show;
+mod inspection;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,8 +70,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
     match command {
         WalCommand::Inspect { groups, .. } => {
             let report = inspected(&engine, &log.dir)?;
-            if json.write(|| show::inspected_json(&report, *groups), &cleanup)? {
-                print(&show::inspected(&report, *groups))?;
+            if json.write(|| inspection::inspected_json(&report, *groups), &cleanup)? {
+                print(&inspection::inspected(&report, *groups))?;
             }
             Ok(true)
         }
@@ -86,8 +86,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
             if let Verdict::Refused(error) = &report.verdict {
                 return Err(failure(error).into());
             }
-            if json.write(|| show::inspected_json(&report, false), &cleanup)? {
-                print(&show::findings(&report))?;
+            if json.write(|| inspection::inspected_json(&report, false), &cleanup)? {
+                print(&inspection::findings(&report))?;
             }
             if report.unreadable().next().is_some() {
                 return Err(failure(format!(
@@ -99,8 +99,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
         }
         WalCommand::Repair { to, .. } => {
             let repaired = repair(&engine, &log.dir, to).wait().map_err(failure)?;
-            if json.write(|| show::repaired_json(&repaired), &cleanup)? {
-                print(&show::repaired(&repaired))?;
+            if json.write(|| inspection::repaired_json(&repaired), &cleanup)? {
+                print(&inspection::repaired(&repaired))?;
             }
             // Damage that took no record is gone in the new log.
             let cut =

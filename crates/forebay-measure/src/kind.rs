@@ -144,7 +144,7 @@ mod tests {
     fn no_other_place_names_an_experiment() {
         // The key of another document, the beginning of metrics, and a check of the doctor.
         const OTHER_MEANINGS: [&str; 3] =
-            ["wal in wal/show.rs", "cpu in diff/noise.rs", "writes in doctor/probe_file.rs"];
+            ["wal in wal/inspection.rs", "cpu in diff/noise.rs", "writes in doctor/probe_file.rs"];
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let shared = [
             "runner.rs",
