@@ -3,7 +3,7 @@
 //!
 //! Each mechanism that can be tried is tried by a real call. Everything else is read from /proc and /sys.
 
-mod devices;
+mod block_devices;
 mod durable;
 mod file_systems;
 mod machine;
@@ -114,7 +114,7 @@ pub fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failur
         let durable = durable::examine(directory, environment.cpus_allowed, cleanup);
         checks.extend(named("path", [("durable_writes", durable)]));
     }
-    checks.extend(named("device", devices::examine(&info.layers, info.device.as_ref())));
+    checks.extend(named("device", block_devices::examine(&info.layers, info.device.as_ref())));
     checks.extend(named("engine", engine(&mut environment)));
 
     environment.path = Some(info);
@@ -200,8 +200,8 @@ fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
     let kind = metadata.file_type();
     let mut info = PathInfo {
         path: path.display().to_string(),
-        layers: devices::layers(&device),
-        device: devices::figures(&device),
+        layers: block_devices::layers(&device),
+        device: block_devices::figures(&device),
         ..PathInfo::default()
     };
     if kind.is_block_device() {
