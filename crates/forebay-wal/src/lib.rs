@@ -98,7 +98,7 @@ pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
 pub use loss::Loss;
 pub use lsn::{End, Lsn};
-pub use open::OpenWal;
+pub use open::OpenFuture;
 pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
 pub use record_wait::RecordWait;

@@ -72,8 +72,8 @@ impl Wal {
     /// wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> OpenWal {
-        OpenWal::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
+    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> OpenFuture {
+        OpenFuture::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
 
     /// Opens the log in an open directory, as [`open`](Wal::open) does. The log names its files relative to
@@ -94,25 +94,25 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> OpenWal {
-        OpenWal::new(engine, Where::Dir(dir.clone()), options)
+    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> OpenFuture {
+        OpenFuture::new(engine, Where::Dir(dir.clone()), options)
     }
 }
 
-/// The future of [`Wal::open`]: await it, or [`wait`](OpenWal::wait) for it.
+/// The future of [`Wal::open`]: await it, or [`wait`](OpenFuture::wait) for it.
 #[must_use = "dropping it closes the log again"]
-pub struct OpenWal {
+pub struct OpenFuture {
     task: std::result::Result<JoinHandle<Result<(Wal, Recovery)>>, Option<Error>>,
 }
 
-impl OpenWal {
-    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> OpenWal {
+impl OpenFuture {
+    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> OpenFuture {
         if let Err(error) = check(engine, &options) {
-            return OpenWal { task: Err(Some(error)) };
+            return OpenFuture { task: Err(Some(error)) };
         }
         let (shard, class) = (options.shard, options.class);
         let handle = engine.clone();
-        OpenWal { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
+        OpenFuture { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
     }
 
     /// Blocks the calling thread until the log is open.
@@ -128,7 +128,7 @@ impl OpenWal {
     }
 }
 
-impl Future for OpenWal {
+impl Future for OpenFuture {
     type Output = Result<(Wal, Recovery)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -139,9 +139,9 @@ impl Future for OpenWal {
     }
 }
 
-impl fmt::Debug for OpenWal {
+impl fmt::Debug for OpenFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenWal").finish_non_exhaustive()
+        f.debug_struct("OpenFuture").finish_non_exhaustive()
     }
 }
 
