@@ -7,7 +7,7 @@ use super::facts::{self, FoundRow, rate, rows};
 use super::html as page;
 use crate::result::view::Role;
 use crate::result::{Condition, Report, Row, metric};
-use crate::saved::waited::{command, program};
+use crate::saved::waited;
 use crate::units::{largest, number, percent, time};
 
 /// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
@@ -272,22 +272,17 @@ fn blocked(report: &Report) -> KeyQuestion {
         "forebay wait --json=WAIT.json -- COMMAND",
     );
     let waits = rows(report, Role::Waiting, metric::FULL_WAIT_SHARE);
-    if let Some(wait) = waits.first() {
-        let percent = |share: f64| number(share * 100.0);
-        let some = wait.row.get(metric::SOME_WAIT_SHARE);
-        let some =
-            some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
-        let (name, share) = (program(command(wait.experiment)), percent(wait.value));
+    if let Some(wait) = waits.first()
+        && let Some(share) = waited::blocked_percent(wait.row)
+        && let Some(sentence) = waited::sentence(wait.experiment, wait.row)
+    {
         // Of what may be a wait it is not said that there is none.
-        let maybe = wait.row.get(metric::MAYBE_WAIT_SHARE).unwrap_or(0.0);
-        let share = if maybe >= 0.01 { format!("{share} to {}", percent(wait.value + maybe)) } else { share };
-        let sentence = format!("`{name}` was blocked for {share} % of its time{some}.");
-        let verdict = Verdict::over(wait.value, BLOCKED, SLOWED);
-        let verdict = match (verdict, Verdict::over(wait.value + maybe, BLOCKED, SLOWED)) {
-            (Verdict::No, Verdict::Yes | Verdict::Partly) => Verdict::Partly,
-            _ => verdict,
+        let most = wait.value + wait.row.get(metric::MAYBE_WAIT_SHARE).unwrap_or(0.0);
+        let verdict = match [wait.value, most].map(|share| Verdict::over(share, BLOCKED, SLOWED)) {
+            [Verdict::No, Verdict::Yes | Verdict::Partly] => Verdict::Partly,
+            [verdict, _] => verdict,
         };
-        return key.found(verdict, format!("{share} % of its time"), sentence, wait.section);
+        return key.found(verdict, format!("{share} % of its time"), format!("{sentence}."), wait.section);
     }
     let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();
     let each = each.filter(|found| found.row.name.ends_with("-each"));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::environment::Environment;
 use crate::result::columns::{self, Definition};
 use crate::result::view::{Role, View};
-use crate::result::{Experiment, Report, metric};
+use crate::result::{Experiment, Report, Row, metric};
 use crate::saved::row;
 use crate::units::number;
 
@@ -116,7 +116,9 @@ pub fn present(experiment: &mut Experiment) {
     view.charts = vec![metric::WAIT_SHARE.into()];
     experiment.view = Arc::new(view);
     experiment.titled(format!("Time blocked on I/O: {}", short(command(experiment))), "");
-    experiment.sentence = sentence(experiment).unwrap_or_default();
+    let whole: &Experiment = experiment;
+    let sentence = whole.row(PROGRAM).and_then(|row| sentence(whole, row));
+    experiment.sentence = sentence.unwrap_or_default();
 }
 
 const COLUMNS: &[Definition] = &[
@@ -145,21 +147,23 @@ pub fn short(command: &str) -> String {
 }
 
 /// Returns the first word of a command, for short sentences.
-pub(crate) fn program(command: &str) -> &str {
+fn program(command: &str) -> &str {
     command.split_whitespace().next().unwrap_or("the program")
 }
 
-fn sentence(experiment: &Experiment) -> Option<String> {
-    let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
-    let maybe = experiment.row(PROGRAM).and_then(|row| row.metrics.get(metric::MAYBE_WAIT_SHARE));
-    let maybe = match maybe {
-        Some(maybe) if maybe >= 0.01 => format!(" (it may be {} % more)", number(maybe * 100.0)),
-        _ => String::new(),
-    };
-    Some(format!(
-        "`{}` was blocked on I/O in {} % of its time{maybe}, and some thread of it in {} %",
-        program(command(experiment)),
-        share(metric::FULL_WAIT_SHARE)?,
-        share(metric::SOME_WAIT_SHARE)?
-    ))
+/// Returns the share of its time for which a program was blocked, in percent: a range where part of it may be no wait.
+pub(crate) fn blocked_percent(row: &Row) -> Option<String> {
+    let percent = |share: f64| number(share * 100.0);
+    let full = row.get(metric::FULL_WAIT_SHARE)?;
+    let maybe = row.get(metric::MAYBE_WAIT_SHARE).filter(|maybe| *maybe >= 0.01);
+    let most = maybe.map_or_else(String::new, |maybe| format!(" to {}", percent(full + maybe)));
+    Some(format!("{}{most}", percent(full)))
+}
+
+/// Returns the sentence on the row of a whole program.
+pub(crate) fn sentence(experiment: &Experiment, row: &Row) -> Option<String> {
+    let some = row.get(metric::SOME_WAIT_SHARE).map(|share| number(share * 100.0));
+    let some = some.map_or_else(String::new, |some| format!(", some thread of it for {some} %"));
+    let (name, share) = (program(command(experiment)), blocked_percent(row)?);
+    Some(format!("`{name}` was blocked for {share} % of its time{some}"))
 }
