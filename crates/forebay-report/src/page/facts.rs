@@ -48,6 +48,15 @@ pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<FoundR
     if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
 }
 
+/// A spread of repeats, as a share of the median, from which a figure is marked.
+pub(crate) const WIDE: f64 = 0.25;
+
+/// Returns the distance of a figure's largest repeat from the smallest, as a share of the median; `None` of one repeat.
+pub(crate) fn spread(row: &Row, metric: &str) -> Option<f64> {
+    let ((low, high), median) = row.spread(metric).zip(row.get(metric)).filter(|_| row.samples.len() > 1)?;
+    Some((high - low) / median)
+}
+
 /// Returns every row that was measured, with its section and experiment.
 pub(crate) fn measured(report: &Report) -> impl Iterator<Item = (usize, &Experiment, &Row)> {
     let sections = groups(&report.experiments).into_iter().enumerate();

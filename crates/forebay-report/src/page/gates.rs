@@ -3,8 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::facts::{self, measured};
-use super::headline::WIDE;
+use super::facts::{self, WIDE, measured};
 use super::html::{listing, prose, sentence};
 use crate::result::columns::{groups, once, together};
 use crate::result::{Condition, Experiment, FAILED_GATE_MARK, Gate, Report, Row};
@@ -18,6 +17,9 @@ const WORDS: [(&str, &str, &str); 5] = [
     ("steal", "time taken by the host", "the host took processor time away"),
     ("extents", "blocks never written", "parts of the file were never written"),
 ];
+
+/// A reason to doubt a row besides gates, in words, and the rows to which it applies.
+type Reason = (String, fn(&Experiment, &Row) -> bool);
 
 /// A gate of a run, or a limit that a check applied, with its row; `None`: it applies to all rows.
 type Limit<'a> = (Condition, Option<&'a Row>);
@@ -208,13 +210,8 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
     let mut kinds = together(failed, |one, other| is_alike(&one.1, &other.1));
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.len()));
     for kind in kinds {
-        let places = together(&kind, |one, other| one.0.title() == other.0.title());
-        let place = |rows: &Vec<&(&Experiment, Limit<'_>)>| {
-            let names: Vec<&str> = rows.iter().map(|(_, gate)| row_name(gate)).collect();
-            format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
-        };
-        let places: Vec<String> = places.iter().map(place).collect();
-        let gates: Vec<Limit<'_>> = kind.iter().map(|(_, gate)| gate.clone()).collect();
+        let places = places(kind.iter().map(|(experiment, gate)| (*experiment, row_name(gate))));
+        let gates: Vec<Limit<'_>> = kind.into_iter().map(|(_, gate)| gate).collect();
         let (first, _) = &gates[0];
         let worst = worst(&gates).map_or_else(String::new, |value| {
             format!(" at worst {}, wanted {}", number(value), first.wanted())
@@ -224,34 +221,39 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
         let [readable, phrase] = words(first);
         doubts.push(Doubt {
             text: format!("{}: {phrase}", counted(gates.len(), rows)),
-            detail: format!("{readable}{worst}{why}: {}", places.join("; ")),
+            detail: format!("{readable}{worst}{why}: {places}"),
         });
     }
-    let is_wide = |experiment: &Experiment, row: &Row| {
-        let (spread, median) = (row.spread(&experiment.view.compared), row.get(&experiment.view.compared));
-        spread.zip(median).is_some_and(|((low, high), median)| high - low > WIDE * median)
-    };
-    type Applies<'a> = &'a dyn Fn(&Experiment, &Row) -> bool;
-    let reasons: [(String, Applies<'_>); 3] = [
-        ("a requested setting was not granted".to_owned(), &|_, row| row.degraded.is_some()),
-        (format!("repeats differ by more than {}", percent(WIDE)), &|experiment, row| {
-            row.samples.len() > 1 && is_wide(experiment, row)
+    let reasons: [Reason; 3] = [
+        ("a requested setting was not granted".to_owned(), |_, row| row.degraded.is_some()),
+        (format!("repeats differ by more than {}", percent(WIDE)), |experiment, row| {
+            facts::spread(row, &experiment.view.compared) > Some(WIDE)
         }),
-        ("measured once, so their spread is unknown".to_owned(), &|_, row| row.samples.len() == 1),
+        ("measured once, so their spread is unknown".to_owned(), |_, row| row.samples.len() == 1),
     ];
     for (text, applies) in reasons {
         let rows = measured(report).filter(|(_, experiment, row)| applies(experiment, row));
-        let rows: Vec<String> =
-            rows.map(|(_, experiment, row)| format!("{} (`{}`)", experiment.title(), row.name)).collect();
+        let rows: Vec<(&Experiment, &str)> =
+            rows.map(|(_, experiment, row)| (experiment, row.name.as_str())).collect();
         if !rows.is_empty() {
             let text = format!("{}: {text}", counted(rows.len(), "row"));
-            doubts.push(Doubt { text, detail: rows.join("; ") });
+            doubts.push(Doubt { text, detail: places(rows) });
         }
     }
     if report.environment.virtual_machine {
         doubts.push(Doubt::of_all("Virtual machine: the host may serve reads from its own memory"));
     }
     doubts
+}
+
+/// Returns the names of rows, those of an experiment behind its title.
+fn places<'a>(rows: impl IntoIterator<Item = (&'a Experiment, &'a str)>) -> String {
+    let places = together(rows, |(one, _), (other, _)| one.title() == other.title());
+    let place = |rows: &Vec<(&Experiment, &str)>| {
+        let names: Vec<&str> = rows.iter().map(|(_, name)| *name).collect();
+        format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
+    };
+    places.iter().map(place).collect::<Vec<_>>().join("; ")
 }
 
 fn counted(count: usize, noun: &str) -> String {
@@ -393,6 +395,13 @@ mod tests {
             ]
         );
         assert!(texts(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn rows_of_an_experiment_are_named_together() {
+        let [scan, random] = ["scan", "random"].map(|name| Experiment::new(name, ""));
+        let rows = [(&scan, "mmap"), (&random, "direct"), (&scan, "buffered")];
+        assert_eq!(places(rows), "scan (`mmap`, `buffered`); random (`direct`)");
     }
 
     #[test]

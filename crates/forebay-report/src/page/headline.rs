@@ -9,9 +9,6 @@ use crate::result::view::Role;
 use crate::result::{Report, Row, metric};
 use crate::units::{largest, number, percent, time};
 
-/// A difference between repeats, as a share of the median, from which a figure is marked.
-pub(crate) const WIDE: f64 = 0.25;
-
 /// One figure with its unit; the latency of a rate, or the tail of a latency; the distance of the largest repeat from the
 /// smallest, as a share of the median; the reason why the figure is marked; and the name of its row.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,9 +81,8 @@ fn of_latency(row: &Row) -> Option<Figure> {
 
 fn figure(row: &Row, compared: &str, value: String, has_tail: bool) -> Figure {
     let p99 = row.get(metric::P99_US).filter(|_| has_tail);
-    let spread = row.spread(compared).zip(row.get(compared)).filter(|_| row.samples.len() > 1);
-    let spread = spread.map(|((low, high), median)| (high - low) / median).filter(|share| share.is_finite());
-    let wide = spread.filter(|share| *share > WIDE);
+    let spread = facts::spread(row, compared).filter(|share| share.is_finite());
+    let wide = spread.filter(|share| *share > facts::WIDE);
     let wide = wide.map(|share| format!("repeats differ by {}", percent(share)));
     Figure {
         value,
