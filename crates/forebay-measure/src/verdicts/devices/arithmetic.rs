@@ -130,16 +130,19 @@ fn wrong(report: &Report, questions: &[KeyQuestion; 5], gains: &[String]) -> Vec
     check(found.zip(product).map(|(found, product)| near(found, product)), "a product of two cells", text);
 
     // Claims about more load need a measurement.
-    for text in [&saturated.sentence].into_iter().chain(gains) {
-        let unmeasured = between(text, "more than ", " was not measured");
-        let measured = between(text, "measured up to ", ")");
-        check(Some(unmeasured.is_some() != measured.is_some()), "both, or nothing, of more load", text);
-        check(Some(unmeasured.or(measured) == Some(last)), "not the last load", text);
-        if let Some(more) = between(text, "at most ", " % more") {
-            let at = between(text, "% more, at ", " (");
-            check(at.map(|at| near(rate(at), most)), "the most of another cell", text);
-            check(Some(more < 12.0), "much more, and still the knee", text);
-        }
+    let text = &saturated.sentence;
+    let unmeasured = between(text, "more than ", " was not measured");
+    let measured = between(text, "measured up to ", ")");
+    check(Some(unmeasured.is_some() != measured.is_some()), "both, or nothing, of more load", text);
+    check(Some(unmeasured.or(measured) == Some(last)), "not the last load", text);
+    if let Some(more) = between(text, "at most ", " % more") {
+        let at = between(text, "% more, at ", " (");
+        check(at.map(|at| near(rate(at), most)), "the most of another cell", text);
+        check(Some(more < 12.0), "much more, and still the knee", text);
+    }
+    for text in gains {
+        let (after, at) = (between(text, "): ", " IOPS"), between(text, "with ", " instead"));
+        check(after.zip(at).map(|(found, at)| near(found, rate(at))), "a gain of another cell", text);
     }
     // Rows that do not show the device's work are not in these sentences.
     for text in [&pattern.sentence, &saturated.sentence, &processor.sentence].into_iter().chain(gains) {
