@@ -143,7 +143,7 @@ fn a_report_is_one_page_and_one_document() {
         "<!DOCTYPE html>",
         "<svg",
         "prefers-color-scheme",
-        "All verdicts",
+        "Further verdicts",
         "Features at this path",
         "</html>",
     ] {

@@ -32,6 +32,8 @@ fn document(report: &Report, embedded: &EmbeddedJson) -> String {
         None => ("Forebay".to_owned(), None),
     };
     let groups = groups(&report.experiments);
+    let heads_a_section = |verdict: &str| groups.iter().any(|group| group[0].sentence == verdict);
+    let further: Vec<&String> = report.verdicts.iter().filter(|verdict| !heads_a_section(verdict)).collect();
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -63,9 +65,9 @@ fn document(report: &Report, embedded: &EmbeddedJson) -> String {
                         ul { @for (index, group) in groups.iter().enumerate() { li { a href=(format!("#{}", id(index))) { (heading(group)) } } } }
                     }
                     div.sections { @for (index, group) in groups.iter().enumerate() { (section(index, group)) } }
-                    @if !report.verdicts.is_empty() {
-                        (fold("verdicts", "All verdicts", html! {
-                            ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
+                    @if !further.is_empty() {
+                        (fold("verdicts", "Further verdicts", html! {
+                            ul.verdicts { @for verdict in further { li { (sentence(verdict)) } } }
                         }))
                     }
                     (features(&report.environment))
@@ -428,6 +430,16 @@ mod tests {
         assert!(page.contains("prefers-color-scheme: dark"));
         assert!(page.contains("This is a verdict."));
         assert!(page.contains("Each row reads the file."));
+    }
+
+    #[test]
+    fn a_verdict_that_heads_a_section_is_not_listed_again() {
+        let mut report = report();
+        report.experiments[0].sentence = "this is a verdict".to_owned();
+        let page = page(&report);
+        let (shown, _) = page.split_once("id=\"forebay-result\"").expect("the numbers");
+        assert_eq!(shown.matches("This is a verdict.").count(), 1);
+        assert!(!shown.contains("Further verdicts"));
     }
 
     #[test]
