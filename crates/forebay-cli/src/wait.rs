@@ -11,17 +11,15 @@ mod measure;
 mod signals;
 #[cfg(feature = "wait")]
 mod text;
+#[cfg(any(test, not(feature = "wait")))]
+mod without;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-#[cfg(not(feature = "wait"))]
-use std::process::ExitCode;
 
 use clap::Args;
 
 use crate::output::JsonArgs;
-#[cfg(not(feature = "wait"))]
-use forebay_report::check::Check;
 
 /// Options of `wait`.
 #[derive(Debug, Args)]
@@ -59,25 +57,5 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 #[cfg(feature = "wait")]
 pub(crate) use measure::{examine, run};
-
-/// Message of a build without the feature.
 #[cfg(not(feature = "wait"))]
-const WITHOUT: &str = "this build of forebay has no `wait`";
-#[cfg(not(feature = "wait"))]
-const REMEDY: &str = "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, \
-    pkg-config, and the headers of libelf and zlib)";
-
-/// Fails, because this build lacks the feature.
-///
-/// # Errors
-/// Always [`Failure::Lacking`](forebay_report::failure::Failure::Lacking).
-#[cfg(not(feature = "wait"))]
-pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
-    Err(forebay_report::failure::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
-}
-
-/// Returns the doctor's line.
-#[cfg(not(feature = "wait"))]
-pub(crate) fn examine() -> Check {
-    Check::degraded("wait", "feature", WITHOUT, REMEDY)
-}
+pub(crate) use without::{examine, run};

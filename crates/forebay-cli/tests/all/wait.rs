@@ -1,5 +1,4 @@
-//! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and
-//! in one without. The tests of the measurement are in the crate `forebay-wait`.
+//! `forebay wait`: the command line, the outputs and the exit codes. The tests of the measurement are in the crate `forebay-wait`.
 
 use crate::support::run;
 
@@ -12,17 +11,6 @@ fn a_command_or_a_process_must_be_named() {
         let outcome = run(&["wait", "--pid", "1", "--seconds", seconds]);
         assert_eq!(outcome.code, Some(2), "{seconds}: {}", outcome.err);
     }
-}
-
-#[cfg(not(feature = "wait"))]
-#[test]
-fn a_build_without_the_feature_names_the_build_that_has_it() {
-    let outcome = run(&["wait", "--", "true"]);
-    assert_eq!(outcome.code, Some(5));
-    assert!(outcome.err.contains("this build of forebay has no `wait`"), "{}", outcome.err);
-    assert!(outcome.err.contains("--features wait"), "{}", outcome.err);
-    let doctor = run(&["doctor", env!("CARGO_TARGET_TMPDIR")]);
-    assert!(doctor.out.contains("this build of forebay has no `wait`"), "{}", doctor.out);
 }
 
 #[cfg(feature = "wait")]
