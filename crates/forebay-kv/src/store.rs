@@ -105,6 +105,7 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// let store = Store::open(&engine, dir, options).wait()?;
 /// assert_eq!(store.default_keyspace().get("count").wait()?.as_deref(), Some(&b"1"[..]));
+/// # store.close().wait()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]

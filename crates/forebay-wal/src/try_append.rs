@@ -146,6 +146,7 @@ impl Wal {
     /// wal.close().await?;
     /// let (wal, _) = Wal::open(&engine, dir.path(), options).await?;
     /// assert_eq!(wal.value("vote").as_deref(), Some(&b"term 7 for node 2"[..]));
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn set(&self, key: &str, value: &[u8]) -> ValueUpdate {

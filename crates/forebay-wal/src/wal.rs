@@ -50,6 +50,7 @@ use crate::stats::Stats;
 /// let mut reader = wal.read_from(Lsn(2));
 /// let record = reader.next().wait().expect("there are four records")?;
 /// assert_eq!((record.lsn(), &record[..]), (Lsn(2), &b"all"[..]));
+/// # wal.close().wait()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -449,6 +450,7 @@ impl Wal {
     /// wal.close().await?; // written, durable, and the lock is released
     /// let (wal, recovery) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// assert_eq!((recovery.last, recovery.tail_records), (Lsn(1), 0));
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn close(&self) -> Close<'_> {
