@@ -130,6 +130,8 @@ pub use ops::collective::{Collective, CollectiveBuilder};
 #[doc(hidden)]
 pub use ops::command::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
+#[doc(hidden)]
+pub use ops::file_cache::{FileCache, FileCount, FileEntry, FilePlace, FileUse};
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};

@@ -166,8 +166,9 @@ impl Error {
         self.0.cause.as_deref().and_then(io::Error::raw_os_error)
     }
 
-    /// Returns whether the process, or the whole system, can open no more files: open(2).
-    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+    /// Returns whether the process, or the whole system, can open no more files (`EMFILE`, `ENFILE`). Files that libraries on the engine
+    /// keep open for later use have been closed by then.
+    pub fn is_out_of_descriptors(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
     }
 
@@ -254,6 +255,10 @@ impl Error {
 
     pub(crate) fn with_device(self, device: impl Into<String>) -> Error {
         self.edit(|inner| inner.device = Some(device.into()))
+    }
+
+    pub(crate) fn has_note(&self) -> bool {
+        self.0.note.is_some()
     }
 
     pub(crate) fn with_note(self, note: impl Into<String>) -> Error {

@@ -298,6 +298,12 @@ impl MetaRequest {
 }
 
 impl MetaRequest {
+    /// Returns whether the reply is an open file or directory.
+    #[cfg(feature = "sim")]
+    pub(crate) fn opens(&self) -> bool {
+        matches!(self, MetaRequest::Open { .. } | MetaRequest::OpenDir { .. } | MetaRequest::TempFile { .. })
+    }
+
     /// Returns the open files and directories that the call names.
     pub(crate) fn owners(&self) -> [Option<&FdOwner>; 2] {
         match self {

@@ -12,7 +12,12 @@ use crate::reactor::page_cache::{PageCache, Refusal, Tries, open_view, read_ahea
 /// `device` is the number of the file's device. What is missing is reported; the file then works without it.
 pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Option<PageCache> {
     // The view first: it is made of a descriptor that no file system refuses.
-    let view = open_view(fd.as_fd());
+    let mut view = open_view(fd.as_fd());
+    let mut room = shared.descriptor_room();
+    while matches!(&view, Err(refusal) if refusal.lacks_descriptor) && room.may_have_more() {
+        room.wait();
+        view = open_view(fd.as_fd());
+    }
     if let Err(errno) = set_direct(fd, true) {
         let why =
             format!("the file system has no direct I/O (O_DIRECT: {errno}); reads go through the page cache");
@@ -24,7 +29,7 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
     }
     match view {
         Ok((view, tries)) => Some(PageCache::new(Some(view), tries, read_ahead_bytes(device))),
-        Err(Refusal { why, remedy }) => {
+        Err(Refusal { why, remedy, .. }) => {
             let why = format!("{why}; all reads go to the device");
             shared.degrade_once("adaptive: page cache", &why, remedy);
             None

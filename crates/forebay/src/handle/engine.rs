@@ -27,6 +27,7 @@ use crate::memory::block::BlockMut;
 use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::idle_files::IdleFiles;
 use crate::reactor::releases::Releases;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
@@ -180,6 +181,7 @@ impl Engine {
         #[cfg(not(feature = "sim"))]
         let Environment::Here = place;
         let watch = StallProfiler::new(count, config.stall_after);
+        let idle_files = IdleFiles::new(config.descriptor_limit(host));
         let shared = Arc::new(EngineShared {
             inboxes: (0..count)
                 .map(|index| {
@@ -201,6 +203,7 @@ impl Engine {
             degraded: Mutex::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
             page_caches: Mutex::default(),
+            idle_files,
             closing: AtomicBool::new(false),
             origin: Origin::here(),
             #[cfg(feature = "sim")]

@@ -45,6 +45,11 @@ impl Open {
         Open { how, mode: Mode::Direct, shard: None }
     }
 
+    /// Returns the number of descriptors that a file takes.
+    pub(crate) fn descriptors(&self) -> usize {
+        if self.mode == Mode::Adaptive { 2 } else { 1 }
+    }
+
     #[cfg(feature = "testing")]
     /// Returns whether the options request write access.
     pub(crate) fn is_writable(&self) -> bool {
@@ -186,9 +191,28 @@ impl Open {
 }
 
 pub(crate) fn open(engine: &Engine, at: At, open: Open) -> Pending<File> {
-    let how = OpenHow { direct: opens_direct(engine, open), ..open.how };
     let path = at.path().to_path_buf();
-    begin(engine, MetaRequest::Open { path: at, how }, path, open)
+    begin(engine, request(engine, at, open), path, open, |file| file)
+}
+
+/// Opens a file and gives the result to `then`, on the thread that has it. The call takes its turn although nothing waits for it; if the
+/// engine ends before that, `then` is dropped.
+pub(crate) fn open_then(
+    engine: &Engine,
+    at: At,
+    open: Open,
+    then: impl FnOnce(Result<File>) + Send + 'static,
+) {
+    let path = at.path().to_path_buf();
+    let then = move |file| {
+        then(file);
+        Ok(())
+    };
+    begin(engine, request(engine, at, open), path, open, then).detach();
+}
+
+fn request(engine: &Engine, at: At, open: Open) -> MetaRequest {
+    MetaRequest::Open { path: at, how: OpenHow { direct: opens_direct(engine, open), ..open.how } }
 }
 
 /// Returns whether the file is opened with `O_DIRECT`. An adaptive one gets the flag afterwards: see `adaptive.rs`.
@@ -202,7 +226,7 @@ fn opens_direct(engine: &Engine, open: Open) -> bool {
 
 pub(crate) fn temp_file(engine: &Engine, dir: At, open: Open) -> Pending<File> {
     let path = dir.path().join("(unnamed)");
-    begin(engine, MetaRequest::TempFile { dir, direct: opens_direct(engine, open) }, path, open)
+    begin(engine, MetaRequest::TempFile { dir, direct: opens_direct(engine, open) }, path, open, |file| file)
 }
 
 pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pending<File> {
@@ -241,18 +265,28 @@ pub(crate) fn check(shared: &EngineShared, operation: &'static str, shard: Optio
     shard.map_or(Ok(()), |shard| shared.check_shard(operation, shard))
 }
 
-fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pending<File> {
+/// Begins a call whose reply is an open file; `then` makes the result of that, or of the error.
+fn begin<T: Send + 'static>(
+    engine: &Engine,
+    request: MetaRequest,
+    path: PathBuf,
+    open: Open,
+    then: impl FnOnce(Result<File>) -> Result<T> + Send + 'static,
+) -> Pending<T> {
     if let Err(error) = check(engine.shared(), request.operation(), open.shard) {
-        return Pending::ready(Err(error.with_path(path)));
+        return Pending::ready(then(Err(error.with_path(path))));
     }
     // The call keeps a handle of the engine: an open that outlives all others must not find the engine gone.
     let shared = engine.shared().clone();
     let engine = engine.clone();
-    shared.call(request, move |reply| match reply? {
-        MetaReply::Opened(Descriptor::Os(fd)) => Ok(finish(&engine, fd, path, open)),
-        #[cfg(feature = "sim")]
-        MetaReply::Opened(Descriptor::Sim(file)) => Ok(finish_simulated(&engine, file, path, open)),
-        _ => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
+    shared.call(request, move |reply| {
+        then(match reply {
+            Ok(MetaReply::Opened(Descriptor::Os(fd))) => Ok(finish(&engine, fd, path, open)),
+            #[cfg(feature = "sim")]
+            Ok(MetaReply::Opened(Descriptor::Sim(file))) => Ok(finish_simulated(&engine, file, path, open)),
+            Ok(_) => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
+            Err(error) => Err(error),
+        })
     })
 }
 

@@ -66,6 +66,8 @@ type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
 const SHARDS_MAX: usize = 64;
 /// The limit for requests that an inbox holds: it is an array, and an engine has up to 64.
 const INBOX_DEPTH_MAX: usize = 65_536;
+/// Descriptors that an engine, its rings and a runtime have for themselves, or a few more.
+const DESCRIPTORS_OWN: usize = 32;
 /// I/O memory at the start of an engine in a simulated world, where nothing grows in the background.
 #[cfg(feature = "sim")]
 const WORLD_ARENA_BYTES: usize = 1 << 20;
@@ -91,6 +93,7 @@ pub struct Config {
     pub(crate) arena_bytes: Option<usize>,
     pub(crate) arena_bytes_max: Option<usize>,
     pub(crate) overflow_bytes_max: Option<usize>,
+    pub(crate) descriptors_max: Option<usize>,
     pub(crate) queue_depth: u32,
     pub(crate) inbox_depth: usize,
     pub(crate) shutdown_deadline: Duration,
@@ -107,8 +110,8 @@ pub struct Config {
 
 impl Config {
     /// Adds the measured figures of one of the devices; may be given for several devices. When classes
-    /// compete for a device that it [fits](Calibration::fits), they begin with what it says must be in
-    /// flight, and with what it says that writes cost, instead of finding both out. Default: none.
+    /// compete for a device that it [fits](Calibration::fits), they begin with its figures for
+    /// the requests in flight and for the cost of writes, instead of finding both out. Default: none.
     ///
     /// A device that files are opened on and that no calibration fits, where any was given, is told in
     /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
@@ -136,6 +139,7 @@ impl Config {
             arena_bytes: None,
             arena_bytes_max: None,
             overflow_bytes_max: None,
+            descriptors_max: None,
             queue_depth: 256,
             inbox_depth: 4096,
             shutdown_deadline: Duration::from_secs(5),
@@ -201,6 +205,26 @@ impl Config {
     /// process may use. Reads of more than a quarter of the arena have [memory of their own](crate::File::read).
     pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
         self.overflow_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Sets the most descriptors that files take which libraries on the engine keep open for later use: an object store, the tables of
+    /// a key-value store. Past it the least recently used one that nothing uses is closed, and opened again when it is needed. Files
+    /// that the program opened itself do not count. Default: half of the descriptors beyond the first 32 that the process may have when
+    /// the engine starts (the soft limit of `RLIMIT_NOFILE`, `ulimit -n`), at least 4 and at most 16,384; of 1,024 that is 496.
+    ///
+    /// When the process, or the system, has no descriptor left (`EMFILE`, `ENFILE`), such files are closed as well, whatever this
+    /// says, and the call that needs one is made again.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // A server that needs most of its descriptors for connections.
+    /// let engine = Engine::start(Config::default().descriptors_max(64))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn descriptors_max(mut self, descriptors: usize) -> Config {
+        self.descriptors_max = Some(descriptors);
         self
     }
 
@@ -403,6 +427,12 @@ impl Config {
         self.overflow_bytes_max.unwrap_or_else(|| (64 << 20).min(host.memory_bytes / 8))
     }
 
+    /// Returns the limit for descriptors of files that are kept open.
+    pub(crate) fn descriptor_limit(&self, host: Host) -> usize {
+        self.descriptors_max
+            .unwrap_or_else(|| (host.descriptors.saturating_sub(DESCRIPTORS_OWN) / 2).clamp(4, 16_384))
+    }
+
     /// Returns the arena's bytes at the start and at most, given the memory that this process may use. A
     /// quarter of it limits the start and the default maximum, all of it a maximum that was set.
     pub(crate) fn arena_limits(&self, host: Host) -> (usize, usize) {
@@ -428,6 +458,7 @@ impl fmt::Debug for Config {
             .field("arena_bytes", &self.arena_bytes)
             .field("arena_bytes_max", &self.arena_bytes_max)
             .field("overflow_bytes_max", &self.overflow_bytes_max)
+            .field("descriptors_max", &self.descriptors_max)
             .field("queue_depth", &self.queue_depth)
             .field("inbox_depth", &self.inbox_depth)
             .field("shutdown_deadline", &self.shutdown_deadline)
@@ -454,8 +485,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_follow_the_processors_and_the_memory() {
-        let host = |processors, memory_bytes| Host { processors, memory_bytes };
+    fn numbers_follow_the_processors_the_memory_and_the_descriptors() {
+        let host = |processors, memory_bytes| Host { processors, memory_bytes, descriptors: 1024 };
         let shards = |processors| Config::new().shard_count(host(processors, 1 << 30));
         assert_eq!([1, 3, 4, 7, 8, 64, 256, 1024].map(shards), [1, 1, 1, 1, 2, 16, 64, 64]);
         let container = host(1, 512 << 20);
@@ -464,5 +495,8 @@ mod tests {
         assert_eq!(Config::new().arena_limits(host(64, 256 << 30)), (0, 1 << 30));
         assert_eq!(Config::new().spin_ns(container), (0, 0), "a spin would keep the only processor");
         assert_eq!(Config::new().spin_ns(host(2, 1 << 30)), (30_000, 0));
+        let kept = |descriptors| Config::new().descriptor_limit(Host { descriptors, ..container });
+        assert_eq!([0, 64, 256, 1024, 1 << 20, usize::MAX].map(kept), [4, 16, 112, 496, 16_384, 16_384]);
+        assert_eq!(Config::new().descriptors_max(7).descriptor_limit(container), 7);
     }
 }

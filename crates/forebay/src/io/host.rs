@@ -2,12 +2,14 @@
 
 use std::num::NonZeroUsize;
 
-/// The processors and the memory that this process may use. A container's limits count, not the machine's.
+/// The processors, the memory and the descriptors that this process may use. A container's limits count, not the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     /// As `sched_getaffinity` and the cgroup's quota of processor time allow, at least 1.
     pub(crate) processors: usize,
     pub(crate) memory_bytes: usize,
+    /// The files that it may have open at once: the soft limit of `RLIMIT_NOFILE`.
+    pub(crate) descriptors: usize,
 }
 
 impl Host {
@@ -16,12 +18,19 @@ impl Host {
         Host {
             processors: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
             memory_bytes: memory_limit_bytes(),
+            descriptors: descriptor_limit(),
         }
     }
 
     /// The host of a simulated world: the same on every machine.
     #[cfg(feature = "sim")]
-    pub(crate) const SIMULATED: Host = Host { processors: 1, memory_bytes: usize::MAX };
+    pub(crate) const SIMULATED: Host = Host { processors: 1, memory_bytes: usize::MAX, descriptors: 1024 };
+}
+
+/// Returns how many files this process may have open at once, as of now: getrlimit(2), `RLIMIT_NOFILE`.
+pub(crate) fn descriptor_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// Returns the memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2)

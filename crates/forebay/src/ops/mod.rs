@@ -17,6 +17,7 @@ pub(crate) mod write_combiner;
 
 pub(crate) mod coalesce;
 pub(crate) mod dir;
+pub(crate) mod file_cache;
 pub(crate) mod lent;
 pub(crate) mod nop;
 pub(crate) mod nvme;

@@ -15,12 +15,14 @@ use crate::device::Device;
 use crate::driver::meta::{Descriptor, DescriptorOwner, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::io::config::Config;
+use crate::io::host::descriptor_limit;
 use crate::io::op::OpFailure;
 use crate::io::stats::MemoryStats;
 use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
 use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
+use crate::reactor::idle_files::IdleFiles;
 use crate::reactor::page_cache::PageCaches;
 use crate::reactor::releases::Releases;
 use crate::reactor::scheduler::DeviceScheduler;
@@ -63,6 +65,8 @@ pub(crate) struct EngineShared {
     pub(crate) devices: Mutex<Devices>,
     /// The counters of files that try the page cache.
     pub(crate) page_caches: Mutex<PageCaches>,
+    /// The files that may be closed when descriptors run short.
+    pub(crate) idle_files: Arc<IdleFiles>,
     pub(crate) closing: AtomicBool,
     pub(crate) origin: Origin,
     /// The simulated machine that this engine runs on, if any.
@@ -213,27 +217,24 @@ impl EngineShared {
             Ok(stays) => stays,
             Err(error) => return Pending::ready(finish(Err(error))),
         };
+        let room = self.descriptor_room();
         #[cfg(feature = "sim")]
         if let Some(world) = &self.world {
             let (sender, pending) = crate::base::pending::call(operation, stays);
             let engine = Arc::as_ptr(&self.in_flight) as usize;
-            let call = MachineCall::new(engine, operation, finish, sender);
+            let call = MachineCall::new(engine, world, &request, room, finish, sender);
             return match world.ask(request, call) {
                 Some(number) => pending.queued_in(world.clone(), number),
                 None => pending,
             };
         }
-        let inboxes = self.inboxes.clone();
-        self.pool.run(operation, stays, move || {
-            let mut reply = crate::driver::meta::execute(&request);
-            // A file's last handle leaves its close to the shards, so descriptors may become free. The failed
-            // call has had no effect yet, so it is repeated.
-            if reply.as_ref().is_err_and(Error::is_out_of_descriptors) {
-                shard::wait_for_a_turn(&inboxes);
-                reply = crate::driver::meta::execute(&request);
-            }
-            finish(reply)
-        })
+        self.pool
+            .run(operation, stays, move || finish(room.make_for(|| crate::driver::meta::execute(&request))))
+    }
+
+    /// Returns what finds descriptors for calls of this engine.
+    pub(crate) fn descriptor_room(&self) -> DescriptorRoom {
+        DescriptorRoom::new(&self.inboxes, &self.idle_files)
     }
 
     /// Executes `request`; `answer` extracts the result from the reply.
@@ -444,6 +445,61 @@ impl EngineShared {
             // The calls in flight were waited for until the deadline; nothing begins any more.
             drop(self.pool.abandon());
         }
+    }
+}
+
+/// What finds descriptors for a call when the process has none left: files that are kept for later use are closed, and those that the
+/// program has dropped are closed by the shards.
+pub(crate) struct DescriptorRoom {
+    inboxes: Arc<[Arc<Inbox>]>,
+    idle_files: Arc<IdleFiles>,
+    has_waited: bool,
+}
+
+impl DescriptorRoom {
+    fn new(inboxes: &Arc<[Arc<Inbox>]>, idle_files: &Arc<IdleFiles>) -> DescriptorRoom {
+        DescriptorRoom { inboxes: inboxes.clone(), idle_files: idle_files.clone(), has_waited: false }
+    }
+
+    /// Makes the call, and again while it finds no descriptor and one may have become free. One that found none has had no effect. On a
+    /// thread of the pool: it waits for shards.
+    fn make_for<T>(mut self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match call() {
+                Err(error) if error.is_out_of_descriptors() => {
+                    if !self.may_have_more() {
+                        return Err(DescriptorRoom::explain(error));
+                    }
+                    self.wait();
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Has idle files closed. Returns whether it makes sense to call again: some were closed, or it is the first time, when the shards may
+    /// still have files that the program has dropped.
+    pub(crate) fn may_have_more(&mut self) -> bool {
+        self.idle_files.give_way() || !std::mem::replace(&mut self.has_waited, true)
+    }
+
+    /// Waits until the shards have let go of files that were dropped. Not on a shard's thread.
+    pub(crate) fn wait(&self) {
+        shard::wait_for_a_turn(&self.inboxes);
+    }
+
+    /// Returns the error of a call for which there is no descriptor, with the limit.
+    pub(crate) fn explain(error: Error) -> Error {
+        if error.has_note() {
+            return error;
+        }
+        let whose = match error.raw_os_error() {
+            Some(libc::EMFILE) => {
+                format!("the process may have {} files open (RLIMIT_NOFILE)", descriptor_limit())
+            }
+            _ => "the system has as many files open as it may (fs.file-max)".to_string(),
+        };
+        error.with_note(format!("{whose}, and none of those kept for later use is idle"))
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod calls;
 pub(crate) mod class_scope;
 pub(crate) mod devices;
 pub(crate) mod engine_shared;
+pub(crate) mod idle_files;
 pub(crate) mod open_file;
 #[cfg_attr(
     not(target_os = "linux"),

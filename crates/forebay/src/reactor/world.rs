@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::here;
 use crate::base::pending::{Sender, Turns};
 use crate::driver::meta::{MetaReply, MetaRequest};
-use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::engine_shared::{DescriptorRoom, EngineShared};
 use crate::reactor::shard::EndReport;
 
 /// A call about files that a world's machine carries out.
@@ -25,17 +25,50 @@ pub(crate) struct MachineCall {
 }
 
 impl MachineCall {
+    /// Returns the call `request` of an engine, which goes to `world`. One that finds no descriptor goes there again while `room` may have
+    /// one.
     pub(crate) fn new<T: Send + 'static>(
         engine: usize,
-        operation: &'static str,
+        world: &Arc<dyn World>,
+        request: &MetaRequest,
+        room: DescriptorRoom,
         finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
         sender: Sender<T>,
     ) -> MachineCall {
-        let answer = Box::new(move |reply| {
-            let result = finish(reply);
-            sender.send(result);
-        });
-        MachineCall { engine, operation, has_caller: true, answer }
+        let operation = request.operation();
+        let again = request.opens().then(|| (world.clone(), request.clone()));
+        let answer = Answer { engine, again, room, finish, sender };
+        MachineCall { engine, operation, has_caller: true, answer: Box::new(move |reply| answer.take(reply)) }
+    }
+}
+
+/// What takes the reply of a call. Whatever the call names is dropped before its sender, which tells its waiter.
+struct Answer<T, F> {
+    engine: usize,
+    /// Where the call is made again, if it may be.
+    again: Option<(Arc<dyn World>, MetaRequest)>,
+    room: DescriptorRoom,
+    finish: F,
+    sender: Sender<T>,
+}
+
+impl<T: Send + 'static, F: FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static> Answer<T, F> {
+    fn take(self, reply: Result<MetaReply>) {
+        let Answer { engine, again, mut room, finish, sender } = self;
+        let reply = match (reply, again) {
+            (Err(error), Some((world, request))) if error.is_out_of_descriptors() => {
+                if room.may_have_more() {
+                    let call = MachineCall::new(engine, &world, &request, room, finish, sender);
+                    // It has begun, so it comes to its end.
+                    world.ask(request, MachineCall { has_caller: false, ..call });
+                    return;
+                }
+                Err(DescriptorRoom::explain(error))
+            }
+            (reply, _) => reply,
+        };
+        let result = finish(reply);
+        sender.send(result);
     }
 }
 

@@ -50,11 +50,14 @@ pub enum Fault {
     /// A cancelled operation ends as if it had not been cancelled. Without this one that still waits for the
     /// disk ends with `ECANCELED`, and one that runs either way, drawn from the seed.
     CancelRace,
+    /// Opening a file or a directory fails with `EMFILE`. As on a real machine the engine then closes files that are kept open for later
+    /// use, and makes the call once more at least: a rule that strikes the call and that once more shows its program an error.
+    TooManyFiles,
 }
 
 impl Fault {
     /// All of them, in the order of [`Fault::code`].
-    pub(crate) const ALL: [Fault; 16] = [
+    pub(crate) const ALL: [Fault; 17] = [
         Fault::TornWrite,
         Fault::LostWrite,
         Fault::Reorder,
@@ -71,6 +74,7 @@ impl Fault {
         Fault::Stuck,
         Fault::Slow,
         Fault::CancelRace,
+        Fault::TooManyFiles,
     ];
 
     /// Its number in histories and counts; never changes.

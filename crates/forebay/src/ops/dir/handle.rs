@@ -331,7 +331,7 @@ impl Dir {
     }
 
     /// Returns the place of a name, or an error for an invalid one.
-    fn at(&self, operation: &'static str, name: impl AsRef<OsStr>) -> Result<At> {
+    pub(crate) fn at(&self, operation: &'static str, name: impl AsRef<OsStr>) -> Result<At> {
         let name = Path::new(name.as_ref());
         let mut parts = name.components();
         let only = (parts.next(), parts.next());

@@ -15,13 +15,16 @@ const WINDOW_BYTES_UNKNOWN: u64 = 8 << 20;
 pub(crate) struct Refusal {
     pub(crate) why: String,
     pub(crate) remedy: &'static str,
+    /// Whether the process had no descriptor for it.
+    pub(crate) lacks_descriptor: bool,
 }
 
 /// Opens the file of `fd` once more, without `O_DIRECT` and to read only, and finds out how its page cache can be tried.
 pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<(OwnedFd, Tries), Refusal> {
     let view = reopen(fd).map_err(|error| Refusal {
         why: format!("the file cannot be opened a second time through /proc/self/fd: {error}"),
-        remedy: "mount /proc, and let the program read the file by its permissions",
+        remedy: "mount /proc, and let the program read the file by its permissions; with too many open files: raise ulimit -n",
+        lacks_descriptor: matches!(error, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE),
     })?;
     let tries = how(view.as_fd())?;
     Ok((view, tries))
@@ -46,7 +49,8 @@ fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 
 /// Returns how the page cache of an open file can be tried.
 pub(crate) fn how(fd: BorrowedFd<'_>) -> Result<Tries, Refusal> {
-    let refused = |why: &dyn Display, remedy| Err(Refusal { why: why.to_string(), remedy });
+    let refused =
+        |why: &dyn Display, remedy| Err(Refusal { why: why.to_string(), remedy, lacks_descriptor: false });
     match cached_pages(fd, 0, 1) {
         Ok(_) => Ok(Tries::Checked),
         Err(libc::ENOSYS) if is_before_cachestat() => Ok(Tries::Unchecked),

@@ -19,6 +19,7 @@ use crate::sim::history::{Fate, What};
 const CHANGED: &str =
     "the name was changed, but its directory could not be synced, so the change may be lost";
 const SYNC: Faults = Faults::of(&[Fault::LyingFlush, Fault::FlushError, Fault::Slow]);
+pub(super) const OPEN: Faults = Faults::of(&[Fault::TooManyFiles]);
 pub(super) const MAKE: Faults = Faults::of(&[Fault::NoSpace]);
 
 impl Machine {
@@ -72,7 +73,7 @@ impl Machine {
     }
 
     /// Returns the disk that a call goes to first.
-    fn disk_of(&self, request: &MetaRequest) -> usize {
+    pub(super) fn disk_of(&self, request: &MetaRequest) -> usize {
         let disk_at = |path: &At| match path.dir() {
             Some(dir) => self.handle_of(dir).map_or(0, |(_, handle)| handle.disk),
             None => self.mounted(&components(path.path())).map_or(0, |(disk, _)| disk),
@@ -125,7 +126,7 @@ impl Machine {
                 return Some(self.answer(id, &flight.request, Err(error), now_ns, fate));
             }
         } else {
-            if is_open(&flight.request) {
+            if flight.request.opens() {
                 let result = self.open_any(id, &flight.request, now_ns, fate);
                 self.counts.calls += 1;
                 let errno = result.as_ref().err().map_or(0, errno_of);
@@ -206,7 +207,7 @@ impl Machine {
             _ => {}
         }
         match result {
-            Err(error) if is_open(request) => Completion::Opened { id, result: Err(error) },
+            Err(error) if request.opens() => Completion::Opened { id, result: Err(error) },
             result => Completion::Meta { id, result },
         }
     }
@@ -343,11 +344,6 @@ fn dir_sync((spot, at): &(Spot, PathBuf), path: &Path, changed: bool) -> DirSync
 fn errno_of(error: &Error) -> u64 {
     // Errors that do not come from the system get a number that no errno has.
     error.raw_os_error().map_or(u64::from(u32::MAX), |errno| errno as u64)
-}
-
-/// Returns whether the reply is an open file or directory.
-fn is_open(request: &MetaRequest) -> bool {
-    matches!(request, MetaRequest::Open { .. } | MetaRequest::OpenDir { .. } | MetaRequest::TempFile { .. })
 }
 
 /// Returns the number of a call's kind in histories. The numbers never change.

@@ -27,6 +27,15 @@ impl Machine {
         now_ns: u64,
         fate: &mut Fate,
     ) -> Result<OpenedFile> {
+        if let MetaRequest::Open { path, .. }
+        | MetaRequest::OpenDir { path }
+        | MetaRequest::TempFile { dir: path, .. } = request
+        {
+            let target = Target { id: id.0, possible: calls::OPEN, path: path.path(), range: None };
+            if self.strike(self.disk_of(request), &target, fate).by(Fault::TooManyFiles) {
+                return Err(Error::os(request.operation(), libc::EMFILE).with_path(path.path()));
+            }
+        }
         match request {
             MetaRequest::Open { path, how } => self.open(id, path, how, now_ns, fate),
             MetaRequest::OpenDir { path } => self.open_dir(path),

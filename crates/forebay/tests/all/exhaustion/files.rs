@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture as _;
 
-use forebay::{DriverChoice, Engine, ErrorKind, File, Open};
+use forebay::{DriverChoice, Engine, ErrorKind, File, FileCache, FilePlace, Open};
 use futures::future::join_all;
 
 use super::child::{limits, scene, set_limit};
@@ -86,6 +86,61 @@ fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
         }
         files.clear();
         close(engine);
+        drop(dir);
+        before.is_all_again();
+    });
+}
+
+/// Regression: an object store kept 256 files of two descriptors each for later use, also where the process may have 256. It read 58
+/// objects of 400, and failed from then on, although nothing used the files.
+#[test]
+fn files_kept_for_later_give_way() {
+    scene("files::files_kept_for_later_give_way", || {
+        let (before, dir) = (Held::now(), dir());
+        let (enough, _) = limits(libc::RLIMIT_NOFILE);
+        let path = |n: u64| dir.path().join(n.to_string());
+        (0..400).for_each(|n| std::fs::write(path(n), bytes_of(n * 4096..(n + 1) * 4096)).unwrap());
+        for limit in [64, 128, 256] {
+            set_limit(libc::RLIMIT_NOFILE, limit);
+            let engine = Engine::start(config()).unwrap();
+            let cache = FileCache::new(&engine, Open::read().adaptive(), None);
+            let entries: Vec<_> = (0..400).map(|n| cache.file(path(n))).collect();
+            let read = async |n: u64| {
+                let file = entries[n as usize].open(&FilePlace::NONE).await?;
+                let block = file.read(0..4096).await?;
+                assert!(block[..] == bytes_of(n * 4096..(n + 1) * 4096), "file {n}");
+                Ok::<_, forebay::Error>(())
+            };
+            futures::executor::block_on(async {
+                for n in (0..400).chain(0..400) {
+                    read(n).await.unwrap();
+                }
+                assert_eq!(
+                    cache.open_files() as u64,
+                    (limit - 32) / 4,
+                    "half of most descriptors, two a file"
+                );
+                let mut own = Vec::new();
+                let error = loop {
+                    match engine.open(path(0), Open::read()).await {
+                        Ok(file) => own.push(file),
+                        Err(error) => break error,
+                    }
+                    assert!(own.len() < limit as usize, "the limit was {limit}");
+                };
+                let text = format!("{limit} files open (RLIMIT_NOFILE)");
+                names(&error, &["open", &text, "none of those kept for later use", "ulimit -n"]);
+                assert_eq!(cache.open_files(), 0, "the program's own files are worth more");
+                assert!(read(1).await.unwrap_err().is_out_of_descriptors());
+                own.truncate(own.len() - 4);
+                for n in 0..400 {
+                    read(n).await.unwrap();
+                }
+            });
+            drop((entries, cache));
+            close(engine);
+        }
+        set_limit(libc::RLIMIT_NOFILE, enough);
         drop(dir);
         before.is_all_again();
     });

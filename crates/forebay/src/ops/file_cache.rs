@@ -1,0 +1,410 @@
+//! Caches of open files, for libraries on an engine that read more files than a process may have open.
+
+mod line;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+pub use self::line::FileCount;
+use self::line::{AbortOnDrop, Line, Place};
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::wait::Waitable;
+use crate::base::wakes;
+use crate::driver::meta::At;
+use crate::handle::engine::{Engine, WeakEngine};
+use crate::handle::file::File;
+use crate::handle::open::{self, Open};
+use crate::ops::dir::Dir;
+use crate::reactor::idle_files::{IdleFiles, Slot};
+
+/// As many files as one in so many of the descriptors of all caches may be open beside those that stay open, and as many by calls that
+/// take turns.
+const BESIDE_PART: usize = 8;
+/// Limits for the files of either.
+const BESIDE: std::ops::RangeInclusive<usize> = 2..=64;
+/// Of the files that stay open, one batch has one in so many open at once.
+const BATCH_PART: usize = 4;
+
+/// The files of one owner that stay open for later use; for `forebay-object-store`, `forebay-kv` and the Python package alone.
+///
+/// All caches of an engine share [`Config::descriptors_max`](crate::Config::descriptors_max). Past it, and when the process has no
+/// descriptor left, the least recently used files that no operation uses are closed. When the last handle and the last entry
+/// are dropped, all of them are closed.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct FileCache {
+    core: Arc<CacheCore>,
+}
+
+struct CacheCore {
+    engine: WeakEngine,
+    owner: u64,
+    open: Open,
+    files_max: usize,
+    beside_max: usize,
+    line: Arc<Line>,
+}
+
+/// A file of a cache, open or not.
+#[doc(hidden)]
+pub struct FileEntry {
+    cache: FileCache,
+    at: At,
+    slot: Arc<Slot<File>>,
+    opening: Arc<Mutex<OpenState>>,
+}
+
+/// One use of an open file, which is not closed meanwhile.
+#[doc(hidden)]
+pub struct FileUse {
+    slot: Arc<Slot<File>>,
+}
+
+/// The place of a call among those that take turns, if it has one; see [`FileCache::run`].
+#[doc(hidden)]
+pub struct FilePlace(Option<Place>);
+
+/// The open of an entry's file that is under way, and the outcome of the last one that failed.
+#[derive(Default)]
+struct OpenState {
+    is_under_way: bool,
+    /// The number of opens begun.
+    number: u64,
+    failed: Option<(u64, Error)>,
+    wakers: Vec<Waker>,
+}
+
+impl FileCache {
+    /// Returns a cache for files that are opened as `open` says, of which at most `files_max` (at least 1) stay open; `None` sets no
+    /// limit beside that of the engine.
+    pub fn new(engine: &Engine, open: Open, files_max: Option<usize>) -> FileCache {
+        let list = &engine.shared().idle_files;
+        let descriptors_max = list.descriptors_max();
+        let owner = list.add_owner(files_max.map_or(usize::MAX, |files| files.max(1)));
+        let fit = (descriptors_max / open.descriptors()).max(1);
+        let beside_max = (descriptors_max / BESIDE_PART).clamp(*BESIDE.start(), *BESIDE.end());
+        let core = CacheCore {
+            engine: engine.downgrade(),
+            owner,
+            open,
+            files_max: files_max.map_or(fit, |files| files.clamp(1, fit)),
+            beside_max,
+            line: Line::new(beside_max),
+        };
+        FileCache { core: Arc::new(core) }
+    }
+
+    /// Returns the file at `path`, which is not opened yet.
+    pub fn file(&self, path: impl AsRef<Path>) -> FileEntry {
+        self.entry(path.as_ref().into())
+    }
+
+    /// Returns the file of this name in an open directory, which is not opened yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for an invalid name.
+    pub fn file_in(&self, dir: &Dir, name: impl AsRef<OsStr>) -> Result<FileEntry> {
+        Ok(self.entry(dir.at("open", name)?))
+    }
+
+    /// Returns an open file as one of the cache. It stays open as long as the entry: it may have no name by which it could be opened
+    /// again.
+    pub fn holding(&self, file: File) -> FileEntry {
+        let entry = self.entry(file.path().into());
+        entry.slot.enter();
+        entry.slot.open(file, self.core.open.descriptors());
+        entry
+    }
+
+    fn entry(&self, at: At) -> FileEntry {
+        let slot = Slot::new(self.list(), self.core.owner);
+        FileEntry { cache: self.clone(), at, slot, opening: Arc::default() }
+    }
+
+    fn list(&self) -> &Arc<IdleFiles> {
+        &self.core.engine.shared().idle_files
+    }
+
+    /// Returns the number of files that are open.
+    pub fn open_files(&self) -> usize {
+        self.list().open_files(self.core.owner)
+    }
+
+    /// Returns how many files one batch should have open at once, at least 1: a quarter of those that stay open.
+    pub fn batch_files_max(&self) -> usize {
+        (self.core.files_max / BATCH_PART).max(1)
+    }
+
+    /// Closes all files that no operation uses.
+    pub fn close_idle(&self) {
+        self.list().close_idle(self.core.owner);
+    }
+
+    /// Closes all files that no operation uses, and each other one when its use ends. Files that are opened later do not stay open.
+    pub fn close(&self) {
+        self.list().set_files_max(self.core.owner, 0);
+    }
+
+    /// Counts a file that a call of the owner has open beside those of the cache, until the result is dropped.
+    pub fn count(&self) -> FileCount {
+        FileCount::new(&self.core.line)
+    }
+
+    /// Runs a call that opens a file of the cache. While few are being opened, and few are in use beyond those that stay open, it runs
+    /// where it is polled. Any further one runs as a task of the engine's and waits there for a place: such a task is always polled, so
+    /// that a call which the program keeps unpolled holds up no other one. Dropping the future stops the call.
+    ///
+    /// # Errors
+    /// Those of a task.
+    pub fn run<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        class: Class,
+        call: impl FnOnce(FilePlace) -> F + Send + 'static,
+    ) -> Waitable<impl Future<Output = Result<T>> + Send> {
+        Waitable::new("run", self.run_call(class, call))
+    }
+
+    async fn run_call<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        class: Class,
+        call: impl FnOnce(FilePlace) -> F + Send + 'static,
+    ) -> Result<T> {
+        let open = self.open_files();
+        if open.saturating_sub(self.core.files_max) + self.core.line.beside() < self.core.beside_max {
+            return Ok(call(FilePlace::NONE).await);
+        }
+        let Some(engine) = self.core.engine.upgrade() else {
+            return Err(Error::new(ErrorKind::EngineClosed, "task"));
+        };
+        let line = self.core.line.clone();
+        let task = engine.spawn_on_shard(open % engine.shard_count(), class, move || async move {
+            let place = line.enter().await;
+            call(FilePlace(Some(place))).await
+        });
+        drop(engine);
+        AbortOnDrop(task).await
+    }
+}
+
+impl Drop for CacheCore {
+    fn drop(&mut self) {
+        self.engine.shared().idle_files.remove_owner(self.owner);
+    }
+}
+
+impl FileEntry {
+    /// Returns the path, for messages.
+    pub fn path(&self) -> &Path {
+        self.at.path()
+    }
+
+    /// Returns whether the file is open at the moment.
+    pub fn is_open(&self) -> bool {
+        self.slot.is_open()
+    }
+
+    /// Returns the file if it is open.
+    pub fn get(&self) -> Option<FileUse> {
+        let used = Use(&self.slot);
+        self.slot.enter().then(|| used.keep())
+    }
+
+    /// Returns the file, which is opened if it is not open. `place` is the caller's, if it has one.
+    ///
+    /// Calls that need the same file wait for one open, which takes its turn in the pool whatever becomes of them. If there is no
+    /// descriptor, the call waits as long as others in places go on, whose end gives one back.
+    ///
+    /// # Errors
+    /// Those of [`Engine::open`](crate::Engine::open).
+    pub fn open(&self, place: &FilePlace) -> Waitable<impl Future<Output = Result<FileUse>> + Send> {
+        Waitable::new("open", self.open_file(place))
+    }
+
+    async fn open_file(&self, place: &FilePlace) -> Result<FileUse> {
+        let used = Use(&self.slot);
+        if self.slot.enter() {
+            return Ok(used.keep());
+        }
+        let engine = self.cache.core.engine.shared();
+        engine.check("open").map_err(|error| error.with_path(self.path()))?;
+        let _counted = self.cache.count();
+        loop {
+            let mut mine = None;
+            match poll_fn(|context| self.poll_open(&mut mine, context)).await {
+                Ok(()) => return Ok(used.keep()),
+                Err(error) if error.is_out_of_descriptors() => {
+                    if !self.cache.core.line.released(place.0.is_some()).await {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits for the open that is under way, or begins one. `mine` is the number of the one that was waited for before.
+    fn poll_open(&self, mine: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        {
+            let mut opening = lock(&self.opening);
+            // Opened in between, it stays so: the caller is counted as a use.
+            if self.slot.is_open() {
+                return Poll::Ready(Ok(()));
+            }
+            if let (Some(mine), Some((failed, error))) = (*mine, &opening.failed)
+                && mine == *failed
+            {
+                return Poll::Ready(Err(error.clone()));
+            }
+            if !opening.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                opening.wakers.push(context.waker().clone());
+            }
+            let is_under_way = std::mem::replace(&mut opening.is_under_way, true);
+            opening.number += u64::from(!is_under_way);
+            *mine = Some(opening.number);
+            if is_under_way {
+                return Poll::Pending;
+            }
+        }
+        let open = self.cache.core.open;
+        let end = OpenEnd {
+            slot: self.slot.clone(),
+            opening: self.opening.clone(),
+            descriptors: open.descriptors(),
+            is_over: false,
+        };
+        if let Some(engine) = self.cache.core.engine.upgrade() {
+            open::open_then(&engine, self.at.clone(), open, move |result| end.take(result));
+        }
+        Poll::Pending
+    }
+}
+
+/// The end of an open: also of one that is never made, because the engine has ended.
+struct OpenEnd {
+    slot: Arc<Slot<File>>,
+    opening: Arc<Mutex<OpenState>>,
+    descriptors: usize,
+    is_over: bool,
+}
+
+impl OpenEnd {
+    fn take(mut self, result: Result<File>) {
+        self.note(result);
+    }
+
+    fn note(&mut self, result: Result<File>) {
+        self.is_over = true;
+        let failed = match result {
+            Ok(file) => {
+                self.slot.open(file, self.descriptors);
+                None
+            }
+            Err(error) => Some(error),
+        };
+        let wakers = {
+            let mut opening = lock(&self.opening);
+            opening.is_under_way = false;
+            opening.failed = failed.map(|error| (opening.number, error));
+            std::mem::take(&mut opening.wakers)
+        };
+        wakers.into_iter().for_each(wakes::wake);
+    }
+}
+
+impl Drop for OpenEnd {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.note(Err(Error::new(ErrorKind::EngineClosed, "open")));
+        }
+    }
+}
+
+fn lock(opening: &Mutex<OpenState>) -> MutexGuard<'_, OpenState> {
+    opening.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for FileEntry {
+    fn drop(&mut self) {
+        self.slot.remove();
+    }
+}
+
+/// A use that was counted, or is about to be, by a caller that may give up before the file is open.
+struct Use<'e>(&'e Arc<Slot<File>>);
+
+impl Use<'_> {
+    /// Returns the use of a file that is open.
+    fn keep(self) -> FileUse {
+        let slot = self.0.clone();
+        std::mem::forget(self);
+        debug_assert!(slot.is_open(), "a file in use is open");
+        FileUse { slot }
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Deref for FileUse {
+    type Target = File;
+
+    #[inline]
+    fn deref(&self) -> &File {
+        // SAFETY: this use was counted before the file was seen to be open, and is until it is dropped.
+        unsafe { self.slot.file() }
+    }
+}
+
+impl Clone for FileUse {
+    fn clone(&self) -> FileUse {
+        self.slot.enter();
+        FileUse { slot: self.slot.clone() }
+    }
+}
+
+impl Drop for FileUse {
+    fn drop(&mut self) {
+        self.slot.leave();
+    }
+}
+
+impl FilePlace {
+    /// That of a call which takes no turn.
+    pub const NONE: FilePlace = FilePlace(None);
+}
+
+impl fmt::Debug for FileCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileCache").field("open", &self.core.open).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FileEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileEntry")
+            .field("path", &self.path())
+            .field("is_open", &self.is_open())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FileUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FileUse").field(&**self).finish()
+    }
+}
+
+impl fmt::Debug for FilePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FilePlace").field(&self.0.is_some()).finish()
+    }
+}
