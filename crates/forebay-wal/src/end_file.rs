@@ -98,7 +98,8 @@ impl EndFile {
 
     /// Makes a record durable in place of the older one. Writes nothing if the same record was written last.
     ///
-    /// If there is no space for a new file, the log continues without one; a later call tries again.
+    /// If there is no space for a new file, or no descriptor for the file, the log continues with the record that is there; a later
+    /// call tries again.
     ///
     /// # Errors
     /// System errors. The newest record remains.
@@ -107,11 +108,17 @@ impl EndFile {
             return Ok(());
         }
         let number = self.newest.0 + 1;
-        let Some(file) = self.file().await? else {
-            return match self.make(record, number).await {
-                Err(error) if error.kind() == forebay::ErrorKind::NoSpace => Ok(()),
-                other => Ok(other?),
-            };
+        let file = match self.file().await {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                return match self.make(record, number).await {
+                    Err(error) if error.kind() == forebay::ErrorKind::NoSpace => Ok(()),
+                    Err(error) if error.is_out_of_descriptors() => Ok(()),
+                    other => Ok(other?),
+                };
+            }
+            Err(error) if error.is_out_of_descriptors() => return Ok(()),
+            Err(error) => return Err(error),
         };
         let slot = 1 - self.newest.1;
         file.write(SLOTS[slot], &record.slot(number)[..]).durable(Durability::All).await?;

@@ -115,6 +115,16 @@ impl Error {
         self.0.path.as_deref().or_else(|| self.0.cause.as_ref().and_then(|cause| cause.path()))
     }
 
+    /// Returns whether the process, or the whole system, could open no more files.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_descriptors)
+    }
+
+    /// Returns whether something was short of which there may be more later: space on the disk, or descriptors.
+    pub(crate) fn is_shortage(&self) -> bool {
+        self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
+    }
+
     /// Returns the underlying error of the core, if there is one.
     pub fn cause(&self) -> Option<&forebay::Error> {
         self.0.cause.as_deref()

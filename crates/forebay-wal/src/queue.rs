@@ -274,10 +274,10 @@ impl Queue {
         self.is_short().then(|| self.lock().no_space.clone()).flatten()
     }
 
-    /// Records whether there was space for the next segment. Wakes the log's task, so that it tries again in
+    /// Records whether there was space, and a descriptor, for the next segment. Wakes the log's task, so that it tries again in
     /// time.
     pub(crate) fn note_space<T>(&self, made: &Result<T>) {
-        let no_space = made.as_ref().err().filter(|error| *error.kind() == ErrorKind::NoSpace);
+        let no_space = made.as_ref().err().filter(|error| error.is_shortage());
         if no_space.is_none() && !self.is_short() {
             return;
         }

@@ -120,15 +120,27 @@ impl Maker {
         if let Some(used) = used {
             if used.known || self.can_become(&used, generation).await? {
                 self.dir.rename(segment_name(used.generation), segment_name(generation)).await?;
-                let segment = self.open(generation, true).await?;
-                // All other groups in it have lower numbers than any given from now on.
-                return Ok(Arc::new(Segment { known: true, ..segment }));
+                return match self.open(generation, true).await {
+                    // All other groups in it have lower numbers than any given from now on.
+                    Ok(segment) => Ok(Arc::new(Segment { known: true, ..segment })),
+                    Err(error) => Err(self.without(generation, error).await),
+                };
             }
             let _ = self.remove(used.generation).await;
         }
         let segment = self.make_at(&segment_name(generation), generation, fill, stop).await?;
-        self.dir.sync().await?;
-        Ok(segment)
+        match self.dir.sync().await {
+            Ok(()) => Ok(segment),
+            Err(error) => Err(self.without(generation, error.into()).await),
+        }
+    }
+
+    /// Removes a segment that could not be finished for lack of a descriptor, so that another attempt may make it. Returns the error.
+    async fn without(&self, generation: u64, error: Error) -> Error {
+        if error.is_out_of_descriptors() {
+            let _ = self.remove(generation).await;
+        }
+        error
     }
 
     /// Returns whether the segment has no group that would be whole at its place under this number or a later

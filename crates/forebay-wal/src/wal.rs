@@ -376,8 +376,9 @@ impl Wal {
         Reader::new(self.shared().clone(), lsn.0)
     }
 
-    /// Returns the reason why the next segment cannot be made at present: its file system is full. Returns
-    /// `None` once it was made, and while it is not due yet. Costs one atomic load if there is space.
+    /// Returns the reason why the next segment cannot be made at present: its file system is full, or the process has no
+    /// descriptor for it (then the kind is [`Io`](crate::ErrorKind::Io), and an append that needs the segment waits ten seconds
+    /// for one). Returns `None` once it was made, and while it is not due yet. Costs one atomic load if there is space.
     ///
     /// The log works until the current segment is full, which is up to three quarters of
     /// [`Options::segment_bytes`](crate::Options::segment_bytes) later. An append that needs the next segment then fails and poisons the

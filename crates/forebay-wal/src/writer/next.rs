@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::shard::JoinHandle;
 use forebay::{Class, Pending};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::options::Fill;
 use crate::queue::Queue;
 use crate::segment::{Maker, Segment};
@@ -47,6 +47,11 @@ pub(crate) struct Next {
 
 /// Delay until another attempt after one that found no space, unless a segment was freed since.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a group waits for the segment that it needs while the process has no descriptor for it, and the pause between attempts. The
+/// program may close files; if it does not, the log fails.
+const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(10);
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum number of segments kept for reuse; further ones are removed.
 const USED_MAX: usize = 2;
@@ -100,21 +105,20 @@ impl Next {
         self.making = Some(task);
     }
 
-    /// Starts making the segment again, if there was no space for it and a segment was freed or some time has
-    /// passed since.
+    /// Starts making the segment again, if there was no space or no descriptor for it and a segment was freed or some time
+    /// has passed since.
     pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill) {
         if let Some(making) = &mut self.making
             && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
         {
             self.keep(made);
         }
-        let no_space =
-            matches!(&self.made, Some(Err(error)) if *error.kind() == ErrorKind::NoSpace && !self.found);
+        let is_short = matches!(&self.made, Some(Err(error)) if error.is_shortage() && !self.found);
         let is_due = || {
             let since_ns = shared.engine.now_ns().saturating_sub(self.began_ns);
             self.free().is_some() || u128::from(since_ns) >= RETRY.as_nanos()
         };
-        if no_space && is_due() {
+        if is_short && is_due() {
             self.made = None;
             self.begin(maker, shared, fill);
         }
@@ -152,19 +156,23 @@ impl Next {
     }
 
     /// Returns the segment, and whether it is a used one. A failure is tried once more: space may have been
-    /// freed since.
+    /// freed since. One for lack of a descriptor is tried for some time.
     pub(crate) async fn take(
         &mut self,
         maker: &Maker,
         shared: &Arc<Queue>,
         fill: Fill,
     ) -> Result<(Arc<Segment>, bool)> {
+        let began_ns = shared.engine.now_ns();
+        let is_late = || {
+            let waited_ns = shared.engine.now_ns().saturating_sub(began_ns);
+            u128::from(waited_ns) >= DESCRIPTOR_PATIENCE.as_nanos()
+        };
         let mut tries = 0;
         loop {
             self.begin(maker, shared, fill);
             self.is_made().await;
             let Some(made) = self.made.take() else { continue };
-            tries += 1;
             match made {
                 Ok(segment) => {
                     debug_assert_eq!(
@@ -175,8 +183,9 @@ impl Next {
                     self.found = false;
                     return Ok((segment, self.recycled));
                 }
-                Err(error) if tries == 2 => return Err(error),
-                Err(_) => {}
+                Err(error) if error.is_out_of_descriptors() && !is_late() => pause(maker).await?,
+                Err(error) if tries == 1 => return Err(error),
+                Err(_) => tries += 1,
             }
         }
     }
@@ -236,6 +245,12 @@ impl Next {
             let _ = removal.await;
         }
     }
+}
+
+/// Lets some time pass, also for the log's own thread.
+async fn pause(maker: &Maker) -> Result<()> {
+    let pause = || forebay::shard::sleep(DESCRIPTOR_PAUSE);
+    Ok(maker.engine.spawn_on_shard(maker.shard, maker.class, pause).await??)
 }
 
 /// Starts making the log's reserve in the background, unless it exists. Without space, the next attempt comes
