@@ -4,22 +4,19 @@
 //! are the same. Because it is open, its inode's number cannot be given to another file. So a file that anybody replaced, by a rename
 //! of the file itself or of a directory or symbolic link above it, is seen by the next read.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Engine, ErrorKind, File, Metadata, Open};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, UnitWeighter};
+use forebay::{Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open};
 
-use crate::crowd::{Crowd, OpenFileGuard};
 use crate::failure::{Failure, Result};
 
-/// A file that is open to be read.
-pub(crate) struct Handle {
-    pub(crate) file: File,
+/// A file that was opened to be read. The cache may have closed it since.
+struct Handle {
+    entry: FileEntry,
     identity: Identity,
-    _guard: OpenFileGuard,
 }
 
 /// The file system and the number of a file in it.
@@ -28,66 +25,80 @@ type Identity = ((u32, u32), u64);
 /// The same in every run, as a simulated world has to be.
 type FixedHasher = BuildHasherDefault<DefaultHasher>;
 
+/// Handles that are looked through for closed ones when there are so many, and again when they have doubled.
+const KNOWN_MIN: usize = 64;
+
 /// Open files by their location.
 pub(crate) struct Handles {
-    files: Cache<String, Arc<Handle>, UnitWeighter, FixedHasher>,
-    open: Open,
-    crowd: Arc<Crowd>,
+    pub(crate) cache: FileCache,
+    known: Mutex<HandleMap>,
+}
+
+struct HandleMap {
+    handles: HashMap<String, Handle, FixedHasher>,
+    /// Handles at which closed ones are removed.
+    handles_max: usize,
 }
 
 impl Handles {
-    pub(crate) fn new(files_max: usize, open: Open, crowd: Arc<Crowd>) -> Handles {
-        let mut options = OptionsBuilder::new();
-        options.shards(1).estimated_items_capacity(files_max).weight_capacity(files_max as u64);
-        let (hasher, lifecycle) = (FixedHasher::default(), DefaultLifecycle::default());
-        let files = match options.build() {
-            Ok(options) => Cache::with_options(options, UnitWeighter, hasher, lifecycle),
-            // Cannot happen: all required settings are set.
-            Err(_) => Cache::with(files_max, files_max as u64, UnitWeighter, hasher, lifecycle),
-        };
-        Handles { files, open, crowd }
+    pub(crate) fn new(engine: &Engine, open: Open, files_max: Option<usize>) -> Handles {
+        let known = HandleMap { handles: HashMap::default(), handles_max: KNOWN_MIN };
+        Handles { cache: FileCache::new(engine, open, files_max), known: Mutex::new(known) }
     }
 
     /// Returns the file of an object that is open already, if it is the one with this metadata.
-    pub(crate) fn get(&self, location: &str, found: &Metadata) -> Option<Arc<Handle>> {
-        self.files.get(location).filter(|handle| handle.identity == identity(found))
+    pub(crate) fn get(&self, location: &str, found: &Metadata) -> Option<FileUse> {
+        let known = self.known();
+        known.handles.get(location).filter(|handle| handle.identity == identity(found))?.entry.get()
     }
 
-    /// Opens the file of an object, which is a regular one, and returns it with its metadata.
+    /// Opens the file of an object, which is a regular one, and returns it with its metadata. `place` is the caller's.
     ///
     /// # Errors
     /// There is no such file.
     pub(crate) async fn open(
         &self,
-        engine: &Engine,
         location: &str,
         path: &Path,
-    ) -> Result<(Arc<Handle>, Metadata)> {
-        let guard = self.crowd.count();
-        let file = engine.open(path, self.open).await.map_err(|error| Failure::of_file(path, error))?;
+        place: &FilePlace,
+    ) -> Result<(FileUse, Metadata)> {
+        let entry = self.cache.file(path);
+        let file = entry.open(place).await.map_err(|error| Failure::of_file(path, error))?;
         // Of the open file: the name may have become another file's meanwhile.
         let found = file.metadata().await?;
-        let handle = Arc::new(Handle { file, identity: identity(&found), _guard: guard });
-        self.files.insert(location.to_string(), handle.clone());
+        self.put(location, Handle { entry, identity: identity(&found) });
         // The file may have been deleted before it was put here, and a handle would keep its space.
-        if handle.file.is_removed().unwrap_or(false) {
+        if file.is_removed().unwrap_or(false) {
             self.forget(location);
         }
-        Ok((handle, found))
+        Ok((file, found))
+    }
+
+    fn put(&self, location: &str, handle: Handle) {
+        let mut known = self.known();
+        if known.handles.len() >= known.handles_max {
+            known.handles.retain(|_, handle| handle.entry.is_open());
+            known.handles_max = KNOWN_MIN.max(2 * known.handles.len());
+        }
+        let before = known.handles.insert(location.to_string(), handle);
+        drop(known);
+        drop(before);
     }
 
     /// Closes the file of an object that was deleted or replaced, once no read uses it: an open file keeps its space.
     pub(crate) fn forget(&self, location: &str) {
-        self.files.remove(location);
+        let handle = self.known().handles.remove(location);
+        drop(handle);
     }
 
-    /// Closes all files that no read uses.
+    /// Closes all files that no read uses, and each other one when its last read ends.
     pub(crate) fn clear(&self) {
-        self.files.clear();
+        let handles = std::mem::take(&mut self.known().handles);
+        drop(handles);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.files.len()
+    fn known(&self) -> MutexGuard<'_, HandleMap> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

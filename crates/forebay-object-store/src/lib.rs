@@ -4,7 +4,6 @@
 //! [`ForebayStore`] takes the place of object_store's `LocalFileSystem`, for DataFusion, parquet, Lance and others.
 
 mod attributes;
-mod crowd;
 mod directories;
 mod failure;
 mod finish;

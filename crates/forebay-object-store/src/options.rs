@@ -16,7 +16,7 @@ pub enum ReadPolicy {
     Adaptive,
     /// The device, past the page cache; see [`Open::direct`].
     Direct,
-    /// The page cache, which loads what it has not; see [`Open::buffered`].
+    /// The page cache, which loads missing pages; see [`Open::buffered`].
     Buffered,
 }
 
@@ -77,7 +77,7 @@ pub struct ForebayStoreBuilder {
 pub(crate) struct Settings {
     pub(crate) read_policy: ReadPolicy,
     pub(crate) put_durability: PutDurability,
-    pub(crate) open_files_max: usize,
+    pub(crate) open_files_max: Option<usize>,
     pub(crate) gap_bytes_max: u64,
     pub(crate) automatic_cleanup: bool,
     pub(crate) class: Option<Class>,
@@ -88,7 +88,7 @@ impl ForebayStoreBuilder {
         let settings = Settings {
             read_policy: ReadPolicy::default(),
             put_durability: PutDurability::default(),
-            open_files_max: 256,
+            open_files_max: None,
             gap_bytes_max: 16 << 10,
             automatic_cleanup: false,
             class: None,
@@ -108,12 +108,15 @@ impl ForebayStoreBuilder {
         self
     }
 
-    /// Sets the files that stay open for further reads, at least 1. Default: 256.
+    /// Sets the files that stay open for further reads, at least 1. Default: as many as the engine keeps open for all its stores
+    /// ([`Config::descriptors_max`](forebay::Config::descriptors_max)), which is nearly half of the descriptors that the process may
+    /// have. An adaptive file takes two descriptors, any other takes one.
     ///
-    /// An adaptive file takes two descriptors, any other takes one. Calls have up to 64 files open beside them, and 64 more while
-    /// others wait for their turn; each unfinished stream and upload has one as well.
+    /// Calls have more files open beside them: an eighth as many descriptors as the engine keeps, from 2 to 64 files, and as many more
+    /// while others wait for their turn; each unfinished stream and upload has one as well. When the process has no descriptor left,
+    /// the least recently used files that nothing reads are closed, and the call that needs one is made again.
     pub fn open_files_max(mut self, files: usize) -> Self {
-        self.settings.open_files_max = files.max(1);
+        self.settings.open_files_max = Some(files.max(1));
         self
     }
 

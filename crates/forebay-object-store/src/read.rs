@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use forebay::{Class, Scan};
+use forebay::{Class, File, FilePlace, FileUse, Scan};
 use futures_core::Stream;
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::attributes::Attributes;
 use crate::failure::{Failure, Result};
-use crate::handles::{Handle, look_up};
+use crate::handles::look_up;
 use crate::location;
 use crate::store::ForebayStore;
 
@@ -31,7 +30,8 @@ const HELD_PART: u64 = 4;
 
 /// An object that is open to be read.
 pub(crate) struct Object {
-    handle: Option<Arc<Handle>>,
+    /// None for one that has no bytes to read.
+    file: Option<FileUse>,
     path: PathBuf,
     pub(crate) attributes: Attributes,
 }
@@ -54,14 +54,13 @@ impl ForebayStore {
         if found.is_dir() {
             return Err(is_directory(&path));
         }
-        let mut handle = self.shared.handles.get(location, &found);
-        if handle.is_none() && found.is_file() {
-            let (opened, opened_found) =
-                self.shared.handles.open(&self.shared.engine, location, &path).await?;
-            (handle, found) = (Some(opened), opened_found);
+        let mut file = self.shared.handles.get(location, &found);
+        if file.is_none() && found.is_file() {
+            let (opened, opened_found) = self.shared.handles.open(location, &path, &FilePlace::NONE).await?;
+            (file, found) = (Some(opened), opened_found);
         }
         // A pipe, for example, has no bytes to read, and needs no other end.
-        Ok(Object { handle, path, attributes: Attributes::of(&found) })
+        Ok(Object { file, path, attributes: Attributes::of(&found) })
     }
 
     /// Reads ranges of an object as one batch; the results are in their order.
@@ -69,8 +68,8 @@ impl ForebayStore {
         let path = location::object(&self.shared.root, location)?;
         let found = look_up(&self.shared.engine, &path).await?;
         let (class, gap_bytes_max) = (self.class(), self.shared.settings.gap_bytes_max);
-        if let Some(handle) = self.shared.handles.get(location, &found) {
-            return read_batch(&handle, &path, found.len(), ranges, gap_bytes_max, class).await;
+        if let Some(file) = self.shared.handles.get(location, &found) {
+            return read_batch(&file, &path, found.len(), ranges, gap_bytes_max, class).await;
         }
         if !found.is_file() {
             // There is nothing to read in it, and of a directory nothing can be read.
@@ -82,11 +81,11 @@ impl ForebayStore {
             };
         }
         let (shared, location, ranges) = (self.shared.clone(), location.to_string(), ranges.to_vec());
-        let read = async move {
-            let (handle, found) = shared.handles.open(&shared.engine, &location, &path).await?;
-            read_batch(&handle, &path, found.len(), &ranges, gap_bytes_max, class).await
+        let read = move |place| async move {
+            let (file, found) = shared.handles.open(&location, &path, &place).await?;
+            read_batch(&file, &path, found.len(), &ranges, gap_bytes_max, class).await
         };
-        self.shared.crowd.run(&self.shared.engine, class, read).await
+        self.shared.handles.cache.run(class, read).await?
     }
 
     /// Returns the bytes of a range of an open object as they arrive.
@@ -96,12 +95,12 @@ impl ForebayStore {
         range: Range<u64>,
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (engine, class) = (self.shared.engine.clone(), self.class());
-        let next = match object.handle {
-            Some(handle) if range.end - range.start > CHUNK_BYTES_MAX => {
-                let scan = handle.file.scan().range(range.clone()).class(class).start();
-                Next::Scanned { scan, _handle: handle, at: range.start, end: range.end }
+        let next = match object.file {
+            Some(file) if range.end - range.start > CHUNK_BYTES_MAX => {
+                let scan = file.scan().range(range.clone()).class(class).start();
+                Next::Scanned { scan, _file: file, at: range.start, end: range.end }
             }
-            Some(handle) if !range.is_empty() => Next::Whole(handle, range),
+            Some(file) if !range.is_empty() => Next::Whole(file, range),
             _ => Next::Nothing,
         };
         let path = object.path;
@@ -110,11 +109,11 @@ impl ForebayStore {
             async move {
                 match next {
                     Next::Nothing => Ok(None),
-                    Next::Whole(handle, range) => {
-                        let bytes = read_one(&handle, range, class).await?;
+                    Next::Whole(file, range) => {
+                        let bytes = read_one(&file, range, class).await?;
                         Ok(Some((bytes, Next::Nothing)))
                     }
-                    Next::Scanned { mut scan, _handle, at, end } => match scan.next().await {
+                    Next::Scanned { mut scan, _file, at, end } => match scan.next().await {
                         None if at < end => Err(Failure::text(format!(
                             "{} became shorter while it was read: it ended at byte {at} of {end}; read it again",
                             path.display()
@@ -127,7 +126,7 @@ impl ForebayStore {
                             let is_little = memory.held_bytes < memory.arena_bytes_max / HELD_PART;
                             let bytes =
                                 if is_little { Bytes::from(block) } else { Bytes::copy_from_slice(&block) };
-                            Ok(Some((bytes, Next::Scanned { scan, _handle, at, end })))
+                            Ok(Some((bytes, Next::Scanned { scan, _file, at, end })))
                         }
                     },
                 }
@@ -138,11 +137,11 @@ impl ForebayStore {
 
 /// What comes next in a stream.
 enum Next {
-    Whole(Arc<Handle>, Range<u64>),
-    /// The scan has returned all bytes before `at`. It keeps the file open itself; the handle stays in use beside it.
+    Whole(FileUse, Range<u64>),
+    /// The scan has returned all bytes before `at`. It keeps the file open itself, and the use keeps it from being taken for idle.
     Scanned {
         scan: Scan,
-        _handle: Arc<Handle>,
+        _file: FileUse,
         at: u64,
         end: u64,
     },
@@ -151,7 +150,7 @@ enum Next {
 
 /// Reads ranges of an open file of `size_bytes` bytes.
 async fn read_batch(
-    handle: &Handle,
+    file: &File,
     path: &Path,
     size_bytes: u64,
     ranges: &[Range<u64>],
@@ -163,10 +162,10 @@ async fn read_batch(
     }
     let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
     let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
-    let batch = handle.file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
+    let batch = file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
     let batch = async { Ok(batch.class(class).detached().await?) };
     let long: Vec<Range<u64>> = ranges.iter().filter(|range| is_long(range)).cloned().collect();
-    let long = stream::iter(long).map(move |range| read_long(handle, range, class));
+    let long = stream::iter(long).map(move |range| read_long(file, range, class));
     let (batched, long) = try_join(batch, long.buffered(LONG_RANGES).try_collect::<Vec<_>>()).await?;
     let (mut batched, mut long) = (batched.into_iter(), long.into_iter());
     let mut results = Vec::with_capacity(ranges.len());
@@ -178,17 +177,17 @@ async fn read_batch(
 }
 
 /// Reads a range into memory of its own.
-async fn read_one(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
+async fn read_one(file: &File, range: Range<u64>, class: Class) -> Result<Bytes> {
     if range.end - range.start > BATCHED_BYTES_MAX {
-        return read_long(handle, range, class).await;
+        return read_long(file, range, class).await;
     }
-    let mut read = handle.file.read_many([range]).class(class).detached().await?;
+    let mut read = file.read_many([range]).class(class).detached().await?;
     Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default())
 }
 
 /// Reads a long range into memory of its own. Bytes that are not in the page cache come by way of I/O memory: for a direct read the
 /// kernel has to find the pages of new memory before the request begins, while a copy happens beside other requests.
-async fn read_long(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
+async fn read_long(file: &File, range: Range<u64>, class: Class) -> Result<Bytes> {
     let Ok(len) = usize::try_from(range.end - range.start) else {
         return Err(Failure::text(format!(
             "{} bytes do not fit into memory; read them as a stream",
@@ -197,7 +196,7 @@ async fn read_long(handle: &Handle, range: Range<u64>, class: Class) -> Result<B
     };
     let parts =
         range.clone().step_by(PART_BYTES).map(|start| start..range.end.min(start + PART_BYTES as u64));
-    let batch = handle.file.read_many(parts).class(class).depth(PARTS);
+    let batch = file.read_many(parts).class(class).depth(PARTS);
     let (result, bytes) = batch.into_memory(BytesMut::zeroed(len)).await;
     result?;
     Ok(bytes.freeze())

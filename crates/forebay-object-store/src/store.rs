@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use forebay::{Class, Durability, Engine, Pending, shard};
 
-use crate::crowd::Crowd;
 use crate::directories::Directories;
 use crate::handles::Handles;
 use crate::is_broken;
@@ -60,16 +59,14 @@ pub(crate) struct StoreState {
     pub(crate) engine: Engine,
     pub(crate) root: PathBuf,
     pub(crate) settings: Settings,
-    pub(crate) crowd: Arc<Crowd>,
     pub(crate) handles: Handles,
     pub(crate) directories: Directories,
 }
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
-        let crowd = Arc::new(Crowd::new(settings.open_files_max));
-        let handles = Handles::new(settings.open_files_max, settings.read_policy.open(), crowd.clone());
-        StoreState { engine, root, settings, crowd, handles, directories: Directories::default() }
+        let handles = Handles::new(&engine, settings.read_policy.open(), settings.open_files_max);
+        StoreState { engine, root, settings, handles, directories: Directories::default() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -144,7 +141,7 @@ impl ForebayStore {
 
     /// Returns the number of files that stay open for further reads.
     pub fn open_files(&self) -> usize {
-        self.shared.handles.len()
+        self.shared.handles.cache.open_files()
     }
 
     /// Closes all files that no read uses. A file that another program deletes keeps its space while it is open here: at most until

@@ -35,9 +35,8 @@ impl ForebayStore {
     ) -> Result<Finish<Result<String>>> {
         let path = location::object(&self.shared.root, location)?;
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
-        let engine = self.shared.engine.clone();
-        let put = async move {
-            let _guard = shared.crowd.count();
+        let put = move |place| async move {
+            let (_place, _counted) = (place, shared.handles.cache.count());
             let (file, staged) = stage(&shared, &path).await?;
             let put = async {
                 let durability = shared.durability();
@@ -53,8 +52,8 @@ impl ForebayStore {
             shared.handles.forget(&location);
             result
         };
-        let crowd = self.shared.crowd.clone();
-        Ok(finish(&self.shared.engine, async move { crowd.run(&engine, class, put).await }))
+        let cache = self.shared.handles.cache.clone();
+        Ok(finish(&self.shared.engine, async move { cache.run(class, put).await? }))
     }
 
     /// Begins an object that is put in parts.

@@ -46,3 +46,41 @@ pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
     let sent = unsafe { libc::kill(child.id().cast_signed(), signal) };
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// The limit of descriptors of a child that [`with_descriptors`] has started.
+const DESCRIPTORS: &str = "FOREBAY_TEST_DESCRIPTORS";
+
+/// Runs `body` in children of this program that may have so many files open, one after the other, each with its limit from its first
+/// instruction on. `test` is the full name of the test that calls this: a child runs it alone.
+///
+/// # Panics
+/// If a child fails.
+pub fn with_descriptors(test: &str, limits: &[u64], body: impl FnOnce(u64)) {
+    if let Some(limit) = std::env::var_os(DESCRIPTORS) {
+        return body(limit.to_str().and_then(|limit| limit.parse().ok()).expect("a number"));
+    }
+    for limit in limits {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
+        command.env(DESCRIPTORS, limit.to_string());
+        let new = libc::rlimit { rlim_cur: *limit, rlim_max: *limit };
+        // SAFETY: setrlimit(2) reads the structure; nothing is allocated between fork and exec.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &new) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let output = end_with_parent(&mut command).output().expect("a child");
+        let text = [output.stdout, output.stderr]
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .join("\n");
+        assert!(output.status.success(), "with {limit} descriptors: {}\n{text}", output.status);
+        assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
+    }
+}
+
+/// Takes all descriptors that this process has left, until the result is dropped.
+pub fn all_descriptors() -> Vec<std::fs::File> {
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}

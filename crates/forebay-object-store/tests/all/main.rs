@@ -1,6 +1,7 @@
 //! The tests of the store, one module a subject.
 
 mod common;
+mod descriptors;
 mod differential;
 mod durable_or_error;
 mod frozen;

@@ -1,0 +1,122 @@
+//! Shows: a process that may have few files open reads and writes any number of objects. How: in child processes with 64, 128 and 256
+//! descriptors.
+//!
+//! Regression: the store kept 256 files of two descriptors each for later reads, whatever the process may have. With 256 descriptors it
+//! read 58 of 400 objects, and none from then on.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+
+use forebay_object_store::{ForebayStore, PutDurability};
+use forebay_test::children::{all_descriptors, with_descriptors};
+use futures::stream::FuturesUnordered;
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use crate::common::{bytes_of, dir, engine};
+
+const OBJECTS: u64 = 400;
+const LEN: u64 = 9000;
+
+fn location(number: u64) -> Path {
+    Path::from(format!("dir/{number}"))
+}
+
+async fn read(store: &ForebayStore, number: u64) -> object_store::Result<()> {
+    let parts = store.get_ranges(&location(number), &[0..100, number..LEN]).await?;
+    assert!(parts[1] == bytes_of(number..LEN), "object {number}");
+    Ok(())
+}
+
+async fn get(store: &ForebayStore, number: u64) -> object_store::Result<()> {
+    let bytes = store.get(&location(number)).await?.bytes().await?;
+    assert!(bytes == bytes_of(0..LEN), "object {number}");
+    Ok(())
+}
+
+fn in_runtime(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(work);
+}
+
+#[test]
+fn four_hundred_objects_with_few_descriptors() {
+    with_descriptors("descriptors::four_hundred_objects_with_few_descriptors", &[64, 128, 256], |limit| {
+        in_runtime(async {
+            let root = dir();
+            fs::create_dir(root.path().join("dir")).unwrap();
+            for number in 0..OBJECTS {
+                fs::write(root.path().join(location(number).as_ref()), bytes_of(0..LEN)).unwrap();
+            }
+            let engine = engine();
+            let settings = ForebayStore::new(&engine, root.path()).put_durability(PutDurability::None);
+            let store = settings.open().await.unwrap();
+            for _ in 0..2 {
+                for number in 0..OBJECTS {
+                    read(&store, number).await.unwrap();
+                    get(&store, number).await.unwrap();
+                }
+                assert_eq!(
+                    store.open_files() as u64,
+                    (limit - 32) / 4,
+                    "half of most descriptors, two a file"
+                );
+                // All at once: they take turns.
+                let reads: FuturesUnordered<_> = (0..OBJECTS).map(|number| read(&store, number)).collect();
+                reads.try_collect::<()>().await.unwrap();
+                let gets = futures::stream::iter((0..OBJECTS).map(|number| get(&store, number)));
+                gets.buffer_unordered(4).try_collect::<()>().await.unwrap();
+            }
+            let puts: FuturesUnordered<_> = (0..OBJECTS)
+                .map(|number| {
+                    let (store, location) = (&store, Path::from(format!("put/{number}")));
+                    async move { store.put(&location, bytes_of(0..LEN).into()).await.map(drop) }
+                })
+                .collect();
+            puts.try_collect::<()>().await.unwrap();
+            assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count() as u64, OBJECTS);
+        });
+    });
+}
+
+/// The program's own files come before those that are kept for later reads.
+#[test]
+fn a_process_that_has_no_descriptor_left_reads_again_when_it_has_one() {
+    let name = "descriptors::a_process_that_has_no_descriptor_left_reads_again_when_it_has_one";
+    with_descriptors(name, &[128], |_| {
+        in_runtime(async {
+            let root = dir();
+            fs::create_dir(root.path().join("dir")).unwrap();
+            for number in 0..100 {
+                fs::write(root.path().join(location(number).as_ref()), bytes_of(0..LEN)).unwrap();
+            }
+            let store = ForebayStore::new(&engine(), root.path()).open().await.unwrap();
+            for number in 0..50 {
+                read(&store, number).await.unwrap();
+            }
+            let open = store.open_files();
+            let own = all_descriptors();
+            // The idle files give up their descriptors for those that are read.
+            for number in 50..100 {
+                read(&store, number).await.unwrap();
+            }
+            assert!((1..=open).contains(&store.open_files()));
+            // Shards close files a moment later, so descriptors may come back a few times.
+            let mut own = vec![own];
+            let error = loop {
+                store.close_files();
+                own.push(all_descriptors());
+                assert!(own.len() < 1000, "descriptors come from nowhere");
+                if let Err(error) = read(&store, 0).await {
+                    break error.to_string();
+                }
+            };
+            assert!(error.contains("ulimit -n") && error.contains("RLIMIT_NOFILE"), "{error}");
+            drop(own);
+            for number in 0..100 {
+                read(&store, number).await.unwrap();
+            }
+        });
+    });
+}
