@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::async_mutex::AsyncMutex;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::manifest::version::Version;
 use crate::merge::Bounds;
 use crate::store::flush;
@@ -93,7 +93,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             match run::run(shared, job).await {
                 Ok(true) => shared.found_space(Work::Compaction),
                 Ok(false) => return,
-                Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                Err(error) if error.is_shortage() => {
                     shared.lacks_space(Work::Compaction, &error);
                     break;
                 }
@@ -237,7 +237,7 @@ async fn now(
                 return Ok(true);
             }
             Ok(false) => return shared.check_writable().map(|()| true),
-            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+            Err(error) if error.is_shortage() => {
                 shared.lacks_space(Work::Compaction, &error);
                 shared.full.check_tries(Work::Compaction, patience)?;
                 shared.next_attempt(attempt).await;

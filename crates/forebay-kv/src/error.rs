@@ -116,10 +116,21 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset, text: text.into(), cause: None }))
     }
 
-    /// Returns the error of calls that need space in a full store.
-    pub(crate) fn no_space(dir: &Path, text: String, cause: &Error) -> Error {
+    /// Returns the error of calls that need what `cause` is a shortage of.
+    pub(crate) fn short(dir: &Path, text: String, cause: &Error) -> Error {
+        let kind = cause.kind().clone();
         let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(cause.clone())));
-        Error(Arc::new(Inner { kind: ErrorKind::NoSpace, path, offset: None, text, cause }))
+        Error(Arc::new(Inner { kind, path, offset: None, text, cause }))
+    }
+
+    /// Returns whether the process, or the whole system, could open no more files.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        self.0.kind == ErrorKind::Io && self.core().is_some_and(forebay::Error::is_out_of_descriptors)
+    }
+
+    /// Returns whether something was short of which there may be more later: space on the disk, or descriptors.
+    pub(crate) fn is_shortage(&self) -> bool {
+        self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
     }
 
     /// Returns the error for writes after the first one that failed.

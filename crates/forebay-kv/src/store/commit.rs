@@ -313,10 +313,12 @@ impl StoreCore {
     }
 
     /// Converts an error of the log to the writer's error. An error that means that the log is broken makes
-    /// the store read-only.
+    /// the store read-only; one that found no descriptor to read is none.
     pub(crate) fn log_error(&self, error: forebay_wal::Error) -> Error {
         use forebay_wal::ErrorKind as Kind;
+        let found_no_descriptor = || error.cause().is_some_and(forebay::Error::is_out_of_descriptors);
         match error.kind() {
+            Kind::Io if found_no_descriptor() => error.into(),
             Kind::Poisoned | Kind::Io | Kind::NoSpace => self.fail(&error.into()),
             _ => error.into(),
         }

@@ -136,10 +136,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         match write(shared, memtables, keyspace).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {
-                // Nothing names them. A file that cannot be removed now is removed when the store is opened.
-                for meta in metas {
-                    shared.remove_table(meta.id).await;
-                }
+                abandon(shared, &metas).await;
                 return Err(error);
             }
         }
@@ -151,7 +148,14 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     );
     let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
     for meta in &metas {
-        tables.push((0, open(shared, meta, [], 0).await?));
+        match open(shared, meta, [], 0).await {
+            Ok(table) => tables.push((0, table)),
+            Err(error) => {
+                drop(tables);
+                abandon(shared, &metas).await;
+                return Err(error);
+            }
+        }
     }
     let edit = Edit {
         log_start: Some(last + 1),
@@ -175,6 +179,13 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     let edited = shared.edit(&edit, &tables, flushed).await;
     drop(unneeded);
     edited
+}
+
+/// Removes tables that nothing names. A file that cannot be removed now is removed when the store is opened.
+async fn abandon(shared: &StoreCore, metas: &[TableMeta]) {
+    for meta in metas {
+        shared.remove_table(meta.id).await;
+    }
 }
 
 /// Opens a table that was just written, for a level. `inputs` are tables that share files with it.

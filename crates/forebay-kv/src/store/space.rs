@@ -1,5 +1,5 @@
 //! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which
-//! a full store shrinks.
+//! a full store shrinks. A process without descriptors counts as a full disk: the same work finds none, and is tried again.
 //!
 //! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One
 //! task here manages the state. It releases the reserve, so that deletions can be compacted down to the last
@@ -300,6 +300,8 @@ impl StoreCore {
                 space.goal.store(wanted, Ordering::Release);
                 self.lacks_space(Work::Other, &error);
             }
+            // The next flush is an occasion to try again.
+            Err(error) if error.is_out_of_descriptors() => {}
             // As where it cannot be allocated at the open: there is none.
             Err(_) => {
                 space.reserve.store(0, Ordering::Release);
@@ -328,7 +330,7 @@ impl StoreCore {
             let bytes = (wanted >> halvings).max(1);
             match self.allocate_reserve(bytes).await {
                 Ok(()) => return self.full.goal.store(bytes, Ordering::Release),
-                Err(error) if *error.kind() != ErrorKind::NoSpace => return,
+                Err(error) if !error.is_shortage() => return,
                 Err(error) if halvings == HALVINGS => {
                     self.full.goal.store(bytes, Ordering::Release);
                     self.lacks_space(Work::Other, &error);
@@ -350,7 +352,7 @@ impl StoreCore {
             0 => true,
             // By now the memtables and tables may need less.
             bytes => match self.allocate_reserve(bytes.min(self.reserve_wanted())).await {
-                Err(error) => *error.kind() != ErrorKind::NoSpace,
+                Err(error) => !error.is_shortage(),
                 Ok(()) => true,
             },
         }
@@ -425,11 +427,17 @@ fn seal(shared: &StoreCore) {
 
 /// Returns the error of refused calls.
 fn full(shared: &StoreCore, cause: &Error) -> Error {
+    if cause.is_out_of_descriptors() {
+        let text = "the store could open no file to write its tables or its log to, so it takes no puts for now: close files, or \
+                    raise the limit of open files (ulimit -n). Reads and deletes go on, and puts are taken again as soon as a file \
+                    can be opened";
+        return Error::short(&shared.dir, text.to_string(), cause);
+    }
     let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \
                   back. Puts are taken again as soon as there is space";
     let goal = match shared.full.goal.load(Ordering::Acquire) {
         0 => String::new(),
         bytes => format!(" for a reserve of {bytes} bytes"),
     };
-    Error::no_space(&shared.dir, format!("the store's file system is full; {remedy}{goal}"), cause)
+    Error::short(&shared.dir, format!("the store's file system is full; {remedy}{goal}"), cause)
 }

@@ -78,7 +78,8 @@ pub struct Stats {
     pub kernel_gets: bool,
     /// The same for `multi_get`.
     pub kernel_multi_gets: bool,
-    /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full.
+    /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full, or why they fail for lack
+    /// of descriptors.
     pub full: Option<crate::Error>,
     /// Bytes of the file that reserves space for a full store; 0 while the store is full, and if there is no
     /// such file.

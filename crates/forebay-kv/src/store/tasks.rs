@@ -82,7 +82,7 @@ async fn run(guard: EndGuard) {
         let attempt = shared.full.attempt();
         match flush::oldest(shared).await {
             Ok(_) => shared.found_space(Work::Flush),
-            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+            Err(error) if error.is_shortage() => {
                 lacked = Some(attempt);
                 shared.lacks_space(Work::Flush, &error);
             }
