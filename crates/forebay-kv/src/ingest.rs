@@ -322,7 +322,7 @@ async fn check(
     let _held = HeldShare::new(Some(shared.cache.held()), MEMORY.min(held));
     shared.check_held()?;
     let identity = (shared.next_table(), source.keyspace);
-    let table = Table::open_sorted(engine, &file, identity, &shared.cache, class).await?;
+    let table = Table::open_sorted(engine, &file, identity, (&shared.cache, &shared.files), class).await?;
     let limit = shared.budget.value;
     if table.sorted_value_bytes_max() > limit as u64 {
         let text = format!(

@@ -17,12 +17,11 @@ mod session;
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use forebay::Class;
+use forebay::{Class, File};
 use forebay_cache::Doorkeeper;
 use forebay_kernel::{Descent, TABLE_KEY_BYTES_MAX};
 
@@ -33,7 +32,7 @@ use crate::node::{Child, LEAF, UNIT};
 use crate::options::{KernelWalk, Options};
 use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
-use crate::table::{AtLeaf, Hit, Lookup, Table, walk_all};
+use crate::table::{AtLeaf, Hit, Lookup, OpenTables, walk_all};
 
 /// A lookup's result; `None` if the block was evicted or found no memory.
 type Answer = Option<Option<Hit>>;
@@ -128,18 +127,18 @@ impl KernelWalks {
         Plan { is_inside, begun: counts.then(Instant::now) }
     }
 
-    /// Walks to the leaf and searches it, while the calling thread waits in the kernel. Returns `None` if
+    /// Walks to the leaf in the table's open file and searches it, while the calling thread waits in the kernel. Returns `None` if
     /// the ordinary walk has to go on from the lookup's present position.
     pub(crate) fn descend(
         &self,
         shared: &StoreCore,
         lookup: &mut Lookup,
+        file: &File,
         plan: &mut Plan,
     ) -> Option<Option<Hit>> {
         let descent = descent_of(lookup).filter(|_| plan.is_inside)?;
-        let table = lookup.table().clone();
         let mut at_leaf = AtLeaf::Undecided;
-        let starts = [(table.file(), descent)];
+        let starts = [(file, descent)];
         let is_warm = self.sessions.run(shared, starts, |_, page| at_leaf = lookup.take_leaf(page));
         plan.begun = plan.begun.filter(|_| is_warm);
         self.count(at_leaf)
@@ -172,11 +171,12 @@ impl KernelWalks {
         &self,
         shared: &StoreCore,
         lookups: Vec<(T, Lookup)>,
+        files: &OpenTables,
         class: Class,
         key: impl Fn(&T) -> &'k [u8],
     ) -> Result<Vec<(T, Answer)>> {
         if self.wanted == KernelWalk::Never {
-            return walk_all(lookups, class, key).await;
+            return walk_all(lookups, files, class, key).await;
         }
         let count = lookups.len() as u32;
         let (mut inside, mut others): (Vec<_>, Vec<_>) = lookups
@@ -191,19 +191,19 @@ impl KernelWalks {
             let (riding, others): (Vec<_>, Vec<_>) =
                 others.into_iter().partition(|(_, lookup)| self.rides(lookup));
             inside.extend(riding);
-            let mut others = pin!(walk_all(others, class, &key));
+            let mut others = pin!(walk_all(others, files, class, &key));
             // The shards begin now.
             let early = poll_fn(|context| Poll::Ready(polled(others.as_mut().poll(context)))).await;
-            let Batch { mut decided, undecided, is_warm } = self.descend_all(shared, inside);
+            let Batch { mut decided, undecided, is_warm } = self.descend_all(shared, inside, files);
             begun = begun.filter(|_| is_warm);
-            let undecided = pin!(walk_all(undecided, class, &key));
+            let undecided = pin!(walk_all(undecided, files, class, &key));
             let (others, undecided) = both(others, early, undecided).await;
             decided.extend(others?);
             decided.extend(undecided?);
             decided
         } else {
             others.extend(inside);
-            walk_all(others, class, key).await?
+            walk_all(others, files, class, key).await?
         };
         if let Some(begun) = begun {
             self.batches.note(is_inside, begun.elapsed(), count);
@@ -212,14 +212,23 @@ impl KernelWalks {
     }
 
     /// Walks lookups to their leaves together, while the calling thread waits in the kernel.
-    fn descend_all<T>(&self, shared: &StoreCore, mut lookups: Vec<(T, Lookup)>) -> Batch<T> {
-        let tables: Vec<Arc<Table>> = lookups.iter().map(|(_, lookup)| lookup.table().clone()).collect();
+    fn descend_all<T>(
+        &self,
+        shared: &StoreCore,
+        mut lookups: Vec<(T, Lookup)>,
+        files: &OpenTables,
+    ) -> Batch<T> {
+        let opened: Vec<&File> = lookups
+            .iter()
+            .filter_map(|(_, lookup)| files.get(&lookup.table().id()))
+            .map(|file| &**file)
+            .collect();
         let descents: Vec<Descent> = lookups.iter().filter_map(|(_, lookup)| descent_of(lookup)).collect();
         let mut leaves: Vec<AtLeaf> = lookups.iter().map(|_| AtLeaf::Undecided).collect();
         let mut is_warm = true;
-        // All of them suited the kernel, so each has a descent.
-        if descents.len() == lookups.len() {
-            let starts = tables.iter().map(|table| table.file()).zip(descents);
+        // All of them suited the kernel, so each has a descent; and its table is open.
+        if descents.len() == lookups.len() && opened.len() == lookups.len() {
+            let starts = opened.into_iter().zip(descents);
             is_warm = self.sessions.run(shared, starts, |number, page| {
                 if let (Some((_, lookup)), Some(leaf)) = (lookups.get_mut(number), leaves.get_mut(number)) {
                     *leaf = lookup.take_leaf(page);

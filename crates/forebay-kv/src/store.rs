@@ -76,7 +76,13 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly), whose source is that first failure; reads go on.
 /// Opening the store again recovers. If the failure is a lack of space, the store is *full* instead. Puts
 /// then fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is space; deletes are
-/// accepted and free some.
+/// accepted and free some. The same holds when the process can open no further file, but the kind of the error is
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) then, and its [core](crate::Error::core) says so
+/// ([`is_out_of_descriptors`](forebay::Error::is_out_of_descriptors)).
+///
+/// Tables are opened when they are read, and those that were read last stay open: as many as
+/// [`Config::descriptors_max`](forebay::Config::descriptors_max) says. So a store may have more tables than the process may have open
+/// files.
 ///
 /// When the last handle is dropped, queued writes are still written in the background;
 /// [`close`](Store::close) completes when that is done. The engine lives as long as the store.

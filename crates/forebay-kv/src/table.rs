@@ -38,7 +38,7 @@ pub(crate) use footer::{HeaderFound, NO_KEYSPACE, SORTED_NUMBER, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
-pub(crate) use lookup_walk::walk_all;
+pub(crate) use lookup_walk::{OpenTables, walk_all};
 pub(crate) use open_table::{OpenHow, TABLE_GONE};
 use pinned::PinnedParts;
 pub(crate) use write::TableWriter;
@@ -283,10 +283,7 @@ impl Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table")
-            .field("path", &self.file.path())
-            .field("meta", &self.meta)
-            .finish_non_exhaustive()
+        f.debug_struct("Table").field("path", &self.path()).field("meta", &self.meta).finish_non_exhaustive()
     }
 }
 

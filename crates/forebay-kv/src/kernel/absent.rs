@@ -1,12 +1,12 @@
 //! Stands in for walks inside the kernel without the feature `kernel` and on systems other than Linux.
 
-use forebay::Class;
+use forebay::{Class, File};
 
 use crate::error::Result;
 use crate::options::Options;
 use crate::store::shared::StoreCore;
 use crate::store::stats::KernelStats;
-use crate::table::{Hit, Lookup, walk_all};
+use crate::table::{Hit, Lookup, OpenTables, walk_all};
 
 pub(crate) struct KernelWalks;
 
@@ -23,7 +23,13 @@ impl KernelWalks {
     }
 
     /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
-    pub(crate) fn descend(&self, _: &StoreCore, _: &mut Lookup, _: &mut Plan) -> Option<Option<Hit>> {
+    pub(crate) fn descend(
+        &self,
+        _: &StoreCore,
+        _: &mut Lookup,
+        _: &File,
+        _: &mut Plan,
+    ) -> Option<Option<Hit>> {
         None
     }
 
@@ -34,10 +40,11 @@ impl KernelWalks {
         &self,
         _: &StoreCore,
         lookups: Vec<(T, Lookup)>,
+        files: &OpenTables,
         class: Class,
         key: impl Fn(&T) -> &'k [u8],
     ) -> Result<Vec<(T, Option<Option<Hit>>)>> {
-        walk_all(lookups, class, key).await
+        walk_all(lookups, files, class, key).await
     }
 
     /// Returns no walks, no fallbacks and no reason.

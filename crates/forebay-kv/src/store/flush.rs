@@ -196,8 +196,8 @@ pub(crate) async fn open<'t>(
     level: usize,
 ) -> Result<Arc<Table>> {
     let pin_filter = pins_filter(level, &shared.options);
-    let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
-    let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache);
+    let how = OpenHow { class: forebay::shard::class(), pin_filter };
+    let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache, &shared.files);
     for table in inputs {
         files.add(std::iter::once(table.own_file()).chain(table.far_files()));
     }

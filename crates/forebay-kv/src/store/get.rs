@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::Guard;
+use forebay::{FilePlace, FileUse};
 
 use super::commit::again;
 use super::removal::dropped;
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable::KeyVersion;
 use crate::node::UNIT;
-use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, Probe, Table, walk_all};
+use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, OpenTables, Probe, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 use crate::wait::{BoxFuture, block_in_turn, block_on};
@@ -139,7 +140,7 @@ impl StoreCore {
 
     /// Returns the newest value of a key in tables.
     pub(crate) async fn get_in_tables(
-        &self,
+        self: &Arc<Self>,
         view: &View,
         keyspace: u32,
         key: &[u8],
@@ -149,7 +150,7 @@ impl StoreCore {
     }
 
     /// Returns whether a key has a value.
-    pub(crate) async fn contains(&self, keyspace: u32, key: &[u8]) -> Result<bool> {
+    pub(crate) async fn contains(self: &Arc<Self>, keyspace: u32, key: &[u8]) -> Result<bool> {
         self.check_open()?;
         let lsn = self.visible();
         let view = self.view();
@@ -160,7 +161,7 @@ impl StoreCore {
 
     /// Reads a value, from where the search in memory stopped.
     async fn read(
-        &self,
+        self: &Arc<Self>,
         view: &View,
         keyspace: u32,
         key: &[u8],
@@ -176,7 +177,7 @@ impl StoreCore {
 
     /// Reads tables, from where the search in memory stopped, until the value is found.
     async fn search(
-        &self,
+        self: &Arc<Self>,
         view: &View,
         keyspace: u32,
         key: &[u8],
@@ -185,34 +186,97 @@ impl StoreCore {
     ) -> Result<Location> {
         let mut is_again = false;
         loop {
-            let (mut lookup, candidate) = match looked {
+            let (lookup, candidate) = match looked {
                 InMemory::Known(known) => return Ok(known.map_or(Location::Nowhere, Location::Here)),
                 InMemory::Blob(blob) => return Ok(Location::Blob(blob)),
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
             self.cache.note_free_memory(|| self.engine.memory());
-            let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
-            let mut plan = may_block.then(|| self.kernel.plan(&lookup));
-            let descended = plan.as_mut().and_then(|plan| self.kernel.descend(self, &mut lookup, plan));
-            let found = match descended {
-                Some(found) => Some(found),
-                None => {
-                    // From here on the permit belongs to the read, even if the future is not polled for long.
-                    let table = lookup.table().clone();
-                    lookup.admit(permit, is_again);
-                    match lookup.walk(forebay::shard::class()).await {
-                        Err(error) if self.cache.gives_way(&error) => None,
-                        walked => walked?.take(&table, key)?,
-                    }
-                }
+            let found = match lookup.table().if_open() {
+                Some(file) => self.look_up(lookup, &file, key, is_again, may_block).await?,
+                None => self.open_and_look_up(lookup, key, is_again).await?,
             };
-            if let Some(plan) = plan {
-                self.kernel.took(plan);
-            }
             is_again = found.is_none();
             looked = self.go_on(found, view, keyspace, key, candidate)?;
         }
+    }
+
+    /// Runs a lookup in its table's open file. Returns `None` if the block was evicted or found no memory.
+    async fn look_up(
+        &self,
+        mut lookup: Lookup,
+        file: &FileUse,
+        key: &[u8],
+        is_again: bool,
+        may_block: bool,
+    ) -> Result<Option<Option<Hit>>> {
+        let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
+        let mut plan = may_block.then(|| self.kernel.plan(&lookup));
+        let descended = plan.as_mut().and_then(|plan| self.kernel.descend(self, &mut lookup, file, plan));
+        let found = match descended {
+            Some(found) => Some(found),
+            None => {
+                // From here on the permit belongs to the read, even if the future is not polled for long.
+                let table = lookup.table().clone();
+                lookup.admit(permit, is_again);
+                match lookup.walk(file, forebay::shard::class()).await {
+                    Err(error) if self.cache.gives_way(&error) => None,
+                    walked => walked?.take(&table, key)?,
+                }
+            }
+        };
+        if let Some(plan) = plan {
+            self.kernel.took(plan);
+        }
+        Ok(found)
+    }
+
+    /// Opens the table's file and does the same. While many files are open it takes turns with others, as a task.
+    async fn open_and_look_up(
+        self: &Arc<Self>,
+        lookup: Lookup,
+        key: &[u8],
+        is_again: bool,
+    ) -> Result<Option<Option<Hit>>> {
+        let (shared, key): (_, Box<[u8]>) = (self.clone(), key.into());
+        let look_up = move |place: FilePlace| async move {
+            let table = lookup.table().clone();
+            let file = table.opened(&place).await?;
+            shared.look_up(lookup, &file, &key, is_again, false).await
+        };
+        self.files.run(forebay::shard::class(), look_up).await?
+    }
+
+    /// Opens the files of the tables in which `lookups` read: of all of them, or of as many as may be open for one call. Returns
+    /// the files, and leaves the lookups of other tables behind the others.
+    async fn open_tables<T>(&self, lookups: &mut Vec<(T, Lookup)>) -> Result<(OpenTables, Vec<(T, Lookup)>)> {
+        let (mut files, mut later) = (OpenTables::new(), Vec::new());
+        let mut opened = 0;
+        for (name, lookup) in std::mem::take(lookups) {
+            let table = lookup.table().clone();
+            if !files.contains_key(&table.id()) {
+                let file = match table.if_open() {
+                    Some(file) => file,
+                    None if opened == self.files.batch_files_max() => {
+                        later.push((name, lookup));
+                        continue;
+                    }
+                    None => match table.opened(&FilePlace::NONE).await {
+                        Err(error) if error.is_out_of_descriptors() && !files.is_empty() => {
+                            opened = self.files.batch_files_max();
+                            later.push((name, lookup));
+                            continue;
+                        }
+                        file => file?,
+                    },
+                };
+                opened += 1;
+                files.insert(table.id(), file);
+            }
+            lookups.push((name, lookup));
+        }
+        Ok((files, later))
     }
 
     /// Continues the search in memory after a candidate's table was read. Without a result (`None`) the block
@@ -237,12 +301,14 @@ impl StoreCore {
     /// Reads a long value, once there is memory for it; it counts as held by the program from then on.
     async fn read_blob(&self, blob: Blob) -> Result<Value> {
         let (bytes, class) = (blob.memory_bytes(), forebay::shard::class());
+        // Before there is memory for the read: from then on nothing may hold it up.
+        let file = blob.opened().await?;
         let mut is_again = false;
         loop {
             let permit = self.budget.long_under_way.begin(bytes).await;
             let held = HeldShare::new(Some(self.cache.held()), bytes);
             self.check_held()?;
-            match blob.read(class, permit, held, is_again).await {
+            match blob.read(&file, class, permit, held, is_again).await {
                 Err(error) if self.cache.gives_way(&error) => {}
                 read => match read? {
                     Some(value) => return Ok(value),
@@ -303,13 +369,16 @@ impl StoreCore {
             }
             self.check_held()?;
             self.cache.note_free_memory(|| self.engine.memory());
+            let (files, later) = self.open_tables(&mut lookups).await?;
             let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
+            lookups.extend(later);
             let key = |(place, _): &(usize, usize)| keys[*place];
             let walked = if may_block {
-                self.kernel.walk_all(self, under_way, class, key).await?
+                self.kernel.walk_all(self, under_way, &files, class, key).await?
             } else {
-                walk_all(under_way, class, key).await?
+                walk_all(under_way, &files, class, key).await?
             };
+            drop(files);
             for ((place, candidate), found) in walked {
                 let is_again = found.is_none();
                 match self.go_on(found, &view, keyspace, keys[place], candidate)? {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use forebay::shard::JoinHandle;
-use forebay::{Dir, Engine};
+use forebay::{Dir, Engine, FileCache, Open};
 use forebay_wal::{Lsn, Wal};
 
 use super::commit::again;
@@ -47,7 +47,8 @@ impl OpenFuture {
         let (shard, class) = (options.shard, options.class);
         let task = engine.spawn_on_shard(shard, class, move || async move {
             let dir = home(&handle, &dir, &options).await?;
-            let scene = Scene { engine: handle, dir, options };
+            let files = FileCache::new(&handle, Open::read(), None);
+            let scene = Scene { engine: handle, dir, files, options };
             let (shared, recovery) = scene.open(budget).await?;
             tasks::begin(&shared)?;
             Ok(Store::new(shared, recovery))
@@ -117,6 +118,8 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
 struct Scene {
     engine: Engine,
     dir: Dir,
+    /// The tables' files.
+    files: FileCache,
     options: Options,
 }
 
@@ -176,11 +179,22 @@ impl Scene {
         };
         match self.rest(budget, &manifest, &there).await {
             Ok((cache, version, tables, wal, log, budget, refused)) => {
-                let Scene { engine, dir, mut options } = self;
+                let Scene { engine, dir, files, mut options } = self;
                 options.compression.get_or_insert_with(|| compression_of(&version));
                 let (home, dir) = (dir.clone(), dir.path().to_path_buf());
-                let parts =
-                    Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version };
+                let parts = Parts {
+                    engine,
+                    dir,
+                    home,
+                    tables,
+                    files,
+                    options,
+                    budget,
+                    cache,
+                    wal,
+                    manifest,
+                    version,
+                };
                 let shared = Arc::new(StoreCore::new(parts));
                 let recovery = Recovery { log, manifest: found, refused, ..Recovery::default() };
                 match recover::recover(&shared, recovery, &there).await {
@@ -308,14 +322,15 @@ impl Scene {
         }
         let home = if there.tables { Some(self.dir.open_dir(TABLES).await?) } else { None };
         let mut tables = Vec::new();
-        let mut files = home.as_ref().map(|home| Files::new(&self.engine, home, &cache).kept(&state.kept));
+        let mut files =
+            home.as_ref().map(|home| Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept));
         for (level, meta) in state.tables.values() {
             let Some(files) = &mut files else {
                 let path = crate::names::table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             };
             let pin_filter = pins_filter(usize::from(*level), &self.options);
-            let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
+            let how = OpenHow { class: self.options.class, pin_filter };
             tables.push((*level, Table::open(files, meta, how).await?));
         }
         version = version.edited(&[], &tables);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use forebay::{Dir, Engine};
+use forebay::{Dir, Engine, FileCache};
 use forebay_wal::Wal;
 
 use super::gate::Gate;
@@ -46,6 +46,8 @@ pub(crate) struct StoreCore {
     pub(super) home: Dir,
     /// The directory of the tables, wherever it is now.
     pub(crate) tables: Dir,
+    /// The tables' files, of which those stay open that were read last.
+    pub(crate) files: FileCache,
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) cache: Arc<Cache>,
@@ -196,6 +198,7 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) home: Dir,
     pub(crate) tables: Dir,
+    pub(crate) files: FileCache,
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) cache: Arc<Cache>,
@@ -206,7 +209,8 @@ pub(crate) struct Parts {
 
 impl StoreCore {
     pub(crate) fn new(parts: Parts) -> StoreCore {
-        let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
+        let Parts { engine, dir, home, tables, files, options, budget, cache, wal, manifest, version } =
+            parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
         let (insertion, write_stall) = (Insertion::default(), WriteStall::new(&budget));
@@ -229,6 +233,7 @@ impl StoreCore {
             dir,
             home,
             tables,
+            files,
             options,
             budget,
             cache,
@@ -511,6 +516,7 @@ impl StoreCore {
     pub(in crate::store) fn set_ended(&self) {
         // Handles may outlive the store, and another store may be opened in its place.
         self.cache.clear();
+        self.files.close();
         self.budget.release();
         self.ended.store(true, Ordering::Release);
         self.closing.store(true, Ordering::Release);

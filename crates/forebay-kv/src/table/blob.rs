@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay::{Block, Class, Step, Walk};
+use forebay::{Block, Class, File, FilePlace, FileUse, Step, Walk};
 
 use super::file::TableFile;
 use crate::admission::{Admission, Permit, PermitHolder, Ticket};
@@ -30,7 +30,15 @@ impl Blob {
         memory_bytes(self.blob)
     }
 
-    /// Reads the value. The permit and the value's memory, which counts as held by the program, go to the
+    /// Returns the value's file, which is opened if it is not open.
+    ///
+    /// # Errors
+    /// `MissingTable` if it is not there any more; the system's.
+    pub(crate) async fn opened(&self) -> Result<FileUse> {
+        self.file.opened(&FilePlace::NONE).await
+    }
+
+    /// Reads the value from its open file. The permit and the value's memory, which counts as held by the program, go to the
     /// shard with the read. Returns `None` if the value was evicted before this future was polled again. On a
     /// second attempt (`is_again`) it is kept.
     ///
@@ -38,6 +46,7 @@ impl Blob {
     /// `Corruption`, with file and offset; the system's.
     pub(crate) async fn read(
         &self,
+        opened: &File,
         class: Class,
         permit: Permit,
         held: HeldShare,
@@ -45,7 +54,7 @@ impl Blob {
     ) -> Result<Option<Value>> {
         let (file, blob) = (&self.file, self.blob);
         let read = BlobRead { permit: Some(permit), held: Some(held), is_again };
-        let walk = file.file.walk(blob.range(), read).class(class);
+        let walk = opened.walk(blob.range(), read).class(class);
         let left = Admission::new(walk).wait().await.map_err(|error| file.walk_error(error))?;
         let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
         file.check_blob(blob, &block)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Block, Class, Dir, Engine, File};
+use forebay::{Block, Class, Dir, Engine, FileCache, FileEntry, FilePlace, FileUse};
 
 use super::footer::Footer;
 use super::open_table::{OpenHow, TABLE_GONE};
@@ -22,24 +22,26 @@ const ENOENT: i32 = 2;
 
 pub(super) const NO_CODEC: Wrong = "a compressed part in a table without compression";
 
-/// A table's file. It stays as long as it has a holder.
+/// A table's file. It stays as long as it has a holder, and is open at times: while it is read, and as long as no other table needs its
+/// descriptor.
 pub(crate) struct TableFile {
     /// Has the memory of unpacked leaves and values.
     engine: Engine,
     id: u32,
     bytes: u64,
-    pub(super) file: File,
+    entry: FileEntry,
     pub(super) footer: Footer,
     pub(super) cache: Arc<Cache>,
     retired: AtomicBool,
 }
 
-/// Where a store's tables are, and which of their files are open.
+/// Where a store's tables are, and which of their files are known.
 pub(crate) struct Files {
     pub(super) engine: Engine,
     pub(super) dir: Dir,
     pub(super) cache: Arc<Cache>,
-    open: BTreeMap<u32, Arc<TableFile>>,
+    files: FileCache,
+    known: BTreeMap<u32, Arc<TableFile>>,
     /// The lengths of files that have values only.
     kept: BTreeMap<u32, u64>,
     /// A name that a test chose.
@@ -48,14 +50,15 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Returns the files in the directory of a store's tables, none of which is open.
-    pub(crate) fn new(engine: &Engine, dir: &Dir, cache: &Arc<Cache>) -> Files {
-        let (engine, dir, cache) = (engine.clone(), dir.clone(), cache.clone());
+    /// Returns the files in the directory of a store's tables, none of which is known.
+    pub(crate) fn new(engine: &Engine, dir: &Dir, cache: &Arc<Cache>, files: &FileCache) -> Files {
+        let (engine, dir, cache, files) = (engine.clone(), dir.clone(), cache.clone(), files.clone());
         Files {
             engine,
             dir,
             cache,
-            open: BTreeMap::new(),
+            files,
+            known: BTreeMap::new(),
             kept: BTreeMap::new(),
             #[cfg(test)]
             name: None,
@@ -67,7 +70,8 @@ impl Files {
     pub(super) async fn at(engine: &Engine, path: &Path, cache: &Arc<Cache>) -> Files {
         let dir = engine.open_dir(path.parent().unwrap()).await.unwrap();
         let name = Some(path.file_name().unwrap().to_str().unwrap().to_string());
-        Files { name, ..Files::new(engine, &dir, cache) }
+        let files = FileCache::new(engine, forebay::Open::read(), None);
+        Files { name, ..Files::new(engine, &dir, cache, &files) }
     }
 
     /// Sets the lengths that files with values only have, by number.
@@ -76,9 +80,9 @@ impl Files {
         self
     }
 
-    /// Adds open files, which are not opened again.
+    /// Adds files whose footers need not be read again.
     pub(crate) fn add<'f>(&mut self, files: impl IntoIterator<Item = &'f Arc<TableFile>>) {
-        self.open.extend(files.into_iter().map(|file| (file.id, file.clone())));
+        self.known.extend(files.into_iter().map(|file| (file.id, file.clone())));
     }
 
     /// Returns the file of a table; `number` is the one that its nodes have.
@@ -93,19 +97,15 @@ impl Files {
         bytes: Option<u64>,
         how: OpenHow,
     ) -> Result<Arc<TableFile>> {
-        if let Some(known) = self.open.get(&id) {
+        if let Some(known) = self.known.get(&id) {
             return Ok(known.clone());
         }
         let name = table_name(id);
         #[cfg(test)]
         let name = self.name.take().unwrap_or(name);
-        let path = self.dir.path().join(&name);
-        let file = match self.dir.open(name, how.open()).await {
-            Err(error) if error.raw_os_error() == Some(ENOENT) => {
-                return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
-            }
-            other => other?,
-        };
+        let entry = self.files.file_in(&self.dir, name)?;
+        let path = entry.path().to_path_buf();
+        let file = open(&entry, &FilePlace::NONE).await?;
         let found = file.len().await?;
         let expected = bytes.or_else(|| self.kept.get(&id).copied()).unwrap_or(found);
         if found != expected || found % UNIT as u64 != 0 || found < 4 * UNIT as u64 {
@@ -114,24 +114,34 @@ impl Files {
         }
         let unit = file.read(found - UNIT as u64..found).class(how.class).await?;
         let footer = Footer::read(&unit, number, found, &path)?;
-        let opened = TableFile::new(&self.engine, id, file, footer, &self.cache);
-        self.open.insert(id, opened.clone());
+        let opened = TableFile::new(&self.engine, id, entry, footer, &self.cache);
+        self.known.insert(id, opened.clone());
         Ok(opened)
     }
 }
 
+/// Opens a table's file, unless it is open.
+async fn open(entry: &FileEntry, place: &FilePlace) -> Result<FileUse> {
+    match entry.open(place).await {
+        Err(error) if error.raw_os_error() == Some(ENOENT) => {
+            Err(Error::at(ErrorKind::MissingTable, entry.path(), TABLE_GONE))
+        }
+        other => Ok(other?),
+    }
+}
+
 impl TableFile {
-    /// Returns an open file with its footer.
+    /// Returns a file with its footer.
     pub(super) fn new(
         engine: &Engine,
         id: u32,
-        file: File,
+        entry: FileEntry,
         footer: Footer,
         cache: &Arc<Cache>,
     ) -> Arc<TableFile> {
         let bytes = (u64::from(footer.position) + 1) * UNIT as u64;
         let (engine, cache, retired) = (engine.clone(), cache.clone(), AtomicBool::new(false));
-        Arc::new(TableFile { engine, id, bytes, file, footer, cache, retired })
+        Arc::new(TableFile { engine, id, bytes, entry, footer, cache, retired })
     }
 
     /// Returns the number of the table that wrote it.
@@ -145,7 +155,20 @@ impl TableFile {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.file.path()
+        self.entry.path()
+    }
+
+    /// Returns the file if it is open.
+    pub(crate) fn if_open(&self) -> Option<FileUse> {
+        self.entry.get()
+    }
+
+    /// Returns the file, which is opened if it is not open. `place` is the caller's, if it has one.
+    ///
+    /// # Errors
+    /// `MissingTable` if it is not there any more; the system's.
+    pub(crate) async fn opened(&self, place: &FilePlace) -> Result<FileUse> {
+        open(&self.entry, place).await
     }
 
     /// Marks the file for removal: no table refers to it any more. When its last holder drops it, its path goes onto
@@ -155,7 +178,7 @@ impl TableFile {
     }
 
     pub(super) fn corrupt(&self, offset: u64, text: impl Into<String>) -> Error {
-        Error::corrupt(self.file.path(), offset, text)
+        Error::corrupt(self.path(), offset, text)
     }
 
     /// Converts an error of a read; reports a table that is shorter than it was.
@@ -183,8 +206,9 @@ impl TableFile {
 
     pub(super) async fn read(&self, range: Range<u64>, class: Class) -> Result<Block> {
         let offset = range.start;
+        let file = self.opened(&FilePlace::NONE).await?;
         loop {
-            let read = self.file.read(range.clone()).class(class).await;
+            let read = file.read(range.clone()).class(class).await;
             match read.map_err(|error| self.read_error(error, offset)) {
                 Err(error) if self.cache.gives_way(&error) => {}
                 read => return read,
@@ -236,13 +260,13 @@ impl TableFile {
 impl Drop for TableFile {
     fn drop(&mut self) {
         if *self.retired.get_mut() {
-            self.cache.removals().push(self.file.path().to_path_buf());
+            self.cache.removals().push(self.path().to_path_buf());
         }
     }
 }
 
 impl fmt::Debug for TableFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableFile").field("path", &self.file.path()).finish_non_exhaustive()
+        f.debug_struct("TableFile").field("path", &self.path()).finish_non_exhaustive()
     }
 }

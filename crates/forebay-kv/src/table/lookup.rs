@@ -87,7 +87,8 @@ impl Table {
         let found = match self.get_cached(key, how)? {
             Probe::Done(found) => found,
             Probe::NeedsRead(lookup) => {
-                lookup.walk(forebay::Class::DEFAULT).await?.take(self, key)?.flatten()
+                let file = self.opened(&forebay::FilePlace::NONE).await?;
+                lookup.walk(&file, forebay::Class::DEFAULT).await?.take(self, key)?.flatten()
             }
         };
         match found {

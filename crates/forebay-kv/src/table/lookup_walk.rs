@@ -1,12 +1,13 @@
 //! Lookups as walks: the next read of a lookup is chosen on the file's shard, where the read before
 //! completes, and the program is woken once.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use forebay::{Block, Class, Step, Walk, WalkMany};
+use forebay::{Block, Class, File, FileUse, Step, Walk, WalkMany};
 
 use super::lookup::LookupStep;
 use super::unpack::PackedAt;
@@ -76,14 +77,17 @@ impl WalkOutcome {
     }
 }
 
+/// Open files of tables, by the tables' numbers.
+pub(crate) type OpenTables = BTreeMap<u32, FileUse>;
+
 impl Lookup {
-    /// Runs the lookup to its end, with all reads that it needs.
+    /// Runs the lookup to its end in its table's file, with all reads that it needs.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
-    pub(crate) async fn walk(self, class: Class) -> Result<WalkOutcome> {
+    pub(crate) async fn walk(self, file: &File, class: Class) -> Result<WalkOutcome> {
         let table = self.table().clone();
-        let walk = table.file.walk(self.range(), self).class(class);
+        let walk = file.walk(self.range(), self).class(class);
         let walked = Admission::new(walk).wait().await;
         walked.map_err(|error| table.walk_error(error))
     }
@@ -96,14 +100,15 @@ struct Batch<T> {
     walks: Admission<WalkMany<Lookup>>,
 }
 
-/// Runs lookups in any tables to their ends, all at once, with one message to a shard for each table. Returns
-/// the results in any order, each with the name passed in with it, for which `key` returns the key. A result
+/// Runs lookups in any tables whose files are among `files` to their ends, all at once, with one message to a shard for each
+/// table. Returns the results in any order, each with the name passed in with it, for which `key` returns the key. A result
 /// of `None` was evicted before it was taken, or found no memory.
 ///
 /// # Errors
 /// As [`Lookup::walk`]; the first error ends the others.
 pub(crate) async fn walk_all<'k, T>(
     mut lookups: Vec<(T, Lookup)>,
+    files: &OpenTables,
     class: Class,
     key: impl Fn(&T) -> &'k [u8],
 ) -> Result<Vec<(T, Option<Option<Hit>>)>> {
@@ -118,7 +123,12 @@ pub(crate) async fn walk_all<'k, T>(
             names.push(name);
             walks.push((next.range(), next));
         }
-        let walks = table.file.walk_many(walks).class(class);
+        let Some(file) = files.get(&table.id()) else {
+            debug_assert!(false, "the files of all lookups were opened");
+            answers.extend(names.into_iter().map(|name| (name, None)));
+            continue;
+        };
+        let walks = file.walk_many(walks).class(class);
         batches.push(Batch { table, names, walks: Admission::new(walks) });
     }
     poll_fn(|context| {

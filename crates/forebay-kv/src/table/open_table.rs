@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay::{Class, Open};
+use forebay::{Class, FilePlace};
 
 use super::file::Files;
 use super::footer::NO_KEYSPACE;
@@ -17,24 +17,13 @@ use crate::node::UNIT;
 pub(crate) struct OpenHow {
     /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// The home shard of the file; any if `None`.
-    pub(crate) shard: Option<usize>,
     /// Whether the filter is pinned, if there is room: for tables that seldom have a requested key.
     pub(crate) pin_filter: bool,
 }
 
 impl Default for OpenHow {
     fn default() -> OpenHow {
-        OpenHow { class: Class::DEFAULT, shard: None, pin_filter: true }
-    }
-}
-
-impl OpenHow {
-    pub(super) fn open(self) -> Open {
-        match self.shard {
-            Some(shard) => Open::read().shard(shard),
-            None => Open::read(),
-        }
+        OpenHow { class: Class::DEFAULT, pin_filter: true }
     }
 }
 
@@ -59,7 +48,8 @@ impl Table {
             return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }
         let known = files.cache.must_pin(PinPurpose::Tables, known_bytes(meta));
-        let reader = PartReader { file: &own.file, footer, class: how.class };
+        let file = own.opened(&FilePlace::NONE).await?;
+        let reader = PartReader { file: &file, footer, class: how.class };
         let pinned = pin(&reader, &files.cache, how.pin_filter).await?;
         Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::{Class, Engine, File};
+use forebay::{Class, Engine, File, FileCache};
 
 use super::cursor::{CursorHow, Direction};
 use super::file::TableFile;
@@ -29,7 +29,7 @@ impl Table {
         engine: &Engine,
         file: &File,
         (id, keyspace): (u32, u32),
-        cache: &Arc<Cache>,
+        (cache, files): (&Arc<Cache>, &FileCache),
         class: Class,
     ) -> Result<Arc<Table>> {
         let (path, bytes) = (file.path(), file.len().await?);
@@ -63,7 +63,7 @@ impl Table {
             values: Box::default(),
         };
         let known = cache.must_pin(PinPurpose::Tables, known_bytes(&meta));
-        let own = TableFile::new(engine, id, file.clone(), footer, cache);
+        let own = TableFile::new(engine, id, files.holding(file.clone()), footer, cache);
         let (far, pinned) = (Box::default(), PinnedParts::default());
         let table = Arc::new(Table { meta, own, far, pinned, _known: known });
         let smallest = table.end(class, Direction::Forward).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay::{Class, shard};
+use forebay::{Class, FilePlace, shard};
 
 use super::cursor::{CursorHow, Direction};
 use super::footer::{HeaderFound, read_header};
@@ -48,7 +48,8 @@ impl Table {
                     == (footer.version(), footer.keyspace, footer.leaf_bytes) => {}
             _ => return Err(self.corrupt(0, "the table's header is damaged")),
         }
-        let reader = PartReader { file: &self.file, footer, class };
+        let file = self.opened(&FilePlace::NONE).await?;
+        let reader = PartReader { file: &file, footer, class };
         for level in 1..=footer.root_level() {
             self.verify_level(&reader, level).await?;
         }

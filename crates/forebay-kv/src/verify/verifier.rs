@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use forebay::{Class, Engine};
+use forebay::{Class, Engine, FileCache, Open};
 use forebay_wal::Lsn;
 use forebay_wal::inspect::{self, Records};
 
@@ -202,6 +202,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
     async fn tables(&mut self, dir: &Path, state: &ManifestState) -> Result<()> {
         // Nothing is pinned: each table is read once, and few of its blocks again.
         let cache = Cache::new(4 << 20, 0);
+        let open_files = FileCache::new(&self.engine, Open::read(), None);
         let total: u64 = state.tables.values().map(|(_, meta)| meta.bytes).sum();
         (self.progress)(0, total);
         let home = match self.engine.open_dir(tables_dir(dir)).await {
@@ -216,7 +217,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         };
         for (_, meta) in state.tables.values() {
             let how = OpenHow { pin_filter: false, ..OpenHow::default() };
-            let mut files = Files::new(&self.engine, &home, &cache).kept(&state.kept);
+            let mut files = Files::new(&self.engine, &home, &cache, &open_files).kept(&state.kept);
             match Table::open(&mut files, meta, how).await {
                 Ok(table) => self.table(&table, Class::DEFAULT).await?,
                 Err(error) => {

@@ -12,6 +12,7 @@ mod compaction;
 mod compression;
 mod contention;
 mod damage_table;
+mod descriptors;
 mod durable_or_error;
 mod errors;
 mod expiry;

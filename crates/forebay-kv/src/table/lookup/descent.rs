@@ -1,7 +1,6 @@
 //! Lookups whose descent to the leaf was walked elsewhere, without verifying any checksum.
 
 use bytes::Bytes;
-use forebay::File;
 
 use super::super::{Hit, Table};
 use super::{At, Lookup, Progress};
@@ -19,10 +18,6 @@ pub(crate) enum AtLeaf {
 }
 
 impl Table {
-    pub(crate) fn file(&self) -> &File {
-        &self.file
-    }
-
     /// Returns the number that the table's nodes have: a sorted file's own.
     pub(crate) fn number(&self) -> u32 {
         self.footer.table

@@ -1,0 +1,231 @@
+//! Shows: a store may have more tables than the process may have open files, and one that finds no descriptor goes on when there is one
+//! again. How: in child processes with few descriptors, and in simulated worlds in which opens fail.
+//!
+//! Regression: a store kept a descriptor for each table, so that 400 keyspaces failed where a process may have 256. One flush that found no
+//! descriptor made the store read-only until it was opened again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use forebay::sim::{self, Fault, Profile, Rule, World};
+use forebay::{Class, Engine};
+use forebay_kv::{Error, ErrorKind, Keyspace, Options, Store};
+use forebay_test::children::{all_descriptors, with_descriptors};
+use futures::stream::FuturesUnordered;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::common::{self, key, value};
+
+const KEYSPACES: u64 = 400;
+const KEYS: u64 = 10;
+
+fn name(keyspace: u64) -> String {
+    format!("keyspace {keyspace}")
+}
+
+async fn check(store: &Store, keyspace: u64) -> forebay_kv::Result<()> {
+    let found = store.keyspace(&name(keyspace)).await?;
+    for number in 0..KEYS {
+        let got = found.get(&key(number)).await?;
+        assert_eq!(got.as_deref(), Some(&value(keyspace * KEYS + number)[..]), "{number} in {keyspace}");
+    }
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    assert!(found.multi_get(&keys).await?.iter().all(Option::is_some));
+    Ok(())
+}
+
+#[test]
+fn four_hundred_keyspaces_with_few_descriptors() {
+    with_descriptors("descriptors::four_hundred_keyspaces_with_few_descriptors", &[64, 128, 256], |limit| {
+        let (engine, dir) = (common::engine(), common::dir());
+        let options = || common::options().memory(64 << 20);
+        futures::executor::block_on(async {
+            let store = Store::open(&engine, dir.path(), options()).await.unwrap();
+            for keyspace in 0..KEYSPACES {
+                let made = store.keyspace(&name(keyspace)).await.unwrap();
+                for number in 0..KEYS {
+                    made.put(key(number), value(keyspace * KEYS + number)).relaxed().await.unwrap();
+                }
+            }
+            store.flush().await.unwrap();
+            for _ in 0..2 {
+                for keyspace in 0..KEYSPACES {
+                    check(&store, keyspace).await.unwrap();
+                }
+                // Many at once take turns.
+                let checks: FuturesUnordered<_> =
+                    (0..KEYSPACES).map(|keyspace| check(&store, keyspace)).collect();
+                checks.try_collect::<()>().await.unwrap();
+            }
+            store.close().await.unwrap();
+            // Nothing is in memory now.
+            let store = Store::open(&engine, dir.path(), options()).await.unwrap();
+            let checks = futures::stream::iter((0..KEYSPACES).map(|keyspace| check(&store, keyspace)));
+            checks.buffer_unordered(50).try_collect::<()>().await.unwrap();
+            let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+            assert!(open < limit, "{open} descriptors");
+            store.compact().await.unwrap();
+            store.verify().await.unwrap();
+            store.close().await.unwrap();
+        });
+    });
+}
+
+/// Waits until a call succeeds that was refused before.
+async fn until_taken(mut call: impl AsyncFnMut() -> forebay_kv::Result<()>, pause: impl AsyncFn()) {
+    for _ in 0..500 {
+        match call().await {
+            Ok(()) => return,
+            Err(error) => is_refused(&error),
+        }
+        pause().await;
+    }
+    panic!("it is refused for ever");
+}
+
+/// Checks that an error names the missing descriptors, and that it is not for good.
+fn is_refused(error: &Error) {
+    let text = error.to_string();
+    assert_eq!(*error.kind(), ErrorKind::Io, "{text}");
+    assert!(error.core().is_some_and(forebay::Error::is_out_of_descriptors), "{text}");
+    assert!(text.contains("ulimit -n"), "{text}");
+}
+
+#[test]
+fn a_store_goes_on_when_the_process_has_descriptors_again() {
+    with_descriptors(
+        "descriptors::a_store_goes_on_when_the_process_has_descriptors_again",
+        &[64, 128, 256],
+        |_| {
+            let (engine, dir) = (common::engine(), common::dir());
+            let owned = engine.clone();
+            let pause = async || {
+                let nap = || forebay::shard::sleep(Duration::from_millis(20));
+                owned.spawn_on_shard(0, Class::DEFAULT, nap).await.unwrap().unwrap();
+            };
+            futures::executor::block_on(async {
+                let store = Store::open(&engine, dir.path(), common::options()).await.unwrap();
+                let keyspace = store.default_keyspace();
+                let mut there = 0;
+                for _ in 0..3 {
+                    // Enough for tables, and for segments of the log.
+                    for _ in 0..2000 {
+                        keyspace.put(key(there), value(there)).relaxed().await.unwrap();
+                        there += 1;
+                    }
+                    let mut own = Vec::new();
+                    let mut refused = 0;
+                    let end = std::time::Instant::now() + Duration::from_secs(20);
+                    while refused < 3 && std::time::Instant::now() < end {
+                        own.push(all_descriptors());
+                        // Idle tables may still have given a flush its descriptors.
+                        for result in [
+                            keyspace.put(key(there), value(there)).await,
+                            store.flush().await,
+                            store.compact().await,
+                            keyspace.get(&key(common::random(there) % there)).await.map(drop),
+                        ] {
+                            if let Err(error) = result {
+                                is_refused(&error);
+                                refused += 1;
+                            }
+                        }
+                        there +=
+                            u64::from(keyspace.get(&key(there)).await.is_ok_and(|found| found.is_some()));
+                    }
+                    assert!(refused >= 3, "it was never short of descriptors");
+                    assert!(store.stats().failed.is_none());
+                    drop(own);
+                    until_taken(async || keyspace.put(key(there), value(there)).await, &pause).await;
+                    there += 1;
+                    until_taken(async || store.flush().await, &pause).await;
+                    until_taken(async || store.compact().await, &pause).await;
+                    for number in 0..there {
+                        let found = keyspace.get(&key(number)).await.unwrap();
+                        assert_eq!(found.as_deref(), Some(&value(number)[..]), "key {number}");
+                    }
+                }
+                store.close().await.unwrap();
+                let store = Store::open(&engine, dir.path(), common::options()).await.unwrap();
+                store.verify().await.unwrap();
+                assert!(store.default_keyspace().get(&key(there - 1)).await.unwrap().is_some());
+                store.close().await.unwrap();
+            });
+        },
+    );
+}
+
+const DIR: &str = "/disk/store";
+
+fn options() -> Options {
+    common::options().store_id(9).clock(|| 1_000_000)
+}
+
+async fn open(engine: &Engine) -> Store {
+    Store::open(engine, DIR, options())
+        .await
+        .unwrap_or_else(|error| panic!("the store does not open: {error}"))
+}
+
+async fn puts(
+    keyspace: &Keyspace,
+    there: &mut BTreeMap<u64, u64>,
+    numbers: std::ops::Range<u64>,
+    round: u64,
+) {
+    for number in numbers {
+        match keyspace.put(key(number), value(number + round)).await {
+            Ok(()) => drop(there.insert(number, number + round)),
+            Err(error) => is_refused(&error),
+        }
+    }
+}
+
+/// Opens of the store's files fail often, some calls twice in a row, which the engine does not hide.
+#[test]
+fn opens_that_fail_change_nothing_for_good() {
+    for seed in 0..6 {
+        let ran = World::new(seed).disk(Profile::nand().at("/disk")).run(async |engine| {
+            let store = open(&engine).await;
+            let (keyspace, mut there) = (store.default_keyspace(), BTreeMap::new());
+            puts(&keyspace, &mut there, 0..800, 0).await;
+            for round in 1..6 {
+                sim::inject(Rule::new(Fault::TooManyFiles).on(DIR).chance_ppm(600_000));
+                puts(&keyspace, &mut there, 0..400, round).await;
+                for result in [store.flush().await, store.compact().await] {
+                    result.err().iter().for_each(is_refused);
+                }
+                for number in 0..50 {
+                    match keyspace.get(&key(number * 16)).await {
+                        Ok(found) => assert_eq!(
+                            found.as_deref(),
+                            there.get(&(number * 16)).map(|at| value(*at)).as_deref()
+                        ),
+                        Err(error) => is_refused(&error),
+                    }
+                }
+                assert!(store.stats().failed.is_none(), "{:?}", store.stats().failed);
+                sim::clear_faults();
+                let pause = async || sim::sleep(Duration::from_millis(50)).await.unwrap();
+                until_taken(async || keyspace.put("again", "1").await, pause).await;
+                until_taken(async || store.flush().await, pause).await;
+                until_taken(async || store.compact().await, pause).await;
+                for (number, at) in &there {
+                    let found = keyspace.get(&key(*number)).await.unwrap();
+                    assert_eq!(found.as_deref(), Some(&value(*at)[..]), "key {number}");
+                }
+            }
+            sim::sleep(Duration::from_millis(200)).await.unwrap();
+            let levels = store.stats().keyspaces.into_iter().flat_map(|keyspace| keyspace.levels);
+            let tables: usize = levels.map(|level| level.tables).sum();
+            let files = engine.read_dir(format!("{DIR}/tables")).await.unwrap().len();
+            assert_eq!(files, tables, "files that nothing names");
+            store.close().await.unwrap();
+            drop(store);
+            let store = open(&engine).await;
+            store.verify().await.unwrap();
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
