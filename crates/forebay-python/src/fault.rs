@@ -16,16 +16,27 @@ pyo3::create_exception!(
 
 /// A failure of an operation, on its way to the thread that may make an exception of it.
 pub(crate) struct Fault {
-    error: forebay::Error,
+    cause: Cause,
     /// The file's name for Python, and the name by which the core opened it if that is another one.
     file: Option<(Arc<Path>, Option<PathBuf>)>,
     /// The core refuses directories as it does pipes; Python programs know them as an error of the system.
     is_directory: bool,
 }
 
+enum Cause {
+    Core(forebay::Error),
+    /// The path leads to another file than at first.
+    Stale,
+}
+
 impl Fault {
     pub(crate) fn new(error: forebay::Error) -> Fault {
-        Fault { error, file: None, is_directory: false }
+        Fault { cause: Cause::Core(error), file: None, is_directory: false }
+    }
+
+    /// Names a path that leads to another file than at first.
+    pub(crate) fn stale(path: &Arc<Path>) -> Fault {
+        Fault { cause: Cause::Stale, file: Some((path.clone(), None)), is_directory: false }
     }
 
     /// Names the file that could not be opened.
@@ -37,11 +48,17 @@ impl Fault {
     /// Names the file, which the core may know by another name.
     pub(crate) fn of_file(error: forebay::Error, path: &Arc<Path>) -> Fault {
         let other = error.path().filter(|named| *named != &**path).map(Path::to_path_buf);
-        Fault { error, file: Some((path.clone(), other)), is_directory: false }
+        Fault { cause: Cause::Core(error), file: Some((path.clone(), other)), is_directory: false }
     }
 
     fn text(&self) -> String {
-        let text = self.error.to_string();
+        let text = match &self.cause {
+            Cause::Core(error) => error.to_string(),
+            Cause::Stale => {
+                "the path leads to another file than at first, which replaced it; open the files again"
+                    .to_owned()
+            }
+        };
         match &self.file {
             Some((path, Some(other))) if other.starts_with("/proc/self/fd") => {
                 text.replace(&*other.to_string_lossy(), &path.to_string_lossy())
@@ -53,13 +70,20 @@ impl Fault {
     fn filename(&self) -> Option<&Path> {
         match &self.file {
             Some((path, _)) => Some(path),
-            None => self.error.path(),
+            None => match &self.cause {
+                Cause::Core(error) => error.path(),
+                Cause::Stale => None,
+            },
         }
     }
 
     pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
         let text = self.text();
-        let number = if self.is_directory { Some(libc::EISDIR) } else { errno(&self.error) };
+        let number = match &self.cause {
+            _ if self.is_directory => Some(libc::EISDIR),
+            Cause::Core(error) => errno(error),
+            Cause::Stale => Some(libc::ESTALE),
+        };
         if let Some(errno) = number {
             // The constructor of OSError chooses the subclass by the number.
             return match self.filename() {
@@ -67,7 +91,8 @@ impl Fault {
                 None => PyOSError::new_err((errno, text)),
             };
         }
-        match self.error.kind() {
+        let Cause::Core(error) = &self.cause else { return Error::new_err(text) };
+        match error.kind() {
             ErrorKind::UnexpectedEof { .. } => PyEOFError::new_err(text),
             ErrorKind::InvalidInput | ErrorKind::FileClosed | ErrorKind::Misaligned { .. } => {
                 PyValueError::new_err(text)

@@ -54,7 +54,7 @@ struct OpenFile {
     line: Arc<async_lock::Mutex<()>>,
 }
 
-fn with_mode(open: Open, mode: Mode) -> Open {
+pub(crate) fn with_mode(open: Open, mode: Mode) -> Open {
     match mode {
         Mode::Direct => open.direct(),
         Mode::Buffered => open.buffered(),
@@ -63,7 +63,7 @@ fn with_mode(open: Open, mode: Mode) -> Open {
     }
 }
 
-fn parse_mode(mode: &str) -> PyResult<Mode> {
+pub(crate) fn parse_mode(mode: &str) -> PyResult<Mode> {
     match mode {
         "adaptive" => Ok(Mode::Adaptive),
         "direct" => Ok(Mode::Direct),
@@ -75,7 +75,7 @@ fn parse_mode(mode: &str) -> PyResult<Mode> {
     }
 }
 
-fn mode_name(mode: Mode) -> &'static str {
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Direct => "direct",
         Mode::Buffered => "buffered",
@@ -84,7 +84,8 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-fn identity(file: &forebay::File) -> std::io::Result<(u64, u64)> {
+/// Returns device and inode of an open file.
+pub(crate) fn identity(file: &forebay::File) -> std::io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(file.as_fd())?;
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -305,21 +306,27 @@ fn destination(ranges: &Ranges, out: Option<&Bound<'_, PyAny>>) -> PyResult<(Des
         }
         None => {
             let aligned = AlignedMemory::new(ranges.bytes, false)?;
-            let lens = ranges.each.iter().map(|range| (range.end - range.start) as usize).collect();
-            Ok((Destination::aligned(aligned.clone(), 0), Value::Views(aligned, lens)))
+            let mut end = 0;
+            let parts = ranges.each.iter().map(|range| {
+                let start = end;
+                end += (range.end - range.start) as usize;
+                start..end
+            });
+            let parts = parts.collect();
+            Ok((Destination::aligned(aligned.clone(), 0), Value::Views(aligned, parts)))
         }
     }
 }
 
 /// The settings of a batch.
 #[derive(Clone, Copy)]
-struct Settings {
-    depth: Option<u32>,
-    max_gap: Option<u64>,
+pub(crate) struct Settings {
+    pub(crate) depth: Option<u32>,
+    pub(crate) max_gap: Option<u64>,
 }
 
 impl Settings {
-    fn set(self, mut batch: forebay::ReadMany) -> forebay::ReadMany {
+    pub(crate) fn set(self, mut batch: forebay::ReadMany) -> forebay::ReadMany {
         if let Some(depth) = self.depth {
             batch = batch.depth(depth);
         }

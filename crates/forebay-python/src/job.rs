@@ -1,6 +1,7 @@
 //! The operations, as futures that neither know a waiting thread nor an asyncio loop.
 
 use std::future::Future;
+use std::ops::Range;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ pub(crate) enum Value {
     Number(u64),
     /// The memory is a bytes object, of which this many bytes were read.
     Bytes(usize),
-    /// Results side by side, of these lengths.
-    Views(Arc<AlignedMemory>, Vec<usize>),
+    /// Results in these parts of one memory.
+    Views(Arc<AlignedMemory>, Vec<Range<usize>>),
     /// The next block of a scan.
     Block(BlockBytes),
     /// The end of a scan.
@@ -57,8 +58,8 @@ impl Outcome {
         match value {
             Value::None | Value::Bytes(_) => Ok(Some(py.None())),
             Value::Number(number) => Ok(Some(number.into_pyobject(py)?.into_any().unbind())),
-            Value::Views(aligned, lens) => {
-                views(py, aligned, &lens).map(|list| Some(list.into_any().unbind()))
+            Value::Views(aligned, parts) => {
+                views(py, aligned, &parts).map(|list| Some(list.into_any().unbind()))
             }
             Value::Block(bytes) => {
                 let block = Bound::new(py, Block::new(bytes))?;
@@ -69,14 +70,16 @@ impl Outcome {
     }
 }
 
-/// Returns memoryviews of parts of `aligned` side by side, which share it.
-fn views<'py>(py: Python<'py>, aligned: Arc<AlignedMemory>, lens: &[usize]) -> PyResult<Bound<'py, PyList>> {
+/// Returns memoryviews of parts of `aligned`, which share it.
+fn views<'py>(
+    py: Python<'py>,
+    aligned: Arc<AlignedMemory>,
+    parts: &[Range<usize>],
+) -> PyResult<Bound<'py, PyList>> {
     let memory = Bound::new(py, Memory::new(aligned))?.into_any();
     let all = PyMemoryView::from(&memory)?;
     let list = PyList::empty(py);
-    let mut start = 0;
-    for len in lens {
-        let end = start + len;
+    for &Range { start, end } in parts {
         // SAFETY: attached, and the view lives; a failure is null with an exception.
         let part = unsafe {
             Bound::from_owned_ptr_or_err(
@@ -85,7 +88,6 @@ fn views<'py>(py: Python<'py>, aligned: Arc<AlignedMemory>, lens: &[usize]) -> P
             )?
         };
         list.append(part)?;
-        start = end;
     }
     Ok(list)
 }

@@ -2,7 +2,7 @@
 //!
 //! From the bottom up: `fault` (errors as Python's), `process` (the one engine of a process, forks, the end of the interpreter) and
 //! `memory` (destinations and sources that Python owns), `ranges` (arguments), `job` (the operations), `drive` (a thread that waits
-//! for one) and `hub` (an asyncio loop that does), `scan`, `file`, `tensors`, `figures` (what programs call).
+//! for one) and `hub` (an asyncio loop that does), `scan`, `file`, `files`, `tensors`, `figures` (what programs call).
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 use pyo3::prelude::*;
@@ -11,6 +11,7 @@ mod drive;
 mod fault;
 mod figures;
 mod file;
+mod files;
 mod hub;
 mod job;
 mod memory;
@@ -29,6 +30,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Error", module.py().get_type::<fault::Error>())?;
     module.add_class::<file::File>()?;
+    module.add_class::<files::Files>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<memory::Block>()?;
     module.add_class::<scan::Scan>()?;

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import forebay
+from forebay._forebay import Files
 
 # As the tests of the core: the same tests with every engine on the pool of threads, as where io_uring is refused.
 if os.environ.get("FOREBAY_TEST_DRIVER"):
@@ -85,6 +86,30 @@ def program():
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The numbers of ranges in the batches that a module reads over several files."""
+
+    def of(module):
+        calls = []
+
+        class Counted:
+            def __init__(self, *arguments):
+                self.files = Files(*arguments)
+
+            def read_many(self, requests, **more):
+                calls.append(len(requests))
+                return self.files.read_many(requests, **more)
+
+            def close(self):
+                self.files.close()
+
+        monkeypatch.setattr(module, "Files", Counted)
+        return calls
+
+    return of
 
 
 @pytest.fixture

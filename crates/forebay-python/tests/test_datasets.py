@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-import forebay
+import forebay.torch
 from forebay.torch import RangeDataset
 from conftest import known
 
@@ -50,10 +50,8 @@ class pickle_of:
         self.samples.close()
 
 
-def test_a_batch_of_samples_is_one_batch_of_reads(paths, monkeypatch):
-    calls = []
-    read_many = forebay.read_many
-    monkeypatch.setattr(forebay, "read_many", lambda requests: calls.append(len(requests)) or read_many(requests))
+def test_a_batch_of_samples_is_one_batch_of_reads(paths, batches):
+    calls = batches(forebay.torch)
     samples = RangeDataset(paths, RANGES)
     samples.__getitems__(list(range(64)))
     assert calls == [64]

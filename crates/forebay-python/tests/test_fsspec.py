@@ -88,12 +88,8 @@ def test_ranges_are_those_of_the_local_file_system(fs, data, tmp_path, content):
         fs.cat_file(str(tmp_path))
 
 
-def test_cat_ranges_is_one_batch(fs, data, monkeypatch):
-    calls = []
-    read_many = forebay.read_many
-    monkeypatch.setattr(
-        forebay, "read_many", lambda requests, **more: calls.append(len(requests)) or read_many(requests, **more)
-    )
+def test_cat_ranges_is_one_batch(fs, data, batches):
+    calls = batches(forebay.fsspec)
     fs.cat_ranges([str(data)] * 50, list(range(0, 50_000, 1000)), list(range(10, 50_010, 1000)))
     assert calls == [50]
 

@@ -11,6 +11,7 @@ __all__ = [
     "Call",
     "Error",
     "File",
+    "Files",
     "Hub",
     "Memory",
     "Scan",
@@ -129,6 +130,15 @@ class File:
     def _begin_sync(self, hub: Hub, make_future: _MakeFuture, data_only: bool = False) -> Call: ...
     def truncate(self, size: int) -> None: ...
     def _arguments(self) -> tuple[Path, str, bool, bool]: ...
+
+@final
+class Files:
+    def __new__(cls, paths: Sequence[_Path], mode: str = "adaptive") -> Self: ...
+    def __len__(self) -> int: ...
+    def read_many(
+        self, requests: Iterable[tuple[int, int, int]], *, max_gap: int | None = None
+    ) -> list[memoryview]: ...
+    def close(self) -> None: ...
 
 class _Degradation(TypedDict):
     what: str

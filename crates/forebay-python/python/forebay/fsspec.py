@@ -10,6 +10,7 @@ Paths, listings, writes, moves and removals are those of fsspec's local file sys
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 import forebay
+from forebay._forebay import Files
 
 __all__ = ["ForebayFileSystem", "ForebayFile"]
 
@@ -83,7 +85,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """Reads a file, or a part of it."""
         with self._open_to_read(self._strip_protocol(path)) as file:
-            start, end = _bounds(file, start, end)
+            start, end = _bounds(file.size, start, end)
             return file.read(start, max(end - start, 0))
 
     def cat_ranges(
@@ -95,7 +97,8 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         on_error: str = "return",
         **options: Any,
     ) -> list[Any]:
-        """Reads ranges of files as one batch. Ranges that end behind the end of their file are cut there.
+        """Reads ranges of files as one batch. Ranges that end behind the end of their file are cut there. Of many files only some are open
+        at a time.
 
         With `on_error` "return" a file that cannot be read gives its exception for each of its ranges, otherwise it raises.
         """
@@ -106,56 +109,59 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         ends = list(ends) if isinstance(ends, (list, tuple)) or hasattr(ends, "__iter__") else [ends] * count
         if len(starts) != count or len(ends) != count:
             raise ValueError(f"there are {count} paths, {len(starts)} starts and {len(ends)} ends")
-        files: dict[str, Any] = {}
-        sizes: dict[str, int] = {}
+        numbers: dict[str, int] = {}
+        found: dict[str, int | OSError] = {}
         results: list[Any] = [b""] * count
-        requests: list[tuple[forebay.File, int, int]] = []
+        requests: list[tuple[int, int, int]] = []
         places: list[int] = []
+        for number, (path, start, end) in enumerate(zip(paths, starts, ends)):
+            name = self._strip_protocol(path)
+            if name not in found:
+                try:
+                    found[name] = self._size(name)
+                except OSError as error:
+                    if on_error != "return":
+                        raise
+                    found[name] = error
+            size = found[name]
+            if isinstance(size, OSError):
+                results[number] = size
+                continue
+            start, end = _bounds(size, start, end)
+            if end > start:
+                requests.append((numbers.setdefault(name, len(numbers)), start, end - start))
+                places.append(number)
         try:
-            for number, (path, start, end) in enumerate(zip(paths, starts, ends)):
-                name = self._strip_protocol(path)
-                if name not in files:
-                    try:
-                        files[name] = self._open_to_read(name)
-                        sizes[name] = files[name].size
-                    except OSError as error:
-                        if on_error != "return":
-                            raise
-                        files[name] = error
-                file = files[name]
-                if isinstance(file, OSError):
-                    results[number] = file
-                    continue
-                start, end = _bounds(file, start, end, sizes[name])
-                if end > start:
-                    requests.append((file, start, end - start))
-                    places.append(number)
+            files = Files(list(numbers), self.mode)
             try:
-                views = forebay.read_many(requests, max_gap=max_gap)
-            except (OSError, EOFError):
-                # One by one, so that each failure goes to its range.
-                for number, (file, start, length) in zip(places, requests):
-                    try:
-                        results[number] = file.read(start, length)
-                    except OSError as error:
-                        if on_error != "return":
-                            raise
-                        results[number] = error
-            else:
-                for number, view in zip(places, views):
-                    results[number] = bytes(view)
-        finally:
-            for file in files.values():
-                if isinstance(file, forebay.File):
-                    file.close()
+                views = files.read_many(requests, max_gap=max_gap)
+            finally:
+                files.close()
+        except (OSError, EOFError):
+            # One by one, so that each failure goes to its range.
+            names = list(numbers)
+            for number, (file, start, length) in zip(places, requests):
+                try:
+                    results[number] = self.cat_file(names[file], start, start + length)
+                except OSError as error:
+                    if on_error != "return":
+                        raise
+                    results[number] = error
+        else:
+            for number, view in zip(places, views):
+                results[number] = bytes(view)
         return results
 
+    def _size(self, path: str) -> int:
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size
+        with self._open_to_read(path) as file:
+            return file.size
 
-def _bounds(
-    file: forebay.File, start: int | None, end: int | None, size: int | None = None
-) -> tuple[int, int]:
+
+def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Returns the bounds of a range, of which negative numbers count from the end of the file."""
-    size = file.size if size is None else size
     start = 0 if start is None else max(start + size, 0) if start < 0 else start
     end = size if end is None else end + size if end < 0 else min(end, size)
     return start, end

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import forebay
+from forebay._forebay import Files
 
 if TYPE_CHECKING:
     from forebay._file import Mode
@@ -21,6 +21,9 @@ class RangeDataset:
     With a single file they may be pairs of offset and length. `transform` makes the sample out of a memoryview of its bytes, such
     as `lambda view: torch.frombuffer(view, dtype=torch.float32)`; without one the samples are memoryviews.
 
+    There may be more files than the process may have open: those that were read last stay open, and others are opened by their paths
+    when they are read again. A path that leads to another file by then raises OSError (ESTALE).
+
     It works with every start method of worker processes, also with fork: a worker opens the files again at its first sample.
     """
 
@@ -33,11 +36,13 @@ class RangeDataset:
     ) -> None:
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
-        self._files = [forebay.open(path, mode) for path in paths]
+        self._paths = [os.path.abspath(path) for path in paths]
+        self._mode: Mode = mode
+        self._files = Files(list(paths), mode)
         self._ranges = ranges
         self._transform = transform
         width = len(ranges[0]) if len(ranges) else 3
-        if width not in (2, 3) or (width == 2 and len(self._files) != 1):
+        if width not in (2, 3) or (width == 2 and len(self._paths) != 1):
             raise ValueError(
                 "a range is a file's number, an offset and a length; the number may be missing with a single file only"
             )
@@ -54,11 +59,17 @@ class RangeDataset:
         for index in indices:
             number = int(index)
             *file, offset, length = self._ranges[number]
-            requests.append((self._files[int(file[0]) if file else 0], int(offset), int(length)))
-        views = forebay.read_many(requests)
+            requests.append((int(file[0]) if file else 0, int(offset), int(length)))
+        views = self._files.read_many(requests)
         return views if self._transform is None else [self._transform(view) for view in views]
 
     def close(self) -> None:
         """Closes the files."""
-        for file in self._files:
-            file.close()
+        self._files.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_files"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._files = Files(self._paths, self._mode)

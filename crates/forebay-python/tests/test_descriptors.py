@@ -1,0 +1,93 @@
+"""Batches over more files than the process may have open. Before, all files of a batch were open at once."""
+
+import pytest
+
+FILES = """
+    import errno, os, resource, sys
+
+    limit, root = int(sys.argv[1]), sys.argv[2]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    import forebay
+
+    def content(number):
+        return b"".join((number * 1000 + word).to_bytes(8, "little") for word in range(1000))
+
+    paths = [os.path.join(root, str(number)) for number in range(400)]
+    for number, path in enumerate(paths):
+        with open(path, "wb") as file:
+            file.write(content(number))
+"""
+
+
+@pytest.fixture(params=[64, 128, 256])
+def limit(request):
+    return request.param
+
+
+def test_a_data_set_of_many_files(program, limit, tmp_path):
+    program(
+        FILES
+        + """
+    from forebay.torch import RangeDataset
+
+    ranges = [(number % 400, 8 * (number % 500), 100) for number in range(800)]
+    samples = RangeDataset(paths, ranges, transform=bytes)
+    for _ in range(2):
+        for indices in (range(800), range(799, -1, -3), [5, 5, 6]):
+            for index, sample in zip(indices, samples.__getitems__(list(indices))):
+                file, offset, length = ranges[index]
+                assert sample == content(file)[offset : offset + length], index
+    assert len(os.listdir("/proc/self/fd")) < limit
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if samples.__getitems__([7, 399])[1] == content(399)[8 * 399 :][:100] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    os.replace(paths[1], paths[3])
+    try:
+        # Perhaps it is still open, and then it is the file that it was.
+        assert samples[3] == content(3)[24:124]
+    except OSError as error:
+        assert error.errno == errno.ESTALE, error
+    samples.close()
+    try:
+        samples[0]
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("they are closed")
+    """,
+        limit,
+        tmp_path,
+    )
+
+
+def test_cat_ranges_of_many_files(program, limit, tmp_path):
+    pytest.importorskip("fsspec")
+    program(
+        FILES
+        + """
+    from forebay.fsspec import ForebayFileSystem
+
+    fs = ForebayFileSystem()
+    names = [paths[number % 400] for number in range(1200)]
+    starts = [number % 700 for number in range(1200)]
+    for _ in range(2):
+        found = fs.cat_ranges(names, starts, [start + 50 for start in starts])
+        for number, data in enumerate(found):
+            assert data == content(number % 400)[starts[number] :][:50], number
+    own = []
+    try:
+        while True:
+            own.append(open(os.devnull))
+    except OSError as error:
+        assert error.errno == errno.EMFILE
+    refused = fs.cat_ranges(names[:3], 0, 10)
+    assert all(isinstance(error, OSError) and error.errno == errno.EMFILE for error in refused), refused
+    assert "ulimit -n" in str(refused[0])
+    own.clear()
+    assert fs.cat_ranges(names[:3], 0, 10) == [content(number)[:10] for number in range(3)]
+    """,
+        limit,
+        tmp_path,
+    )
