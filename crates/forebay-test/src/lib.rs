@@ -1,6 +1,7 @@
 //! Parts that the tests of several crates share: counted allocations, a layer below that fails, calls that are kept unpolled, files of
 //! directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
-//! one Raft node, processes that are killed or end with their test, machines for the nodes of a cluster, and system calls that are refused or counted.
+//! one Raft node, text expositions of figures, processes that are killed or end with their test, machines for the nodes of a cluster,
+//! and system calls that are refused or counted.
 //!
 //! It is a development dependency only and is not published.
 
@@ -10,6 +11,7 @@ pub mod below;
 #[cfg(unix)]
 pub mod children;
 pub mod draw;
+pub mod exposition;
 #[cfg(feature = "sim")]
 pub mod frozen;
 pub mod history;

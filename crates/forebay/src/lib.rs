@@ -34,7 +34,7 @@
 //! | one class of work before another, or a limit for it | [`Class`], [`ClassSpec`] |
 //! | files created, renamed and removed durably | [`Engine::rename`], [`Engine::sync_dir`], [`Dir`] |
 //! | an NVMe namespace without a file system | [`Engine::open_nvme`] |
-//! | to know how it runs, and why it is slow | [`Engine::health`], [`Engine::stats`], [`StatsServer`] |
+//! | to know how it runs, and why it is slow | [`Engine::health`], [`Engine::stats`], [`StatsServer`], [`Exposition`] |
 //! | the devices below a file | [`Device`](device::Device) |
 //! | to test your code with faults and power cuts | `forebay::sim` (feature `sim`) |
 //!
@@ -115,6 +115,7 @@ pub use handle::open::Open;
 #[doc(hidden)]
 pub use io::command::{CommandEntry, Commands};
 pub use io::config::{Config, DriverChoice, Polling, WorkerRings};
+pub use io::exposition::{Exposition, Family, MetricKind};
 pub use io::metadata::{DirEntry, FileKind, Metadata};
 pub use io::mode::Mode;
 pub use io::op::{Durability, Flush};

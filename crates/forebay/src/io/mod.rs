@@ -1,7 +1,8 @@
-//! The types of one operation: its kind and durability, the configuration, the statistics.
+//! The types of one operation: its kind and durability, the configuration, the statistics and their text.
 
 pub(crate) mod command;
 pub(crate) mod config;
+pub(crate) mod exposition;
 pub(crate) mod host;
 pub(crate) mod metadata;
 pub(crate) mod mode;

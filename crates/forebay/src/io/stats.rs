@@ -5,6 +5,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use crate::base::priority::Priority;
+use crate::io::exposition::Exposition;
 use crate::io::op::OpKind;
 
 mod classes;
@@ -53,6 +54,16 @@ pub struct Stats {
     pub walks: WalkStats,
     /// The engine's I/O memory.
     pub memory: MemoryStats,
+}
+
+impl Stats {
+    /// Returns the statistics as text in OpenMetrics 1.0, which Prometheus reads; [`Exposition`](crate::Exposition) joins them with
+    /// other figures.
+    pub fn to_open_metrics(&self) -> String {
+        let mut page = Exposition::open_metrics();
+        page.stats(self);
+        page.finish()
+    }
 }
 
 /// Operations of one class on one device.
@@ -239,6 +250,11 @@ impl Latency {
     /// recorded.
     pub fn ns_at(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
+    }
+
+    /// Returns how many times are not above `ns`, with the two digits of the histogram.
+    pub(crate) fn count_up_to(&self, ns: u64) -> u64 {
+        self.0.count_between(0, ns)
     }
 
     /// Returns the arithmetic mean; 0 when nothing was recorded.

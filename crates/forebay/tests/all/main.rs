@@ -32,6 +32,7 @@ mod error_texts;
 mod executors;
 #[cfg(target_os = "linux")]
 mod exhaustion;
+mod exposition;
 mod file_cache;
 mod file_lifetime;
 mod file_space;
