@@ -1,8 +1,8 @@
 //! `forebay top`: the activity of a running engine, read from its statistics socket.
 
 mod client;
+mod exposition;
 mod screen;
-mod snapshot;
 mod view;
 
 use std::io::Write;
@@ -11,13 +11,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 
 use crate::output::{JsonArgs, print, stderr_line};
-use client::Client;
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
 use screen::Screen;
-use snapshot::Snapshot;
 
 /// Options of `top`.
 #[derive(Debug, Args)]
@@ -46,12 +45,16 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// No engine serves the socket, or not for this user: a [`Failure`]; or its statistics are not understood.
 pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
-    let mut client = Client::connect(&args.socket)?;
-    let mut file = args.json.lines(Some(snapshot::MARK))?;
-    let (mut before, mut screen) = (None, None);
-    while let Some(line) = client.request()? {
-        // Only lines that parse as statistics are passed on.
-        let now = Snapshot::parse(&line)?;
+    let mut page = client::request(&args.socket)?;
+    let mut file = args.json.lines(Some(exposition::MARK))?;
+    let (mut before, mut screen) = (None::<Value>, None);
+    while let Some(text) = page {
+        // Only texts that parse as statistics are passed on.
+        let now = exposition::parse(&text)?;
+        if before.as_ref().is_some_and(|before| before["pid"] != now["pid"]) {
+            break;
+        }
+        let line = exposition::line(&now);
         if let Some(file) = &mut file {
             file.write_all(line.as_bytes())?;
         }
@@ -69,12 +72,18 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             return Ok(ExitCode::SUCCESS);
         }
         before = Some(now);
-        if !client.wait(args.interval)? {
-            break;
-        }
+        std::thread::sleep(args.interval);
+        page = match client::request(&args.socket) {
+            // The socket went with the engine.
+            Err(error) if error.is::<Failure>() => None,
+            page => page?,
+        };
     }
     drop(screen);
-    let ended = format!("the engine of {} ended", args.socket.display());
+    let mut ended = format!("the engine of {} ended", args.socket.display());
+    if before.is_none() {
+        ended += ", or it is of an earlier release: use the program of that release";
+    }
     if args.once || before.is_none() {
         return Err(Failure::Path(ended).into());
     }

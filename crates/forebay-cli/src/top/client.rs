@@ -1,86 +1,52 @@
 //! The client end of an engine's socket.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use forebay_report::failure::Failure;
 
-/// Maximum length of a line; no engine sends more: 256 files with long paths are a tenth of it.
-const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Maximum length of a reply; no engine sends more: 256 files with long paths are a tenth of it.
+const REPLY_BYTES_MAX: u64 = 16 << 20;
 
-/// A connection.
-#[derive(Debug)]
-pub(super) struct Client {
-    stream: BufReader<UnixStream>,
-}
-
-impl Client {
-    /// Connects to the engine's socket at `path`.
-    ///
-    /// # Errors
-    /// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's.
-    pub(super) fn connect(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display();
-        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => Failure::Path(format!(
-                "no engine serves {name}: its program ended without removing it, or it is no engine's socket; name \
-                 the socket of a running engine"
-            )),
-            io::ErrorKind::PermissionDenied => Failure::Lacking(format!(
-                "{name} belongs to another user: only that user and root may read the statistics of its engine"
-            )),
-            _ => Failure::missing(path, &error),
-        })?;
-        Ok(Self { stream: BufReader::new(stream) })
-    }
-
-    /// Requests the engine's current statistics and returns them as a line; `None` when the engine has ended.
-    ///
-    /// # Errors
-    /// The connection failed, or the response is not a line.
-    pub(super) fn request(&mut self) -> anyhow::Result<Option<String>> {
-        self.stream.get_ref().set_read_timeout(None)?;
-        let mut line = String::new();
-        let sent = self.stream.get_ref().write_all(b"stats\n");
-        let received =
-            sent.and_then(|()| io::Read::take(&mut self.stream, LINE_BYTES_MAX).read_line(&mut line));
-        match received {
-            Ok(0) => Ok(None),
-            Ok(_) if line.ends_with('\n') => Ok(Some(line)),
-            Ok(_) => Err(Failure::Unsuitable("the reply is not an engine's statistics".to_owned()).into()),
-            Err(error) if has_ended(&error) => Ok(None),
-            Err(error) => Err(error).context("the statistics of the engine cannot be read"),
+/// Requests the exposition of the engine that serves the socket at `path`; `None` when the engine is about to end.
+///
+/// # Errors
+/// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's; or the reply is no
+/// exposition of an engine.
+pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
+    let name = path.display();
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => Failure::Path(format!(
+            "no engine serves {name}: its program ended without removing it, or it is no engine's socket; name \
+             the socket of a running engine"
+        )),
+        io::ErrorKind::PermissionDenied => Failure::Lacking(format!(
+            "{name} belongs to another user: only that user and root may read the statistics of its engine"
+        )),
+        _ => Failure::missing(path, &error),
+    })?;
+    let (mut status, mut reply) = (String::new(), String::new());
+    let sent = stream.write_all(b"GET /metrics?files HTTP/1.1\r\nHost: engine\r\n\r\n");
+    let received = sent.and_then(|()| {
+        let mut stream = BufReader::new(stream.take(REPLY_BYTES_MAX));
+        stream.read_line(&mut status)?;
+        // Another program's socket may stay open after its first line.
+        if status.starts_with("HTTP/1.1 200 ") { stream.read_to_string(&mut reply) } else { Ok(0) }
+    });
+    match received {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(None)
         }
+        Err(error) => Err(error).context("the statistics of the engine cannot be read"),
+        Ok(_) if status.is_empty() => Ok(None),
+        Ok(_) => match reply.split_once("\r\n\r\n") {
+            Some((_, page)) if page.ends_with("# EOF\n") => Ok(Some(page.to_owned())),
+            // It ended before the end of its reply.
+            _ if reply.contains("application/openmetrics-text") => Ok(None),
+            _ => bail!("the reply is not an engine's statistics: {name} is the socket of another program"),
+        },
     }
-
-    /// Waits for `interval`. Returns false when the engine ends meanwhile.
-    ///
-    /// # Errors
-    /// The connection failed.
-    pub(super) fn wait(&mut self, interval: Duration) -> anyhow::Result<bool> {
-        self.stream.get_ref().set_read_timeout(Some(interval))?;
-        loop {
-            return match self.stream.fill_buf() {
-                Ok([]) => Ok(false),
-                Ok(_) => Err(Failure::Unsuitable(
-                    "the engine sent a line without a request; this is not an engine's statistics".to_owned(),
-                )
-                .into()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    Ok(true)
-                }
-                Err(error) if has_ended(&error) => Ok(false),
-                Err(error) => Err(error).context("the statistics of the engine cannot be read"),
-            };
-        }
-    }
-}
-
-fn has_ended(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

@@ -1,12 +1,10 @@
 //! An engine's statistics for other processes: a Unix socket that only its user may connect to.
 
-mod clients;
-mod json;
+mod client;
 mod socket;
 
 use std::fmt;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
@@ -16,11 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
 use crate::handle::engine::{Engine, gather, gather_files};
-use crate::io::stats::{FileStats, Stats};
+use crate::io::exposition::Exposition;
+use crate::io::exposition::MetricKind::{Gauge, Info};
 use crate::reactor::engine_shared::{AtEnd, EngineShared};
-use clients::Clients;
+use client::Client;
 use socket::Name;
 
+/// The most clients at once. Further ones wait until one of these goes.
+const CLIENTS_MAX: usize = 8;
 /// The pause in accepting after a connection could not be accepted.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -28,24 +29,12 @@ const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// [`Engine::serve_stats`](crate::Engine::serve_stats). Dropping it removes the socket. It does not keep the
 /// engine alive, and when the engine ends, the socket is removed as well.
 ///
-/// A client sends the line `stats` as often as it likes and gets one line of JSON for each. The line is an
-/// object with `forebay_stats` (1, the version of the fields that follow), `version`, `pid`, `at_ns` (on a
-/// clock for differences only), `driver`, the lists `shards`, `devices`, `classes`, `flows`, `files` (the 256
-/// with the most operations; `files_left_out` is the number of the others) and `stalls` with the fields of
-/// [`Stats`](crate::Stats) and [`FileStats`](crate::FileStats), `memory`, `wait_calls`, `page_cache_reads`,
-/// `page_cache_bytes`, `page_cache_misses`, `page_cache_skips`, and `degraded`, a list of texts. Times are in nanoseconds. Distributions are given as
-/// `..._p50_ns` and `..._p99_ns` since the engine's start. Eight clients may be connected at once; a ninth
-/// waits.
-///
-/// ```
-/// use forebay::{Config, Engine};
-/// # fn main() -> forebay::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("engine.sock");
-/// let engine = Engine::start(Config::default())?;
-/// let _serving = engine.serve_stats(&path)?; // then: forebay top engine.sock
-/// # Ok(()) }
-/// ```
+/// A client sends the request `GET /metrics` of HTTP, gets an [`Exposition`](crate::Exposition) in OpenMetrics 1.0, and is disconnected.
+/// So `curl --unix-socket PATH http://engine/metrics` shows it, and Prometheus reads it through a proxy that listens at a port. It has the
+/// engine's [`Stats`](crate::Stats), `forebay_engine_info` (`version`, `driver`), `forebay_pid`, `forebay_at_seconds` (on a clock
+/// for differences only) and `forebay_degradation_info`. With `GET /metrics?files` it also has the 256 open files with the most
+/// operations; their paths come and go, and a database of time series would keep each for long. Other requests are refused with a
+/// sentence. Eight clients may be connected at once; a ninth waits.
 pub struct StatsServer {
     bell: Arc<Bell>,
 }
@@ -130,16 +119,16 @@ impl Engine {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// use std::io::{BufRead, BufReader, Write};
+    /// use std::io::{Read, Write};
     /// use std::os::unix::net::UnixStream;
     ///
     /// let server = engine.serve_stats(dir.path().join("stats.sock"))?;
     /// // Any process of this user:
     /// let mut client = UnixStream::connect(server.path())?;
-    /// client.write_all(b"stats\n")?;
-    /// let mut line = String::new();
-    /// BufReader::new(client).read_line(&mut line)?;
-    /// assert!(line.contains("\"forebay_stats\""));
+    /// client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+    /// let mut reply = String::new();
+    /// client.read_to_string(&mut reply)?;
+    /// assert!(reply.contains("\nforebay_shard_tasks{shard=\"0\"} 0\n"));
     /// # Ok(()) }
     /// ```
     pub fn serve_stats(&self, path: impl AsRef<Path>) -> Result<StatsServer> {
@@ -165,63 +154,59 @@ impl EngineShared {
         }
     }
 
-    /// Returns the statistics to serve; `None` when the engine has ended.
-    fn tell(shared: &Weak<EngineShared>) -> Option<Snapshot> {
+    /// Returns the page to serve; `None` when the engine has ended.
+    fn page(shared: &Weak<EngineShared>, with_files: bool) -> Option<Exposition> {
         let shared = shared.upgrade().filter(|shared| shared.failure().is_none())?;
         let stats = Pending::from_future("stats", Box::pin(gather(shared.clone()))).wait().ok()?;
-        let files = Pending::from_future("stats", Box::pin(gather_files(shared.clone()))).wait().ok()?;
         let clock = shared.clock();
-        Some(Snapshot {
-            at_ns: clock.ns(clock.now()),
-            driver: shared.driver.get().copied().unwrap_or("threads"),
-            degraded: shared.lock_degraded().iter().map(ToString::to_string).collect(),
-            stats,
-            files,
-        })
+        let at = clock.ns(clock.now());
+        let mut page = Exposition::open_metrics();
+        let driver = shared.driver.get().copied().unwrap_or("threads");
+        let facts = [("version", env!("CARGO_PKG_VERSION")), ("driver", driver)];
+        page.family(Info, "forebay_engine_info", "Release and driver.").sample(&facts, 1);
+        page.family(Gauge, "forebay_pid", "Number of the process.").value(std::process::id());
+        page.family(Gauge, "forebay_at_seconds", "A clock for differences.").value(at as f64 / 1e9);
+        let mut degraded = page.family(Info, "forebay_degradation_info", "What works worse than it could.");
+        for degradation in &*shared.lock_degraded() {
+            degraded.sample(&[("reason", degradation.to_string())], 1);
+        }
+        page.stats(&stats);
+        if with_files {
+            let files = Pending::from_future("stats", Box::pin(gather_files(shared.clone()))).wait().ok()?;
+            page.files(&files);
+        }
+        Some(page)
     }
 }
 
-/// The served statistics of an engine at one moment.
-pub(crate) struct Snapshot {
-    /// On a clock with an arbitrary beginning.
-    pub(crate) at_ns: u64,
-    pub(crate) driver: &'static str,
-    pub(crate) degraded: Vec<String>,
-    pub(crate) stats: Stats,
-    pub(crate) files: Vec<FileStats>,
-}
-
-/// Serves clients until the bell rings or the engine ends.
+/// Serves clients until the bell rings.
 fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>) {
-    let mut clients = Clients::default();
+    let mut clients: Vec<Client> = Vec::new();
     // Whether the last connection could not be accepted, for example for lack of descriptors.
     let mut refused = false;
     loop {
         let mut fds = vec![PollFd::new(heard, PollFlags::IN)];
-        if clients.has_room() && !refused {
+        fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.event())));
+        if clients.len() < CLIENTS_MAX && !refused {
             fds.push(PollFd::new(&listener, PollFlags::IN));
         }
-        let first = fds.len();
-        fds.extend(clients.list().map(|(stream, flags)| PollFd::from_borrowed_fd(stream.as_fd(), flags)));
-        let pause = refused.then_some(&REFUSED_PAUSE);
-        refused = false;
-        match poll(&mut fds, pause) {
-            Ok(_) => {}
+        match poll(&mut fds, refused.then_some(&REFUSED_PAUSE)) {
+            Ok(_) => refused = false,
             Err(rustix::io::Errno::INTR) => continue,
             Err(_) => return,
         }
-        if !fds[0].revents().is_empty() {
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
             return;
         }
-        let may_accept = first == 2 && !fds[1].revents().is_empty();
-        let ready: Vec<bool> = fds[first..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        drop(fds);
-        if !clients.work(&ready, || EngineShared::tell(engine).map(|snapshot| json::line(&snapshot))) {
-            return;
-        }
-        if may_accept {
+        let mut at = 0;
+        clients.retain_mut(|client| {
+            at += 1;
+            !ready[at] || client.go_on(engine)
+        });
+        if ready.get(at + 1) == Some(&true) {
             match listener.accept() {
-                Ok((stream, _)) => clients.add(stream),
+                Ok((stream, _)) => clients.extend(Client::new(stream)),
                 Err(error) => refused = error.kind() != io::ErrorKind::WouldBlock,
             }
         }
@@ -238,12 +223,4 @@ fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
 #[cfg(not(target_os = "linux"))]
 fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     io::Write::write(&mut stream, bytes)
-}
-
-/// Reads the bytes that have arrived. Returns `Ok(0)` at the end, and `None` when there is nothing yet.
-fn read_some(mut stream: &UnixStream, into: &mut [u8]) -> Option<io::Result<usize>> {
-    match stream.read(into) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
-        read => Some(read),
-    }
 }

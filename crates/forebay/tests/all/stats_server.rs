@@ -2,7 +2,7 @@
 //! goes with the engine, and every file has its own counts. How: programs that connect as `forebay top` does,
 //! and some that behave badly.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use forebay::{Durability, Engine, Open};
+use forebay_test::exposition::{Family, family, open_metrics};
 
 fn engine() -> Engine {
     Engine::start(common::config().shards(2)).unwrap()
@@ -24,12 +25,25 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a request and returns the reply's line.
-fn ask(stream: &mut UnixStream, request: &str) -> String {
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    line
+const REQUEST: &[u8] = b"GET /metrics?files HTTP/1.1\r\nHost: engine\r\nAccept: */*\r\n\r\n";
+
+/// Sends a request, and returns the reply when the connection has been closed.
+fn ask(mut stream: UnixStream, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+/// Returns the families of a reply, after the checks of its head.
+fn families(reply: &str) -> Vec<Family> {
+    let (head, page) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {reply:?}"));
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n")
+    );
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", page.len())), "{head}");
+    open_metrics(page).unwrap()
 }
 
 fn connect(path: &Path) -> UnixStream {
@@ -71,25 +85,59 @@ fn each_request_is_answered_with_what_happened_until_then() {
     let path = dir.path().join("s");
     let engine = engine();
     let _server = engine.serve_stats(&path).unwrap();
-    let mut first = connect(&path);
-    let mut second = connect(&path);
-    assert!(ask(&mut first, "stats\n").contains("\"files\":[],"));
+    let before = families(&ask(connect(&path), REQUEST));
+    assert!(family(&before, "forebay_file_writes").samples.is_empty());
+    let (first, second) = (connect(&path), connect(&path));
     let file = engine.open(dir.path().join("data"), Open::create().buffered()).wait().unwrap();
     for number in 0..3 {
         file.write(number * 100, vec![1; 100]).wait().unwrap();
     }
-    for stream in [&mut first, &mut second] {
-        let line = ask(stream, "stats\n");
-        assert!(line.starts_with("{\"forebay_stats\":1,") && line.ends_with("}\n"), "{line}");
-        let wanted = "\"reads\":0,\"writes\":3,\"syncs\":0,\"read_bytes\":0,\"write_bytes\":300,";
-        assert!(line.contains(wanted), "{line}");
+    for stream in [first, second] {
+        let now = families(&ask(stream, REQUEST));
+        let path = dir.path().join("data");
+        let labels = [("path", path.to_str().unwrap())];
+        let of = |name: &str| family(&now, name).value(&labels);
+        assert_eq!((of("forebay_file_reads"), of("forebay_file_writes")), (0.0, 3.0));
+        assert_eq!(of("forebay_file_write_bytes"), 300.0);
+        let at = |families| family(families, "forebay_at_seconds").value(&[]);
+        assert!(at(&now) > at(&before));
+        assert_eq!(family(&now, "forebay_pid").value(&[]), f64::from(std::process::id()));
+        let driver = engine.health().driver;
+        family(&now, "forebay_engine").value(&[("version", env!("CARGO_PKG_VERSION")), ("driver", driver)]);
     }
-    // A last line without its end, and then nothing more.
-    first.write_all(b"stats").unwrap();
-    first.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut rest = String::new();
-    first.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest.matches("forebay_stats").count(), 1);
+    // Paths are for those who ask.
+    let page = ask(connect(&path), b"GET /metrics HTTP/1.0\n\n");
+    assert!(!page.contains("forebay_file") && !families(&page).is_empty());
+    // A request whose head has no end, and then nothing more.
+    let mut stream = connect(&path);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: eng").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    families(&reply);
+}
+
+#[test]
+fn other_requests_are_refused_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let engine = engine();
+    let _server = engine.serve_stats(&path).unwrap();
+    for other in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET /metrics/ HTTP/1.1\r\n\r\n",
+        "POST /metrics HTTP/1.1\r\n",
+        "hello\n",
+        "\n",
+    ] {
+        let reply = ask(connect(&path), other.as_bytes());
+        assert!(reply.starts_with("HTTP/1.1 404 Not Found\r\n"), "{other:?}: {reply}");
+        assert!(reply.ends_with(
+            "\r\n\r\nAn engine's statistics are served here: GET /metrics, or GET /metrics?files.\n"
+        ));
+    }
+    // An earlier release of the program says of this that it reads version 1 alone.
+    assert_eq!(ask(connect(&path), b"stats\n"), "{\"forebay_stats\":2}\n");
 }
 
 #[test]
@@ -98,7 +146,8 @@ fn who_behaves_badly_is_closed_and_holds_nobody_up() {
     let path = dir.path().join("s");
     let engine = engine();
     let _server = engine.serve_stats(&path).unwrap();
-    for bad in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[b'x'; 4096], b"\n", b"\0\xff\n"] {
+    let long = [b"GET /metrics HTTP/1.1\r\nCookie: ".as_slice(), &[b'x'; 1 << 20]].concat();
+    for bad in [&long[..], &[b'x'; 1 << 20], b"\0\xff\n"] {
         let mut stream = connect(&path);
         // It may be closed before everything is written.
         let _ = stream.write_all(bad);
@@ -109,17 +158,17 @@ fn who_behaves_badly_is_closed_and_holds_nobody_up() {
         .map(|_| {
             let mut stream = connect(&path);
             stream.set_nonblocking(true).unwrap();
-            while stream.write_all(&b"stats\n".repeat(1000)).is_ok() {}
+            while stream.write_all(&REQUEST.repeat(1000)).is_ok() {}
             stream
         })
         .collect();
-    assert!(ask(&mut connect(&path), "stats\n").contains("forebay_stats"));
+    families(&ask(connect(&path), REQUEST));
     // These connect and send nothing; a ninth waits until one of them goes.
-    let silent: Vec<UnixStream> = (0..4).map(|_| connect(&path)).collect();
+    let silent: Vec<UnixStream> = (0..8).map(|_| connect(&path)).collect();
     let mut ninth = connect(&path);
-    ninth.write_all(b"stats\n").unwrap();
+    ninth.write_all(REQUEST).unwrap();
     drop((deaf, silent));
-    assert!(ask(&mut ninth, "").contains("forebay_stats"));
+    families(&ask(ninth, b""));
 }
 
 #[test]
@@ -148,12 +197,12 @@ fn what_a_dead_process_left_is_replaced_and_nothing_else_is() {
     // A listener that is dropped leaves its name, as a killed process does.
     drop(UnixListener::bind(&path).unwrap());
     let server = engine.serve_stats(&path).unwrap();
-    assert!(ask(&mut connect(&path), "stats\n").contains("forebay_stats"));
+    families(&ask(connect(&path), REQUEST));
 
     let error = engine.serve_stats(&path).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
     assert!(error.to_string().contains("a living process serves there"), "{error}");
-    assert!(ask(&mut connect(&path), "stats\n").contains("forebay_stats"), "and still does");
+    families(&ask(connect(&path), REQUEST));
 
     let other = dir.path().join("file");
     std::fs::write(&other, "mine").unwrap();
