@@ -47,8 +47,8 @@ async fn version() -> Response {
 }
 
 async fn metrics(State((node, hub)): State<(Node, Arc<Hub>)>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, metrics::text(&node, &hub).await).into_response()
+    let page = metrics::page(&node, &hub).await;
+    ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 
 /// The parameters of a request, which may come several times.

@@ -99,6 +99,11 @@ impl Distribution {
         self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(quantile))
     }
 
+    /// Returns how many values are not above `value`, with the two digits of the histogram.
+    pub fn count_up_to(&self, value: u64) -> u64 {
+        self.0.as_ref().map_or(0, |histogram| histogram.count_between(0, value))
+    }
+
     /// Returns the arithmetic mean; 0 if nothing was recorded.
     pub fn mean(&self) -> f64 {
         self.0.as_ref().map_or(0.0, Histogram::mean)

@@ -1,9 +1,11 @@
 //! HTTP beside gRPC.
 
+use forebay_test::exposition::{family, prometheus};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::cluster::{Cluster, within};
+use crate::version::ETCD_VERSION;
 
 /// Asks for a page by HTTP/1, and returns status and body.
 pub(super) async fn ask(
@@ -68,6 +70,31 @@ async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
     cluster.stop().await;
 }
 
+/// Names and kinds in etcd 3.7.1 of all metrics with names of etcd.
+const OF_ETCD: &[&str] = &[
+    "etcd_debugging_mvcc_compact_revision gauge",
+    "etcd_debugging_mvcc_current_revision gauge",
+    "etcd_debugging_mvcc_events_total counter",
+    "etcd_debugging_mvcc_pending_events_total gauge",
+    "etcd_debugging_mvcc_slow_watcher_total gauge",
+    "etcd_debugging_mvcc_watch_stream_total gauge",
+    "etcd_debugging_mvcc_watcher_total gauge",
+    "etcd_disk_wal_fsync_duration_seconds histogram",
+    "etcd_disk_wal_write_bytes_total gauge",
+    "etcd_mvcc_db_total_size_in_bytes gauge",
+    "etcd_mvcc_db_total_size_in_use_in_bytes gauge",
+    "etcd_server_has_leader gauge",
+    "etcd_server_id gauge",
+    "etcd_server_is_leader gauge",
+    "etcd_server_is_learner gauge",
+    "etcd_server_leader_changes_seen_total counter",
+    "etcd_server_proposals_applied_total gauge",
+    "etcd_server_proposals_committed_total gauge",
+    "etcd_server_proposals_failed_total counter",
+    "etcd_server_proposals_pending gauge",
+    "etcd_server_version gauge",
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_are_text_that_prometheus_reads() {
     let mut cluster = Cluster::new(1, &[]);
@@ -78,22 +105,27 @@ async fn metrics_are_text_that_prometheus_reads() {
     cluster.members[0].put("key", "value").await.unwrap();
     let (status, body) = get(&cluster.members[0].address, 2381, "/metrics").await;
     assert_eq!(status, 200);
-    let value = |name: &str| -> f64 {
-        let line = body.lines().find(|line| line.starts_with(&format!("{name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in {body}")).rsplit(' ').next().unwrap().parse().unwrap()
-    };
+    let families = prometheus(&body).unwrap();
+    let value = |name: &str| family(&families, name).value(&[]);
     assert_eq!(value("etcd_server_has_leader"), 1.0);
     assert_eq!(value("etcd_server_is_leader"), 1.0);
     assert_eq!(value("etcd_server_proposals_pending"), 0.0);
     assert!(value("etcd_server_proposals_applied_total") >= 2.0);
     assert_eq!(value("etcd_debugging_mvcc_current_revision"), 2.0);
-    assert!(value("etcd_disk_wal_fsync_duration_seconds_count") >= 2.0);
     assert!(value("etcd_mvcc_db_total_size_in_bytes") > 0.0);
-    // Each metric is described before its first value.
-    for line in body.lines().filter(|line| !line.starts_with('#')) {
-        let name = line.split([' ', '{']).next().unwrap();
-        let name = name.strip_suffix("_count").or(name.strip_suffix("_sum")).unwrap_or(name);
-        assert!(body.contains(&format!("# TYPE {name} ")), "{line}");
+    family(&families, "etcd_server_version").value(&[("server_version", ETCD_VERSION)]);
+    let flushes = &family(&families, "etcd_disk_wal_fsync_duration_seconds").samples;
+    assert!(
+        flushes.iter().any(|sample| sample.name.ends_with("_count") && sample.value >= 2.0),
+        "{flushes:?}"
+    );
+    let bounds: Vec<_> = flushes.iter().filter_map(|sample| sample.labels.get("le")).collect();
+    assert_eq!((bounds.len(), bounds[0].as_str(), bounds[13].as_str()), (15, "0.001", "8.192"));
+    let own: Vec<_> = families.iter().map(|family| format!("{} {}", family.name, family.kind)).collect();
+    let own: Vec<_> = own.iter().map(String::as_str).filter(|name| name.starts_with("etcd_")).collect();
+    for name in OF_ETCD {
+        assert!(own.contains(name), "{name} is missing: {own:?}");
     }
+    assert_eq!(own.len(), OF_ETCD.len(), "a name that etcd does not print: {own:?}");
     cluster.stop().await;
 }
