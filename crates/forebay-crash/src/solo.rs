@@ -137,7 +137,7 @@ impl Open {
             Op::Append(records) => {
                 let records: Vec<_> = (0..records).map(|index| bytes([life, count, index], EXTRA)).collect();
                 let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-                self.wal.append_batch(&records).wait().map(drop)
+                self.wal.append(&records[..]).wait().map(drop)
             }
             Op::Long => self.wal.append(&bytes([life, count, 0], LONG)).wait().map(drop),
             Op::Before(lsn) => self.wal.truncate_before(Lsn(lsn)).wait(),

@@ -60,7 +60,7 @@ fn ended(index: usize, dir: &Path) -> Result<f64> {
         1 => {
             let (wal, _) = Wal::open(&engine, dir, forebay_wal::Options::new()).wait()?;
             for _ in 0..COUNT {
-                wal.append_unsynced(&[7; 100]).wait()?;
+                wal.append(&[7; 100]).queued().wait()?;
             }
             let begun = Instant::now();
             if waits {

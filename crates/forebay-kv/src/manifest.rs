@@ -247,7 +247,7 @@ impl Manifest {
         }
         let mut first = None;
         for part in parts {
-            let lsn = self.wal.append_unsynced(&part).await?;
+            let lsn = self.wal.append(&part).queued().await?.lsn();
             first.get_or_insert(lsn);
         }
         // The end is stored outside of the segments, so that an open detects a manifest that lost this edit.

@@ -117,9 +117,9 @@ static BLOCKING_SPEC: Spec = Spec {
     ],
     ways: &[
         WITHOUT,
-        Way::direct("direct", "append_batch(..).wait() in the task itself, whose worker waits meanwhile"),
-        Way::direct("spawn-blocking", "append_batch(..).wait() in a spawn_blocking of each batch"),
-        Way::direct("async", "append_batch(..).await in the task"),
+        Way::direct("direct", "append(..).wait() in the task itself, whose worker waits meanwhile"),
+        Way::direct("spawn-blocking", "append(..).wait() in a spawn_blocking of each batch"),
+        Way::direct("async", "append(..).await in the task"),
         Way::direct(
             "store-direct",
             "the store: write(&batch).wait() in the task itself, whose worker waits meanwhile",

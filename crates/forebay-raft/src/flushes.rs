@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use forebay_wal::AppendedBatch;
+use forebay_wal::PendingAppend;
 use openraft::RaftTypeConfig;
 use openraft::storage::IOFlushed;
 
@@ -23,16 +23,16 @@ pub(crate) struct Flushes<C: RaftTypeConfig> {
 }
 
 struct Queue<C: RaftTypeConfig> {
-    waiting: VecDeque<PendingAppend<C>>,
+    waiting: VecDeque<Waiter<C>>,
     /// Whether a thread looks through the queue now.
     is_driven: bool,
     /// Whether that thread has to look again, because of a wake-up since it looked.
     again: bool,
 }
 
-struct PendingAppend<C: RaftTypeConfig> {
+struct Waiter<C: RaftTypeConfig> {
     /// The last batch of the append; none if it had no entry.
-    batch: Option<AppendedBatch>,
+    batch: Option<PendingAppend>,
     callback: IOFlushed<C>,
 }
 
@@ -43,8 +43,8 @@ impl<C: RaftTypeConfig> Flushes<C> {
     }
 
     /// Adds an append behind all others.
-    pub(crate) fn push(self: &Arc<Self>, batch: Option<AppendedBatch>, callback: IOFlushed<C>) {
-        self.lock().waiting.push_back(PendingAppend { batch, callback });
+    pub(crate) fn push(self: &Arc<Self>, batch: Option<PendingAppend>, callback: IOFlushed<C>) {
+        self.lock().waiting.push_back(Waiter { batch, callback });
         self.drive();
     }
 

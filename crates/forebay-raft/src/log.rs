@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay::Engine;
-use forebay_wal::{Batch, Lsn, Recovery, Wal};
+use forebay_wal::{Batch, Lsn, PendingAppend, Recovery, Wal};
 use futures_util::FutureExt;
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -214,10 +214,7 @@ impl<C: RaftTypeConfig> Inner<C> {
     }
 
     /// Queues entries. Returns the last batch, which is durable after all others.
-    async fn queue(
-        &self,
-        entries: impl IntoIterator<Item = C::Entry>,
-    ) -> Result<Option<forebay_wal::AppendedBatch>> {
+    async fn queue(&self, entries: impl IntoIterator<Item = C::Entry>) -> Result<Option<PendingAppend>> {
         let (mut batch, mut bytes, mut queued) = (Batch::new(), 0, None);
         if let Some(committed) = self.lock().unsaved_committed() {
             batch.set(COMMITTED, &encode("the committed log id", &committed)?)?;
@@ -248,12 +245,8 @@ impl<C: RaftTypeConfig> Inner<C> {
         Ok(queued)
     }
 
-    async fn queue_batch(
-        &self,
-        batch: Batch,
-        last: Option<LogIdOf<C>>,
-    ) -> Result<forebay_wal::AppendedBatch> {
-        let queued = self.wal.queue_batch(batch).await.map_err(|error| self.fail(error))?;
+    async fn queue_batch(&self, batch: Batch<'_>, last: Option<LogIdOf<C>>) -> Result<PendingAppend> {
+        let queued = self.wal.append(batch).queued().await.map_err(|error| self.fail(error))?;
         if last.is_some() {
             self.lock().last = last;
         }

@@ -1,105 +1,218 @@
 //! Futures of appends, changes and closing.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use forebay::Waitable;
+
+use crate::batch::{Batch, Entries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Change, Entries, Queue, Ticket};
+use crate::queue::{Change, Queue, Ticket};
 use crate::wait;
 
-/// Records on their way into the queue and from there to the disk.
-struct Entry<'a> {
+/// The future of [`Wal::append`](crate::Wal::append): completes with the LSN of the batch's first record when the whole
+/// batch is durable.
+///
+/// The first poll puts the batch into the log's queue if there is room. From then on it is written, whether this is polled,
+/// kept or dropped.
+#[must_use = "nothing is appended unless this is awaited or waited for"]
+pub struct Append<'a> {
     shared: &'a Arc<Queue>,
-    stage: Stage,
+    stage: Stage<'a>,
 }
 
-enum Stage {
+enum Stage<'a> {
     /// Not in the queue; holds the place among the appends that wait for room.
-    Outside(Option<u64>),
-    Queued(Ticket, u64),
+    Outside(Batch<'a>, Option<u64>),
+    Queued(Entry),
     Over,
 }
 
-impl<'a> Entry<'a> {
-    fn new(shared: &'a Arc<Queue>) -> Entry<'a> {
-        Entry { shared, stage: Stage::Outside(None) }
+/// An append that is in the log's queue: its records have their LSNs and can be [read](crate::Wal::read). As a future it
+/// completes as [`Append`] does, when all of them are durable.
+///
+/// It borrows nothing and does not keep the log open. The records are written in any case.
+pub struct PendingAppend {
+    shared: Arc<Queue>,
+    entry: Entry,
+}
+
+/// A batch in the queue.
+#[derive(Clone, Copy)]
+struct Entry {
+    ticket: Ticket,
+    /// The LSN of its first record.
+    first: u64,
+    /// Number of records.
+    count: u32,
+}
+
+impl Entry {
+    fn new((ticket, first): (Ticket, u64), count: usize) -> Entry {
+        Entry { ticket, first, count: count as u32 }
     }
 
-    /// Completes once the records are in the queue; returns the number of the first.
-    fn poll_queued(&mut self, records: &[&[u8]], context: &mut Context<'_>) -> Poll<Result<u64>> {
-        match &mut self.stage {
-            Stage::Outside(place) => {
-                if place.is_none()
-                    && let Err(error) = self.shared.check_size(records)
-                {
-                    self.stage = Stage::Over;
-                    return Poll::Ready(Err(error));
-                }
-                match ready!(self.shared.poll_push(Entries::of(records), place, context.waker())) {
-                    Ok((ticket, first)) => {
-                        self.stage = Stage::Queued(ticket, first);
-                        Poll::Ready(Ok(first))
-                    }
-                    Err(error) => {
-                        self.shared.leave(place);
-                        self.stage = Stage::Over;
-                        Poll::Ready(Err(error))
-                    }
-                }
-            }
-            Stage::Queued(_, first) => Poll::Ready(Ok(*first)),
-            Stage::Over => Poll::Ready(Err(again())),
-        }
-    }
-
-    /// Completes once the records are durable; returns the number of the first.
-    fn poll_durable(&mut self, records: &[&[u8]], context: &mut Context<'_>) -> Poll<Result<u64>> {
-        let first = ready!(self.poll_queued(records, context))?;
-        let Stage::Queued(ticket, _) = &mut self.stage else {
-            return Poll::Ready(Err(again()));
-        };
-        let done = ready!(self.shared.poll_done(ticket, context.waker()));
-        self.stage = Stage::Over;
-        Poll::Ready(done.map(|()| first))
+    /// Completes once the batch is durable.
+    fn poll(&mut self, shared: &Queue, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        ready!(shared.poll_done(&mut self.ticket, context.waker()))?;
+        Poll::Ready(Ok(Lsn(self.first)))
     }
 }
 
-impl Drop for Entry<'_> {
+impl<'a> Append<'a> {
+    #[inline]
+    pub(crate) fn new(shared: &'a Arc<Queue>, batch: Batch<'a>) -> Append<'a> {
+        Append { shared, stage: Stage::Outside(batch, None) }
+    }
+
+    /// Waits for room and puts the batch into the queue. Completes without waiting for the disk, with a future that
+    /// completes when the batch is durable.
+    ///
+    /// # Errors
+    /// As [`Wal::append`](crate::Wal::append), for failures known by then.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// // Records one after the other, none of which waits for the disk; a callback when each is durable.
+    /// for number in 0..10u8 {
+    ///     let append = wal.append(&[number]).queued().await?;
+    ///     println!("record {} can be read", append.lsn());
+    ///     tokio::spawn(async move { println!("durable: {:?}", append.await) });
+    /// }
+    /// wal.sync().await?; // all that was queued is durable
+    /// assert_eq!(wal.durable_lsn(), Lsn(10));
+    /// # wal.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn queued(mut self) -> Waitable<impl Future<Output = Result<PendingAppend>> + Send + Unpin + 'a> {
+        let queued = poll_fn(move |context| {
+            let entry = *ready!(self.poll_queued(context))?;
+            self.stage = Stage::Over;
+            Poll::Ready(Ok(PendingAppend { shared: self.shared.clone(), entry }))
+        });
+        Waitable::new("queue an append", queued)
+    }
+
+    /// Blocks the calling thread until the batch is durable, and returns the LSN of its first record.
+    ///
+    /// # Errors
+    /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] in a simulated
+    /// world, where `.await` is the way.
+    pub fn wait(self) -> Result<Lsn> {
+        let shared = self.shared;
+        wait::block_on(&shared.engine, self)
+    }
+
+    /// Completes once the batch is in the queue.
+    fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<&mut Entry>> {
+        if let Stage::Outside(batch, place) = &mut self.stage {
+            let entries = batch.entries();
+            // One that has a place was checked before.
+            let checked = if place.is_none() { self.shared.check_size(&entries) } else { Ok(()) };
+            let pushed = match checked {
+                Ok(()) => ready!(self.shared.poll_push(&entries, place, context.waker())),
+                Err(error) => Err(error),
+            };
+            match pushed {
+                Ok(pushed) => self.stage = Stage::Queued(Entry::new(pushed, entries.count)),
+                Err(error) => {
+                    self.shared.leave(place);
+                    self.stage = Stage::Over;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        match &mut self.stage {
+            Stage::Queued(entry) => Poll::Ready(Ok(entry)),
+            _ => {
+                let text = "polled again after it had completed";
+                Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, text)))
+            }
+        }
+    }
+}
+
+impl Future for Append<'_> {
+    type Output = Result<Lsn>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        let this = &mut *self;
+        let shared = this.shared;
+        let done = ready!(ready!(this.poll_queued(context))?.poll(shared, context));
+        this.stage = Stage::Over;
+        Poll::Ready(done)
+    }
+}
+
+impl Drop for Append<'_> {
     fn drop(&mut self) {
-        if let Stage::Outside(place) = &mut self.stage {
+        if let Stage::Outside(_, place) = &mut self.stage {
             self.shared.leave(place);
         }
     }
 }
 
-fn again() -> Error {
-    Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
+impl PendingAppend {
+    /// Queues a batch now; returns `None` if there is no room or if it is another append's turn.
+    pub(crate) fn begin(shared: &Arc<Queue>, entries: &Entries<'_>) -> Result<Option<PendingAppend>> {
+        shared.check_size(entries)?;
+        let pushed = shared.try_push(entries)?;
+        Ok(pushed
+            .map(|pushed| PendingAppend { shared: shared.clone(), entry: Entry::new(pushed, entries.count) }))
+    }
+
+    /// Returns the LSN of the first record; of the next one to come if the batch has values alone.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.entry.first)
+    }
+
+    /// Returns the LSNs of the records; empty if the batch has values alone.
+    #[must_use]
+    pub fn lsns(&self) -> Range<Lsn> {
+        self.lsn()..Lsn(self.entry.first + u64::from(self.entry.count))
+    }
+
+    /// Blocks the calling thread until the records are durable, and returns the LSN of the first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`] and [`ErrorKind::Closed`]; [`ErrorKind::WaitOnShard`] on a shard's thread and
+    /// [`ErrorKind::WaitInWorld`] in a simulated world.
+    pub fn wait(self) -> Result<Lsn> {
+        wait::block_on(&self.shared.engine.clone(), self)
+    }
 }
 
-/// The future of [`Wal::append`](crate::Wal::append).
-#[must_use = "nothing is appended unless this is awaited or waited for"]
-pub struct Append<'a> {
-    entry: Entry<'a>,
-    record: &'a [u8],
+impl Future for PendingAppend {
+    type Output = Result<Lsn>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        let this = &mut *self;
+        this.entry.poll(&this.shared, context)
+    }
 }
 
-/// The future of [`Wal::append_batch`](crate::Wal::append_batch).
-#[must_use = "nothing is appended unless this is awaited or waited for"]
-pub struct AppendBatch<'a> {
-    entry: Entry<'a>,
-    records: &'a [&'a [u8]],
+impl fmt::Debug for Append<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Append").finish_non_exhaustive()
+    }
 }
 
-/// The future of [`Wal::append_unsynced`](crate::Wal::append_unsynced).
-#[must_use = "nothing is appended unless this is awaited or waited for"]
-pub struct AppendUnsynced<'a> {
-    entry: Entry<'a>,
-    record: &'a [u8],
+impl fmt::Debug for PendingAppend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingAppend").field("lsns", &self.lsns()).finish_non_exhaustive()
+    }
 }
 
 /// The future of [`Wal::sync`](crate::Wal::sync) and of the calls that change a log.
@@ -116,24 +229,6 @@ pub struct Close<'a> {
     shared: &'a Arc<Queue>,
 }
 
-impl<'a> Append<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>, record: &'a [u8]) -> Append<'a> {
-        Append { entry: Entry::new(shared), record }
-    }
-}
-
-impl<'a> AppendBatch<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
-        AppendBatch { entry: Entry::new(shared), records }
-    }
-}
-
-impl<'a> AppendUnsynced<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>, record: &'a [u8]) -> AppendUnsynced<'a> {
-        AppendUnsynced { entry: Entry::new(shared), record }
-    }
-}
-
 impl<'a> LogOperation<'a> {
     pub(crate) fn new(shared: &'a Arc<Queue>, change: Option<Change>) -> LogOperation<'a> {
         LogOperation { shared, change, ticket: None }
@@ -143,36 +238,6 @@ impl<'a> LogOperation<'a> {
 impl<'a> Close<'a> {
     pub(crate) fn new(shared: &'a Arc<Queue>) -> Close<'a> {
         Close { shared }
-    }
-}
-
-impl Future for Append<'_> {
-    type Output = Result<Lsn>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        let this = &mut *self;
-        this.entry.poll_durable(&[this.record], context).map_ok(Lsn)
-    }
-}
-
-impl Future for AppendBatch<'_> {
-    type Output = Result<Range<Lsn>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Range<Lsn>>> {
-        let this = &mut *self;
-        let count = this.records.len() as u64;
-        this.entry.poll_durable(this.records, context).map_ok(|first| Lsn(first)..Lsn(first + count))
-    }
-}
-
-impl Future for AppendUnsynced<'_> {
-    type Output = Result<Lsn>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        let this = &mut *self;
-        let queued = ready!(this.entry.poll_queued(&[this.record], context));
-        this.entry.stage = Stage::Over;
-        Poll::Ready(queued.map(Lsn))
     }
 }
 
@@ -223,9 +288,6 @@ macro_rules! waits {
 }
 
 waits! {
-    Append => Lsn, entry.shared;
-    AppendBatch => Range<Lsn>, entry.shared;
-    AppendUnsynced => Lsn, entry.shared;
     LogOperation => (), shared;
     Close => (), shared;
 }

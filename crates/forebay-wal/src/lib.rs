@@ -28,10 +28,9 @@
 //! |---|---|
 //! | to open a log, and know the records found and lost | [`Wal::open`], [`Recovery`] |
 //! | a record durable before going on | [`Wal::append`] |
-//! | several records, all or none | [`Wal::append_batch`] |
-//! | records queued now and durable later | [`Wal::append_unsynced`], [`Wal::sync`] |
-//! | a record queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
-//! | a batch queued now, and a future that can be spawned | [`Batch`], [`Wal::queue_batch`], [`Wal::try_append_batch`] |
+//! | several records, all or none | [`Wal::append`], [`Batch`] |
+//! | records queued now and durable later | [`Append::queued`], [`Wal::sync`] |
+//! | records queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
 //! | a vote, an applied index: small values beside the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |
 //! | to read from a record on | [`Wal::read_from`], [`Reader::follow`] |
 //! | to read a range, also of records that are not durable yet | [`Wal::read`], [`Wal::last`] |
@@ -93,7 +92,7 @@ mod wait;
 mod wal;
 mod writer;
 
-pub use append::{Append, AppendBatch, AppendUnsynced, Close, LogOperation};
+pub use append::{Append, Close, LogOperation, PendingAppend};
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
 pub use loss::Loss;
@@ -104,7 +103,7 @@ pub use reader::{Reader, Record};
 pub use record_wait::RecordWait;
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
-pub use try_append::{AppendedBatch, AppendedRecord, QueueBatch, Room, ValueUpdate};
+pub use try_append::{Room, ValueUpdate};
 pub use wal::Wal;
 
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 use forebay::{Block, Engine};
 
-use crate::batch::Batch;
+use crate::batch::Entries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind, group_bytes};
 use crate::loss::Loss;
@@ -29,7 +29,7 @@ mod memory;
 mod push;
 mod watch;
 
-pub(crate) use group::{Entries, Group, emptied, framed_bytes, own_buffer};
+pub(crate) use group::{Group, emptied, own_buffer};
 pub(crate) use memory::{Piece, RecordSource};
 pub(crate) use push::Change;
 
@@ -128,8 +128,8 @@ pub(crate) struct QueueState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     group: u64,
-    /// Index of the waker in the group's list, once it is there.
-    slot: Option<usize>,
+    /// Index of the waker in the group's list, once it is there. Not a whole word, so that an append's future is small.
+    slot: Option<u32>,
 }
 
 /// The next work of the log's task.
@@ -214,35 +214,19 @@ impl Queue {
         self.durable_next.store(state.index.next_lsn(), Ordering::Release);
     }
 
-    /// Checks that these records fit into a group.
-    pub(crate) fn check_size(&self, records: &[&[u8]]) -> Result<()> {
-        let limit = self.limits.record_bytes;
-        if let Some(long) = records.iter().find(|record| record.len() > limit) {
-            let text = format!("a record of {} bytes; the most is {limit}", long.len());
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
-        }
-        let (framed, limit) = (framed_bytes(records), self.limits.framed_bytes - COUNT_BYTES);
-        if framed > limit || u32::try_from(records.len()).is_err() {
-            return Err(too_long(framed, limit));
-        }
-        if records.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "a batch without records"));
-        }
-        Ok(())
-    }
-
     /// Checks that a batch fits into a group.
-    pub(crate) fn check_batch(&self, batch: &Batch) -> Result<()> {
+    pub(crate) fn check_size(&self, entries: &Entries<'_>) -> Result<()> {
         let limit = self.limits.record_bytes;
-        if batch.longest() > limit {
-            let text = format!("a record of {} bytes; the most is {limit}", batch.longest());
+        if entries.longest > limit {
+            let text = format!("a record of {} bytes; the most is {limit}", entries.longest);
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
-        let (framed, limit) = (batch.framed().len(), self.limits.framed_bytes - COUNT_BYTES);
-        if framed > limit || u32::try_from(batch.len()).is_err() {
-            return Err(too_long(framed, limit));
+        let (framed, limit) = (entries.framed_bytes, self.limits.framed_bytes - COUNT_BYTES);
+        if framed > limit || u32::try_from(entries.count).is_err() {
+            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
-        if batch.is_empty() {
+        if entries.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "a batch without records and values"));
         }
         Ok(())
@@ -472,10 +456,10 @@ impl Queue {
         let Some(wakers) = state.wakers_of(ticket.group) else {
             return Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, "nothing is being waited for")));
         };
-        match ticket.slot.and_then(|slot| wakers.get_mut(slot)) {
+        match ticket.slot.and_then(|slot| wakers.get_mut(slot as usize)) {
             Some(known) => known.clone_from(waker),
             None => {
-                ticket.slot = Some(wakers.len());
+                ticket.slot = u32::try_from(wakers.len()).ok();
                 wakers.push(waker.clone());
             }
         }
@@ -530,11 +514,6 @@ impl QueueState {
     fn ticket_for_all(&self) -> Ticket {
         Ticket { group: self.next_group - 1, slot: None }
     }
-}
-
-fn too_long(framed: usize, limit: usize) -> Error {
-    let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
-    Error::new(ErrorKind::TooLarge { limit }, text)
 }
 
 fn closed() -> Error {

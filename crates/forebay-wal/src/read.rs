@@ -39,7 +39,7 @@ impl Wal {
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// for record in ["one", "two", "three"] {
-    ///     wal.append_unsynced(record.as_bytes()).await?;
+    ///     _ = wal.append(record.as_bytes()).queued().await?;
     /// }
     /// let records = wal.read(Lsn(2).., 1 << 20).await?; // durable or not
     /// assert_eq!((records.len(), &records[1][..]), (2, &b"three"[..]));
@@ -78,9 +78,9 @@ impl Wal {
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// assert_eq!((wal.last(), wal.last_durable()), (None, None));
-    /// wal.append_unsynced(b"queued").wait()?;
+    /// let append = wal.append(b"queued").queued().wait()?;
     /// assert_eq!(wal.last(), Some(Lsn(1)));
-    /// wal.sync().wait()?;
+    /// append.wait()?;
     /// assert_eq!(wal.last_durable(), Some(Lsn(1)));
     /// # wal.close().wait()?;
     /// # Ok(()) }
@@ -116,7 +116,7 @@ impl Wal {
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// let queued = tokio::spawn(wal.wait_queued(Lsn(2)));
     /// let durable = tokio::spawn(wal.wait_durable(Lsn(2)));
-    /// wal.append_batch(&[b"one", b"two"]).await?;
+    /// wal.append(&[b"one".as_slice(), b"two"]).await?;
     /// queued.await??;
     /// durable.await??;
     /// # wal.close().await?;

@@ -109,7 +109,7 @@ impl Reader {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
-    /// wal.append_batch(&[b"one", b"two"]).await?;
+    /// wal.append(&[b"one".as_slice(), b"two"]).await?;
     /// let mut reader = wal.read_from(Lsn(1));
     /// while let Some(record) = reader.next().await {
     ///     let record = record?;

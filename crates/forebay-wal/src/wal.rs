@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::append::{Append, AppendBatch, AppendUnsynced, Close, LogOperation};
+use crate::append::{Append, Close, LogOperation};
+use crate::batch::Batch;
 use crate::error::Error;
 use crate::lsn::{End, Lsn};
 use crate::queue::{Change, Queue};
@@ -41,8 +42,8 @@ use crate::stats::Stats;
 /// assert!(recovery.created);
 ///
 /// let first = wal.append(b"durable once it resolves").wait()?;
-/// let more = wal.append_batch(&[b"all", b"or", b"nothing"]).wait()?;
-/// assert_eq!((first, more), (Lsn(1), Lsn(2)..Lsn(5)));
+/// let more = wal.append(&[&b"all"[..], b"or", b"nothing"]).wait()?;
+/// assert_eq!((first, more), (Lsn(1), Lsn(2)));
 /// wal.close().wait()?;
 ///
 /// let (wal, recovery) = Wal::open(&engine, dir, options).wait()?;
@@ -78,13 +79,17 @@ impl Wal {
         &self.handle.shared
     }
 
-    /// Appends a record; resolves with its LSN when the record is durable. An empty record is a record.
+    /// Appends a batch and completes when all of it is durable, with the LSN of its first record. The others follow without a
+    /// gap. After a crash all of the batch is there or none.
     ///
-    /// Records whose appends were polled one after the other get LSNs in that order. If too much is pending
-    /// already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)), the append waits for its turn: first come, first served
-    /// among appends that are polled when they are woken. Other appends pass one that is not polled (kept in
-    /// a `select!`, say) while there is room; the first time they may wait 50 ms for it. A queued record is
-    /// written, whether the future is polled or not.
+    /// [`Batch`] lists what becomes a batch: above all bytes, which are one record. An empty record is a record. Appends that
+    /// were polled one after the other get their LSNs in that order. [`queued`](Append::queued) on the future completes
+    /// before the batch is durable.
+    ///
+    /// If too much is pending already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)), the append waits
+    /// for its turn: first come, first served among appends that are polled when they are woken. Other appends pass one that
+    /// is not polled (kept in a `select!`, say) while there is room; the first time they may wait 50 ms for it. A queued
+    /// batch is written, whether the future is polled or not.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -102,65 +107,20 @@ impl Wal {
     ///     let lsn = append.join().expect("it does not panic")?;
     ///     assert!(lsn <= wal.durable_lsn());
     /// }
+    /// let first = wal.append(&[&b"debit"[..], b"credit"]).wait()?; // both or none after a crash
+    /// assert_eq!((first, wal.next_lsn()), (Lsn(3), Lsn(5)));
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Closed`](crate::ErrorKind::Closed),
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned). After `Poisoned` the record may or may not be in
-    /// the log once it is opened again.
-    pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
-        Append::new(self.shared(), record)
-    }
-
-    /// Appends records in one group and resolves with their consecutive LSNs when they are durable: after a
-    /// crash all of them are there or none.
-    ///
-    /// # Errors
-    /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also if they do not
-    /// fit into a segment together, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if there are
-    /// none.
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine};
-    /// # use forebay_wal::{Lsn, Options, Wal};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// let lsns = wal.append_batch(&[b"debit", b"credit"]).wait()?; // both or none after a crash
-    /// assert_eq!(lsns, Lsn(1)..Lsn(3));
-    /// # wal.close().wait()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn append_batch<'a>(&'a self, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
-        AppendBatch::new(self.shared(), records)
-    }
-
-    /// Appends a record and resolves with its LSN as soon as it is queued; [`sync`](Wal::sync) reports when
-    /// it is durable. It is written in any case, without waiting for a sync.
-    ///
-    /// # Errors
-    /// As [`append`](Wal::append), for failures known by then.
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine};
-    /// # use forebay_wal::{Lsn, Options, Wal};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// for number in 0..1000u32 {
-    ///     wal.append_unsynced(&number.to_le_bytes()).wait()?; // queued
-    /// }
-    /// wal.sync().wait()?; // all of them are durable
-    /// assert_eq!(wal.durable_lsn(), Lsn(1000));
-    /// # wal.close().wait()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn append_unsynced<'a>(&'a self, record: &'a [u8]) -> AppendUnsynced<'a> {
-        AppendUnsynced::new(self.shared(), record)
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) if a record is too long, or all of them do not fit into a segment
+    /// together; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a batch without records and values, or if
+    /// it would leave more than 64 values; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned). After `Poisoned` the records may or may not be in the log once it
+    /// is opened again.
+    pub fn append<'a>(&'a self, batch: impl Into<Batch<'a>>) -> Append<'a> {
+        Append::new(self.shared(), batch.into())
     }
 
     /// Resolves when everything queued before is durable, also while the log closes and after that: a caller
@@ -173,15 +133,17 @@ impl Wal {
     ///
     /// ```
     /// # use forebay::{Config, Engine};
-    /// # use forebay_wal::{Options, Wal};
+    /// # use forebay_wal::{Lsn, Options, Wal};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
-    /// let lsn = wal.append_unsynced(b"a record").await?;
-    /// wal.sync().await?;
-    /// assert!(wal.durable_lsn() >= lsn);
+    /// for number in 0..1000u32 {
+    ///     _ = wal.append(&number.to_le_bytes()).queued().await?;
+    /// }
+    /// wal.sync().await?; // all of them are durable
+    /// assert_eq!(wal.durable_lsn(), Lsn(1000));
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
@@ -200,7 +162,7 @@ impl Wal {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// wal.append_batch(&[b"in the snapshot", b"newer"]).wait()?;
+    /// wal.append(&[&b"in the snapshot"[..], b"newer"]).wait()?;
     /// wal.truncate_before(Lsn(2)).wait()?; // once the snapshot is durable
     /// assert_eq!((wal.first_lsn(), wal.durable_lsn()), (Lsn(2), Lsn(2)));
     /// # wal.close().wait()?;
@@ -228,7 +190,7 @@ impl Wal {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// wal.append_batch(&[b"agreed", b"of a deposed leader"]).wait()?;
+    /// wal.append(&[&b"agreed"[..], b"of a deposed leader"]).wait()?;
     /// wal.truncate_after(Lsn(1)).wait()?;
     /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(2));
     /// # wal.close().wait()?;
@@ -252,7 +214,7 @@ impl Wal {
     /// # let engine = Engine::start(Config::default())?;
     /// # let options = Options::new().segment_bytes(1 << 20).first_lsn(Lsn(0));
     /// # let (wal, _) = Wal::open(&engine, dir.path(), options).wait()?;
-    /// wal.append_batch(&[b"of a", b"deposed", b"leader"]).wait()?;
+    /// wal.append(&[&b"of a"[..], b"deposed", b"leader"]).wait()?;
     /// wal.truncate_from(Lsn(0)).wait()?;
     /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(0));
     /// # wal.close().wait()?;
@@ -359,7 +321,7 @@ impl Wal {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// wal.append_batch(&[b"one", b"two"]).wait()?;
+    /// wal.append(&[b"one".as_slice(), b"two"]).wait()?;
     /// let mut reader = wal.read_from(Lsn(2));
     /// let mut found = Vec::new();
     /// while let Some(record) = reader.next().wait() {
@@ -447,8 +409,9 @@ impl Wal {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
-    /// wal.append_unsynced(b"a record").await?;
+    /// let append = wal.append(b"a record").queued().await?;
     /// wal.close().await?; // written, durable, and the lock is released
+    /// append.await?;
     /// let (wal, recovery) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// assert_eq!((recovery.last, recovery.tail_records), (Lsn(1), 0));
     /// # wal.close().await?;

@@ -215,7 +215,7 @@ fn repair_saves_the_same_as_salvage() {
         wal.truncate_after(Lsn(180)).wait().expect("truncated");
         let large = vec![7; 150 << 10];
         for _ in 0..4 {
-            wal.append_batch(&[b"", &large, b"small"]).wait().expect("appended");
+            wal.append(&[b"", &large[..], b"small"]).wait().expect("appended");
         }
         wal.close().wait().expect("closing");
         drop(wal);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
-use forebay_wal::{AppendedRecord, Lsn};
+use forebay_wal::{Lsn, PendingAppend};
 
 use super::gate::GatePosition;
 use super::insertion::{CommittedRecord, Turn};
@@ -61,7 +61,7 @@ impl Ready {
     }
 
     /// Returns the bytes that go to the log.
-    fn logged(&self) -> &Record {
+    fn logged(&self) -> &[u8] {
         self.log.as_ref().unwrap_or(&self.record)
     }
 }
@@ -69,7 +69,7 @@ impl Ready {
 /// The outcome of an attempt to commit.
 pub(crate) enum CommitOutcome {
     /// The record is in the queue, and the memtable has it or will get it.
-    Queued(AppendedRecord),
+    Queued(PendingAppend),
     /// Nothing was done; the record goes back.
     Blocked(Ready, Obstacle),
 }
@@ -77,7 +77,7 @@ pub(crate) enum CommitOutcome {
 /// What became of a commit with a check.
 pub(crate) enum Verdict {
     /// The record is in the queue; `None` if its writer does not wait until it is durable.
-    Queued(Option<AppendedRecord>),
+    Queued(Option<PendingAppend>),
     /// The check rejected it.
     Refused(Ready),
 }
@@ -194,7 +194,7 @@ impl StoreCore {
     }
 
     /// Waits until a queued record is durable, and visible; `None` is one that does not wait for that.
-    pub(crate) async fn until_durable(&self, appended: Option<AppendedRecord>) -> Result<()> {
+    pub(crate) async fn until_durable(&self, appended: Option<PendingAppend>) -> Result<()> {
         match appended {
             Some(appended) => self.committed(appended.await),
             None => Ok(()),
@@ -381,7 +381,7 @@ enum Stage<'a> {
     Ready(Ready, Option<GatePosition<'a>>),
     /// Slowed down, or without room; the commit is tried again afterwards.
     Waiting(BoxFuture<'a, (Ready, Option<GatePosition<'a>>)>),
-    Queued(AppendedRecord),
+    Queued(PendingAppend),
     Nothing,
     Failed(Error),
     Over,

@@ -395,7 +395,7 @@ fn age(wal: &Wal) -> anyhow::Result<u64> {
     let record = vec![1; 64 << 10];
     let batch = [&record[..]; 8];
     while wal.stats().segments_recycled == 0 {
-        wal.append_batch(&batch).wait()?;
+        wal.append(&batch).wait()?;
         wal.truncate_before(wal.durable_lsn()).wait()?;
     }
     Ok(wal.stats().records)
@@ -404,7 +404,7 @@ fn age(wal: &Wal) -> anyhow::Result<u64> {
 impl Target for Log {
     fn wait(&self) -> anyhow::Result<Instant> {
         self.give_up();
-        self.wal.append_batch(&self.slices()).wait()?;
+        self.wal.append(&self.slices()[..]).wait()?;
         Ok(Instant::now())
     }
 
@@ -415,7 +415,7 @@ impl Target for Log {
                 let (appended, at) = stamped(self.wal.append(&self.records)).await;
                 return Ok(appended.map(|_| at)?);
             }
-            let (appended, at) = stamped(self.wal.append_batch(&self.slices())).await;
+            let (appended, at) = stamped(self.wal.append(&self.slices()[..])).await;
             Ok(appended.map(|_| at)?)
         })
     }

@@ -47,7 +47,7 @@ pub struct Records {
 /// # let dir = tempfile::tempdir()?;
 /// # let engine = Engine::start(Config::default())?;
 /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-/// wal.append_batch(&[b"one", b"two"]).wait()?;
+/// wal.append(&[b"one".as_slice(), b"two"]).wait()?;
 /// wal.close().wait()?;
 /// let mut records = records(&engine, dir.path()).wait()?;
 /// while let Some(record) = records.next().wait() {

@@ -6,10 +6,11 @@ use forebay::{Durability, Open};
 
 use super::Scene;
 use super::bootstrap::{begin, random_id};
+use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records, segment_name};
 use crate::lsn::Lsn;
-use crate::queue::{Entries, Group, framed_bytes, own_buffer};
+use crate::queue::{Group, own_buffer};
 use crate::recover::{Outcome, Recovery};
 use crate::segment::{Index, Segment};
 use crate::values::{Stamp, Values};
@@ -23,9 +24,7 @@ pub(crate) const NEW_NAME: &str = "wal.new";
 pub(super) struct ReopenPlan {
     pub(super) outcome: Outcome,
     /// The records of the REOPEN group.
-    copied: Vec<Vec<u8>>,
-    /// Length of those records with framing, in bytes.
-    framed: usize,
+    copied: Batch<'static>,
     /// The values, which the REOPEN group repeats.
     values: Values,
 }
@@ -34,7 +33,8 @@ impl ReopenPlan {
     /// Returns the length of the REOPEN group if groups are multiples of `unit`.
     pub(super) fn bytes(&self, unit: u32) -> u64 {
         let values = if self.outcome.values.stamp.is_some() { self.values.bytes() } else { 0 };
-        ((HEADER_BYTES + self.framed + values) as u64).next_multiple_of(u64::from(unit))
+        ((HEADER_BYTES + self.copied.entries().framed_bytes + values) as u64)
+            .next_multiple_of(u64::from(unit))
     }
 }
 
@@ -147,7 +147,7 @@ impl Scene {
         let made = self.maker.make(plan.outcome.max_generation + 1, None, fill, None).await;
         self.maker.bytes = bytes;
         let mut no_space = None;
-        let (ReopenPlan { outcome, copied, framed, values }, segment) = match made {
+        let (ReopenPlan { outcome, copied, values }, segment) = match made {
             Err(error) if *error.kind() == ErrorKind::NoSpace => {
                 let spare = self.spare(plan, &error).await?;
                 no_space = Some(error);
@@ -157,7 +157,6 @@ impl Scene {
         };
         let generation = segment.generation;
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
-        let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
         if let Some(last) = kept.checked_sub(1).and_then(|last| outcome.groups.get(last)) {
             // The remaining groups must be as durable as the proven ones: a salvage leaves an unproven tail
             // in place.
@@ -190,7 +189,7 @@ impl Scene {
         }
         if !copied.is_empty() {
             let unit = writer.shared.limits.unit;
-            group.buffer = own_buffer(&self.engine, Entries::of(&copied), framed, unit)?;
+            group.buffer = own_buffer(&self.engine, &copied.entries(), unit)?;
             group.count = copied.len() as u32;
         }
         add(&mut writer, group).await?;
@@ -214,9 +213,8 @@ impl Scene {
     /// Returns the contents of the REOPEN group for this outcome.
     pub(super) async fn reopen_plan(&self, outcome: Outcome) -> Result<ReopenPlan> {
         let copied = self.records_from(&outcome, outcome.kept).await?;
-        let framed = framed_bytes(&copied.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let values = self.values(&outcome).await?;
-        Ok(ReopenPlan { outcome, copied, framed, values })
+        Ok(ReopenPlan { outcome, copied, values })
     }
 
     /// Returns the log's values.
@@ -254,13 +252,13 @@ impl Scene {
     }
 
     /// Returns the records of the groups from `kept` on.
-    async fn records_from(&self, outcome: &Outcome, kept: usize) -> Result<Vec<Vec<u8>>> {
-        let mut all = Vec::new();
+    async fn records_from(&self, outcome: &Outcome, kept: usize) -> Result<Batch<'static>> {
+        let mut all = Batch::new();
         for group in outcome.groups.get(kept..).unwrap_or(&[]) {
             let name = segment_name(group.header.generation);
             let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
             let payload = file.read(group.payload()).await?;
-            all.extend(records(&payload).map(<[u8]>::to_vec));
+            all.extend(records(&payload));
         }
         Ok(all)
     }

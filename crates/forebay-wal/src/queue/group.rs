@@ -5,61 +5,9 @@ use std::task::Waker;
 
 use forebay::{Block, BlockMut, Engine};
 
-use crate::batch::Batch;
-use crate::format::{HEADER_BYTES, Kind, Position, RECORD_HEADER_BYTES, group_bytes};
-use crate::values::{ValueChange, Values};
-
-/// Records and changes of values that go into one group.
-#[derive(Clone, Copy)]
-pub(crate) struct Entries<'a> {
-    records: Records<'a>,
-    pub(crate) values: &'a [ValueChange],
-}
-
-#[derive(Clone, Copy)]
-enum Records<'a> {
-    Slices(&'a [&'a [u8]]),
-    /// With their lengths before them, and their number.
-    Framed(&'a [u8], usize),
-}
-
-impl<'a> Entries<'a> {
-    #[inline]
-    pub(crate) fn of(records: &'a [&'a [u8]]) -> Entries<'a> {
-        Entries { records: Records::Slices(records), values: &[] }
-    }
-
-    pub(crate) fn of_batch(batch: &'a Batch) -> Entries<'a> {
-        Entries { records: Records::Framed(batch.framed(), batch.len()), values: batch.values() }
-    }
-
-    /// Returns the number of records.
-    #[inline]
-    pub(crate) fn count(self) -> usize {
-        match self.records {
-            Records::Slices(records) => records.len(),
-            Records::Framed(_, count) => count,
-        }
-    }
-
-    /// Returns the bytes of the records with their lengths.
-    #[inline]
-    pub(crate) fn framed_bytes(self) -> usize {
-        match self.records {
-            Records::Slices(records) => framed_bytes(records),
-            Records::Framed(framed, _) => framed.len(),
-        }
-    }
-
-    /// Appends the records with their lengths.
-    #[inline]
-    pub(crate) fn extend(self, buffer: &mut BlockMut) -> forebay::Result<()> {
-        match self.records {
-            Records::Slices(records) => extend(buffer, records),
-            Records::Framed(framed, _) => buffer.extend_from_slice(framed),
-        }
-    }
-}
+use crate::batch::Entries;
+use crate::format::{HEADER_BYTES, Kind, Position, group_bytes};
+use crate::values::Values;
 
 /// Records, or a change of the log, that become durable in one write.
 pub(crate) struct Group {
@@ -143,39 +91,18 @@ impl Group {
     }
 }
 
-/// Appends records with their lengths.
-#[inline]
-fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
-    for record in records {
-        // Records longer than a segment were rejected, and a segment is shorter than 4 GiB.
-        buffer.extend_from_slice(&(record.len() as u32).to_le_bytes())?;
-        buffer.extend_from_slice(record)?;
-    }
-    Ok(())
-}
-
 /// Returns memory of exactly the size of these records, with the records in it.
-pub(crate) fn own_buffer(
-    engine: &Engine,
-    entries: Entries<'_>,
-    framed: usize,
-    unit: u32,
-) -> forebay::Result<BlockMut> {
-    let mut buffer = engine.block(group_bytes(framed, unit) as usize)?;
+pub(crate) fn own_buffer(engine: &Engine, entries: &Entries<'_>, unit: u32) -> forebay::Result<BlockMut> {
+    let mut buffer = engine.block(group_bytes(entries.framed_bytes, unit) as usize)?;
     buffer.truncate(0);
     buffer.resize(HEADER_BYTES)?;
     entries.extend(&mut buffer)?;
     debug_assert_eq!(
         buffer.len(),
-        HEADER_BYTES + framed,
+        HEADER_BYTES + entries.framed_bytes,
         "a record takes as many bytes as were counted for it"
     );
     Ok(buffer)
-}
-
-/// Returns the bytes of these records with their lengths.
-pub(crate) fn framed_bytes(records: &[&[u8]]) -> usize {
-    records.iter().fold(0, |sum: usize, record| sum.saturating_add(record.len() + RECORD_HEADER_BYTES))
 }
 
 /// Returns the memory of a block whose write has completed, to be filled again.

@@ -5,9 +5,10 @@ use std::task::{Poll, Waker};
 
 use forebay::BlockMut;
 
-use super::group::{Entries, Group, own_buffer};
+use super::group::{Group, own_buffer};
 use super::line::Asker;
 use super::{Queue, QueueState, Ticket, is_large};
+use crate::batch::Entries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
 use crate::loss::Loss;
@@ -39,7 +40,7 @@ impl Queue {
     /// in the queue or the caller [leaves](Self::leave).
     pub(crate) fn poll_push(
         &self,
-        entries: Entries<'_>,
+        entries: &Entries<'_>,
         place: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<(Ticket, u64)>> {
@@ -52,25 +53,25 @@ impl Queue {
 
     /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` if there is
     /// no room or if it is another append's turn.
-    pub(crate) fn try_push(&self, entries: Entries<'_>) -> Result<Option<(Ticket, u64)>> {
+    pub(crate) fn try_push(&self, entries: &Entries<'_>) -> Result<Option<(Ticket, u64)>> {
         self.push(entries, &mut None, None)
     }
 
     /// Queues records and values if it is their turn; otherwise keeps `waker`, if there is one, in the line.
     fn push(
         &self,
-        entries: Entries<'_>,
+        entries: &Entries<'_>,
         place: &mut Option<u64>,
         waker: Option<&Waker>,
     ) -> Result<Option<(Ticket, u64)>> {
-        let framed = entries.framed_bytes();
+        let framed = entries.framed_bytes;
         let large = is_large(&self.limits, framed);
         let mut woken = Vec::new();
         {
             let mut locked = self.lock();
             let state = &mut *locked;
             state.check()?;
-            state.check_numbers(entries.count())?;
+            state.check_numbers(entries.count)?;
             let values = state.values_after(self, entries.values)?;
             let values_bytes = values.as_ref().unwrap_or(&state.values).bytes();
             if framed + values_bytes > self.limits.framed_bytes {
@@ -113,12 +114,12 @@ impl Queue {
             }
         }
         // The room is reserved, so the copy of a long record is made without the lock.
-        let buffer = own_buffer(&self.engine, entries, framed, self.limits.unit);
+        let buffer = own_buffer(&self.engine, entries, self.limits.unit);
         let mut locked = self.lock();
         let state = &mut *locked;
         let pushed = match buffer {
-            Ok(buffer) => state.check_again(self, entries, framed).map(|values| {
-                let pushed = state.push_own(buffer, entries.count(), self.engine.now_ns());
+            Ok(buffer) => state.check_again(self, entries).map(|values| {
+                let pushed = state.push_own(buffer, entries.count, self.engine.now_ns());
                 state.take_values(values);
                 pushed
             }),
@@ -303,16 +304,11 @@ impl QueueState {
     }
 
     /// Checks everything once more that may have changed while the lock was not held. Returns the new values.
-    fn check_again(
-        &self,
-        shared: &Queue,
-        entries: Entries<'_>,
-        framed: usize,
-    ) -> Result<Option<Arc<Values>>> {
+    fn check_again(&self, shared: &Queue, entries: &Entries<'_>) -> Result<Option<Arc<Values>>> {
         self.check()?;
-        self.check_numbers(entries.count())?;
+        self.check_numbers(entries.count)?;
         let values = self.values_after(shared, entries.values)?;
-        let values_bytes = values.as_ref().unwrap_or(&self.values).bytes();
+        let (framed, values_bytes) = (entries.framed_bytes, values.as_ref().unwrap_or(&self.values).bytes());
         if framed + values_bytes > shared.limits.framed_bytes {
             return Err(shared.no_room_beside_values(framed, values_bytes));
         }
@@ -396,15 +392,15 @@ impl QueueState {
     }
 
     /// Adds records to the last group, which has room.
-    fn push(&mut self, entries: Entries<'_>) -> Result<(Ticket, u64)> {
+    fn push(&mut self, entries: &Entries<'_>) -> Result<(Ticket, u64)> {
         let first = self.next_lsn;
         let Some(group) = self.groups.back_mut() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no group was begun"));
         };
         debug_assert_eq!(group.first_lsn + u64::from(group.count), first, "LSNs are dense");
         entries.extend(&mut group.buffer)?;
-        group.count += entries.count() as u32;
-        self.next_lsn += entries.count() as u64;
+        group.count += entries.count as u32;
+        self.next_lsn += entries.count as u64;
         Ok((self.ticket_for_all(), first))
     }
 

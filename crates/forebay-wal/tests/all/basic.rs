@@ -43,7 +43,7 @@ fn what_was_appended_comes_back_without_a_close() {
         assert_eq!(recovery.last, Lsn(round * 20));
         assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=round * 20));
         for number in round * 20 + 1..=round * 20 + 20 {
-            assert_eq!(wal.append_unsynced(&record(number)).wait().unwrap(), Lsn(number));
+            assert_eq!(wal.append(&record(number)).queued().wait().unwrap().lsn(), Lsn(number));
         }
     }
 }
@@ -157,11 +157,12 @@ fn batches_are_numbered_in_a_row_and_in_one_group() {
     let (wal, _) = open(&engine, &dir);
     let all: Vec<_> = (1..=40).map(record).collect();
     let parts: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
-    assert_eq!(wal.append_batch(&parts).wait().unwrap(), Lsn(1)..Lsn(41));
+    assert_eq!(wal.append(&parts[..]).wait().unwrap(), Lsn(1));
+    assert_eq!(wal.next_lsn(), Lsn(41));
     let stats = wal.stats();
     assert_eq!((stats.group_records.count(), stats.group_records.max()), (1, 40), "one group");
-    assert_eq!(*wal.append_batch(&[]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(wal.append_unsynced(&record(41)).wait().unwrap(), Lsn(41));
+    assert_eq!(*wal.append(&parts[..0]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(wal.append(&record(41)).queued().wait().unwrap().lsn(), Lsn(41));
     wal.sync().wait().unwrap();
     assert_eq!(wal.durable_lsn(), Lsn(41));
     wal.sync().wait().unwrap();
@@ -180,7 +181,7 @@ fn records_of_any_length_up_to_the_limit() {
     let error = wal.append(&vec![0; 200_001]).wait().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::TooLarge { limit: 200_000 });
     let halves = [vec![1; 150_000], vec![2; 150_000]];
-    let error = wal.append_batch(&[&halves[0], &halves[1]]).wait().unwrap_err();
+    let error = wal.append(&[&halves[0][..], &halves[1]]).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error:?}");
     // Neither left a trace.
     let check = |wal: &Wal| {

@@ -54,10 +54,10 @@ async fn open(engine: &Engine) -> Result<Wal> {
 async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: usize) -> Result<()> {
     let wal = open(&engine).await?;
     for number in 1..=RECORDS {
-        wal.append_unsynced(&record(number)).await?;
+        wal.append(&record(number)).queued().await?;
     }
     if call == Call::TruncateAfter {
-        wal.append_unsynced(b"to be removed").await?;
+        wal.append(b"to be removed").queued().await?;
     }
     below.around(moment, polls, engine, call.run(&wal)).await
 }

@@ -91,17 +91,17 @@ impl frozen::Scene for Scene {
             let record = scene.record();
             scene.acknowledge(scene.wal.append(&record).await.map_err(text)?, record);
         });
-        call!("append_batch", scene => {
+        call!("append of several", scene => {
             let records = [scene.record(), scene.record()];
             let slices: Vec<&[u8]> = records.iter().map(|record| &record[..]).collect();
-            let lsns = scene.wal.append_batch(&slices).await.map_err(text)?;
-            for (lsn, record) in (lsns.start.0..lsns.end.0).zip(records) {
+            let first = scene.wal.append(&slices[..]).await.map_err(text)?;
+            for (lsn, record) in (first.0..).zip(records) {
                 scene.acknowledge(Lsn(lsn), record);
             }
         });
-        call!("append_unsynced", scene => {
+        call!("queued and sync", scene => {
             let record = scene.record();
-            let lsn = scene.wal.append_unsynced(&record).await.map_err(text)?;
+            let lsn = scene.wal.append(&record).queued().await.map_err(text)?.lsn();
             scene.wal.sync().await.map_err(text)?;
             scene.acknowledge(lsn, record);
         });
@@ -120,13 +120,13 @@ impl frozen::Scene for Scene {
             };
             scene.acknowledge(appended.await.map_err(text)?, record);
         });
-        call!("queue_batch", scene => {
+        call!("queued batch", scene => {
             let records = [scene.record(), scene.record()];
             let mut batch = Batch::from_iter(&records);
             batch.set("batch", b"value").map_err(text)?;
-            let queued = scene.wal.queue_batch(batch).await.map_err(text)?;
-            let lsns = queued.await.map_err(text)?;
-            for (lsn, record) in (lsns.start.0..lsns.end.0).zip(records) {
+            let queued = scene.wal.append(batch).queued().await.map_err(text)?;
+            let first = queued.await.map_err(text)?;
+            for (lsn, record) in (first.0..).zip(records) {
                 scene.acknowledge(Lsn(lsn), record);
             }
         });
@@ -136,7 +136,7 @@ impl frozen::Scene for Scene {
         });
         call!("waits, follow and read", scene => {
             let record = scene.record();
-            let lsn = scene.wal.append_unsynced(&record).await.map_err(text)?;
+            let lsn = scene.wal.append(&record).queued().await.map_err(text)?.lsn();
             scene.wal.wait_queued(lsn).await.map_err(text)?;
             let read = scene.wal.read(lsn..=lsn, 0).await.map_err(text)?;
             let mut reader = scene.wal.read_from(lsn);

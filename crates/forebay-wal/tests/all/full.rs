@@ -63,7 +63,7 @@ fn a_program_hears_that_there_is_no_space_while_the_log_works() {
         .run(async |engine| {
             let (wal, _) = open(&engine).await;
             for number in 1..=2_000 {
-                wal.append_unsynced(&record(number)).await.unwrap();
+                wal.append(&record(number)).queued().await.unwrap();
             }
             wal.sync().await.unwrap();
             assert!(wal.no_space().is_none());
@@ -133,7 +133,7 @@ fn fill_up(world: &mut World, early: u64, late: u64) -> u64 {
     let ran = world.run(async |engine| {
         let (wal, _) = open(&engine).await;
         for number in 1..=early {
-            wal.append_unsynced(&record(number)).await.unwrap();
+            wal.append(&record(number)).queued().await.unwrap();
         }
         wal.sync().await.unwrap();
         // The reserve is made in the background.

@@ -37,7 +37,7 @@ fn they_open_and_go_on() {
         // The log goes on in this version, in the same segment or in a fresh one.
         wal.set("vote", b"for 2").wait().unwrap();
         for number in last + 1..=last + 500 {
-            wal.append_unsynced(&record(number)).wait().unwrap();
+            wal.append(&record(number)).queued().wait().unwrap();
         }
         wal.truncate_after(Lsn(last + 300)).wait().unwrap();
         wal.close().wait().unwrap();

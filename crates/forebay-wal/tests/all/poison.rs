@@ -62,8 +62,8 @@ fn a_failed_flush_or_write_poisons_and_opening_again_recovers() {
                 // Every later call fails in the same way.
                 let later = [
                     wal.append(b"later").await.unwrap_err(),
-                    wal.append_unsynced(b"later").await.unwrap_err(),
-                    wal.append_batch(&[b"later"]).await.unwrap_err(),
+                    wal.append(b"later").queued().await.unwrap_err(),
+                    wal.append(&[b"later".as_slice()]).await.unwrap_err(),
                     wal.sync().await.unwrap_err(),
                     wal.truncate_before(Lsn(2)).await.unwrap_err(),
                     wal.truncate_after(Lsn(1)).await.unwrap_err(),
@@ -115,7 +115,7 @@ fn a_full_disk_is_an_error_and_space_that_comes_back_helps() {
             assert!(recovery.last.0 >= acknowledged && recovery.lost.is_empty(), "{recovery:?}");
             let last = recovery.last.0;
             for number in last + 1..=last + 1_000 {
-                wal.append_unsynced(&[9; 100]).await.unwrap();
+                wal.append(&[9; 100]).queued().await.unwrap();
                 assert_eq!(wal.next_lsn(), Lsn(number + 1));
             }
             wal.sync().await.unwrap();
@@ -135,7 +135,7 @@ fn space_that_comes_back_before_the_segment_is_needed_is_no_error() {
             // Making the second segment fails once, in the background.
             sim::inject(Rule::new(Fault::NoSpace).on("/log/0000000000000002.wal").times(1));
             for number in 1..=600 {
-                wal.append_unsynced(&record(number)).await.unwrap();
+                wal.append(&record(number)).queued().await.unwrap();
             }
             wal.sync().await.unwrap();
             assert_eq!(records(&wal, 1).await.unwrap(), expected(1..=600));
@@ -155,7 +155,7 @@ fn an_open_that_fails_leaves_the_log_as_it_was() {
             .run(async |engine| {
                 let (wal, _) = open(&engine).await;
                 for number in 1..=700 {
-                    wal.append_unsynced(&record(number)).await.unwrap();
+                    wal.append(&record(number)).queued().await.unwrap();
                 }
                 wal.close().await.unwrap();
                 sim::inject(Rule::new(Fault::FlushError).on("/log").nth(nth).times(1));

@@ -32,7 +32,7 @@ fn ranges_and_limits() {
         let (wal, _) = Wal::open(&engine, dir, options).wait().unwrap();
         assert!(wal.read(.., 100).wait().unwrap().is_empty());
         for number in 1..=400 {
-            wal.append_unsynced(&record(number)).wait().unwrap();
+            wal.append(&record(number)).queued().wait().unwrap();
         }
         let all: Vec<_> = (1..=400).map(|number| (number, record(number))).collect();
         for is_durable in [false, true] {
@@ -99,8 +99,8 @@ fn reads_beside_appends_miss_nothing() {
                 scope.spawn(|| {
                     for at in 0..1500 {
                         // A record names its own number only by its length, so a batch has its first one's.
-                        let queued = wal.queue_batch(Batch::from_iter([[at as u8; 100], [!at as u8; 100]]));
-                        let queued = queued.wait().unwrap();
+                        let batch = Batch::from_iter([[at as u8; 100], [!at as u8; 100]]);
+                        let queued = wal.append(batch).queued().wait().unwrap();
                         let lsns = queued.lsns();
                         let read = wal.read(lsns.start..lsns.end, usize::MAX).wait().unwrap();
                         assert_eq!(
@@ -142,7 +142,7 @@ fn queued_truncations_count() {
         .run(async |engine| {
             engine.create_dir_all("/log").await.unwrap();
             let (wal, _) = Wal::open(&engine, "/log", options().log_id(7)).await.unwrap();
-            let append = async |text: &str| wal.append_unsynced(text.as_bytes()).await.unwrap();
+            let append = async |text: &str| wal.append(text.as_bytes()).queued().await.unwrap();
             let texts = async |from: u64| {
                 let read = wal.read(Lsn(from).., usize::MAX).await.unwrap();
                 read.iter().map(|record| String::from_utf8(record.to_vec()).unwrap()).collect::<Vec<_>>()
@@ -201,7 +201,7 @@ fn a_log_begins_at_0() {
     assert_eq!(wal.last(), Some(Lsn(0)));
     wal.truncate_from(Lsn(0)).wait().unwrap();
     assert_eq!((wal.last(), wal.next_lsn()), (None, Lsn(0)));
-    wal.append_batch(&[b"a", b"b", b"c"]).wait().unwrap();
+    wal.append(&[b"a".as_slice(), b"b", b"c"]).wait().unwrap();
     wal.truncate_before(Lsn(1)).wait().unwrap();
     let refused = wal.truncate_from(Lsn(0)).wait().unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::OutOfRange { .. }), "{refused}");
@@ -250,7 +250,7 @@ fn many_wait_and_each_is_woken() {
         (seen.first().copied(), seen.last().copied(), reader.follow().await)
     });
     for number in 1..=300 {
-        wal.append_unsynced(&record(number)).wait().unwrap();
+        wal.append(&record(number)).queued().wait().unwrap();
     }
     for wait in waits {
         runtime.block_on(wait).unwrap();
@@ -285,7 +285,7 @@ fn waits_end_with_the_log() {
             let (queued, durable) = (spawn(wal.wait_queued(Lsn(20))), spawn(wal.wait_durable(Lsn(20))));
             let none = spawn(wal.wait_durable(Lsn(21)));
             sim::sleep(Duration::from_millis(1)).await.unwrap();
-            wal.append_unsynced(b"a record").await.unwrap();
+            wal.append(b"a record").queued().await.unwrap();
             let closing = wal.close();
             assert_eq!(queued.await.unwrap(), Ok(()));
             assert_eq!(durable.await.unwrap(), Ok(()));
@@ -321,7 +321,7 @@ fn the_last_handle_closes_the_log_beside_waits() {
     assert_eq!(*follower.follow().wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Batches that wait for room get it in turn, and their futures can be spawned.
+/// Batches that wait for room get it in turn, and what is queued can be spawned.
 #[test]
 fn batches_wait_for_room() {
     let (engine, dir) = (engine(), dir());
@@ -330,13 +330,17 @@ fn batches_wait_for_room() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let tasks: Vec<_> = (0..200u8)
         .map(|at| {
-            let batch = wal.queue_batch(Batch::from_iter([[at; 300], [at; 300]]));
-            runtime.spawn(async move { batch.await.unwrap().await.unwrap() })
+            let (wal, batch) = (wal.clone(), Batch::from_iter([[at; 300], [at; 300]]));
+            runtime.spawn(async move {
+                let append = wal.append(batch).queued().await.unwrap();
+                let lsns = append.lsns();
+                assert_eq!(append.await.unwrap(), lsns.start);
+                lsns
+            })
         })
         .collect();
     // One that is polled once and kept, as a `select!` does, and one that is dropped.
-    let mut kept =
-        [wal.queue_batch(Batch::from_iter([[1; 300]])), wal.queue_batch(Batch::from_iter([[2; 300]]))];
+    let mut kept = [wal.append(&[1; 300]).queued(), wal.append(&[2; 300]).queued()];
     let queued: Vec<_> = kept
         .iter_mut()
         .map(|kept| Pin::new(kept).poll(&mut Context::from_waker(Waker::noop())).is_ready())
@@ -349,6 +353,6 @@ fn batches_wait_for_room() {
     assert!(lsns.windows(2).all(|pair| pair[0].end <= pair[1].start));
     let extra = queued.iter().filter(|queued| **queued).count() as u64;
     assert_eq!(wal.last(), Some(Lsn(400 + extra)));
-    let long = wal.queue_batch(Batch::from_iter([vec![0; 2 << 20]])).wait().unwrap_err();
+    let long = wal.append(&vec![0; 2 << 20]).queued().wait().unwrap_err();
     assert!(matches!(long.kind(), ErrorKind::TooLarge { .. }), "{long}");
 }

@@ -8,7 +8,7 @@ async fn readers_follow_while_records_are_appended() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), options()).await.unwrap();
     for number in 1..=300 {
-        wal.append_unsynced(&record(number)).await.unwrap();
+        wal.append(&record(number)).queued().await.unwrap();
     }
     let readers: Vec<_> = (0..3u64)
         .map(|start| {
@@ -34,7 +34,7 @@ async fn readers_follow_while_records_are_appended() {
         if number % 7 == 0 {
             wal.append(&record(number)).await.unwrap();
         } else {
-            wal.append_unsynced(&record(number)).await.unwrap();
+            wal.append(&record(number)).queued().await.unwrap();
         }
     }
     wal.sync().await.unwrap();
@@ -67,7 +67,7 @@ fn a_reader_goes_on_after_truncations_with_what_is_there() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
     for number in 1..=100 {
-        wal.append_unsynced(&record(number)).wait().unwrap();
+        wal.append(&record(number)).queued().wait().unwrap();
     }
     wal.sync().wait().unwrap();
     let mut reader = wal.read_from(Lsn(50));
@@ -99,7 +99,7 @@ fn what_was_read_stays_while_its_segment_is_used_again() {
     for _ in 0..10 {
         for _ in 0..1_000 {
             last += 1;
-            wal.append_unsynced(&record(last)).wait().unwrap();
+            wal.append(&record(last)).queued().wait().unwrap();
         }
         wal.sync().wait().unwrap();
         let mut reader = wal.read_from(Lsn(last - 500));
@@ -119,7 +119,7 @@ fn reading_goes_on_after_a_close_and_keeps_nobody_out() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
     for number in 1..=2_000 {
-        wal.append_unsynced(&record(number)).wait().unwrap();
+        wal.append(&record(number)).queued().wait().unwrap();
     }
     wal.close().wait().unwrap();
     let mut reader = wal.read_from(Lsn(1));
@@ -167,7 +167,7 @@ fn long_groups_and_short_ones_are_read_alike() {
     for round in 0..10usize {
         let batch: Vec<Vec<u8>> = (0..1 + round * 97).map(|at| vec![at as u8; at * 3 % 2_000]).collect();
         let parts: Vec<&[u8]> = batch.iter().map(Vec::as_slice).collect();
-        wal.append_batch(&parts).wait().unwrap();
+        wal.append(&parts[..]).wait().unwrap();
         wal.append(&vec![1; 700_000]).wait().unwrap();
         lengths.extend(batch.iter().map(Vec::len).chain([700_000]));
     }

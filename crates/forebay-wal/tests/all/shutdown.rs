@@ -67,7 +67,7 @@ fn when_its_shard_dies_everyone_is_told() {
                 let wal = &wal;
                 scope.spawn(move || {
                     loop {
-                        if let Err(error) = wal.append_unsynced(b"no matter").wait() {
+                        if let Err(error) = wal.append(b"no matter").queued().wait() {
                             return error;
                         }
                         if let Err(error) = wal.sync().wait() {
@@ -141,14 +141,14 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
     for number in 1..=100 {
-        wal.append_unsynced(&record(number)).wait().unwrap();
+        wal.append(&record(number)).queued().wait().unwrap();
     }
     let closing = wal.close();
     wal.sync().wait().unwrap();
     assert_eq!(wal.durable_lsn(), Lsn(100));
     closing.wait().unwrap();
     wal.sync().wait().unwrap();
-    assert_eq!(*wal.append_unsynced(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(*wal.append(b"late").queued().wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(*wal.truncate_after(Lsn(50)).wait().unwrap_err().kind(), ErrorKind::Closed);
     // Again after the engine is gone as well.

@@ -9,7 +9,7 @@ use forebay_wal::{ErrorKind, Lsn, Wal};
 
 fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
-        assert_eq!(wal.append_unsynced(&record(number)).wait().unwrap(), Lsn(number));
+        assert_eq!(wal.append(&record(number)).queued().wait().unwrap().lsn(), Lsn(number));
     }
     wal.sync().wait().unwrap();
 }
@@ -136,7 +136,7 @@ fn what_is_queued_is_written_and_then_removed() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
     for number in 1..=50 {
-        wal.append_unsynced(&record(number)).wait().unwrap();
+        wal.append(&record(number)).queued().wait().unwrap();
     }
     wal.truncate_after(Lsn(20)).wait().unwrap();
     assert_eq!(wal.append(&record(21)).wait().unwrap(), Lsn(21));
@@ -249,7 +249,7 @@ mod early {
         let cut = world.run(async |engine| {
             let (wal, _) = open(&engine).await.unwrap();
             for number in 1..=3_000 {
-                wal.append_unsynced(&record(number)).await.unwrap();
+                wal.append(&record(number)).queued().await.unwrap();
             }
             wal.sync().await.unwrap();
             wal.truncate_before(Lsn(2_900)).await.unwrap();
@@ -280,10 +280,10 @@ fn the_last_number_is_refused_and_the_one_before_is_kept() {
     let (wal, _) = open(&engine, &dir);
     wal.reset_to(Lsn(u64::MAX - 3)).wait().unwrap();
     let batch: &[&[u8]] = &[b"one", b"two"];
-    assert_eq!(wal.append_batch(batch).wait().unwrap(), Lsn(u64::MAX - 3)..Lsn(u64::MAX - 1));
+    assert_eq!(wal.append(batch).wait().unwrap(), Lsn(u64::MAX - 3));
     for error in [
-        wal.append_batch(batch).wait().map(drop).unwrap_err(),
-        wal.append_batch(&[&[1; 20_000], &[2; 20_000]]).wait().map(drop).unwrap_err(),
+        wal.append(batch).wait().unwrap_err(),
+        wal.append(&[&[1; 20_000][..], &[2; 20_000]]).wait().unwrap_err(),
     ] {
         assert_eq!(*error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("reset_to"), "{error}");

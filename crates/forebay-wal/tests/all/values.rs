@@ -43,7 +43,7 @@ fn values_survive_every_change_of_the_log() {
         wal.set("vote", vote.as_bytes()).wait().unwrap();
         // So many that the segment with the value goes with the truncation, and is used again.
         for number in 0..200 {
-            wal.append_unsynced(&record(number)).wait().unwrap();
+            wal.append(&record(number)).queued().wait().unwrap();
         }
         wal.sync().wait().unwrap();
         let next = wal.next_lsn();
@@ -93,21 +93,24 @@ fn a_batch_has_records_and_values() {
     batch.push("one").push(vec![2; 300]).set("applied", b"1").unwrap().set("applied", b"2").unwrap();
     batch.set("old", b"x").unwrap().unset("old").unwrap();
     let groups = wal.stats().groups;
-    let queued = wal.queue_batch(batch.clone()).wait().unwrap();
+    let queued = wal.append(batch.clone()).queued().wait().unwrap();
     assert_eq!(queued.lsns(), Lsn(1)..Lsn(3));
-    assert_eq!(queued.wait().unwrap(), Lsn(1)..Lsn(3));
+    assert_eq!(queued.wait().unwrap(), Lsn(1));
     assert_eq!(wal.stats().groups, groups + 1);
     assert_eq!(wal.values(), [("applied".to_owned(), b"2".to_vec())]);
-    let again = wal.try_append_batch(&batch).unwrap().expect("nothing else is queued");
-    assert_eq!(again.wait().unwrap(), Lsn(3)..Lsn(5));
+    let again = wal.try_append(&batch).unwrap().expect("nothing else is queued");
+    assert_eq!(again.lsns(), Lsn(3)..Lsn(5));
+    assert_eq!(again.wait().unwrap(), Lsn(3));
     assert_eq!(records_wait(&wal, 1).unwrap()[2..], [(3, b"one".to_vec()), (4, vec![2; 300])]);
     // Values alone.
     batch.clear();
     assert!(batch.is_empty());
     batch.set("applied", b"3").unwrap();
-    assert_eq!(wal.queue_batch(batch).wait().unwrap().wait().unwrap(), Lsn(5)..Lsn(5));
+    let alone = wal.append(batch).queued().wait().unwrap();
+    assert_eq!(alone.lsns(), Lsn(5)..Lsn(5));
+    assert_eq!(alone.wait().unwrap(), Lsn(5));
     assert_eq!(text(&wal, "applied").as_deref(), Some("3"));
-    let empty = wal.queue_batch(Batch::new()).wait().unwrap_err();
+    let empty = wal.append(Batch::new()).wait().unwrap_err();
     assert_eq!(*empty.kind(), ErrorKind::InvalidInput);
 }
 

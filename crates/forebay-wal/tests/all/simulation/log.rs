@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::{Engine, sim};
 use forebay_test::worlds::mix;
 use forebay_wal::{
-    AppendedBatch, Batch, Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, ValueUpdate, Wal,
+    Batch, Error, ErrorKind, Fill, Lsn, Options, PendingAppend, Recovery, Result, ValueUpdate, Wal,
 };
 
 use crate::simulation::records;
@@ -86,15 +86,15 @@ impl Log {
     pub(crate) async fn append_batch(&self, batch: &[u64]) -> Result<Range<u64>> {
         let bytes: Vec<Vec<u8>> = batch.iter().map(|record| records::bytes(*record)).collect();
         let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
-        let lsns = self.0.append_batch(&slices).await?;
-        Ok(lsns.start.0..lsns.end.0)
+        let first = self.0.append(&slices[..]).await?.0;
+        Ok(first..first + batch.len() as u64)
     }
 
     /// Queues a batch of records with a new value.
-    pub(crate) async fn queue_batch(&self, batch: &[u64], key: &str, value: u64) -> Result<AppendedBatch> {
-        let mut all: Batch = batch.iter().map(|record| records::bytes(*record)).collect();
+    pub(crate) async fn queue_batch(&self, batch: &[u64], key: &str, value: u64) -> Result<PendingAppend> {
+        let mut all: Batch<'_> = batch.iter().map(|record| records::bytes(*record)).collect();
         all.set(key, &records::value(value))?;
-        self.0.queue_batch(all).await
+        self.0.append(all).queued().await
     }
 
     pub(crate) fn set(&self, key: &str, value: u64) -> ValueUpdate {
@@ -126,7 +126,7 @@ impl Log {
     }
 
     pub(crate) async fn append_unsynced(&self, record: u64) -> Result<u64> {
-        self.0.append_unsynced(&records::bytes(record)).await.map(|lsn| lsn.0)
+        self.0.append(&records::bytes(record)).queued().await.map(|append| append.lsn().0)
     }
 
     pub(crate) async fn sync(&self) -> Result<()> {

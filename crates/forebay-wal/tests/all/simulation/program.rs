@@ -436,7 +436,7 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
                     model.values.queued(key, value, batch.first().copied())
                 };
                 is_readable(log, lsns.start.0..lsns.end.0, &batch).await?;
-                let lsns = appended.await?;
+                appended.await?;
                 let mut model = shared.lock();
                 sent.into_iter().zip(lsns.start.0..).for_each(|(sent, lsn)| model.acknowledge(sent, lsn));
                 drop(model);

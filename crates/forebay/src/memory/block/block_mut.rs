@@ -161,6 +161,7 @@ impl BlockMut {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when they do not fit within the [capacity](BlockMut::capacity); nothing is changed then.
+    #[inline]
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<()> {
         let end = match self.len.checked_add(bytes.len()) {
             Some(end) if end <= self.capacity() => end,
