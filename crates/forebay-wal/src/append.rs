@@ -1,4 +1,4 @@
-//! Futures of appends, changes and closing.
+//! Futures of appends.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use forebay::Waitable;
 use crate::batch::{Batch, Entries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Change, Queue, Ticket};
+use crate::queue::{Queue, Ticket};
 use crate::wait;
 
 /// The future of [`Wal::append`](crate::Wal::append): completes with the LSN of the batch's first record when the whole
@@ -213,81 +213,4 @@ impl fmt::Debug for PendingAppend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingAppend").field("lsns", &self.lsns()).finish_non_exhaustive()
     }
-}
-
-/// The future of [`Wal::sync`](crate::Wal::sync) and of the calls that change a log.
-#[must_use = "nothing happens unless this is awaited or waited for"]
-pub struct LogOperation<'a> {
-    shared: &'a Arc<Queue>,
-    change: Option<Change>,
-    ticket: Option<Ticket>,
-}
-
-/// The future of [`Wal::close`](crate::Wal::close).
-#[must_use = "the log is closed in any case; this tells when and how"]
-pub struct Close<'a> {
-    shared: &'a Arc<Queue>,
-}
-
-impl<'a> LogOperation<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>, change: Option<Change>) -> LogOperation<'a> {
-        LogOperation { shared, change, ticket: None }
-    }
-}
-
-impl<'a> Close<'a> {
-    pub(crate) fn new(shared: &'a Arc<Queue>) -> Close<'a> {
-        Close { shared }
-    }
-}
-
-impl Future for LogOperation<'_> {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let this = &mut *self;
-        let ticket = match &mut this.ticket {
-            Some(ticket) => ticket,
-            none => none.insert(match this.change {
-                Some(change) => this.shared.push_change(change)?,
-                None => this.shared.ticket_for_all()?,
-            }),
-        };
-        this.shared.poll_done(ticket, context.waker())
-    }
-}
-
-impl Future for Close<'_> {
-    type Output = Result<()>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.shared.poll_end(context.waker())
-    }
-}
-
-/// Defines `wait` and `Debug` for the futures.
-macro_rules! waits {
-    ($($name:ident => $output:ty, $($shared:ident).+);* $(;)?) => {
-        $(impl $name<'_> {
-            /// Blocks the calling thread until the call completes, and returns its result.
-            ///
-            /// # Errors
-            /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and
-            /// [`ErrorKind::WaitInWorld`] in a simulated world, where `.await` is the way.
-            pub fn wait(self) -> Result<$output> {
-                wait::block_on(&self.$($shared).+.clone().engine, self)
-            }
-        }
-
-        impl fmt::Debug for $name<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($name)).finish_non_exhaustive()
-            }
-        })*
-    };
-}
-
-waits! {
-    LogOperation => (), shared;
-    Close => (), shared;
 }

@@ -78,32 +78,30 @@ mod lsn;
 #[doc(hidden)]
 pub mod mutants;
 mod open;
+mod operation;
 mod options;
 mod queue;
 mod read;
 mod reader;
-mod record_wait;
 mod recover;
 mod segment;
 mod stats;
-mod try_append;
 mod values;
 mod wait;
 mod wal;
 mod writer;
 
-pub use append::{Append, Close, LogOperation, PendingAppend};
+pub use append::{Append, PendingAppend};
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
 pub use loss::Loss;
 pub use lsn::{End, Lsn};
 pub use open::OpenFuture;
+pub use operation::LogOperation;
 pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
-pub use record_wait::RecordWait;
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
-pub use try_append::{Room, ValueUpdate};
 pub use wal::Wal;
 
 #[cfg(doctest)]

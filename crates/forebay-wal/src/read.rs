@@ -9,9 +9,9 @@ use forebay::Waitable;
 use crate::error::Result;
 use crate::format::RECORD_HEADER_BYTES;
 use crate::lsn::Lsn;
+use crate::operation::LogOperation;
 use crate::queue::{Piece, Queue, RecordSource};
 use crate::reader::{Reader, Record};
-use crate::record_wait::RecordWait;
 use crate::wal::Wal;
 
 impl Wal {
@@ -122,16 +122,16 @@ impl Wal {
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn wait_queued(&self, lsn: Lsn) -> RecordWait {
-        RecordWait::new(self.shared().clone(), lsn.0, false)
+    pub fn wait_queued(&self, lsn: Lsn) -> LogOperation {
+        LogOperation::record(self.shared(), lsn.0, false)
     }
 
     /// Waits until record `lsn` is durable, and so can be read by a [`Reader`].
     ///
     /// # Errors
     /// Those of [`wait_queued`](Wal::wait_queued).
-    pub fn wait_durable(&self, lsn: Lsn) -> RecordWait {
-        RecordWait::new(self.shared().clone(), lsn.0, true)
+    pub fn wait_durable(&self, lsn: Lsn) -> LogOperation {
+        LogOperation::record(self.shared(), lsn.0, true)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Content, GRAIN, Header, RECORD_HEADER_BYTES, parse};
 use crate::loss::Loss;
 use crate::lsn::Lsn;
+use crate::operation::LogOperation;
 use crate::queue::Queue;
-use crate::record_wait::RecordWait;
 use crate::segment::SearchStart;
 
 /// Length of one read, unless a group is longer.
@@ -152,7 +152,7 @@ impl Reader {
                 if let Some(record) = self.try_next().await? {
                     return Ok(record);
                 }
-                RecordWait::new(self.shared.clone(), self.next, true).await?;
+                LogOperation::record(&self.shared, self.next, true).await?;
             }
         })
     }

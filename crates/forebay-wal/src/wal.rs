@@ -3,13 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::append::{Append, Close, LogOperation};
+use crate::append::{Append, PendingAppend};
 use crate::batch::Batch;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::lsn::{End, Lsn};
+use crate::operation::LogOperation;
 use crate::queue::{Change, Queue};
 use crate::reader::Reader;
 use crate::stats::Stats;
+use crate::values::ValueChange;
 
 /// An open log: a handle that is cheap to clone and works from any thread and any executor, on shards, and in
 /// a simulated world.
@@ -123,6 +125,68 @@ impl Wal {
         Append::new(self.shared(), batch.into())
     }
 
+    /// Queues a batch at once, or nothing. Returns `None` if too much is pending already or an append waits for its turn;
+    /// [`room`](Wal::room) reports when to try again. What it takes is what [`append`](Wal::append) takes.
+    ///
+    /// For programs that need a record's LSN while they hold a lock of their own: this call never waits.
+    ///
+    /// # Errors
+    /// As [`append`](Wal::append), for failures known by then.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// let mut positions = Vec::new(); // under a lock of the program, say: nothing waits here
+    /// let mut last = None;
+    /// for record in [b"one".as_slice(), b"two"] {
+    ///     if let Some(append) = wal.try_append(record)? {
+    ///         positions.push(append.lsn());
+    ///         last = Some(append);
+    ///     }
+    /// }
+    /// if let Some(append) = last {
+    ///     append.wait()?; // this record is durable, and so are those before it
+    /// }
+    /// assert_eq!(positions, [Lsn(1), Lsn(2)]);
+    /// # wal.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn try_append<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
+        PendingAppend::begin(self.shared(), &batch.into().entries())
+    }
+
+    /// Waits until [`try_append`](Wal::try_append) would accept a record of `bytes` bytes. Reserves nothing:
+    /// another append may be first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// let append = loop {
+    ///     match wal.try_append(b"a record")? {
+    ///         Some(append) => break append,
+    ///         None => wal.room(8).await?, // the bytes of the record
+    ///     }
+    /// };
+    /// append.await?;
+    /// # wal.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn room(&self, bytes: usize) -> LogOperation {
+        LogOperation::room(self.shared(), bytes)
+    }
+
     /// Resolves when everything queued before is durable, also while the log closes and after that: a caller
     /// that queued records may wait for them regardless of the actions of other handles.
     ///
@@ -147,8 +211,8 @@ impl Wal {
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn sync(&self) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), None)
+    pub fn sync(&self) -> LogOperation {
+        LogOperation::change(self.shared(), None)
     }
 
     /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are
@@ -172,8 +236,8 @@ impl Wal {
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn); as
     /// [`append`](Wal::append).
-    pub fn truncate_before(&self, lsn: Lsn) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
+    pub fn truncate_before(&self, lsn: Lsn) -> LogOperation {
+        LogOperation::change(self.shared(), Some(Change::TruncateBefore(lsn.0)))
     }
 
     /// Removes the records after `lsn`; durable when it resolves. The next record gets the number after
@@ -196,8 +260,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn truncate_after(&self, lsn: Lsn) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
+    pub fn truncate_after(&self, lsn: Lsn) -> LogOperation {
+        LogOperation::change(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
 
     /// Removes the records from `lsn` on; durable when it resolves. The next record gets the number `lsn`. The same as
@@ -220,8 +284,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn truncate_from(&self, lsn: Lsn) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), Some(Change::TruncateFrom(lsn.0)))
+    pub fn truncate_from(&self, lsn: Lsn) -> LogOperation {
+        LogOperation::change(self.shared(), Some(Change::TruncateFrom(lsn.0)))
     }
 
     /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of
@@ -243,8 +307,64 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn reset_to(&self, next: Lsn) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), Some(Change::ResetTo(next.0)))
+    pub fn reset_to(&self, next: Lsn) -> LogOperation {
+        LogOperation::change(self.shared(), Some(Change::ResetTo(next.0)))
+    }
+
+    /// Sets a small value beside the records: it is durable with the group that is written next, and the newest durable
+    /// one is there after each open ([`value`](Wal::value)), whatever was truncated meanwhile.
+    ///
+    /// For the few words that must be as durable as the records and come with their flush: a vote, an applied index, a
+    /// cursor. The value is queued by the call itself, behind all appends and changes before it; it never waits for room.
+    /// The future completes when it is durable, and dropping it takes nothing back. Each group that changes a value has all
+    /// values of the log, and so has each segment's first group: keep them few and short. Use
+    /// [`Batch::set`] for a value and records together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if
+    /// there are 64 others;
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a value of more than 1,024 bytes, or if all of them together
+    /// would take more than a quarter of a segment; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let options = Options::new().segment_bytes(1 << 20);
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), options.clone()).await?;
+    /// wal.set("vote", b"term 7 for node 2").await?; // durable before it is sent
+    /// wal.append(b"a record").await?;
+    /// wal.truncate_after(Lsn(0)).await?; // takes records, and no value
+    /// wal.close().await?;
+    /// let (wal, _) = Wal::open(&engine, dir.path(), options).await?;
+    /// assert_eq!(wal.value("vote").as_deref(), Some(&b"term 7 for node 2"[..]));
+    /// # wal.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn set(&self, key: &str, value: &[u8]) -> LogOperation {
+        LogOperation::value(self.shared(), ValueChange::new(key, Some(value)))
+    }
+
+    /// Removes a value, as [`set`](Wal::set) sets one. A key without a value is no error.
+    ///
+    /// # Errors
+    /// Those of [`set`](Wal::set).
+    pub fn unset(&self, key: &str) -> LogOperation {
+        LogOperation::value(self.shared(), ValueChange::new(key, None))
+    }
+
+    /// Returns the newest durable value of a key; see [`set`](Wal::set).
+    pub fn value(&self, key: &str) -> Option<Vec<u8>> {
+        self.shared().durable_values().get(key).map(<[u8]>::to_vec)
+    }
+
+    /// Returns all durable values with their keys, in the order of the keys.
+    pub fn values(&self) -> Vec<(String, Vec<u8>)> {
+        self.shared().durable_values().iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect()
     }
 
     /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none. Costs one atomic load.
@@ -276,8 +396,8 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn record_end(&self) -> LogOperation<'_> {
-        LogOperation::new(self.shared(), Some(Change::RecordEnd))
+    pub fn record_end(&self) -> LogOperation {
+        LogOperation::change(self.shared(), Some(Change::RecordEnd))
     }
 
     /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a short
@@ -417,9 +537,8 @@ impl Wal {
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn close(&self) -> Close<'_> {
-        self.shared().begin_close();
-        Close::new(self.shared())
+    pub fn close(&self) -> LogOperation {
+        LogOperation::close(self.shared())
     }
 }
 

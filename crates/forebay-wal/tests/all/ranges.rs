@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::common::{self, dir, engine, open, options, record};
 use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Config, Engine};
-use forebay_wal::{Batch, ErrorKind, Lsn, Options, Record, RecordWait, Wal};
+use forebay_wal::{Batch, ErrorKind, LogOperation, Lsn, Options, Record, Wal};
 
 fn found(records: &[Record]) -> Vec<(u64, Vec<u8>)> {
     records.iter().map(|record| (record.lsn().0, record.to_vec())).collect()
@@ -147,7 +147,7 @@ fn queued_truncations_count() {
                 let read = wal.read(Lsn(from).., usize::MAX).await.unwrap();
                 read.iter().map(|record| String::from_utf8(record.to_vec()).unwrap()).collect::<Vec<_>>()
             };
-            let poll = |change: &mut forebay_wal::LogOperation<'_>| {
+            let poll = |change: &mut LogOperation| {
                 let polled = Pin::new(change).poll(&mut Context::from_waker(Waker::noop()));
                 assert!(matches!(polled, Poll::Pending), "{polled:?}");
             };
@@ -235,7 +235,7 @@ fn many_wait_and_each_is_woken() {
         })
         .collect();
     // Some that are polled once and never again: they cost the others nothing.
-    let mut kept: Vec<RecordWait> = (1..300).map(|lsn| wal.wait_durable(Lsn(lsn))).collect();
+    let mut kept: Vec<LogOperation> = (1..300).map(|lsn| wal.wait_durable(Lsn(lsn))).collect();
     for wait in &mut kept {
         let polled = Pin::new(wait).poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
@@ -270,7 +270,7 @@ fn waits_end_with_the_log() {
         .run(async |engine| {
             engine.create_dir_all("/log").await.unwrap();
             let (wal, _) = Wal::open(&engine, "/log", options().log_id(7)).await.unwrap();
-            let spawn = |wait: RecordWait| {
+            let spawn = |wait: LogOperation| {
                 sim::spawn(async move { wait.await.map_err(|error| error.kind().clone()) })
             };
             // Passed over by a reset.

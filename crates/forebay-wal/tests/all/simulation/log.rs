@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::{Engine, sim};
 use forebay_test::worlds::mix;
 use forebay_wal::{
-    Batch, Error, ErrorKind, Fill, Lsn, Options, PendingAppend, Recovery, Result, ValueUpdate, Wal,
+    Batch, Error, ErrorKind, Fill, LogOperation, Lsn, Options, PendingAppend, Recovery, Result, Wal,
 };
 
 use crate::simulation::records;
@@ -97,7 +97,7 @@ impl Log {
         self.0.append(all).queued().await
     }
 
-    pub(crate) fn set(&self, key: &str, value: u64) -> ValueUpdate {
+    pub(crate) fn set(&self, key: &str, value: u64) -> LogOperation {
         self.0.set(key, &records::value(value))
     }
 
