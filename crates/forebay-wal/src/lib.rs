@@ -39,11 +39,15 @@
 //! | the loss of the newest records noticed | [`Wal::record_end`] |
 //! | an orderly end | [`Wal::close`] |
 //! | counts and times | [`Wal::stats`] |
-//! | to look at a log that is not open, or save a damaged one | [`inspect::inspect`], [`inspect::records`], [`inspect::repair`] |
+//! | to look at a log that is not open, or save a damaged one | `inspect::inspect`, `inspect::records`, `inspect::repair` (feature `inspect`) |
 //!
 //! # Features
 //!
-//! The crate has none.
+//! None is on by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `inspect` | the module `inspect`: the records and groups of a log that is not open, the result that an open would have, repair |
 //!
 //! # Guides
 //!
@@ -71,6 +75,7 @@ mod batch;
 mod end_file;
 mod error;
 mod format;
+#[cfg(feature = "inspect")]
 pub mod inspect;
 mod loss;
 mod lsn;
