@@ -34,7 +34,7 @@ pub(crate) fn recover(
         reader.next().wait().transpose().map_err(|error| format!("reading: {error:?}"))?
     {
         let lsn = record.lsn().0;
-        match words(record.data(), EXTRA) {
+        match words(&record, EXTRA) {
             Some([life, writer, count]) => {
                 say(&format!("has {lsn} {life} {writer} {count}"));
             }

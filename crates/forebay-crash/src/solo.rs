@@ -107,7 +107,7 @@ pub(crate) fn recover(
         reader.next().wait().transpose().map_err(|error| format!("reading: {error:?}"))?
     {
         let lsn = record.lsn().0;
-        let found = words(record.data(), EXTRA).or_else(|| words(record.data(), LONG));
+        let found = words(&record, EXTRA).or_else(|| words(&record, LONG));
         let [life, count, index] = found.ok_or(format!("record {lsn} has bytes that nobody wrote"))?;
         say(&format!("has {lsn} {life} {count} {index}"));
         state.records.insert(lsn, [life, count, index]);
@@ -141,7 +141,7 @@ impl Open {
             }
             Op::Long => self.wal.append(&bytes([life, count, 0], LONG)).wait().map(drop),
             Op::Before(lsn) => self.wal.truncate_before(Lsn(lsn)).wait(),
-            Op::After(lsn) => self.wal.truncate_after(Lsn(lsn)).wait(),
+            Op::After(lsn) => self.wal.truncate_from(Lsn(lsn + 1)).wait(),
             Op::Reset(next) => self.wal.reset_to(Lsn(next)).wait(),
         }
     }

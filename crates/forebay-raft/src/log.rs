@@ -109,7 +109,7 @@ impl<C: RaftTypeConfig> RaftLog<C> {
                     "this Raft log was written by another version of forebay-raft: open it with that one",
                 ));
             }
-            None if wal.last().is_none() && wal.values().is_empty() => {
+            None if wal.first_lsn() == wal.next_lsn() && wal.values().is_empty() => {
                 wal.set(FORMAT, VERSION).await.map(drop)?
             }
             None => {
@@ -146,8 +146,9 @@ impl<C: RaftTypeConfig> RaftLog<C> {
             let text = format!("entries {purged_next} to {first} are missing, which were not purged");
             return Err(Error::at(ErrorKind::Corruption, dir, text));
         }
-        if let Some(last) = log.inner.wal.last() {
-            let read = log.inner.read(last.0, last.0 + 1, usize::MAX).await?;
+        let next = log.inner.wal.next_lsn().0;
+        if first < next {
+            let read = log.inner.read(next - 1, next, usize::MAX).await?;
             if let Some(entry) = read.first() {
                 log.inner.lock().last = Some(log_id::<C>(entry));
             }
@@ -256,7 +257,7 @@ impl<C: RaftTypeConfig> Inner<C> {
     /// Returns the index that the next entry must have. An empty log in which nothing was purged begins with any.
     async fn first_index(&self, index: u64) -> Result<u64> {
         let next = self.wal.next_lsn().0;
-        if index != next && self.wal.last().is_none() && self.lock().purged.is_none() {
+        if index != next && self.wal.first_lsn().0 == next && self.lock().purged.is_none() {
             self.wal.reset_to(Lsn(index)).await.map_err(|error| self.fail(error))?;
             return Ok(index);
         }

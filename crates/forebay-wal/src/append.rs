@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -48,15 +47,9 @@ struct Entry {
     ticket: Ticket,
     /// The LSN of its first record.
     first: u64,
-    /// Number of records.
-    count: u32,
 }
 
 impl Entry {
-    fn new((ticket, first): (Ticket, u64), count: usize) -> Entry {
-        Entry { ticket, first, count: count as u32 }
-    }
-
     /// Completes once the batch is durable.
     fn poll(&mut self, shared: &Queue, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         ready!(shared.poll_done(&mut self.ticket, context.waker()))?;
@@ -125,7 +118,7 @@ impl<'a> Append<'a> {
                 Err(error) => Err(error),
             };
             match pushed {
-                Ok(pushed) => self.stage = Stage::Queued(Entry::new(pushed, entries.count)),
+                Ok((ticket, first)) => self.stage = Stage::Queued(Entry { ticket, first }),
                 Err(error) => {
                     self.shared.leave(place);
                     self.stage = Stage::Over;
@@ -169,19 +162,14 @@ impl PendingAppend {
         shared.check_size(entries)?;
         let pushed = shared.try_push(entries)?;
         Ok(pushed
-            .map(|pushed| PendingAppend { shared: shared.clone(), entry: Entry::new(pushed, entries.count) }))
+            .map(|(ticket, first)| PendingAppend { shared: shared.clone(), entry: Entry { ticket, first } }))
     }
 
-    /// Returns the LSN of the first record; of the next one to come if the batch has values alone.
+    /// Returns the LSN of the first record; the others follow without a gap. For a batch of values alone it is the number
+    /// that the next record gets.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         Lsn(self.entry.first)
-    }
-
-    /// Returns the LSNs of the records; empty if the batch has values alone.
-    #[must_use]
-    pub fn lsns(&self) -> Range<Lsn> {
-        self.lsn()..Lsn(self.entry.first + u64::from(self.entry.count))
     }
 
     /// Blocks the calling thread until the records are durable, and returns the LSN of the first.
@@ -211,6 +199,6 @@ impl fmt::Debug for Append<'_> {
 
 impl fmt::Debug for PendingAppend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingAppend").field("lsns", &self.lsns()).finish_non_exhaustive()
+        f.debug_struct("PendingAppend").field("lsn", &self.lsn()).finish_non_exhaustive()
     }
 }

@@ -105,37 +105,10 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Removes a value, as [`Wal::unset`](crate::Wal::unset) does.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32
-    /// bytes.
-    pub fn unset(&mut self, key: &str) -> Result<&mut Batch<'a>> {
-        let change = ValueChange::new(key, None)?;
-        self.buffer().values.push(change);
-        Ok(self)
-    }
-
-    /// Returns the number of records.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries().count
-    }
-
     /// Returns whether there are neither records nor changes of values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
-    }
-
-    /// Removes everything and keeps the memory.
-    pub fn clear(&mut self) {
-        self.borrowed = Borrowed::Nothing;
-        if let Some(buffer) = &mut self.buffer {
-            buffer.framed.clear();
-            buffer.values.clear();
-            (buffer.count, buffer.longest) = (0, 0);
-        }
     }
 
     #[inline]

@@ -275,10 +275,7 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
         },
         _ => Vec::new(),
     };
-    let mut recovery = outcome.as_ref().map(|outcome| outcome.recovery.clone());
-    if let Some(recovery) = &mut recovery {
-        recovery.unknown_files.clone_from(&found.unknown_files);
-    }
+    let recovery = outcome.as_ref().map(|outcome| outcome.recovery.clone());
     let headers = || found.segments.iter().flat_map(|segment| &segment.scan.groups);
     let watermark = match &outcome {
         Some(outcome) => outcome.groups.iter().map(|group| group.header.watermark).max(),

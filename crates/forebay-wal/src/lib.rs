@@ -33,9 +33,9 @@
 //! | records queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
 //! | a vote, an applied index: small values beside the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |
 //! | to read from a record on | [`Wal::read_from`], [`Reader::follow`] |
-//! | to read a range, also of records that are not durable yet | [`Wal::read`], [`Wal::last`] |
+//! | to read a range, also of records that are not durable yet | [`Wal::read`] |
 //! | to wait for a record | [`Wal::wait_queued`], [`Wal::wait_durable`] |
-//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_after`], [`Wal::truncate_from`], [`Wal::reset_to`] |
+//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_from`], [`Wal::reset_to`] |
 //! | the loss of the newest records noticed | [`Wal::record_end`] |
 //! | an orderly end | [`Wal::close`] |
 //! | counts and times | [`Wal::stats`] |
@@ -103,10 +103,12 @@ pub use loss::Loss;
 pub use lsn::{End, Lsn};
 pub use open::OpenFuture;
 pub use operation::LogOperation;
-pub use options::{Fill, Options};
+#[doc(hidden)]
+pub use options::Fill;
+pub use options::Options;
 pub use reader::{Reader, Record};
-pub use recover::{Cut, Damage, Recovery};
-pub use stats::{Distribution, Stats};
+pub use recover::{Damage, Recovery};
+pub use stats::Stats;
 pub use wal::Wal;
 
 #[cfg(doctest)]

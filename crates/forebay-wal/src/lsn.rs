@@ -8,9 +8,6 @@ use std::fmt;
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// The lowest number: the position before the first record of a log that begins at 1.
-    pub const ZERO: Lsn = Lsn(0);
-
     /// Returns the LSN of the next record.
     #[must_use]
     pub fn next(self) -> Lsn {
@@ -23,7 +20,7 @@ impl Lsn {
 /// A program that stores one in a place of its own can check a later open with it. Within one epoch the last
 /// record never goes back, and the epoch itself never does. So a log that comes back with a lower epoch, or
 /// in the same epoch with a lower last record, has lost its end. In a log whose end the program never removes
-/// ([`truncate_after`](crate::Wal::truncate_after), [`reset_to`](crate::Wal::reset_to)) the last record never
+/// ([`truncate_from`](crate::Wal::truncate_from), [`reset_to`](crate::Wal::reset_to)) the last record never
 /// goes back at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {

@@ -10,14 +10,12 @@ use std::time::Duration;
 use forebay::shard::JoinHandle;
 use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
 
-use crate::end_file::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
+use crate::end_file::{self, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{NeededSegments, Recovery, Scan, recover};
-use crate::segment::{
-    LOCK_PATIENCE, Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file,
-};
+use crate::segment::{LOCK_PATIENCE, Maker, locked_in_time, reserve_bytes, scan_file};
 use crate::wal::Wal;
 
 mod bootstrap;
@@ -25,6 +23,7 @@ mod resume;
 mod salvage;
 mod spare;
 
+#[cfg(feature = "inspect")]
 pub(crate) use resume::NEW_NAME;
 
 /// The file whose lock marks a log as open.
@@ -318,41 +317,31 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
 impl Scene {
     /// Recovers the existing log, or creates one.
     async fn open(mut self) -> Result<(Wal, Recovery)> {
-        let unknown_files = self.list().await?;
+        self.list().await?;
         self.end = end_file::find(&self.dir, false).await?;
         let scans = self.read().await?;
-        let (wal, mut recovery) = match recover(scans, &self.end, self.options.salvage)? {
+        match recover(scans, &self.end, self.options.salvage)? {
             Some(outcome) => {
                 if self.options.salvage {
                     self.keep_copies(&outcome).await?;
                 }
-                self.resume(outcome).await?
+                self.resume(outcome).await
             }
-            None if self.options.create => self.create().await?,
+            None if self.options.create => self.create().await,
             None => {
                 let text = "there is no log in this directory, and none was to be made";
-                return Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text));
-            }
-        };
-        recovery.unknown_files = unknown_files;
-        Ok((wal, recovery))
-    }
-
-    /// Finds the segments; returns the files that do not belong to the log.
-    async fn list(&mut self) -> Result<Vec<PathBuf>> {
-        let mut unknown_files = Vec::new();
-        for entry in self.dir.read_dir().await? {
-            let name = entry.name().to_str();
-            let generation = name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File);
-            match (generation, name) {
-                (Some(generation), _) => self.generations.push(generation),
-                (None, Some(name)) if is_ours(name) => {}
-                _ => unknown_files.push(self.dir.path().join(entry.name())),
+                Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text))
             }
         }
+    }
+
+    /// Finds the segments. Files that do not belong to the log are left alone.
+    async fn list(&mut self) -> Result<()> {
+        let entries = self.dir.read_dir().await?;
+        let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
+        self.generations.extend(files.filter_map(|entry| entry.name().to_str().and_then(segment_generation)));
         self.generations.sort_unstable();
-        unknown_files.sort_unstable();
-        Ok(unknown_files)
+        Ok(())
     }
 
     /// Reads the segments that the log may need, newest first.
@@ -391,10 +380,4 @@ impl Scene {
             ))
         }
     }
-}
-
-/// Returns whether a file beside the segments belongs to the log.
-pub(crate) fn is_ours(name: &str) -> bool {
-    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
-    known.contains(&name) || name.starts_with(SALVAGED)
 }

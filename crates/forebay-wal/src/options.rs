@@ -6,7 +6,8 @@ use forebay::{Class, Durability, Flush};
 
 use crate::lsn::Lsn;
 
-/// The preparation of a new segment, before the first group goes into it.
+/// The preparation of a new segment, before the first group goes into it. For tests and measurements.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fill {
@@ -123,14 +124,16 @@ impl Options {
         self
     }
 
-    /// Sets the delay after the last group until a group without records marks it as durable. Default: 2 ms.
+    /// Sets the delay after the last group until a group without records marks it as durable. Default: 2 ms. For tests.
+    #[doc(hidden)]
     pub fn mark_after(mut self, time: Duration) -> Options {
         self.mark_after = time;
         self
     }
 
     /// Sets the flush after each group. [`Durability::None`] would void every promise of this crate and is
-    /// rejected. Default: [`Durability::Data`].
+    /// rejected. Default: [`Durability::Data`]. For tests.
+    #[doc(hidden)]
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
         self
@@ -154,6 +157,7 @@ impl Options {
     /// Sets the preparation of new segments. Default: [`Fill::ByGroup`].
     ///
     /// It matters while a log grows: a log that is truncated uses old segments again, which need no preparation.
+    #[doc(hidden)]
     pub fn fill(mut self, fill: Fill) -> Options {
         self.fill = fill;
         self
@@ -199,8 +203,7 @@ impl Options {
 
     /// Sets the LSN of a new log's first record, such as 0; an existing log keeps its numbers. Default: 1.
     ///
-    /// [`Wal::last`](crate::Wal::last), [`Wal::last_durable`](crate::Wal::last_durable) and [`Recovery::next`](crate::Recovery::next)
-    /// tell an empty log that begins at 0 from one with a single record.
+    /// [`Wal::next_lsn`](crate::Wal::next_lsn) tells an empty log that begins at 0 from one with a single record.
     pub fn first_lsn(mut self, lsn: Lsn) -> Options {
         self.first_lsn = lsn;
         self
@@ -219,6 +222,7 @@ impl Options {
 
     /// Sets the number that distinguishes this log's segments from any other's. Default: random. Tests that
     /// must be reproducible set it.
+    #[doc(hidden)]
     pub fn log_id(mut self, id: u128) -> Options {
         self.log_id = Some(id);
         self

@@ -278,7 +278,6 @@ impl Queue {
         let state = self.lock();
         let mut stats = state.stats.clone();
         stats.pending_bytes = state.pending;
-        stats.poisoned = state.failed.is_some();
         stats
     }
 

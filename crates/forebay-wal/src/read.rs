@@ -67,36 +67,6 @@ impl Wal {
         Waitable::new("read the log", read(shared, start, end, bytes_max))
     }
 
-    /// Returns the last record appended, durable or only queued; `None` if the log is empty. Takes the queue's lock for a
-    /// short time.
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine};
-    /// # use forebay_wal::{Lsn, Options, Wal};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
-    /// assert_eq!((wal.last(), wal.last_durable()), (None, None));
-    /// let append = wal.append(b"queued").queued().wait()?;
-    /// assert_eq!(wal.last(), Some(Lsn(1)));
-    /// append.wait()?;
-    /// assert_eq!(wal.last_durable(), Some(Lsn(1)));
-    /// # wal.close().wait()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn last(&self) -> Option<Lsn> {
-        let state = self.shared().lock();
-        last(state.first_lsn, state.next_lsn)
-    }
-
-    /// Returns the last durable record; `None` if the log has none. Takes the queue's lock for a short time;
-    /// [`durable_lsn`](Wal::durable_lsn) does not.
-    pub fn last_durable(&self) -> Option<Lsn> {
-        let state = self.shared().lock();
-        last(state.index.first_lsn(), state.index.next_lsn())
-    }
-
     /// Waits until record `lsn` can be [read](Wal::read), durable or only queued.
     ///
     /// Any number may wait; each is woken once. A reset that passes over the number ends the wait with an error.
@@ -133,11 +103,6 @@ impl Wal {
     pub fn wait_durable(&self, lsn: Lsn) -> LogOperation {
         LogOperation::record(self.shared(), lsn.0, true)
     }
-}
-
-/// Returns the last record of a log that begins at `first`, where `next` is the next one.
-fn last(first: u64, next: u64) -> Option<Lsn> {
-    next.checked_sub(1).filter(|last| *last >= first).map(Lsn)
 }
 
 async fn read(shared: Arc<Queue>, start: Option<u64>, end: u64, bytes_max: usize) -> Result<Vec<Record>> {

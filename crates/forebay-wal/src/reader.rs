@@ -37,7 +37,7 @@ pub struct Reader {
 /// A record as it was appended.
 ///
 /// It shares the memory that it was read into, up to 256 KiB or its group's length, and keeps that memory
-/// from other use. For records that are kept long see [`Block::detach`].
+/// from other use. For records that are kept long make them a [`Block`], and see [`Block::detach`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     lsn: Lsn,
@@ -53,15 +53,11 @@ impl Record {
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
+}
 
-    /// Returns the record's bytes.
-    pub fn data(&self) -> &Block {
-        &self.data
-    }
-
-    /// Returns the record's bytes and drops its LSN.
-    pub fn into_data(self) -> Block {
-        self.data
+impl From<Record> for Block {
+    fn from(record: Record) -> Block {
+        record.data
     }
 }
 
@@ -92,7 +88,7 @@ impl Reader {
     /// Returns the next record, or `None` if there is no further durable one yet. Call it again after more
     /// was appended.
     ///
-    /// After [`truncate_after`](crate::Wal::truncate_after) and [`reset_to`](crate::Wal::reset_to) it
+    /// After [`truncate_from`](crate::Wal::truncate_from) and [`reset_to`](crate::Wal::reset_to) it
     /// continues at the same LSN in the log as it is then. From time to time a call reads up to 256 KiB. The
     /// future may be dropped at any await; no record is skipped.
     ///

@@ -23,27 +23,16 @@ use crate::format::{Epochs, Position};
 use crate::loss::Loss;
 use crate::values::Stamp;
 
-/// Data cut off after the last good group: never acknowledged, or at most the very last group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cut {
-    /// The segment.
-    pub file: PathBuf,
-    /// Offset of the cut, in bytes.
-    pub offset: u64,
-    /// The reason.
-    pub why: String,
-}
-
-/// Damage that destroyed no record: a group without records, or records that had been truncated. It was
-/// skipped.
+/// A damaged place in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The segment.
+    /// The segment, or the file `wal.end`.
     pub file: PathBuf,
     /// Offset of the damage, in bytes.
     pub offset: u64,
+    /// The finding in words.
+    pub why: String,
 }
 
 /// The state in which a log was found; see [`Wal::open`](crate::Wal::open).
@@ -54,10 +43,8 @@ pub struct Recovery {
     pub created: bool,
     /// The first record in the log, except those in `lost`; one past `last` if the log is empty.
     pub first: Lsn,
-    /// The last record; one before `next`, and 0 for an empty log that begins at 0.
+    /// The last record; one before `first` if there is none, and 0 for an empty log that begins at 0.
     pub last: Lsn,
-    /// The LSN of the next record; equals `first` if the log is empty.
-    pub next: Lsn,
     /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
     pub epoch: u64,
     /// Everything up to this record was durable: a later group proves it. Where no record is proven, it is one before
@@ -65,19 +52,15 @@ pub struct Recovery {
     pub durable_lsn: Lsn,
     /// Number of records after `durable_lsn`, which no later group proves: intact, and kept.
     pub tail_records: u64,
-    /// The place behind the last good group where data was cut off.
-    pub truncated_at: Option<Cut>,
-    /// Damage that destroyed no record.
+    /// The place behind the last good group where data was cut off: never acknowledged, or at most the very last group.
+    pub truncated_at: Option<Damage>,
+    /// Damage that destroyed no record: groups without records, or with records that had been truncated. It was skipped.
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
     pub lost: Vec<Loss>,
     /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns
     /// older ones, or none.
     pub values_lost: Option<Damage>,
-    /// Number of segments read.
-    pub segments: usize,
-    /// Files in the directory that do not belong to the log; they are left alone.
-    pub unknown_files: Vec<PathBuf>,
 }
 
 /// The values that recovery found.
@@ -132,11 +115,12 @@ pub(crate) struct Outcome {
     /// Losses found now, under salvage: each needs a Gap group after the REOPEN group.
     pub(crate) gaps: Vec<Gap>,
     /// Ranges of LSNs from `first` on that are missing in the log.
+    #[cfg_attr(not(feature = "inspect"), expect(dead_code, reason = "a repair alone has to know them"))]
     pub(crate) holes: Vec<std::ops::Range<u64>>,
     /// The oldest segment that the log needs, as stated in its last group.
     pub(crate) start_generation: u64,
     /// The highest number among the segments; a fresh one gets the next.
     pub(crate) max_generation: u64,
-    /// The report for the program; the caller sets `created` and `unknown_files`.
+    /// The report for the program; the caller sets `created`.
     pub(crate) recovery: Recovery,
 }

@@ -240,12 +240,12 @@ impl Wal {
         LogOperation::change(self.shared(), Some(Change::TruncateBefore(lsn.0)))
     }
 
-    /// Removes the records after `lsn`; durable when it resolves. The next record gets the number after
-    /// `lsn`. Records queued before are written first, and then removed.
+    /// Removes the records from `lsn` on; durable when it resolves. The next record gets the number `lsn`. Records queued
+    /// before are written first, and then removed.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if there is no such record; one before the
-    /// first removes all. As [`append`](Wal::append).
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn), and below the log's first
+    /// record; as [`append`](Wal::append).
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -255,32 +255,8 @@ impl Wal {
     /// # let engine = Engine::start(Config::default())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(&[&b"agreed"[..], b"of a deposed leader"]).wait()?;
-    /// wal.truncate_after(Lsn(1)).wait()?;
+    /// wal.truncate_from(Lsn(2)).wait()?;
     /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(2));
-    /// # wal.close().wait()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn truncate_after(&self, lsn: Lsn) -> LogOperation {
-        LogOperation::change(self.shared(), Some(Change::TruncateAfter(lsn.0)))
-    }
-
-    /// Removes the records from `lsn` on; durable when it resolves. The next record gets the number `lsn`. The same as
-    /// [`truncate_after`](Wal::truncate_after) the record before, also where that has no number: from 0 on.
-    ///
-    /// # Errors
-    /// Those of [`truncate_after`](Wal::truncate_after).
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine};
-    /// # use forebay_wal::{Lsn, Options, Wal};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let options = Options::new().segment_bytes(1 << 20).first_lsn(Lsn(0));
-    /// # let (wal, _) = Wal::open(&engine, dir.path(), options).wait()?;
-    /// wal.append(&[&b"of a"[..], b"deposed", b"leader"]).wait()?;
-    /// wal.truncate_from(Lsn(0)).wait()?;
-    /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(0));
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
@@ -338,7 +314,7 @@ impl Wal {
     /// # let (wal, _) = Wal::open(&engine, dir.path(), options.clone()).await?;
     /// wal.set("vote", b"term 7 for node 2").await?; // durable before it is sent
     /// wal.append(b"a record").await?;
-    /// wal.truncate_after(Lsn(0)).await?; // takes records, and no value
+    /// wal.truncate_from(Lsn(1)).await?; // takes records, and no value
     /// wal.close().await?;
     /// let (wal, _) = Wal::open(&engine, dir.path(), options).await?;
     /// assert_eq!(wal.value("vote").as_deref(), Some(&b"term 7 for node 2"[..]));
@@ -362,15 +338,15 @@ impl Wal {
         self.shared().durable_values().get(key).map(<[u8]>::to_vec)
     }
 
-    /// Returns all durable values with their keys, in the order of the keys.
+    /// Returns all durable values with their keys, in the order of the keys. For tests.
+    #[doc(hidden)]
     pub fn values(&self) -> Vec<(String, Vec<u8>)> {
         self.shared().durable_values().iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect()
     }
 
     /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none. Costs one atomic load.
     ///
-    /// In a log that begins at [0](crate::Options::first_lsn), 0 also means that there is none:
-    /// [`last_durable`](Wal::last_durable) tells the two apart.
+    /// In a log that begins at [0](crate::Options::first_lsn), 0 also means that there is none.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn(self.shared().durable_next().saturating_sub(1))
     }
@@ -378,7 +354,7 @@ impl Wal {
     /// Records the log's end in the file `wal.end`, once everything queued before is durable. An open
     /// compares: a log that has lost its end since then is rejected with
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), even if its segments alone do not show the
-    /// loss. [`close`](Wal::close), [`truncate_after`](Wal::truncate_after) and [`reset_to`](Wal::reset_to)
+    /// loss. [`close`](Wal::close), [`truncate_from`](Wal::truncate_from) and [`reset_to`](Wal::reset_to)
     /// do it by themselves. Costs a flush of the segment and one of that file.
     ///
     /// # Errors
@@ -420,7 +396,7 @@ impl Wal {
         self.shared().lock().index.durable_end()
     }
 
-    /// Returns the LSN of the next record.
+    /// Returns the LSN of the next record, which follows the last one that is queued.
     pub fn next_lsn(&self) -> Lsn {
         Lsn(self.shared().lock().next_lsn)
     }
@@ -505,7 +481,7 @@ impl Wal {
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
     /// let stats = wal.stats();
-    /// println!("{} records in {} groups, p99 {} ns a flush", stats.records, stats.groups, stats.flush_ns.at(0.99));
+    /// println!("{} records in {} groups, p99 {} ns a flush", stats.records, stats.groups, stats.flush_ns.ns_at(0.99));
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```

@@ -89,7 +89,6 @@ pub(crate) struct GroupWrite {
     block: Block,
     /// The records, if they stay in memory.
     kept: Option<Block>,
-    padded: u64,
     flush_ns: u64,
     queued_ns: Option<u64>,
 }
@@ -323,15 +322,7 @@ impl Writer {
             marked: !header.holds(),
             ..self.chain
         };
-        Ok(GroupWrite {
-            group: DurableGroup::of(&header),
-            framed,
-            block,
-            kept,
-            padded: u64::from(total) - (HEADER_BYTES + framed + values_len) as u64,
-            flush_ns,
-            queued_ns,
-        })
+        Ok(GroupWrite { group: DurableGroup::of(&header), framed, block, kept, flush_ns, queued_ns })
     }
 
     /// Puts the bytes of the values that go into this group into `table`, and returns their length. A group has them if it
@@ -461,7 +452,7 @@ impl Writer {
 
 /// Adds a durable group to the index and the statistics.
 pub(crate) fn note(state: &mut QueueState, written: &GroupWrite) {
-    let GroupWrite { group, framed, padded, .. } = written;
+    let GroupWrite { group, framed, .. } = written;
     state.index.add(*group);
     let stats = &mut state.stats;
     stats.groups += 1;
@@ -469,10 +460,6 @@ pub(crate) fn note(state: &mut QueueState, written: &GroupWrite) {
     stats.records += u64::from(group.count);
     stats.record_bytes += (framed - group.count as usize * crate::format::RECORD_HEADER_BYTES) as u64;
     stats.write_bytes += group.end.offset - group.start.offset;
-    stats.padded_bytes += padded;
-    if group.count > 0 {
-        stats.group_records.record(u64::from(group.count));
-    }
     stats.flush_ns.record(written.flush_ns);
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
 }

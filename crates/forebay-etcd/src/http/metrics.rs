@@ -65,7 +65,7 @@ pub(crate) async fn page(node: &Node, hub: &Hub) -> Exposition {
 fn log(page: &mut Exposition, node: &Node) {
     let stats = node.log().wal().stats();
     let flushes = &stats.flush_ns;
-    let seconds = |quantile| flushes.at(quantile) as f64 / 1e9;
+    let seconds = |quantile| flushes.ns_at(quantile) as f64 / 1e9;
     add!(page,
         Gauge "etcd_disk_wal_write_bytes_total" "Bytes written to the log.": stats.write_bytes;
         Counter "forebay_etcd_log_groups_total" "Groups of entries written to the log.": stats.groups;
@@ -77,7 +77,7 @@ fn log(page: &mut Exposition, node: &Node) {
     // From 1 ms to 8.192 s, as in etcd.
     let bounds = (0..14).map(|power| 1_000_000_u64 << power);
     let buckets = bounds.map(|ns| (ns as f64 / 1e9, flushes.count_up_to(ns)));
-    let sum = flushes.mean() * flushes.count() as f64 / 1e9;
+    let sum = flushes.ns_mean() * flushes.count() as f64 / 1e9;
     let name = "etcd_disk_wal_fsync_duration_seconds";
     let mut family = page.family(Histogram, name, "How long the flushes of the log take.");
     family.histogram::<&str>(&[], buckets, flushes.count(), sum);

@@ -106,9 +106,9 @@ impl Log for Forebay {
             .figure("records_per_group", since(|stats| stats.records) / groups)
             .figure("write_bytes_per_group", since(|stats| stats.write_bytes) / groups)
             // These distributions contain the few groups of the preparation, too.
-            .figure("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3)
-            .figure("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3)
-            .figure("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3)
+            .figure("flush_p50_us", stats.flush_ns.ns_at(0.5) as f64 / 1e3)
+            .figure("flush_p99_us", stats.flush_ns.ns_at(0.99) as f64 / 1e3)
+            .figure("queued_p50_us", stats.queued_ns.ns_at(0.5) as f64 / 1e3)
             .figure("segments_made", since(|stats| stats.segments_made))
             .figure("segments_recycled", since(|stats| stats.segments_recycled))
             .figure("segment_waits", since(|stats| stats.segment_waits))

@@ -235,11 +235,11 @@ async fn each_group(
 impl RepairReport {
     /// Returns the first record of the new log; one past [`last`](Self::last) if the log is empty.
     pub fn first(&self) -> Lsn {
-        self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.first)
+        self.after.recovery.as_ref().map_or(Lsn(0), |recovery| recovery.first)
     }
 
     /// Returns the last record of the new log.
     pub fn last(&self) -> Lsn {
-        self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.last)
+        self.after.recovery.as_ref().map_or(Lsn(0), |recovery| recovery.last)
     }
 }

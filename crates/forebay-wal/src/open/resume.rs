@@ -78,9 +78,8 @@ impl Scene {
             created: true,
             first: first_lsn,
             last,
-            durable_lsn: last,
-            next: first_lsn,
             epoch: 1,
+            durable_lsn: last,
             ..Recovery::default()
         };
         Ok((begin(writer, self.options.own_thread).await?, recovery))
@@ -187,10 +186,10 @@ impl Scene {
             // They vanish with this group, so it is copied in turn until it is proven.
             group.values = Some(writer.values.clone());
         }
-        if !copied.is_empty() {
-            let unit = writer.shared.limits.unit;
-            group.buffer = own_buffer(&self.engine, &copied.entries(), unit)?;
-            group.count = copied.len() as u32;
+        let entries = copied.entries();
+        if !entries.is_empty() {
+            group.buffer = own_buffer(&self.engine, &entries, writer.shared.limits.unit)?;
+            group.count = entries.count as u32;
         }
         add(&mut writer, group).await?;
         for gap in &outcome.gaps {

@@ -22,8 +22,6 @@ use crate::wait::wake_all;
 pub(crate) enum Change {
     /// Allows the removal of records before this one.
     TruncateBefore(u64),
-    /// Removes the records after this one.
-    TruncateAfter(u64),
     /// Removes the records from this one on.
     TruncateFrom(u64),
     /// Removes all records; the next one is this.
@@ -226,9 +224,8 @@ impl QueueState {
         state.check()?;
         let (first, next) = (state.first_lsn, state.next_lsn);
         let change = match change {
-            Change::TruncateFrom(lsn) if lsn > 0 => Change::TruncateAfter(lsn - 1),
             // There is no record before it that could be kept.
-            Change::TruncateFrom(_) if first == 0 => Change::ResetTo(0),
+            Change::TruncateFrom(0) if first == 0 => Change::ResetTo(0),
             other => other,
         };
         let out_of_range = |text: &str| {
@@ -239,18 +236,15 @@ impl QueueState {
             Change::TruncateBefore(lsn) if lsn > next => {
                 return out_of_range("records to drop are not there yet");
             }
-            Change::TruncateAfter(lsn) if lsn >= next => {
+            Change::TruncateFrom(lsn) if lsn > next => {
                 return out_of_range("the last record to keep is not there");
             }
-            Change::TruncateAfter(lsn) if lsn.saturating_add(1) < first => {
+            Change::TruncateFrom(lsn) if lsn < first => {
                 return out_of_range("the last record to keep was removed before");
             }
             Change::ResetTo(lsn) if lsn == u64::MAX => {
                 let text = format!("the highest number of a record is {}", u64::MAX - 1);
                 return Err(Error::new(ErrorKind::InvalidInput, text));
-            }
-            Change::TruncateFrom(_) => {
-                return out_of_range("records before the log's first were removed before");
             }
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
@@ -263,11 +257,12 @@ impl QueueState {
                 state.last_group().retain = Some(lsn);
             }
             Change::RecordEnd => state.last_group().record_end = true,
-            Change::TruncateAfter(lsn) => {
-                state.begin_group(Group::new(), Kind::Truncate, lsn);
-                state.next_lsn = lsn + 1;
+            Change::TruncateFrom(lsn) => {
+                // The group names the last record that stays; from 0 on none does, which is a reset.
+                state.begin_group(Group::new(), Kind::Truncate, lsn.saturating_sub(1));
+                state.next_lsn = lsn;
                 state.cuts += 1;
-                cut_holes(&mut state.holes, lsn + 1);
+                cut_holes(&mut state.holes, lsn);
             }
             Change::ResetTo(lsn) => {
                 state.begin_group(Group::new(), Kind::Reset, lsn).retain = Some(lsn);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
-use super::{Cut, Damage, Loss, Outcome, RecoveredValues, Recovery};
+use super::{Damage, Loss, Outcome, RecoveredValues, Recovery};
 use crate::end_file::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
@@ -83,7 +83,6 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         created: false,
         first: Lsn(first),
         last: Lsn(walk.next_lsn.saturating_sub(1)),
-        next: Lsn(walk.next_lsn),
         epoch: walk.epochs.number,
         durable_lsn: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
         tail_records: walk.groups[unproven.proven..]
@@ -96,12 +95,10 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
             .iter()
             .filter(|gap| gap.lost.is_empty())
             .map(|gap| damage(&scans, gap))
-            .chain(end.damaged.then(|| Damage { file: end.path.clone(), offset: 0 }))
+            .chain(end.damaged.then(|| damaged_end(end)))
             .collect(),
         lost: lost.into_iter().map(|(lost, _)| lost).collect(),
         values_lost: values_lost.clone(),
-        segments: scans.len(),
-        unknown_files: Vec::new(),
     };
     debug_assert!(
         walk.groups.windows(2).all(|pair| pair[0].header.end() <= pair[1].header.position()),
@@ -266,24 +263,38 @@ fn values_lost(scans: &[Scan], walk: &Walk) -> Option<Damage> {
     if !walk.values.is_some() || walk.table().is_some() {
         return None;
     }
-    let at_end = || Damage { file: file_of(scans, walk.end.generation), offset: walk.end.offset };
-    Some(walk.gaps.last().map_or_else(at_end, |gap| damage(scans, gap)))
+    let (file, offset) = match walk.gaps.last() {
+        Some(gap) => place(scans, gap),
+        None => (file_of(scans, walk.end.generation), walk.end.offset),
+    };
+    Some(Damage { file, offset, why: "the newest values are damaged or gone".to_owned() })
 }
 
 /// Returns the losses in the order of the log, each with whether an earlier salvage accepted it.
 fn losses(scans: &[Scan], walk: &Walk, missing: Option<Loss>) -> Vec<(Loss, bool)> {
     let gaps = walk.gaps.iter().filter(|gap| !gap.lost.is_empty());
     let lost = gaps.map(|gap| {
-        let Damage { file, offset } = damage(scans, gap);
+        let (file, offset) = place(scans, gap);
         let (first, last) = (Lsn(gap.lost.start), Lsn(gap.lost.end - 1));
         (Loss { first, last, file, offset }, gap.declared)
     });
     lost.chain(missing.map(|lost| (lost, false))).collect()
 }
 
+/// Returns the damage of a gap in which no record was lost.
+fn damage(scans: &[Scan], gap: &Gap) -> Damage {
+    let (file, offset) = place(scans, gap);
+    Damage { file, offset, why: "a group that has no record of the log is damaged".to_owned() }
+}
+
+/// Returns the damage of the file `wal.end`.
+fn damaged_end(end: &FoundEnd) -> Damage {
+    Damage { file: end.path.clone(), offset: 0, why: "the record of the log's end is damaged".to_owned() }
+}
+
 /// Returns the beginning of a gap: the place after the last good group, or the next segment if that place is
 /// empty.
-fn damage(scans: &[Scan], gap: &Gap) -> Damage {
+fn place(scans: &[Scan], gap: &Gap) -> (PathBuf, u64) {
     let Position { mut generation, mut offset } = gap.cut;
     let here = scan_of(scans, generation);
     let full = here.is_some_and(|scan| scan.bytes >= offset && scan.tail(gap.cut, true).is_none());
@@ -294,7 +305,7 @@ fn damage(scans: &[Scan], gap: &Gap) -> Damage {
         generation = scans.iter().find(begun).map_or(*between.start(), |scan| scan.generation);
         offset = 0;
     }
-    Damage { file: file_of(scans, generation), offset }
+    (file_of(scans, generation), offset)
 }
 
 /// Returns the loss of a segment that was removed from outside. Segments get consecutive numbers, and none is
@@ -310,10 +321,10 @@ fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128, newest: u64) -> Op
 }
 
 /// Returns the evidence of an incomplete or damaged group after the log's end.
-fn cut(scans: &[Scan], walk: &Walk, behind: Option<&Header>) -> Option<Cut> {
+fn cut(scans: &[Scan], walk: &Walk, behind: Option<&Header>) -> Option<Damage> {
     if let Some(header) = behind {
         let why = "a group stands there to which nothing leads".to_owned();
-        return Some(Cut { file: file_of(scans, header.generation), offset: header.offset, why });
+        return Some(Damage { file: file_of(scans, header.generation), offset: header.offset, why });
     }
     let recycled = walk.groups.last().is_some_and(|group| group.header.flags.recycled());
     let here = scan_of(scans, walk.end.generation)
@@ -323,7 +334,7 @@ fn cut(scans: &[Scan], walk: &Walk, behind: Option<&Header>) -> Option<Cut> {
         later.filter_map(|scan| scan.begun().map(|why| (scan, 0, why))).next()
     };
     let (scan, offset, why) = here.or_else(later)?;
-    Some(Cut { file: scan.file.clone(), offset, why: why.to_owned() })
+    Some(Damage { file: scan.file.clone(), offset, why: why.to_owned() })
 }
 
 fn scan_of(scans: &[Scan], generation: u64) -> Option<&Scan> {

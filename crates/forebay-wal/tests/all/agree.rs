@@ -55,7 +55,7 @@ fn base(closed: bool) -> (Files, Records) {
     let running = engine();
     let (wal, _) = Wal::open(&running, dir.path(), quiet()).wait().unwrap();
     append(&wal, &mut all, 1..30, 1);
-    wal.truncate_after(Lsn(25)).wait().unwrap();
+    wal.truncate_from(Lsn(26)).wait().unwrap();
     append(&wal, &mut all, 26..40, 2);
     wal.truncate_before(Lsn(20)).wait().unwrap();
     append(&wal, &mut all, 40..45, 3);

@@ -18,7 +18,7 @@ enum Call {
     RecordEnd,
     Set,
     TruncateBefore,
-    TruncateAfter,
+    TruncateFrom,
     Close,
 }
 
@@ -29,7 +29,7 @@ impl Call {
         Call::RecordEnd,
         Call::Set,
         Call::TruncateBefore,
-        Call::TruncateAfter,
+        Call::TruncateFrom,
         Call::Close,
     ];
 
@@ -40,7 +40,7 @@ impl Call {
             Call::RecordEnd => wal.record_end().await,
             Call::Set => wal.set("key", b"value").await.map(drop),
             Call::TruncateBefore => wal.truncate_before(Lsn(2)).await,
-            Call::TruncateAfter => wal.truncate_after(Lsn(RECORDS)).await,
+            Call::TruncateFrom => wal.truncate_from(Lsn(RECORDS + 1)).await,
             Call::Close => wal.close().await,
         }
     }
@@ -56,7 +56,7 @@ async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: us
     for number in 1..=RECORDS {
         wal.append(&record(number)).queued().await?;
     }
-    if call == Call::TruncateAfter {
+    if call == Call::TruncateFrom {
         wal.append(b"to be removed").queued().await?;
     }
     below.around(moment, polls, engine, call.run(&wal)).await

@@ -168,7 +168,7 @@ fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
     assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(51), Lsn(55)));
     append(&wal, 101..=103);
-    wal.truncate_after(Lsn(54)).wait().unwrap();
+    wal.truncate_from(Lsn(55)).wait().unwrap();
     append(&wal, 55..=60);
     wal.truncate_before(Lsn(53)).wait().unwrap();
     assert_eq!(wal.first_lsn(), Lsn(55));
@@ -189,7 +189,7 @@ fn an_open_that_ended_early_behind_a_lost_end_is_no_loss() {
     let (wal, _) = open(&engine, dir.path());
     append(&wal, 1..=7);
     let before = groups::live(&files(dir.path())).len();
-    wal.truncate_after(Lsn(5)).wait().unwrap();
+    wal.truncate_from(Lsn(6)).wait().unwrap();
     wal.close().wait().unwrap();
     // The truncation and the mark of a clean end: no record is lost.
     groups::live(&files(dir.path()))[before..].iter().for_each(|group| erase(dir.path(), group));
@@ -272,7 +272,7 @@ fn a_loss_before_a_recorded_place_stays_declared_when_that_place_is_forgotten() 
     let (wal, _) = open(&running, dir.path());
     // With the log's first group and the truncation sixteen: the end of the log is the end of the segment.
     append(&wal, 1..=14);
-    wal.truncate_after(Lsn(12)).wait().unwrap();
+    wal.truncate_from(Lsn(13)).wait().unwrap();
     append(&wal, 13..=17);
     running.close().wait().unwrap();
     drop(wal);
@@ -296,7 +296,7 @@ fn what_was_truncated_stays_so_without_its_group() {
         let (wal, _) = open(&running, dir.path());
         append(&wal, 1..=20);
         match next {
-            11 => wal.truncate_after(Lsn(10)).wait().unwrap(),
+            11 => wal.truncate_from(Lsn(11)).wait().unwrap(),
             _ => wal.reset_to(Lsn(next)).wait().unwrap(),
         }
         running.close().wait().unwrap();
@@ -322,7 +322,7 @@ fn an_older_record_of_the_end_refuses_nothing() {
     for next in [60, 7, 300] {
         let (wal, _) = open(&engine, dir.path());
         match next {
-            60 => wal.truncate_after(Lsn(59)).wait().unwrap(),
+            60 => wal.truncate_from(Lsn(60)).wait().unwrap(),
             _ => wal.reset_to(Lsn(next)).wait().unwrap(),
         }
         append(&wal, next..=next + 30);

@@ -156,10 +156,10 @@ impl frozen::Scene for Scene {
         call!("truncate_before", scene => {
             scene.wal.truncate_before(Lsn(10)).await.map_err(text)?;
         });
-        call!("truncate_after", scene => {
+        call!("truncate_from", scene => {
             let record = scene.record();
             let lsn = scene.scrap.append(&record).await.map_err(text)?;
-            match scene.scrap.truncate_after(lsn).await {
+            match scene.scrap.truncate_from(lsn.next()).await {
                 Ok(()) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::OutOfRange { .. }) => {}
                 Err(error) => return Err(text(error)),

@@ -220,10 +220,8 @@ async fn lively(engine: &Engine) {
             match sim::random(20) {
                 0 => wal.truncate_before(Lsn(wal.first_lsn().0 + sim::random(5)).min(wal.next_lsn())).await,
                 1 if wal.next_lsn() > wal.first_lsn() => {
-                    wal.truncate_after(
-                        Lsn(wal.next_lsn().0.saturating_sub(1 + sim::random(4))).max(wal.first_lsn()),
-                    )
-                    .await
+                    let last = wal.next_lsn().0.saturating_sub(1 + sim::random(4)).max(wal.first_lsn().0);
+                    wal.truncate_from(Lsn(last + 1)).await
                 }
                 2 if sim::random(8) == 0 => wal.reset_to(Lsn(wal.next_lsn().0 + sim::random(50))).await,
                 3 => sim::sleep(Duration::from_millis(5)).await.map_err(forebay_wal::Error::from),

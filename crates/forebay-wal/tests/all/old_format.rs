@@ -39,7 +39,7 @@ fn they_open_and_go_on() {
         for number in last + 1..=last + 500 {
             wal.append(&record(number)).queued().wait().unwrap();
         }
-        wal.truncate_after(Lsn(last + 300)).wait().unwrap();
+        wal.truncate_from(Lsn(last + 301)).wait().unwrap();
         wal.close().wait().unwrap();
         drop(wal);
         let (wal, recovery) = Wal::open(&engine, dir.path(), options()).wait().unwrap();

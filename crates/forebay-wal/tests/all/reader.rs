@@ -1,6 +1,7 @@
 //! Readers beside appends, truncations and recycling.
 
 use crate::common::{dir, engine, expected, open, options, record, records, records_wait};
+use forebay::Block;
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,10 +57,11 @@ fn a_reader_beyond_the_log_or_before_it_is_told() {
     let mut reader = wal.read_from(Lsn(1));
     assert_eq!(reader.position(), Lsn(1));
     let first = reader.next().wait().transpose().unwrap().unwrap();
-    assert_eq!((reader.position(), first.data().len()), (Lsn(2), record(1).len()));
+    assert_eq!((reader.position(), first.len()), (Lsn(2), record(1).len()));
     assert!(reader.next().wait().transpose().unwrap().is_none());
     wal.append(&record(2)).wait().unwrap();
-    assert_eq!(reader.next().wait().transpose().unwrap().unwrap().into_data()[..], record(2));
+    let second = Block::from(reader.next().wait().transpose().unwrap().unwrap());
+    assert_eq!(second[..], record(2));
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn a_reader_goes_on_after_truncations_with_what_is_there() {
     wal.sync().wait().unwrap();
     let mut reader = wal.read_from(Lsn(50));
     assert_eq!(reader.next().wait().transpose().unwrap().unwrap().lsn(), Lsn(50));
-    wal.truncate_after(Lsn(60)).wait().unwrap();
+    wal.truncate_from(Lsn(61)).wait().unwrap();
     for number in 51..=60 {
         let found = reader.next().wait().transpose().unwrap().unwrap();
         assert_eq!((found.lsn(), found.to_vec()), (Lsn(number), record(number)));

@@ -150,7 +150,7 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     wal.sync().wait().unwrap();
     assert_eq!(*wal.append(b"late").queued().wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*wal.truncate_after(Lsn(50)).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(*wal.truncate_from(Lsn(51)).wait().unwrap_err().kind(), ErrorKind::Closed);
     // Again after the engine is gone as well.
     engine.close().wait().unwrap();
     wal.sync().wait().unwrap();

@@ -55,7 +55,6 @@ fn a_log_goes_on_over_many_segments() {
                 (recovery.first, recovery.last, recovery.truncated_at.clone()),
                 (Lsn(1), Lsn(last), None)
             );
-            assert!(recovery.segments > 3, "{recovery:?}");
         }
         assert_eq!(records_wait(&wal, 1_999).unwrap(), expected(1_999..=last));
         assert!(segments(&dir).len() >= 10);
@@ -107,7 +106,7 @@ fn the_end_goes_and_does_not_come_back() {
         let (mut wal, _) = open(&engine, &dir);
         append(&wal, 1..=1_500);
         for keep in [1_400, 700, 699, 10, 0] {
-            wal.truncate_after(Lsn(keep)).wait().unwrap();
+            wal.truncate_from(Lsn(keep + 1)).wait().unwrap();
             assert_eq!((wal.durable_lsn(), wal.next_lsn()), (Lsn(keep), Lsn(keep + 1)));
             assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=keep));
             let recovery;
@@ -124,9 +123,9 @@ fn the_end_goes_and_does_not_come_back() {
             let mut all = expected(1..=keep);
             all.extend((keep + 1..=keep + 3).map(|lsn| (lsn, b"other".to_vec())));
             assert_eq!(records_wait(&wal, 1).unwrap(), all);
-            wal.truncate_after(Lsn(keep)).wait().unwrap();
+            wal.truncate_from(Lsn(keep + 1)).wait().unwrap();
         }
-        let error = wal.truncate_after(Lsn(1)).wait().unwrap_err();
+        let error = wal.truncate_from(Lsn(2)).wait().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfRange { .. }));
     }
 }
@@ -138,7 +137,7 @@ fn what_is_queued_is_written_and_then_removed() {
     for number in 1..=50 {
         wal.append(&record(number)).queued().wait().unwrap();
     }
-    wal.truncate_after(Lsn(20)).wait().unwrap();
+    wal.truncate_from(Lsn(21)).wait().unwrap();
     assert_eq!(wal.append(&record(21)).wait().unwrap(), Lsn(21));
     assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=21));
 }
@@ -305,16 +304,17 @@ fn the_last_number_is_refused_and_the_one_before_is_kept() {
 }
 
 /// Regression: a store beside the log had nothing to compare a reopened log with, so a log that came back
-/// shorter looked like any other. The store keeps the durable end, and `Recovery` has the same two numbers.
+/// shorter looked like any other. The store keeps the durable end, and an open repeats it.
 #[test]
-fn the_durable_end_never_goes_back_within_an_epoch_and_recovery_repeats_it() {
+fn the_durable_end_never_goes_back_within_an_epoch_and_an_open_repeats_it() {
     let (engine, dir) = (engine(), dir());
     let (wal, recovery) = open(&engine, &dir);
-    assert_eq!((recovery.last, recovery.epoch), (wal.durable_end().lsn, wal.durable_end().epoch));
+    let opened = wal.durable_end();
+    assert_eq!(recovery.last, opened.lsn);
     append(&wal, 1..=20);
     let appended = wal.durable_end();
-    assert_eq!((appended.lsn, appended.epoch), (Lsn(20), recovery.epoch));
-    wal.truncate_after(Lsn(10)).wait().unwrap();
+    assert_eq!((appended.lsn, appended.epoch), (Lsn(20), opened.epoch));
+    wal.truncate_from(Lsn(11)).wait().unwrap();
     let cut = wal.durable_end();
     assert!(cut.lsn == Lsn(10) && cut.epoch > appended.epoch, "{cut:?} after {appended:?}");
     wal.reset_to(Lsn(5)).wait().unwrap();
@@ -325,6 +325,5 @@ fn the_durable_end_never_goes_back_within_an_epoch_and_recovery_repeats_it() {
     assert_eq!((end.lsn, end.epoch), (Lsn(9), reset.epoch));
     wal.close().wait().unwrap();
     let (wal, recovery) = open(&engine, &dir);
-    assert_eq!((recovery.last, recovery.epoch), (end.lsn, end.epoch));
-    assert_eq!(wal.durable_end(), end);
+    assert_eq!((recovery.last, wal.durable_end()), (end.lsn, end));
 }

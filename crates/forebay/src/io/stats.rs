@@ -216,9 +216,15 @@ pub struct MemoryStats {
     pub leaked_lends: u64,
 }
 
-/// A distribution of times in nanoseconds.
+/// A distribution of times in nanoseconds, with two significant digits.
 #[derive(Clone)]
 pub struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency::new()
+    }
+}
 
 impl Latency {
     pub(crate) fn new() -> Latency {
@@ -231,8 +237,9 @@ impl Latency {
         Latency(histogram)
     }
 
+    /// Adds a time. One above 60 s counts as 60 s.
     #[inline]
-    pub(crate) fn record(&mut self, ns: u64) {
+    pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
@@ -253,7 +260,7 @@ impl Latency {
     }
 
     /// Returns how many times are not above `ns`, with the two digits of the histogram.
-    pub(crate) fn count_up_to(&self, ns: u64) -> u64 {
+    pub fn count_up_to(&self, ns: u64) -> u64 {
         self.0.count_between(0, ns)
     }
 

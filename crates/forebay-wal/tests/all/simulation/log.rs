@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use forebay::{Engine, sim};
+use forebay::Engine;
 use forebay_test::worlds::mix;
 use forebay_wal::{
     Batch, Error, ErrorKind, Fill, LogOperation, Lsn, Options, PendingAppend, Recovery, Result, Wal,
 };
+use futures::FutureExt;
 
 use crate::simulation::records;
 
@@ -137,12 +138,8 @@ impl Log {
         self.0.truncate_before(Lsn(lsn)).await
     }
 
-    /// Removes the records from `lsn` on, by either call.
     pub(crate) async fn truncate_from(&self, lsn: u64) -> Result<()> {
-        match lsn.checked_sub(1).filter(|_| sim::random(2) == 0) {
-            Some(last) => self.0.truncate_after(Lsn(last)).await,
-            None => self.0.truncate_from(Lsn(lsn)).await,
-        }
+        self.0.truncate_from(Lsn(lsn)).await
     }
 
     pub(crate) async fn reset_to(&self, next: u64) -> Result<()> {
@@ -163,7 +160,12 @@ impl Log {
 
     /// Returns the number after the last durable record.
     pub(crate) fn durable_next(&self) -> u64 {
-        self.0.last_durable().map_or_else(|| self.first(), |last| last.0 + 1)
+        let last = self.0.durable_lsn().0;
+        // In a log that begins at 0, that is 0 without a record, too.
+        let is_none = last == 0
+            && self.first() == 0
+            && !matches!(self.0.wait_durable(Lsn(0)).now_or_never(), Some(Ok(())));
+        if is_none { 0 } else { last + 1 }
     }
 
     /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for

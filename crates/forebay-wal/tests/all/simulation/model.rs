@@ -581,8 +581,8 @@ impl Model {
             // Nothing is proven, and the log begins at 0.
             unproven += 1;
         }
-        let told = (recovery.first.0, recovery.next.0, recovery.tail_records);
-        if told != (found.first, found.next, unproven) || recovery.last.0 != found.next.saturating_sub(1) {
+        let told = (recovery.first.0, recovery.last.0, recovery.tail_records);
+        if told != (found.first, found.next.saturating_sub(1), unproven) {
             return Err(format!(
                 "the report does not fit the log: {recovery:?}, {}..{}",
                 found.first, found.next

@@ -429,16 +429,16 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
                 let (key, value) = (sim::random(3) as usize, next());
                 let sent = shared.lock().send_batch(&batch);
                 let appended = log.queue_batch(&batch, records::KEYS[key], value).await?;
-                let lsns = appended.lsns();
+                let first = appended.lsn().0;
                 let queued = {
                     let mut model = shared.lock();
-                    sent.iter().zip(lsns.start.0..).for_each(|(sent, lsn)| model.placed(*sent, lsn));
+                    sent.iter().zip(first..).for_each(|(sent, lsn)| model.placed(*sent, lsn));
                     model.values.queued(key, value, batch.first().copied())
                 };
-                is_readable(log, lsns.start.0..lsns.end.0, &batch).await?;
+                is_readable(log, first..first + batch.len() as u64, &batch).await?;
                 appended.await?;
                 let mut model = shared.lock();
-                sent.into_iter().zip(lsns.start.0..).for_each(|(sent, lsn)| model.acknowledge(sent, lsn));
+                sent.into_iter().zip(first..).for_each(|(sent, lsn)| model.acknowledge(sent, lsn));
                 drop(model);
                 acknowledge_value(shared, queued);
             }
