@@ -117,14 +117,14 @@ fn without_its_fences_a_message_is_missed() {
 }
 
 /// A shard that waits in the line of long reads, and is called when another one has ended.
-fn a_call_of_memory_wakes_a_sleeping_shard() {
+fn a_call_wakes_a_sleeping_shard(call: fn(&Inbox)) {
     let shard = ModelShard::new(1);
     let has_room = Arc::new(AtomicBool::new(false));
     let giver = {
         let has_room = Arc::clone(&has_room);
         shard.other(move |inbox| {
             has_room.store(true, Ordering::SeqCst);
-            inbox.call_memory();
+            call(inbox);
         })
     };
     let mut driver = shard.driver;
@@ -144,7 +144,13 @@ fn a_call_of_memory_wakes_a_sleeping_shard() {
 /// `long_reads` on a busy machine.
 #[test]
 fn no_call_of_memory_is_missed_by_a_shard_that_goes_to_sleep() {
-    check(a_call_of_memory_wakes_a_sleeping_shard);
+    check(|| a_call_wakes_a_sleeping_shard(Inbox::call_memory));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_kick_alone_is_missed_by_a_shard_that_goes_to_sleep() {
+    check(|| a_call_wakes_a_sleeping_shard(Inbox::kick));
 }
 
 fn a_node_wakes_a_sleeping_shard() {
