@@ -549,13 +549,17 @@ impl Model {
         if recovery.values_lost.is_some() && damaged.is_none() && self.certain.is_none() {
             return Err(format!("the values were lost without any damage: {recovery:?}"));
         }
-        // The last group may be cut off, with its values. Nothing is certain once flushes lied and records were removed.
-        let is_any =
-            recovery.values_lost.is_some() || damaged.is_some_and(|hit| hit.last) || self.certain == Some(0);
+        // The last group may be cut off, with its values, and an open that did not complete may have salvaged (seed 256). Nothing is
+        // certain once flushes lied and records were removed.
+        let is_any = recovery.values_lost.is_some()
+            || damaged.is_some_and(|hit| hit.last || hit.erased)
+            || self.certain == Some(0);
         let is_exact = damaged.is_none() && self.certain.is_none() && self.removal.is_none();
         let there = |record: &u64| found.records.iter().any(|known| known.1 == *record);
         let removable = found.first > self.base.next;
-        self.values.judge(values, is_any, |record| (is_exact && !removable).then(|| there(record)))?;
+        self.values
+            .judge(values, is_any, |record| (is_exact && !removable).then(|| there(record)))
+            .map_err(|wrong| format!("{wrong}; damaged: {damaged:?}; {recovery:?}"))?;
         self.values.rebase(values);
         Ok(())
     }
