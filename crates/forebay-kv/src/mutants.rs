@@ -29,6 +29,8 @@ pub enum Mutant {
     RangesNotLocked,
     /// An ingest names its files in the manifest one after the other.
     IngestInParts,
+    /// The build lacks the feature `zstd`: no fault, but what a test cannot see in a build that has it.
+    ZstdMissing,
 }
 
 forebay::_mutant_switch!(Mutant);

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::{self, dir, engine, key, named};
+#[cfg(all(feature = "_mutants", feature = "zstd"))]
+use crate::moved;
 use forebay::Engine;
+#[cfg(all(feature = "_mutants", feature = "zstd"))]
+use forebay::sim::{Profile, World};
 use forebay_kv::{Batch, Compression, Error, ErrorKind, Options, SortedFile, SortedFileOptions, Store};
 use forebay_test::live_files::copy;
 
@@ -227,21 +231,52 @@ fn a_store_of_version_1_is_read_rewritten_and_written_back() {
 fn a_store_of_version_2_is_read() {
     let (engine, place) = (engine(), dir());
     assert_is_read(&engine, &place.path().join("store"), "v2-lz4", 2);
-    let at = place.path().join("other");
-    if cfg!(feature = "zstd") {
-        assert_is_read(&engine, &at, "v2-zstd", 2);
-        return;
-    }
-    copy(&fixture("v2-zstd"), &at);
-    let before = common::files(&at);
-    let error = Store::open(&engine, &at, options()).wait().expect_err("a build without zstd");
-    assert_eq!(*error.kind(), ErrorKind::MissingFeature { feature: "zstd" });
-    assert!(error.to_string().contains("build forebay-kv with its feature `zstd`"), "{error}");
-    assert!(error.path().is_some_and(|path| path.extension().is_some_and(|end| end == "fkv")));
-    let is_known = |error: &Error| *error.kind() == ErrorKind::MissingFeature { feature: "zstd" };
-    let error = forebay_kv::verify(&engine, &at).wait().expect_err("what it cannot read is no damage");
-    assert!(is_known(&error), "{error}");
-    let salvaged = Store::open(&engine, &at, options().salvage(true)).wait();
-    assert!(is_known(&salvaged.expect_err("salvage cannot read it either")));
-    assert!(common::files(&at) == before, "something was changed");
+    #[cfg(feature = "zstd")]
+    assert_is_read(&engine, &place.path().join("other"), "v2-zstd", 2);
+}
+
+/// A build without the feature names it, and leaves the store as it was. All tests run with all features; a switch takes this one away.
+#[cfg(all(feature = "_mutants", feature = "zstd"))]
+#[test]
+fn a_build_without_zstd_names_the_feature() {
+    use forebay_kv::mutants::{self, Mutant};
+    let at = Path::new("/disk/store");
+    let mut world = World::new(5).disk(Profile::nand().at("/disk"));
+    let made = world.run(async |engine| {
+        let store =
+            Store::open(&engine, at, options().compression(Compression::Zstd(3))).await.expect("a new store");
+        let loaded = (0..LOADED).map(|number| (key(number), text(number, 150)));
+        store.default_keyspace().bulk_load(loaded).await.expect("a load");
+        store.close().await.expect("an end");
+    });
+    made.expect("a world that ends");
+    // The logs record each open.
+    let tables = async |engine: &Engine| {
+        let mut files = moved::content(engine, at).await;
+        files.retain(|path, _| path.extension().is_some_and(|end| end == "fkv"));
+        assert!(!files.is_empty(), "no tables");
+        files
+    };
+    let lacks_it = |error: &Error| *error.kind() == ErrorKind::MissingFeature { feature: "zstd" };
+    let refused = mutants::with(Mutant::ZstdMissing, || {
+        world.run(async |engine| {
+            let before = tables(&engine).await;
+            let error = Store::open(&engine, at, options()).await.expect_err("a build without zstd");
+            assert!(lacks_it(&error), "{error}");
+            assert!(error.to_string().contains("build forebay-kv with its feature `zstd`"), "{error}");
+            assert!(error.path().is_some_and(|path| path.extension().is_some_and(|end| end == "fkv")));
+            let error = forebay_kv::verify(&engine, at).await.expect_err("what it cannot read is no damage");
+            assert!(lacks_it(&error), "{error}");
+            let salvaged = Store::open(&engine, at, options().salvage(true)).await;
+            assert!(lacks_it(&salvaged.expect_err("salvage cannot read it either")));
+            assert!(tables(&engine).await == before, "something was changed");
+        })
+    });
+    refused.expect("a world that ends");
+    let read = world.run(async |engine| {
+        let store = Store::open(&engine, at, options()).await.expect("the store as it was");
+        assert!(store.verify().await.expect("a verification").is_whole());
+        store.close().await.expect("an end");
+    });
+    read.expect("a world that ends");
 }

@@ -12,7 +12,7 @@ use forebay::{Engine, FileKind, Open};
 use forebay_kv::{ErrorKind, Keyspace, Store};
 
 /// Returns every file below a directory with its bytes.
-async fn content(engine: &Engine, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) async fn content(engine: &Engine, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut files, mut dirs) = (BTreeMap::new(), vec![dir.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
         for entry in engine.read_dir(&dir).await.unwrap() {
