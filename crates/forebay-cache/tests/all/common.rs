@@ -59,3 +59,19 @@ pub(crate) fn device_reads(cache: &Cache) -> u64 {
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
+
+/// A file's shard that does nothing until this is dropped: reads and writes that begin meanwhile are in flight for as
+/// long, however slow the test's thread is.
+pub(crate) struct HeldShard(#[allow(dead_code, reason = "its drop is the signal")] std::sync::mpsc::Sender<()>);
+
+pub(crate) fn hold_shard(cache: &Cache, file: &CachedFile) -> HeldShard {
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let hold = move || async move {
+        tell.send(()).expect("a listener");
+        held.recv().expect_err("nothing is sent");
+    };
+    drop(cache.engine().spawn_on_shard(file.file().home_shard(), forebay::Class::DEFAULT, hold));
+    told.recv().expect("the shard is held");
+    HeldShard(let_go)
+}

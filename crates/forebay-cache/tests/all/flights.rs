@@ -2,16 +2,18 @@
 
 use std::sync::{Arc, Barrier};
 
-use crate::common::{bytes, cache, device_reads, poll_once, scratch};
+use crate::common::{bytes, cache, device_reads, hold_shard, poll_once, scratch};
 
 #[test]
 fn tasks_that_miss_the_same_page_make_one_read() {
     let cache = cache(8 << 20);
     let data = scratch(&cache, 1 << 20);
     let mut reads: Vec<_> = (0..100).map(|at| data.file.read(at * 7..at * 7 + 50)).collect();
+    let held = hold_shard(&cache, &data.file);
     for read in &mut reads {
         assert!(poll_once(read).is_pending());
     }
+    drop(held);
     for (at, read) in (0..).zip(reads) {
         assert_eq!(read.wait().expect("a read"), bytes(at * 7..at * 7 + 50));
     }
@@ -85,7 +87,9 @@ fn a_waiter_takes_over_from_a_leader_that_was_dropped() {
     let data = scratch(&cache, 1 << 20);
     let mut leader = data.file.read(0..10);
     let mut waiter = data.file.read(10..20);
+    let held = hold_shard(&cache, &data.file);
     assert!(poll_once(&mut leader).is_pending() && poll_once(&mut waiter).is_pending());
+    drop(held);
     drop(leader);
     assert_eq!(waiter.wait().expect("a read"), bytes(10..20));
     assert_eq!(device_reads(&cache), 1);

@@ -1,6 +1,6 @@
 //! Writes, invalidation, and reads in flight across them.
 
-use crate::common::{self, bytes, cache, device_reads, poll_once, scratch};
+use crate::common::{self, bytes, cache, device_reads, hold_shard, poll_once, scratch};
 
 const PAGE: u64 = 4096;
 
@@ -39,12 +39,14 @@ fn a_read_in_flight_across_a_write_leaves_no_old_bytes() {
     let data = scratch(&cache, 1 << 20);
     for round in 1..50u8 {
         data.file.invalidate(0..PAGE);
+        let held = hold_shard(&cache, &data.file);
         let mut before = data.file.read(0..PAGE);
         assert!(poll_once(&mut before).is_pending());
         let mut write = data.file.write(0, vec![round; PAGE as usize]);
         assert!(poll_once(&mut write).is_pending());
         let mut during = data.file.read(0..PAGE);
         assert!(poll_once(&mut during).is_pending());
+        drop(held);
         write.wait().expect("a write");
         // Both were begun before the end of the write, and may have old bytes. They come last, and stay out.
         before.wait().expect("a read");
