@@ -1,10 +1,8 @@
 //! Ingest of sorted files: a store takes files over that were written outside of it, in one edit of the manifest.
 //!
-//! The order: the files are checked; they get a second name among the store's tables; the ranges of their keys are
-//! locked for writers, and memtables that have such keys are flushed; one edit names all of them; they become visible
-//! and the lock ends in the same step; their first names are removed.
+//! The order: the files are checked; they get a second name among the store's tables; they are installed
+//! (`store/install.rs`); their first names are removed.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
@@ -18,19 +16,13 @@ use forebay::{Dir, Durability, File, Lock, Open};
 use forebay_wal::Lsn;
 
 use crate::checkpoint::parent_of;
-use crate::compact::{self, pick};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace::{Keyspace, other_store};
-use crate::manifest::Edit;
-use crate::manifest::version::LEVELS;
-use crate::merge::Bounds;
 use crate::names::table_name;
 use crate::store::commit::again;
-use crate::store::flush;
-use crate::store::range_lock::{LockedRanges, between};
-use crate::store::removal::{dropped, in_task};
+use crate::store::install::{Placement, WriteOrder, install};
+use crate::store::removal::in_task;
 use crate::store::shared::StoreCore;
-use crate::store::space::Work;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
 use crate::wait::{BoxFuture, block_on};
@@ -39,11 +31,8 @@ use crate::wait::{BoxFuture, block_on};
 const MEMORY: u64 = 1 << 20;
 /// Bytes of one read of a copy.
 const COPY_BYTES: u64 = 256 << 10;
-/// A file with more deletions than this part of its entries stays above the last level, so that compaction drops them.
-const DELETED_PART: u64 = 8;
 /// EPERM, EXDEV, EMLINK, ENOSYS and EOPNOTSUPP: the file cannot have a second name there.
 const NO_LINK: [i32; 5] = [1, 18, 31, 38, 95];
-const LAST: usize = LEVELS - 1;
 
 /// The future of [`Store::ingest`](crate::Store::ingest): completes when the files are durable parts of the store. The
 /// ingest begins at the first poll, and continues if the future is dropped.
@@ -196,10 +185,6 @@ struct Candidate {
 type Identity = ((u32, u32), u64);
 
 impl Candidate {
-    fn bounds(&self) -> Bounds {
-        between(&self.meta.smallest, &self.meta.largest)
-    }
-
     /// Removes the file's first name, unless another file has it now: the ingest may have waited for minutes, and a
     /// program that writes such files puts the next one there. Returns whether there is none any more.
     async fn remove(&self) -> bool {
@@ -244,23 +229,20 @@ async fn locked_by(
     if candidates.is_empty() {
         return Ok(IngestReport { files: Vec::new(), lsn: Lsn(shared.lock().last) });
     }
-    let mut staged = Vec::new();
-    let placed = async {
-        for candidate in &mut candidates {
-            staged.push(candidate.meta.id);
-            candidate.is_copied = stage(shared, candidate).await?;
-        }
-        place(shared, &mut candidates, &mut staged).await
-    };
-    let (levels, lsn) = match placed.await {
-        Ok(placed) => placed,
-        Err(error) => {
-            for id in staged {
-                shared.remove_table(id).await;
+    let mut staged = Vec::with_capacity(candidates.len());
+    for candidate in &mut candidates {
+        staged.push(candidate.meta.clone());
+        match stage(shared, candidate).await {
+            Ok(is_copied) => candidate.is_copied = is_copied,
+            Err(error) => {
+                for meta in staged {
+                    shared.remove_table(meta.id).await;
+                }
+                return Err(error);
             }
-            return Err(error);
         }
-    };
+    }
+    let Placement { levels, lsn } = install(shared, staged, WriteOrder::Exact).await?;
     let mut files = Vec::with_capacity(candidates.len());
     let mut left = Vec::with_capacity(candidates.len());
     for candidate in &candidates {
@@ -415,135 +397,4 @@ async fn stage(shared: &Arc<StoreCore>, candidate: &Candidate) -> Result<bool> {
     append.close().await?;
     shared.tables.sync().await?;
     Ok(true)
-}
-
-/// Gives the files their levels and makes them a part of the store, all in one step. Returns the levels and the newest
-/// record at that moment.
-async fn place(
-    shared: &Arc<StoreCore>,
-    candidates: &mut [Candidate],
-    staged: &mut Vec<u32>,
-) -> Result<(Vec<usize>, u64)> {
-    // Only the holder of this turn changes the levels below the first, and removes keyspaces.
-    let _turn = shared.compaction.turn.take().await;
-    let unlogged: Vec<u32> = shared.with_view(|view| {
-        let unlogged = view.version.keyspaces().filter(|(_, levels)| levels.is_unlogged);
-        unlogged.map(|(id, _)| id).collect()
-    });
-    let mut ranges: Vec<(u32, Bounds)> =
-        candidates.iter().map(|candidate| (candidate.source.keyspace, candidate.bounds())).collect();
-    if candidates.iter().any(|candidate| unlogged.contains(&candidate.source.keyspace)) {
-        // After a crash these are as of one flush: nothing older than the files may be in memory only.
-        ranges.extend(unlogged.into_iter().map(|keyspace| (keyspace, Bounds::ALL)));
-    }
-    let ranges = Arc::new(LockedRanges(ranges));
-    make_room(shared, candidates).await?;
-    // Before the lock, so that little is left to be flushed while writers wait.
-    if shared.has_in_memtables(&ranges) {
-        flush::everything(shared).await?;
-    }
-    let mut tables = Vec::with_capacity(candidates.len());
-    for candidate in &*candidates {
-        tables.push(open(shared, candidate).await?);
-    }
-    let patience = shared.full.patience(Work::Flush);
-    let lock = shared.lock_ranges(&ranges);
-    if lock.is_sealed {
-        flush::flushed(shared, lock.last, patience).await?;
-    }
-    // Relaxed writes from before must not be lost where the files are not.
-    if shared.wal.durable_lsn().0 < lock.last {
-        shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
-    }
-    let mut levels = Vec::with_capacity(candidates.len());
-    for (candidate, table) in candidates.iter_mut().zip(&mut tables) {
-        let level = level_of(shared, candidate)?;
-        if level == 0 && is_behind(shared, candidate) {
-            // In level 0 higher numbers are newer.
-            let (old, new) = (candidate.meta.id, shared.next_table());
-            staged.push(new);
-            shared.tables.rename(table_name(old), table_name(new)).await?;
-            candidate.meta.id = new;
-            *table = open(shared, candidate).await?;
-        }
-        levels.push(level);
-    }
-    shared.check_writable()?;
-    shared.full.check_growth()?;
-    shared.manifest.check_room()?;
-    let added: Vec<_> = levels.iter().map(|level| *level as u8).zip(tables).collect();
-    let mut lsn = 0;
-    for part in added.chunks(if is_in_parts() { 1 } else { added.len() }) {
-        let edit = Edit {
-            next_table: part.iter().map(|(_, table)| table.id() + 1).max().unwrap_or(0),
-            added: part.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
-            ..Edit::default()
-        };
-        // The manifest may name the files even if the edit fails, so they are kept.
-        staged.clear();
-        let shown = |commit: &mut crate::store::shared::Commit| {
-            commit.loads += 1;
-            commit.unlock_ranges();
-            lsn = commit.last;
-        };
-        shared.edit(&edit, part, shown).await?;
-    }
-    drop(lock);
-    Ok((levels, lsn))
-}
-
-/// Compacts tables that are in the way if more files would go to level 0 than it should have.
-async fn make_room(shared: &Arc<StoreCore>, candidates: &[Candidate]) -> Result<()> {
-    loop {
-        let mut upper: BTreeMap<u32, Vec<&Candidate>> = BTreeMap::new();
-        for candidate in candidates {
-            if level_of(shared, candidate)? == 0 {
-                upper.entry(candidate.source.keyspace).or_default().push(candidate);
-            }
-        }
-        let is_crowded = |(keyspace, upper): &(u32, Vec<&Candidate>)| {
-            let tables = shared
-                .with_view(|view| view.version.keyspace(*keyspace).map_or(0, |levels| levels.level(0).len()));
-            upper.len() > 1 && tables + upper.len() > pick::LEVEL0_FULL
-        };
-        let Some((keyspace, crowded)) = upper.into_iter().find(is_crowded) else { return Ok(()) };
-        let smallest = crowded.iter().map(|candidate| &candidate.meta.smallest).min();
-        let largest = crowded.iter().map(|candidate| &candidate.meta.largest).max();
-        let (Some(smallest), Some(largest)) = (smallest, largest) else { return Ok(()) };
-        if !compact::clear(shared, keyspace, &between(smallest, largest)).await? {
-            return Ok(());
-        }
-    }
-}
-
-/// Returns the lowest level where a file hides nothing newer; 0 if it overlaps a table there or in level 1.
-fn level_of(shared: &StoreCore, candidate: &Candidate) -> Result<usize> {
-    let meta = &candidate.meta;
-    let found = shared.with_view(|view| {
-        let levels = view.version.keyspace(meta.keyspace)?;
-        Some(pick::place(levels, &meta.smallest, &meta.largest).unwrap_or(0))
-    });
-    let level = found.ok_or_else(dropped)?;
-    if level == LAST && meta.deleted > meta.entries / DELETED_PART { Ok(LAST - 1) } else { Ok(level) }
-}
-
-/// Returns whether level 0 has a table with a higher number.
-fn is_behind(shared: &StoreCore, candidate: &Candidate) -> bool {
-    shared.with_view(|view| {
-        let levels = view.version.keyspace(candidate.meta.keyspace);
-        levels.is_some_and(|levels| levels.level(0).iter().any(|table| table.id() > candidate.meta.id))
-    })
-}
-
-async fn open(shared: &StoreCore, candidate: &Candidate) -> Result<Arc<Table>> {
-    let level = level_of(shared, candidate)?;
-    flush::open(shared, &candidate.meta, [], level).await
-}
-
-/// Returns whether this store was broken on purpose and names the files one after the other.
-fn is_in_parts() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::IngestInParts.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

@@ -6,17 +6,14 @@ use std::sync::atomic::Ordering;
 
 use forebay::Waitable;
 
-use crate::compact::{self, Output, pick};
+use crate::compact::Output;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::Edit;
-use crate::manifest::version::{LEVELS, Levels};
-use crate::merge::Bounds;
 use crate::record::{self, Change};
 use crate::sorted_file::OrderCheck;
 use crate::store::Handle;
-use crate::store::flush;
-use crate::store::shared::StoreCore;
-use crate::table::{Entry, Table, TableMeta};
+use crate::store::install::{WriteOrder, install};
+use crate::store::removal::in_task;
+use crate::table::Entry;
 use crate::value::HeldShare;
 
 /// Maximum memory of one load, in bytes.
@@ -30,7 +27,6 @@ const MEMORY_MAX: u64 = 2 << 20;
 /// held by the program.
 pub struct BulkLoad {
     handle: Arc<Handle>,
-    keyspace: u32,
     output: Output,
     order: OrderCheck,
     _held: HeldShare,
@@ -45,7 +41,6 @@ impl BulkLoad {
         order.fail(shared.check_held().err());
         BulkLoad {
             handle: handle.clone(),
-            keyspace,
             output: Output::new(shared, keyspace, shared.options.background, memory),
             order,
             _held: held,
@@ -120,92 +115,23 @@ impl BulkLoad {
     }
 
     async fn commit(self) -> Result<()> {
-        let BulkLoad { handle, keyspace, mut output, order, _held } = self;
-        if let Err(error) = order.check() {
+        let BulkLoad { handle, mut output, order, _held } = self;
+        let written = match order.check() {
+            Ok(()) => output.finish().await.map(|_| ()),
+            failed => failed,
+        };
+        if let Err(error) = written {
             output.abandon().await;
             return Err(error);
         }
-        if let Err(error) = output.finish().await {
-            output.abandon().await;
-            return Err(error);
-        }
-        let shared = &handle.shared;
-        let (owned, task) = (shared.clone(), shared.begin_task());
-        let (shard, class) = (shared.options.shard, shared.options.class);
-        let committing = shared.engine.spawn_on_shard(shard, class, move || async move {
-            let (_task, _held) = (task, _held);
-            match commit(&owned, keyspace, &mut output).await {
-                Ok(()) => Ok(()),
-                Err(error) => {
-                    output.abandon().await;
-                    Err(error)
-                }
-            }
-        });
-        committing.await?
-    }
-}
-
-/// Assigns the tables to their levels, in one edit.
-async fn commit(shared: &Arc<StoreCore>, keyspace: u32, output: &mut Output) -> Result<()> {
-    let metas = output.finish().await?.to_vec();
-    if metas.is_empty() {
-        return shared.check_writable();
-    }
-    shared.full.check_growth()?;
-    // Only the holder of this turn changes the levels below the first.
-    let _turn = shared.compaction.turn.take().await;
-    // Compact overlapping tables first, so that little of this work is left when flushes are held up.
-    for meta in &metas {
-        place(shared, keyspace, meta).await?;
-    }
-    let mut tables: Vec<Arc<Table>> = Vec::with_capacity(metas.len());
-    for meta in &metas {
-        let level =
-            with_levels(shared, keyspace, |levels| pick::place(levels, &meta.smallest, &meta.largest));
-        tables.push(flush::open(shared, meta, [], level.unwrap_or(LEVELS - 1)).await?);
-    }
-    // Entries written so far are older than the load: they end up below it. Entries written from now on are
-    // newer, and must not reach tables before the load does.
-    let _hold = flush::hold(shared).await?;
-    let mut added = Vec::with_capacity(tables.len());
-    for (meta, table) in metas.iter().zip(tables) {
-        let level = place(shared, keyspace, meta).await?;
-        added.push((level as u8, table));
-    }
-    let edit = Edit {
-        next_table: metas.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
-        added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
-        ..Edit::default()
-    };
-    shared.check_writable()?;
-    shared.full.check_growth()?;
-    // The manifest may name the files even if the edit fails, so they are kept.
-    drop(output.keep());
-    shared.edit(&edit, &added, |commit| commit.loads += 1).await?;
-    let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
-    shared.counters.loaded.fetch_add(bytes, Ordering::Relaxed);
-    Ok(())
-}
-
-fn with_levels<T>(shared: &StoreCore, keyspace: u32, look: impl FnOnce(&Levels) -> Option<T>) -> Option<T> {
-    shared.with_view(|view| view.version.keyspace(keyspace).and_then(|levels| look(levels)))
-}
-
-/// Returns the lowest level where a table can go; the caller holds compaction's turn. Compacts the tables
-/// that are in the way.
-async fn place(shared: &Arc<StoreCore>, keyspace: u32, meta: &TableMeta) -> Result<usize> {
-    use std::ops::Bound::Included;
-    let bounds = Bounds { low: Included(meta.smallest.to_vec()), high: Included(meta.largest.to_vec()) };
-    loop {
-        let level =
-            with_levels(shared, keyspace, |levels| pick::place(levels, &meta.smallest, &meta.largest));
-        if let Some(level) = level {
-            return Ok(level);
-        }
-        if !compact::clear(shared, keyspace, &bounds).await? {
-            return Err(Error::new(ErrorKind::NotFound, "the keyspace to be loaded does not exist"));
-        }
+        in_task(&handle.shared, move |shared| async move {
+            let (metas, _held) = (output.keep(), _held);
+            let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
+            install(&shared, metas, WriteOrder::Loose).await?;
+            shared.counters.loaded.fetch_add(bytes, Ordering::Relaxed);
+            Ok(())
+        })
+        .await
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod gate;
 pub(crate) mod get;
 pub(crate) mod holder;
 mod insertion;
+pub(crate) mod install;
 pub(crate) mod open;
 pub(crate) mod range_lock;
 mod recover;
