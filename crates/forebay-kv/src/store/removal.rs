@@ -143,7 +143,7 @@ async fn copy_around(
 }
 
 /// Drops a keyspace with all that it has.
-pub(super) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> {
+pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> {
     if name == super::DEFAULT {
         let text = "the keyspace `default` cannot be dropped; delete its entries with `delete_range(..)`";
         return Err(Error::new(ErrorKind::InvalidInput, text));

@@ -513,7 +513,7 @@ impl StoreCore {
         self.notify_all();
     }
 
-    pub(in crate::store) fn set_ended(&self) {
+    pub(super) fn set_ended(&self) {
         // Handles may outlive the store, and another store may be opened in its place.
         self.cache.clear();
         self.files.close();
@@ -523,19 +523,19 @@ impl StoreCore {
         self.notify_all();
     }
 
-    pub(in crate::store) fn set_closed_in_order(&self) {
+    pub(super) fn set_closed_in_order(&self) {
         self.in_order.store(true, Ordering::Release);
     }
 
-    pub(in crate::store) fn is_closed_in_order(&self) -> bool {
+    pub(super) fn is_closed_in_order(&self) -> bool {
         self.in_order.load(Ordering::Acquire)
     }
 
-    pub(in crate::store) fn is_ended(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    pub(in crate::store) fn notify_all(&self) {
+    pub(super) fn notify_all(&self) {
         [&self.work, &self.space, &self.changed, &self.end, &self.unlocked, &self.full.bell]
             .into_iter()
             .for_each(Event::notify);
@@ -552,7 +552,7 @@ impl StoreCore {
     }
 
     /// Waits until no background task is left.
-    pub(in crate::store) async fn tasks_end(&self) {
+    pub(super) async fn tasks_end(&self) {
         self.end.until(|| (self.tasks.load(Ordering::Acquire) == 0).then_some(())).await;
     }
 }

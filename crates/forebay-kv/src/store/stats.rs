@@ -201,7 +201,7 @@ pub(crate) struct Counters {
     pub(super) orphans: AtomicU64,
 }
 
-pub(super) fn stats(shared: &Arc<StoreCore>) -> Stats {
+pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
     let (view, sealed, memtables) = {
         let commit = shared.lock();
         let memtables = commit.active.bytes() + commit.sealed_bytes();

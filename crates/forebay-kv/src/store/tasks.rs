@@ -143,7 +143,7 @@ async fn remove(shared: &Arc<StoreCore>, files: Vec<PathBuf>) {
 
 /// Waits until the store has ended. Returns the failure that made it read-only, if there was one, and an error if it did not
 /// come to its end in order and something may be lost.
-pub(super) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
+pub(crate) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
     match shared.has_failed() {
         Some(error) => Err(error),
@@ -177,7 +177,7 @@ async fn cut_short(shared: &Arc<StoreCore>) -> Result<()> {
 }
 
 /// Returns the number of a keyspace; creates the keyspace if there is none.
-pub(super) async fn keyspace(
+pub(crate) async fn keyspace(
     shared: &Arc<StoreCore>,
     name: &str,
     is_unlogged: bool,
