@@ -79,19 +79,12 @@
 
 mod admission;
 mod async_mutex;
-mod batch;
 mod budget;
 mod cache;
-mod changes;
-mod checkpoint;
-mod compact;
+mod engine;
 mod error;
 mod event;
-mod ingest;
-#[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "kernel/absent.rs")]
-mod kernel;
-mod keyspace;
-mod load;
+mod handle;
 mod manifest;
 mod memtable;
 mod merge;
@@ -101,17 +94,16 @@ pub mod mutants;
 mod names;
 mod node;
 mod options;
-mod range;
 mod record;
-mod snapshot;
-mod sorted_file;
-mod store;
 mod table;
-mod transaction;
 mod value;
-mod verify;
 mod view;
 mod wait;
+
+use engine::{compact, kernel};
+use handle::{
+    batch, changes, checkpoint, ingest, keyspace, load, range, snapshot, sorted_file, store, transaction, verify,
+};
 
 pub use batch::Batch;
 pub use changes::{ChangeSet, ChangedEntry, Changes};

@@ -25,30 +25,14 @@ use crate::value::Value;
 use crate::verify::{self, VerifyReport};
 use crate::wait::Pending;
 
-pub(crate) mod commit;
-pub(crate) mod flush;
-pub(crate) mod gate;
-pub(crate) mod get;
-pub(crate) mod holder;
-mod insertion;
-pub(crate) mod install;
-pub(crate) mod open;
-pub(crate) mod range_lock;
-mod recover;
-pub(crate) mod removal;
-pub(crate) mod rules;
-pub(crate) mod shared;
-pub(crate) mod space;
-pub(crate) mod stats;
-pub(crate) mod swap;
-mod tasks;
-pub(crate) mod turns;
-mod write_stall;
+pub(crate) use crate::engine::{
+    commit, flush, get, holder, install, open, range_lock, removal, rules, shared, space, stats, swap, tasks, turns,
+};
 
 pub use commit::Write;
 pub use get::{Get, MultiGet};
 pub use open::OpenFuture;
-pub use recover::Recovery;
+pub use crate::engine::recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::SwapOutcome;
 
