@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use crate::error::Result;
 use crate::memtable::{KeyVersion, Memtables};
-use crate::table::{Cursor, CursorHow, Direction, EntryRef, Leave, Table};
+use crate::table::{Cursor, CursorHow, Direction, Entry, Leave, Table};
 
 /// A range of keys.
 #[derive(Clone, Debug)]
@@ -326,14 +326,14 @@ impl Merge {
     }
 
     /// Returns the newest entry of the current key.
-    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         match self.at()? {
             Source::Run(run) => run.cursor.as_ref()?.entry(),
             Source::Memory(memory) => memory.batch.front().map(|found| {
                 if found.deleted {
-                    EntryRef::Deleted
+                    Entry::Deleted
                 } else {
-                    EntryRef::Value { bytes: found.value(), expires_s: found.expires_s }
+                    Entry::Value { bytes: found.value(), expires_s: found.expires_s }
                 }
             }),
         }

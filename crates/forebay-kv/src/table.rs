@@ -32,7 +32,7 @@ mod verification;
 mod write;
 
 pub(crate) use blob::Blob;
-pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef, Leave};
+pub(crate) use cursor::{Cursor, CursorHow, Direction, Leave};
 pub(crate) use file::{Files, TableFile};
 pub(crate) use footer::{HeaderFound, NO_KEYSPACE, SORTED_NUMBER, read_header};
 pub(crate) use lookup::Lookup;
@@ -43,7 +43,7 @@ pub(crate) use open_table::{OpenHow, TABLE_GONE};
 use pinned::PinnedParts;
 pub(crate) use write::TableWriter;
 
-/// An entry for a key, to be written.
+/// An entry for a key, to be written or at a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry<'a> {
     Value {
@@ -51,12 +51,24 @@ pub(crate) enum Entry<'a> {
         /// The second since 1970 from which on the value counts as deleted.
         expires_s: Option<u64>,
     },
-    /// A value that stays in the file of another table.
+    /// A value that stays in the file of another table; only from cursors that leave values.
     Blob {
         at: BlobAt,
         expires_s: Option<u64>,
     },
     Deleted,
+}
+
+impl Entry<'_> {
+    /// Returns whether it is a value that has expired at `now_s`.
+    pub(crate) fn has_expired(&self, now_s: u64) -> bool {
+        match self {
+            Entry::Value { expires_s, .. } | Entry::Blob { expires_s, .. } => {
+                expires_s.is_some_and(|expires_s| expires_s <= now_s)
+            }
+            Entry::Deleted => false,
+        }
+    }
 }
 
 /// Parameters for writing a table.

@@ -14,8 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::{Bounds, Merge, Run, Source};
-use crate::range::limit;
-use crate::table::{CursorHow, Direction, Entry, EntryRef, Leave, Table};
+use crate::table::{CursorHow, Direction, Leave, Table};
 use crate::value::HeldShare;
 
 /// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
@@ -116,7 +115,7 @@ async fn copy_around(
     let memory = shared.budget.tables / 2;
     let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
     let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
-    let how = limit(how, memory / 2, u64::from(shared.options.leaf_bytes));
+    let how = how.within(memory / 2, shared.options.leaf_bytes.into());
     let outside = |bound: &Bound<Vec<u8>>| match bound {
         Bound::Unbounded => None,
         Bound::Included(key) => Some(Bound::Excluded(key.clone())),
@@ -129,11 +128,6 @@ async fn copy_around(
         let mut entries = Merge::new(vec![Source::Run(Box::new(run))], Direction::Forward);
         while entries.next().await? {
             let Some(entry) = entries.entry() else { continue };
-            let entry = match entry {
-                EntryRef::Value { bytes, expires_s } => Entry::Value { bytes, expires_s },
-                EntryRef::Blob { at, expires_s } => Entry::Blob { at, expires_s },
-                EntryRef::Deleted => Entry::Deleted,
-            };
             output.add(entries.key(), entry).await?;
             shared.check_writable()?;
             forebay::shard::yield_if_needed().await;

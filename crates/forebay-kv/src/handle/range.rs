@@ -16,7 +16,7 @@ use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::store::Handle;
 use crate::store::removal::dropped;
 use crate::store::shared::StoreCore;
-use crate::table::{CursorHow, Direction, EntryRef};
+use crate::table::{CursorHow, Direction, Entry};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 
@@ -243,7 +243,7 @@ impl Work {
             let runs = runs.map(|tables| Run::new(tables.iter(), bounds, how)).filter(|run| !run.is_empty());
             let mut runs: Vec<Run> = runs.collect();
             let unpacked = runs.iter().map(Run::unpacked_leaf_bytes).max().unwrap_or(0);
-            how = limit(how, share.saturating_sub(unpacked), u64::from(shared.options.leaf_bytes));
+            how = how.within(share.saturating_sub(unpacked), shared.options.leaf_bytes.into());
             runs.iter_mut().for_each(|run| run.set_how(how));
             sources.extend(runs.into_iter().map(|run| Source::Run(Box::new(run))));
             held = (how.memory_bytes() + unpacked) * count as u64;
@@ -276,29 +276,15 @@ impl Work {
 
     /// Returns the value at the merge's position, unless it is deleted or has expired.
     fn value(&self) -> Option<Value> {
-        match self.merge.entry()? {
-            EntryRef::Deleted => return None,
-            EntryRef::Value { expires_s, .. } if is_over(expires_s, self.now_s) => return None,
-            EntryRef::Value { .. } | EntryRef::Blob { .. } => {}
+        let entry = self.merge.entry()?;
+        if entry == Entry::Deleted || entry.has_expired(self.now_s) {
+            return None;
         }
         match self.merge.at()? {
             Source::Memory(memory) => self.shared.value_of(memory.found()?, || self.now_s),
             Source::Run(run) => run.cursor()?.value(),
         }
     }
-}
-
-/// Returns whether a value has expired.
-pub(crate) fn is_over(expires_s: Option<u64>, now_s: u64) -> bool {
-    expires_s.is_some_and(|expires_s| expires_s <= now_s)
-}
-
-/// Limits a cursor's reads to this many bytes of memory, or to one leaf if that is longer.
-pub(crate) fn limit(how: CursorHow, bytes: u64, leaf_bytes: u64) -> CursorHow {
-    let reads_max = if bytes < 4 * leaf_bytes { 1 } else { how.reads_max };
-    let read = bytes / (u64::from(reads_max) + 1) / 4096 * 4096;
-    let read_bytes_max = read.clamp(leaf_bytes, u64::from(how.read_bytes_max).max(leaf_bytes)) as u32;
-    CursorHow { reads_max, read_bytes_max, ..how }
 }
 
 #[cfg(feature = "stream")]

@@ -27,9 +27,9 @@ fn merged(sources: &[Entries<'_>], bounds: &Bounds, direction: Direction) -> Vec
     futures::executor::block_on(async {
         while merge.next().await.unwrap() {
             let value = match merge.entry().unwrap() {
-                EntryRef::Deleted => None,
-                EntryRef::Value { bytes, .. } => Some(bytes[0]),
-                EntryRef::Blob { .. } => panic!("nothing is left in its file"),
+                Entry::Deleted => None,
+                Entry::Value { bytes, .. } => Some(bytes[0]),
+                Entry::Blob { .. } => panic!("nothing is left in its file"),
             };
             all.push((merge.key().to_vec(), value));
         }

@@ -11,7 +11,7 @@ use path::Path;
 use values::Values;
 
 use super::ahead::{Ahead, ChunkBytes};
-use super::{Table, TableFile};
+use super::{Entry, Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
 use crate::table::blob::memory_bytes;
@@ -67,6 +67,14 @@ impl CursorHow {
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.read_bytes_max) * (u64::from(self.reads_max) + 1)
     }
+
+    /// Limits the reads to this many bytes of memory, or to one leaf if that is longer.
+    pub(crate) fn within(self, bytes: u64, leaf_bytes: u64) -> CursorHow {
+        let reads_max = if bytes < 4 * leaf_bytes { 1 } else { self.reads_max };
+        let read = bytes / (u64::from(reads_max) + 1) / 4096 * 4096;
+        let read_bytes_max = read.clamp(leaf_bytes, u64::from(self.read_bytes_max).max(leaf_bytes)) as u32;
+        CursorHow { reads_max, read_bytes_max, ..self }
+    }
 }
 
 /// A position in a table: before the first entry, at an entry, or behind the last.
@@ -114,21 +122,6 @@ enum Current {
         range: Range<usize>,
         expires_s: Option<u64>,
     },
-}
-
-/// The entry at a cursor. The caller checks whether it has expired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryRef<'c> {
-    Value {
-        bytes: &'c [u8],
-        expires_s: Option<u64>,
-    },
-    /// A value that was left where it is; only from cursors that leave values.
-    Blob {
-        at: BlobAt,
-        expires_s: Option<u64>,
-    },
-    Deleted,
 }
 
 /// Which long values compaction leaves in their files instead of writing them again.
@@ -225,14 +218,14 @@ impl Cursor {
 
     /// Returns the entry at the cursor; `None` before the first and behind the last entry, and while the
     /// value is not read.
-    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         match &self.current {
             Current::None | Current::Blob(..) => None,
-            Current::Deleted => Some(EntryRef::Deleted),
-            Current::Left(at, expires_s) => Some(EntryRef::Blob { at: *at, expires_s: *expires_s }),
+            Current::Deleted => Some(Entry::Deleted),
+            Current::Left(at, expires_s) => Some(Entry::Blob { at: *at, expires_s: *expires_s }),
             Current::Value { block, range, expires_s } => {
                 let bytes = block.get(range.clone()).unwrap_or_default();
-                Some(EntryRef::Value { bytes, expires_s: *expires_s })
+                Some(Entry::Value { bytes, expires_s: *expires_s })
             }
         }
     }

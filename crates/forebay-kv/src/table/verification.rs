@@ -7,7 +7,7 @@ use forebay::{Class, FilePlace, shard};
 use super::cursor::{CursorHow, Direction};
 use super::footer::{HeaderFound, read_header};
 use super::pinned::PartReader;
-use super::{EntryRef, Table};
+use super::{Entry, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::bloom::{self, Hash};
 use crate::node::{Child, FILTER, Node, Payload, UNIT, check};
@@ -137,10 +137,10 @@ impl Table {
             }
             totals.entries += 1;
             match cursor.entry() {
-                Some(EntryRef::Deleted) => totals.deleted += 1,
-                Some(
-                    EntryRef::Value { expires_s: Some(_), .. } | EntryRef::Blob { expires_s: Some(_), .. },
-                ) => totals.expiring += 1,
+                Some(Entry::Deleted) => totals.deleted += 1,
+                Some(Entry::Value { expires_s: Some(_), .. } | Entry::Blob { expires_s: Some(_), .. }) => {
+                    totals.expiring += 1
+                }
                 _ => {}
             }
             place.last.clear();

@@ -9,10 +9,9 @@ use super::pick::Job;
 use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::merge::{Bounds, Merge, Run, Source};
-use crate::range::{is_over, limit};
 use crate::store::flush;
 use crate::store::shared::StoreCore;
-use crate::table::{CursorHow, Direction, Entry, EntryRef, TableMeta};
+use crate::table::{CursorHow, Direction, Entry, TableMeta};
 use crate::value::HeldShare;
 
 /// Limits in entries and bytes after which other tasks of the shard get their turn: about 100 us of work
@@ -209,7 +208,7 @@ async fn merge(
     let runs = if job.level == 0 { job.upper.len() } else { 1 } + usize::from(!job.lower.is_empty());
     let unpacked = job.inputs().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
     let share = (memory / runs as u64).saturating_sub(unpacked);
-    let how = limit(how, share, u64::from(shared.options.leaf_bytes));
+    let how = how.within(share, shared.options.leaf_bytes.into());
     let bounds = Arc::new(bounds);
     let uppers = match job.level {
         0 => job.upper.chunks(1),
@@ -225,19 +224,16 @@ async fn merge(
         let key = merge.key();
         let Some(entry) = merge.entry() else { continue };
         entries += merge.versions();
-        let entry = match entry {
-            EntryRef::Value { bytes: value, expires_s } if !is_over(expires_s, now_s) => {
-                bytes += value.len();
-                Some(Entry::Value { bytes: value, expires_s })
-            }
-            EntryRef::Blob { at, expires_s } if !is_over(expires_s, now_s) => {
-                Some(Entry::Blob { at, expires_s })
-            }
-            // An expired entry hides older ones as a deletion does.
-            _ => job.is_below(key).then_some(Entry::Deleted),
-        };
         bytes += key.len();
-        if let Some(entry) = entry {
+        // An expired entry hides older ones as a deletion does.
+        if entry == Entry::Deleted || entry.has_expired(now_s) {
+            if job.is_below(key) {
+                output.add(key, Entry::Deleted).await?;
+            }
+        } else {
+            if let Entry::Value { bytes: value, .. } = entry {
+                bytes += value.len();
+            }
             output.add(key, entry).await?;
         }
         if entries >= SLICE_ENTRIES || bytes >= SLICE_BYTES {

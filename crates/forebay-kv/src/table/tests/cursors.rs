@@ -5,8 +5,8 @@ type Value = Option<(Vec<u8>, Option<u64>)>;
 fn assert_at(cursor: &Cursor, key: &[u8], value: &Value) {
     assert_eq!(cursor.key(), key);
     match (cursor.entry().unwrap(), value) {
-        (EntryRef::Deleted, None) => assert!(cursor.value().is_none()),
-        (EntryRef::Value { bytes, expires_s }, Some((expected, time))) => {
+        (Entry::Deleted, None) => assert!(cursor.value().is_none()),
+        (Entry::Value { bytes, expires_s }, Some((expected, time))) => {
             assert!(bytes == expected && expires_s == *time);
             assert!(cursor.value().unwrap() == expected[..]);
         }

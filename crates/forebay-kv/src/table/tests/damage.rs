@@ -36,8 +36,8 @@ async fn assert_right_or_error(engine: &Engine, path: &Path, meta: &TableMeta, m
                 let (key, value) = expected.next().unwrap();
                 assert_eq!(cursor.key(), &key[..]);
                 match (cursor.entry().unwrap(), value) {
-                    (EntryRef::Deleted, None) => {}
-                    (EntryRef::Value { bytes, .. }, Some((expected, _))) => assert!(bytes == expected),
+                    (Entry::Deleted, None) => {}
+                    (Entry::Value { bytes, .. }, Some((expected, _))) => assert!(bytes == expected),
                     _ => panic!("a wrong entry"),
                 }
             }
