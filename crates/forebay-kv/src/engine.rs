@@ -23,4 +23,4 @@ pub(crate) mod tasks;
 pub(crate) mod turns;
 mod write_stall;
 
-use crate::handle::store::{DEFAULT, Store};
+use crate::handle::store::Store;

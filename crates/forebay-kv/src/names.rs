@@ -1,12 +1,21 @@
-//! File names in a store's directory.
+//! Names: the files in a store's directory, and the keyspace that every store has.
 
 use std::path::{Path, PathBuf};
 
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const LOG: &str = "log";
 pub(crate) const TABLES: &str = "tables";
+/// The file that marks an unfinished checkpoint.
+pub(crate) const UNFINISHED: &str = "UNFINISHED";
+/// The keyspace that every store has.
+pub(crate) const DEFAULT: &str = "default";
 /// Segment size of the manifest's log; segments are written through once.
 pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
+
+/// Returns the directory that contains the entry `path`.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
 
 /// Returns the directory of the tables.
 pub(crate) fn tables_dir(dir: &Path) -> PathBuf {

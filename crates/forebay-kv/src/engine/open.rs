@@ -18,14 +18,13 @@ use super::holder;
 use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
 use super::shared::{Parts, StoreCore};
-use super::{DEFAULT, Store, tasks};
+use super::{Store, tasks};
 use crate::budget::Budget;
 use crate::cache::Cache;
-use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::version::{Version, pins_filter};
 use crate::manifest::{Edit, How, Manifest};
-use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
+use crate::names::{DEFAULT, LOG, MANIFEST, MANIFEST_BYTES, TABLES, parent_of, table_path};
 #[cfg(feature = "zstd")]
 use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
@@ -141,11 +140,11 @@ async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
 /// Creates a directory and its missing ancestors, each durable in its parent. The store's own name is made durable once more
 /// with its manifest: a crash may have come before that here.
 async fn make_dirs(engine: &Engine, dir: &Path) -> Result<()> {
-    let mut parents = vec![checkpoint::parent_of(dir)];
+    let mut parents = vec![parent_of(dir)];
     while let Some(last) = parents.last()
         && let Err(error) = engine.metadata(last).await
     {
-        let above = checkpoint::parent_of(last);
+        let above = parent_of(last);
         if !is_missing(&error) || above == *last {
             return Err(error.into());
         }
@@ -222,7 +221,7 @@ impl Scene {
         let dir = self.dir.path();
         let there = Entries::read(&self.dir).await?;
         if there.is_unfinished {
-            return Err(checkpoint::unfinished(dir));
+            return Err(rules::unfinished(dir));
         }
         if !there.manifest {
             if let Some(stranger) = there.strangers.first() {
@@ -299,7 +298,7 @@ impl Scene {
         // an empty manifest, so the next open comes here again. Without a manifest other names would be
         // damage.
         self.dir.sync().await?;
-        self.engine.sync_dir(checkpoint::parent_of(self.dir.path())).await?;
+        self.engine.sync_dir(parent_of(self.dir.path())).await?;
         manifest.apply(&edit).await
     }
 
@@ -326,7 +325,7 @@ impl Scene {
             home.as_ref().map(|home| Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept));
         for (level, meta) in state.tables.values() {
             let Some(files) = &mut files else {
-                let path = crate::names::table_path(self.dir.path(), meta.id);
+                let path = table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             };
             let pin_filter = pins_filter(usize::from(*level), &self.options);

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::{Bounds, Merge, Run, Source};
+use crate::names::DEFAULT;
 use crate::table::{CursorHow, Direction, Leave, Table};
 use crate::value::HeldShare;
 
@@ -138,7 +139,7 @@ async fn copy_around(
 
 /// Drops a keyspace with all that it has.
 pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> {
-    if name == super::DEFAULT {
+    if name == DEFAULT {
         let text = "the keyspace `default` cannot be dropped; delete its entries with `delete_range(..)`";
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }

@@ -7,11 +7,9 @@ use forebay::{Dir, FileKind};
 use forebay_wal::Recovery;
 
 use super::space::RESERVE;
-use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::ManifestState;
-use crate::names::table_id;
-use crate::names::{LOG, MANIFEST, TABLES};
+use crate::names::{LOG, MANIFEST, TABLES, UNFINISHED, table_id};
 
 /// The directory that file systems put into their root.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -46,7 +44,7 @@ impl Entries {
                 Some(LOG) => found.log = true,
                 Some(TABLES) => found.tables = true,
                 Some(LOST_AND_FOUND | RESERVE) => {}
-                Some(checkpoint::MARK) => found.is_unfinished = true,
+                Some(UNFINISHED) => found.is_unfinished = true,
                 _ => found.strangers.push(entry.name().to_string_lossy().into_owned()),
             }
         }
@@ -87,6 +85,15 @@ impl Entries {
     ) -> impl Iterator<Item = &'a (u32, PathBuf)> {
         self.table_files.iter().filter(|(id, _)| !state.names(*id))
     }
+}
+
+/// Returns the error for a directory that holds the beginning of a checkpoint.
+pub(crate) fn unfinished(dir: &Path) -> Error {
+    let text = format!(
+        "this is a checkpoint that was never finished: remove the directory and make the checkpoint again \
+         (the file {UNFINISHED} in it says so)"
+    );
+    Error::at(ErrorKind::Unfinished, dir, text)
 }
 
 /// Returns the error for a manifest that lost its contents while a log or tables are there.

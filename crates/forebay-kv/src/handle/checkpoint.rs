@@ -13,8 +13,7 @@ use forebay_wal::Wal;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
-use crate::names::table_name;
-use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
+use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, parent_of, table_name};
 use crate::store::flush;
 use crate::store::open::random_id;
 use crate::store::rules::Entries;
@@ -22,8 +21,6 @@ use crate::store::shared::StoreCore;
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 
-/// The file that marks an unfinished checkpoint.
-pub(crate) const MARK: &str = "UNFINISHED";
 /// The suffix of an unfinished checkpoint's name.
 const SUFFIX: &str = ".unfinished";
 /// Links in flight at once. Each includes a flush of the directory, and the file system combines these.
@@ -51,20 +48,6 @@ pub(crate) async fn checkpoint(
         Checkpoint::of(&owned, &dir)?.make(keyspace, &keys).await
     });
     making.await?
-}
-
-/// Returns the error for a directory that holds the beginning of a checkpoint.
-pub(crate) fn unfinished(dir: &Path) -> Error {
-    let text = format!(
-        "this is a checkpoint that was never finished: remove the directory and make the checkpoint again \
-         (the file {MARK} in it says so)"
-    );
-    Error::at(ErrorKind::Unfinished, dir, text)
-}
-
-/// Returns the directory that contains the entry `path`.
-pub(crate) fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns the last component of a path that was found to have one.
@@ -183,7 +166,7 @@ impl<'a> Checkpoint<'a> {
 
     /// Writes everything durably, then removes the mark.
     async fn fill(&self, making: &Dir, view: &View) -> Result<()> {
-        making.open(MARK, Open::create_new().buffered()).await?.sync(Durability::All).await?;
+        making.open(UNFINISHED, Open::create_new().buffered()).await?.sync(Durability::All).await?;
         // The mark is durable before anything that could be mistaken for a store.
         making.sync().await?;
         making.create_dir(TABLES).await?;
@@ -191,7 +174,7 @@ impl<'a> Checkpoint<'a> {
         let state = self.write_manifest(making, view).await?;
         making.sync().await?;
         self.read_back(making, &state).await?;
-        making.remove_file(MARK).await?;
+        making.remove_file(UNFINISHED).await?;
         Ok(making.sync().await?)
     }
 
@@ -311,13 +294,13 @@ impl CheckpointDirs {
         }
         // The mark goes after all that it marks.
         if self.dir.sync().await.is_ok() {
-            let _ = self.dir.remove_file(MARK).await;
+            let _ = self.dir.remove_file(UNFINISHED).await;
             let _ = self.above.remove_dir(name).await;
         }
     }
 
     async fn mark(&self) -> forebay::Result<()> {
-        self.dir.open(MARK, Open::create().buffered()).await?.sync(Durability::All).await?;
+        self.dir.open(UNFINISHED, Open::create().buffered()).await?.sync(Durability::All).await?;
         self.dir.sync().await
     }
 }

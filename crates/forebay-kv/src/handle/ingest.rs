@@ -15,10 +15,9 @@ use std::task::{Context, Poll};
 use forebay::{Dir, Durability, File, Lock, Open};
 use forebay_wal::Lsn;
 
-use crate::checkpoint::parent_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace::{Keyspace, other_store};
-use crate::names::table_name;
+use crate::names::{parent_of, table_name};
 use crate::store::commit::again;
 use crate::store::install::{Placement, WriteOrder, install};
 use crate::store::removal::in_task;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use forebay::{Class, Dir, Engine, File, Lock, Open, Waitable};
 
 use crate::cache::Cache;
-use crate::checkpoint::parent_of;
 use crate::error::{Error, ErrorKind, Result};
+use crate::names::parent_of;
 use crate::options::Compression;
 use crate::record::{self, Change};
 use crate::store::open::random_id;

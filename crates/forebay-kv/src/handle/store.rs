@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::Ingest;
 use crate::keyspace::Keyspace;
 use crate::merge::Bounds;
+use crate::names::DEFAULT;
 use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::sorted_file::{SortedFile, SortedFileOptions};
@@ -26,21 +27,20 @@ use crate::verify::{self, VerifyReport};
 use crate::wait::Pending;
 
 pub(crate) use crate::engine::{
-    commit, flush, get, holder, install, open, range_lock, removal, rules, shared, space, stats, swap, tasks, turns,
+    commit, flush, get, holder, install, open, range_lock, removal, rules, shared, space, stats, swap, tasks,
+    turns,
 };
 
+pub use crate::engine::recover::Recovery;
 pub use commit::Write;
 pub use get::{Get, MultiGet};
 pub use open::OpenFuture;
-pub use crate::engine::recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::SwapOutcome;
 
 use shared::StoreCore;
 use turns::Turn;
 
-/// Name of the keyspace that every store has.
-pub(crate) const DEFAULT: &str = "default";
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: usize = 10_000;
 /// The time after which [`Store::transact`] returns a conflict.

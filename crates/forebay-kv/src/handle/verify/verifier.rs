@@ -9,7 +9,6 @@ use forebay_wal::inspect::{self, Records};
 
 use super::VerifyReport;
 use crate::cache::Cache;
-use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{ManifestState, Replay};
 use crate::names::{LOG, MANIFEST};
@@ -152,7 +151,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         }
         let entries = Entries::read(&self.engine.open_dir(dir).await?).await?;
         if entries.is_unfinished {
-            return Err(checkpoint::unfinished(dir));
+            return Err(rules::unfinished(dir));
         }
         if entries.manifest {
             Ok(Some(entries))
