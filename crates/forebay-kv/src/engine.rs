@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod compact;
+mod feeds;
 pub(crate) mod flush;
 mod gate;
 pub(crate) mod get;

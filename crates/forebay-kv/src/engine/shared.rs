@@ -10,6 +10,7 @@ use arc_swap::{ArcSwap, Guard};
 use forebay::{Dir, Engine, FileCache};
 use forebay_wal::Wal;
 
+use super::feeds::Feeds;
 use super::gate::Gate;
 use super::insertion::Insertion;
 use super::range_lock::LockedRanges;
@@ -20,7 +21,6 @@ use super::write_stall::WriteStall;
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, PinPurpose};
-use crate::changes::Feeds;
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;

@@ -1,12 +1,9 @@
 //! [`Changes`]: the writes of a store in the order of its log, for caches, indexes and watchers.
-//!
-//! A feed reads the log. The log gives records up when a flush has written them to tables; for open feeds it keeps those of
-//! the last flushes, up to a bound, so that a feed that is not polled costs that much space and delays no one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay::Waitable;
 use forebay_wal::Lsn;
@@ -17,57 +14,6 @@ use crate::store::Handle;
 
 /// Bytes of records that a feed reads at once.
 const READ_BYTES: usize = 256 << 10;
-/// Flushes whose records the log keeps for feeds that have not read them.
-const FLUSHES_KEPT: usize = 3;
-
-/// The open feeds of a store.
-#[derive(Debug, Default)]
-pub(crate) struct Feeds(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// The next records that feeds want, each with their number.
-    wanted: BTreeMap<u64, usize>,
-    /// The last records of the last flushes, oldest first.
-    flushed: VecDeque<u64>,
-}
-
-impl Feeds {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the record from which on the log is needed after a flush up to `last`. On a full disk feeds keep nothing.
-    pub(crate) fn needed_after(&self, last: u64, is_full: bool) -> Lsn {
-        let mut state = self.lock();
-        state.flushed.push_back(last);
-        // The records kept are those behind the flush before them.
-        if state.flushed.len() > FLUSHES_KEPT + 1 {
-            state.flushed.pop_front();
-        }
-        let kept = match state.flushed.front() {
-            _ if is_full => last + 1,
-            Some(before) if state.flushed.len() > FLUSHES_KEPT => before + 1,
-            _ => 0,
-        };
-        let wanted = state.wanted.keys().next().map_or(u64::MAX, |first| *first);
-        Lsn(wanted.max(kept).min(last + 1))
-    }
-
-    fn enter(&self, lsn: u64) {
-        *self.lock().wanted.entry(lsn).or_default() += 1;
-    }
-
-    fn leave(&self, lsn: u64) {
-        let mut state = self.lock();
-        if let Some(count) = state.wanted.get_mut(&lsn) {
-            *count -= 1;
-            if *count == 0 {
-                state.wanted.remove(&lsn);
-            }
-        }
-    }
-}
 
 /// The changes of one write: all that one put, delete, batch or transaction has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
