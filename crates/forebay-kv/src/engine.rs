@@ -23,5 +23,3 @@ pub(crate) mod swap;
 pub(crate) mod tasks;
 pub(crate) mod turns;
 mod write_stall;
-
-use crate::handle::store::Store;

@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod ingest;
 pub(crate) mod keyspace;
 pub(crate) mod load;
+pub(crate) mod open;
 pub(crate) mod range;
 pub(crate) mod snapshot;
 pub(crate) mod sorted_file;

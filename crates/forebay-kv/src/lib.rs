@@ -102,12 +102,14 @@ mod wait;
 
 use engine::{compact, kernel};
 use handle::{
-    batch, changes, checkpoint, ingest, keyspace, load, range, snapshot, sorted_file, store, transaction, verify,
+    batch, changes, checkpoint, ingest, keyspace, load, range, snapshot, sorted_file, store, transaction,
+    verify,
 };
 
 pub use batch::Batch;
 pub use changes::{ChangeSet, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
+pub use handle::open::OpenFuture;
 pub use ingest::{Ingest, IngestReport, IngestedFile};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;
@@ -118,8 +120,7 @@ pub use range::Range;
 pub use snapshot::Snapshot;
 pub use sorted_file::{SortedFile, SortedFileInfo, SortedFileOptions};
 pub use store::{
-    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, OpenFuture, Recovery, Stats, Store, SwapOutcome,
-    Write,
+    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Recovery, Stats, Store, SwapOutcome, Write,
 };
 pub use transaction::{Isolation, Transaction, TransactionRange};
 pub use value::Value;

@@ -1,24 +1,18 @@
 //! Opening a store: its directory, its manifest, its tables, its log.
 
 use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use forebay::shard::JoinHandle;
 use forebay::{Dir, Engine, FileCache, Open};
 use forebay_wal::{Lsn, Wal};
 
-use super::commit::again;
 use super::holder;
 use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
 use super::shared::{Parts, StoreCore};
-use super::{Store, tasks};
+use super::tasks;
 use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,59 +24,24 @@ use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
 use crate::table::{Files, OpenHow, TABLE_GONE, Table};
 
-/// The future of [`Store::open`]: await it, or [`wait`](OpenFuture::wait) for it.
-#[must_use = "dropping it closes the store again"]
-pub struct OpenFuture {
-    task: std::result::Result<JoinHandle<Result<Store>>, Option<Error>>,
+/// Opens the store in a directory and begins its tasks, on the shard whose thread this is.
+pub(crate) async fn open(
+    engine: Engine,
+    dir: &Path,
+    options: Options,
+    budget: Budget,
+) -> Result<(Arc<StoreCore>, Recovery)> {
+    let dir = home(&engine, dir, &options).await?;
+    let files = FileCache::new(&engine, Open::read(), None);
+    let opened = Scene { engine, dir, files, options }.open(budget).await?;
+    tasks::begin(&opened.0)?;
+    Ok(opened)
 }
 
-impl OpenFuture {
-    pub(crate) fn new(engine: &Engine, dir: &Path, mut options: Options) -> OpenFuture {
-        let budget = match check(engine, &options).and_then(|()| Budget::of(engine, &mut options)) {
-            Ok(budget) => budget,
-            Err(error) => return OpenFuture { task: Err(Some(error)) },
-        };
-        let (handle, dir) = (engine.clone(), dir.to_path_buf());
-        let (shard, class) = (options.shard, options.class);
-        let task = engine.spawn_on_shard(shard, class, move || async move {
-            let dir = home(&handle, &dir, &options).await?;
-            let files = FileCache::new(&handle, Open::read(), None);
-            let scene = Scene { engine: handle, dir, files, options };
-            let (shared, recovery) = scene.open(budget).await?;
-            tasks::begin(&shared)?;
-            Ok(Store::new(shared, recovery))
-        });
-        OpenFuture { task: Ok(task) }
-    }
-
-    /// Blocks the calling thread until the store is open.
-    ///
-    /// # Errors
-    /// Those of [`Store::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`] in a simulated world: use `.await` there.
-    pub fn wait(self) -> Result<Store> {
-        match self.task {
-            Ok(task) => task.wait()?,
-            Err(error) => Err(error.unwrap_or_else(again)),
-        }
-    }
-}
-
-impl Future for OpenFuture {
-    type Output = Result<Store>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.task {
-            Ok(task) => Pin::new(task).poll(context).map(|answer| answer?),
-            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(again))),
-        }
-    }
-}
-
-impl fmt::Debug for OpenFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenFuture").finish_non_exhaustive()
-    }
+/// Checks the options of an open, and divides the memory by them.
+pub(crate) fn budget(engine: &Engine, options: &mut Options) -> Result<Budget> {
+    check(engine, options)?;
+    Budget::of(engine, options)
 }
 
 fn check(engine: &Engine, options: &Options) -> Result<()> {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
 
+use crate::engine::open::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, parent_of, table_name};
 use crate::store::flush;
-use crate::store::open::random_id;
 use crate::store::rules::Entries;
 use crate::store::shared::StoreCore;
 use crate::value::{HeldShare, Value};

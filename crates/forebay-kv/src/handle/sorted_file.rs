@@ -7,11 +7,11 @@ use std::sync::Arc;
 use forebay::{Class, Dir, Engine, File, Lock, Open, Waitable};
 
 use crate::cache::Cache;
+use crate::engine::open::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::parent_of;
 use crate::options::Compression;
 use crate::record::{self, Change};
-use crate::store::open::random_id;
 use crate::table::{Entry, NO_KEYSPACE, SORTED_NUMBER, TableMeta, TableSpec, TableWriter};
 use crate::wait::Pending;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay::{Engine, Waitable};
 use forebay_wal::Lsn;
 
+use super::open::OpenFuture;
 use crate::batch::Batch;
 use crate::changes::Changes;
 use crate::checkpoint;
@@ -27,14 +28,12 @@ use crate::verify::{self, VerifyReport};
 use crate::wait::Pending;
 
 pub(crate) use crate::engine::{
-    commit, flush, get, holder, install, open, range_lock, removal, rules, shared, space, stats, swap, tasks,
-    turns,
+    commit, flush, get, holder, install, range_lock, removal, rules, shared, space, stats, swap, tasks, turns,
 };
 
 pub use crate::engine::recover::Recovery;
 pub use commit::Write;
 pub use get::{Get, MultiGet};
-pub use open::OpenFuture;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::SwapOutcome;
 
