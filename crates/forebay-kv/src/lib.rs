@@ -100,31 +100,28 @@ mod value;
 mod view;
 mod wait;
 
-use engine::{compact, kernel};
-use handle::{
-    batch, changes, checkpoint, ingest, keyspace, load, range, snapshot, sorted_file, store, transaction,
-    verify,
-};
-
-pub use batch::Batch;
-pub use changes::{ChangeSet, ChangedEntry, Changes};
+pub use engine::commit::Write;
+pub use engine::get::{Get, MultiGet};
+pub use engine::recover::Recovery;
+pub use engine::stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
+pub use engine::swap::SwapOutcome;
 pub use error::{Error, ErrorKind, Result};
+pub use handle::batch::Batch;
+pub use handle::changes::{ChangeSet, ChangedEntry, Changes};
+pub use handle::ingest::{Ingest, IngestReport, IngestedFile};
+pub use handle::keyspace::Keyspace;
+pub use handle::load::BulkLoad;
 pub use handle::open::OpenFuture;
-pub use ingest::{Ingest, IngestReport, IngestedFile};
-pub use keyspace::Keyspace;
-pub use load::BulkLoad;
+pub use handle::range::Range;
+pub use handle::snapshot::Snapshot;
+pub use handle::sorted_file::{SortedFile, SortedFileInfo, SortedFileOptions};
+pub use handle::store::Store;
+pub use handle::transaction::{Isolation, Transaction, TransactionRange};
+pub use handle::verify::{VerifyReport, verify, verify_with};
 #[cfg(feature = "kernel")]
 pub use options::KernelWalk;
 pub use options::{Compression, Options};
-pub use range::Range;
-pub use snapshot::Snapshot;
-pub use sorted_file::{SortedFile, SortedFileInfo, SortedFileOptions};
-pub use store::{
-    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Recovery, Stats, Store, SwapOutcome, Write,
-};
-pub use transaction::{Isolation, Transaction, TransactionRange};
 pub use value::Value;
-pub use verify::{VerifyReport, verify, verify_with};
 pub use wait::Pending;
 
 // The examples of the pages use the core, the log and the store; this crate depends on all three.

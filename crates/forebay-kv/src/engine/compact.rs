@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::flush;
+use super::shared::StoreCore;
+use super::space::Work;
 use crate::async_mutex::AsyncMutex;
 use crate::error::Result;
 use crate::manifest::version::Version;
 use crate::merge::Bounds;
-use crate::store::flush;
-use crate::store::shared::StoreCore;
-use crate::store::space::Work;
 
 mod output;
 pub(crate) mod pick;

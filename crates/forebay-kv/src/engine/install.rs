@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::compact::{self, pick};
 use super::flush;
 use super::range_lock::{LockedRanges, RangeLock, between};
 use super::removal::dropped;
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
-use crate::compact::{self, pick};
 use crate::error::Result;
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};

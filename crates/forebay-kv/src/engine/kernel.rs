@@ -27,11 +27,11 @@ use forebay_kernel::{Descent, TABLE_KEY_BYTES_MAX};
 
 use self::choice::{Choice, Kind};
 use self::session::Sessions;
+use super::shared::StoreCore;
+use super::stats::KernelStats;
 use crate::error::Result;
 use crate::node::{Child, LEAF, UNIT};
 use crate::options::{KernelWalk, Options};
-use crate::store::shared::StoreCore;
-use crate::store::stats::KernelStats;
 use crate::table::{AtLeaf, Hit, Lookup, OpenTables, walk_all};
 
 /// A lookup's result; `None` if the block was evicted or found no memory.

@@ -6,10 +6,10 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::compact::pick;
+use super::compact::{self, Output};
 use super::flush;
 use super::shared::StoreCore;
-use crate::compact::pick;
-use crate::compact::{self, Output};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};

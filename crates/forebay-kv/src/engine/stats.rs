@@ -264,7 +264,7 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
         moved: count(&counters.moved),
         loaded_bytes: count(&counters.loaded),
         ingested_bytes: count(&counters.ingested),
-        pending_bytes: crate::compact::pick::pending_bytes(&view.version, &shared.pick_how()),
+        pending_bytes: super::compact::pick::pending_bytes(&view.version, &shared.pick_how()),
         space_waits: count(&counters.space_waits),
         slowed: count(&counters.slowed),
         replayed: count(&counters.replayed),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::compact;
 use super::flush;
 use super::shared::StoreCore;
 use super::space::{self, Work};
-use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, level0_full};
 use crate::budget::Budget;
-use crate::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, level0_full};
 use crate::event::Event;
 
 /// Number of level-0 tables in a keyspace from which on writers are slowed.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::keyspace::Keyspace;
+use crate::engine::commit::Ready;
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
-use crate::keyspace::Keyspace;
 use crate::record::{self, Change, Record};
-use crate::store::commit::Ready;
-use crate::store::shared::StoreCore;
 
 /// Puts and deletes, of any keyspaces of one store, that are applied all at once or not at all; see
 /// [`Store::write`](crate::Store::write).
@@ -139,7 +139,7 @@ impl Batch {
             return Ok(None);
         }
         if self.store.is_some_and(|own| own != store) {
-            return Err(crate::keyspace::other_store());
+            return Err(super::keyspace::other_store());
         }
         let record = Record::new(self.record.len(), |bytes| {
             bytes.copy_from_slice(&self.record);

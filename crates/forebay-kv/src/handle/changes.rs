@@ -8,9 +8,9 @@ use std::sync::Arc;
 use forebay::Waitable;
 use forebay_wal::Lsn;
 
+use super::store::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record;
-use crate::store::Handle;
 
 /// Bytes of records that a feed reads at once.
 const READ_BYTES: usize = 256 << 10;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
 
+use crate::engine::flush;
 use crate::engine::open::random_id;
+use crate::engine::rules::Entries;
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, parent_of, table_name};
-use crate::store::flush;
-use crate::store::rules::Entries;
-use crate::store::shared::StoreCore;
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 

@@ -1,7 +1,7 @@
 //! Ingest of sorted files: a store takes files over that were written outside of it, in one edit of the manifest.
 //!
 //! The order: the files are checked; they get a second name among the store's tables; they are installed
-//! (`store/install.rs`); their first names are removed.
+//! (`engine/install.rs`); their first names are removed.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,13 +15,13 @@ use std::task::{Context, Poll};
 use forebay::{Dir, Durability, File, Lock, Open};
 use forebay_wal::Lsn;
 
+use super::keyspace::{Keyspace, other_store};
+use crate::engine::commit::again;
+use crate::engine::install::{Placement, WriteOrder, install};
+use crate::engine::removal::in_task;
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keyspace::{Keyspace, other_store};
 use crate::names::{parent_of, table_name};
-use crate::store::commit::again;
-use crate::store::install::{Placement, WriteOrder, install};
-use crate::store::removal::in_task;
-use crate::store::shared::StoreCore;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
 use crate::wait::{BoxFuture, block_on};

@@ -4,18 +4,18 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use crate::batch::Batch;
-use crate::compact;
+use super::batch::Batch;
+use super::load::BulkLoad;
+use super::range::Range;
+use super::store::{Handle, Store};
+use crate::engine::commit::{Ready, Write};
+use crate::engine::compact;
+use crate::engine::get::{Get, GetParams, MultiGet};
+use crate::engine::removal;
+use crate::engine::swap::{self, SwapOutcome};
 use crate::error::{Error, ErrorKind, Result};
-use crate::load::BulkLoad;
 use crate::merge::Bounds;
-use crate::range::Range;
 use crate::record::{self, Change, HEADER_BYTES, Record};
-use crate::store::commit::{Ready, Write};
-use crate::store::get::{Get, GetParams, MultiGet};
-use crate::store::removal;
-use crate::store::swap::{self, SwapOutcome};
-use crate::store::{Handle, Store};
 use crate::view::View;
 use crate::wait::Pending;
 

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use forebay::Waitable;
 
-use crate::compact::Output;
+use super::sorted_file::OrderCheck;
+use super::store::Handle;
+use crate::engine::compact::Output;
+use crate::engine::install::{WriteOrder, install};
+use crate::engine::removal::in_task;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{self, Change};
-use crate::sorted_file::OrderCheck;
-use crate::store::Handle;
-use crate::store::install::{WriteOrder, install};
-use crate::store::removal::in_task;
 use crate::table::Entry;
 use crate::value::HeldShare;
 

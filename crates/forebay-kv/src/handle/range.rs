@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 
 use forebay::Waitable;
 
+use super::store::Handle;
+use crate::engine::removal::dropped;
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
-use crate::store::Handle;
-use crate::store::removal::dropped;
-use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Direction, Entry};
 use crate::value::{HeldShare, Value};
 use crate::view::View;

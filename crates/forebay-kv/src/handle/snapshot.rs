@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use forebay_wal::Lsn;
 
-use crate::keyspace::{Keyspace, other_store};
+use super::keyspace::{Keyspace, other_store};
+use super::range::Range;
+use super::store::Handle;
+use crate::engine::get::{Get, MultiGet};
 use crate::merge::Bounds;
-use crate::range::Range;
-use crate::store::Handle;
-use crate::store::get::{Get, MultiGet};
 use crate::view::View;
 
 /// A store as it was at one moment, with everything durable at that time; see

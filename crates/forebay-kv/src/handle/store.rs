@@ -9,36 +9,31 @@ use std::time::Duration;
 use forebay::{Engine, Waitable};
 use forebay_wal::Lsn;
 
+use super::batch::Batch;
+use super::changes::Changes;
+use super::checkpoint;
+use super::ingest::Ingest;
+use super::keyspace::Keyspace;
 use super::open::OpenFuture;
-use crate::batch::Batch;
-use crate::changes::Changes;
-use crate::checkpoint;
-use crate::compact;
+use super::snapshot::Snapshot;
+use super::sorted_file::{SortedFile, SortedFileOptions};
+use super::transaction::{Isolation, Transaction};
+use super::verify::{self, VerifyReport};
+use crate::engine::commit::Write;
+use crate::engine::compact;
+use crate::engine::flush;
+use crate::engine::recover::Recovery;
+use crate::engine::removal;
+use crate::engine::shared::StoreCore;
+use crate::engine::stats::{self, Stats};
+use crate::engine::tasks;
+use crate::engine::turns::Turn;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::Ingest;
-use crate::keyspace::Keyspace;
 use crate::merge::Bounds;
 use crate::names::DEFAULT;
 use crate::options::Options;
-use crate::snapshot::Snapshot;
-use crate::sorted_file::{SortedFile, SortedFileOptions};
-use crate::transaction::{Isolation, Transaction};
 use crate::value::Value;
-use crate::verify::{self, VerifyReport};
 use crate::wait::Pending;
-
-pub(crate) use crate::engine::{
-    commit, flush, get, holder, install, range_lock, removal, rules, shared, space, stats, swap, tasks, turns,
-};
-
-pub use crate::engine::recover::Recovery;
-pub use commit::Write;
-pub use get::{Get, MultiGet};
-pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
-pub use swap::SwapOutcome;
-
-use shared::StoreCore;
-use turns::Turn;
 
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: usize = 10_000;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forebay::{Class, Engine};
 
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
-use crate::store::shared::StoreCore;
 use crate::wait::Pending;
 
 mod verifier;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use forebay::Class;
 
+use crate::engine::shared::StoreCore;
 use crate::error::Result;
-use crate::store::shared::StoreCore;
 use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
 
 /// Entries after which the memory of the writer is checked.

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use super::output::Output;
 use super::pick::Job;
+use crate::engine::flush;
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::merge::{Bounds, Merge, Run, Source};
-use crate::store::flush;
-use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Direction, Entry, TableMeta};
 use crate::value::HeldShare;
 

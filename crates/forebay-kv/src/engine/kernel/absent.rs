@@ -2,10 +2,10 @@
 
 use forebay::{Class, File};
 
+use crate::engine::shared::StoreCore;
+use crate::engine::stats::KernelStats;
 use crate::error::Result;
 use crate::options::Options;
-use crate::store::shared::StoreCore;
-use crate::store::stats::KernelStats;
 use crate::table::{Hit, Lookup, OpenTables, walk_all};
 
 pub(crate) struct KernelWalks;

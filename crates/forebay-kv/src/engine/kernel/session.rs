@@ -8,8 +8,8 @@ use forebay::File;
 use forebay_kernel::{Descent, EngineKind, LocalWalk, TableDescent};
 
 use crate::cache::{Cache, Pin, PinPurpose};
+use crate::engine::shared::StoreCore;
 use crate::options::KernelWalk;
-use crate::store::shared::StoreCore;
 
 /// Descents of one thread at once.
 const BATCH_DEPTH: u32 = 16;

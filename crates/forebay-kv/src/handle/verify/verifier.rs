@@ -9,14 +9,14 @@ use forebay_wal::inspect::{self, Records};
 
 use super::VerifyReport;
 use crate::cache::Cache;
+use crate::engine::holder;
+use crate::engine::rules::{self, Entries};
+use crate::engine::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{ManifestState, Replay};
 use crate::names::{LOG, MANIFEST};
 use crate::names::{table_path, tables_dir};
 use crate::record;
-use crate::store::holder;
-use crate::store::rules::{self, Entries};
-use crate::store::shared::StoreCore;
 use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table};
 use crate::value::HeldShare;
 
