@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay::Waitable;
 use forebay_wal::Lsn;
 
-use super::store::Handle;
+use super::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record;
 

@@ -4,10 +4,11 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use super::Handle;
 use super::batch::Batch;
 use super::load::BulkLoad;
 use super::range::Range;
-use super::store::{Handle, Store};
+use super::store::Store;
 use crate::engine::commit::{Ready, Write};
 use crate::engine::compact;
 use crate::engine::get::{Get, GetParams, MultiGet};

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use forebay::Waitable;
 
+use super::Handle;
 use super::sorted_file::OrderCheck;
-use super::store::Handle;
 use crate::engine::compact::Output;
 use crate::engine::install::{WriteOrder, install};
 use crate::engine::removal::in_task;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use forebay::Waitable;
 
-use super::store::Handle;
+use super::Handle;
 use crate::engine::removal::dropped;
 use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};

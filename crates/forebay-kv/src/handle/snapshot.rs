@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use forebay_wal::Lsn;
 
+use super::Handle;
 use super::keyspace::{Keyspace, other_store};
 use super::range::Range;
-use super::store::Handle;
 use crate::engine::get::{Get, MultiGet};
 use crate::merge::Bounds;
 use crate::view::View;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay::{Engine, Waitable};
 use forebay_wal::Lsn;
 
+use super::Handle;
 use super::batch::Batch;
 use super::changes::Changes;
 use super::checkpoint;
@@ -96,20 +97,6 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Store {
     handle: Arc<Handle>,
-}
-
-/// State shared by all clones, keyspaces and snapshots; dropping the last reference closes the store.
-pub(crate) struct Handle {
-    pub(crate) shared: Arc<StoreCore>,
-    /// Distinguishes the store from others.
-    pub(crate) number: u64,
-    recovery: Recovery,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.begin_close();
-    }
 }
 
 impl Store {

@@ -17,10 +17,10 @@ use forebay::Waitable;
 use forebay_wal::Lsn;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::Handle;
 use super::batch::Batch;
 use super::keyspace::{Keyspace, other_store};
 use super::range::Range;
-use super::store::Handle;
 use crate::engine::commit::Verdict;
 use crate::engine::shared::Commit;
 use crate::engine::turns::{Conflict, Turn};
