@@ -187,19 +187,16 @@ pub(crate) async fn settle(shared: &Arc<StoreCore>) -> Result<()> {
 /// Compacts everything that a keyspace has within `bounds` to the last level.
 pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds) -> Result<()> {
     flush::everything(shared).await?;
-    // A task of its own: a compaction that has begun finishes even if no caller waits for it any more.
-    let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.background);
-    let compacting = shared.engine.spawn_on_shard(shared.background_shard(), class, move || async move {
-        let _task = task;
-        let upto = owned.next_table();
+    let work = move |shared: Arc<StoreCore>| async move {
+        let upto = shared.next_table();
         loop {
-            let _turn = owned.compaction.turn.take().await;
-            if !step(&owned, keyspace, &bounds, upto).await? {
+            let _turn = shared.compaction.turn.take().await;
+            if !step(&shared, keyspace, &bounds, upto).await? {
                 return Ok(());
             }
         }
-    });
-    compacting.await?
+    };
+    shared.spawn_task(shared.background_shard(), shared.options.background, work).await?
 }
 
 /// Runs the next step towards the last level, in compaction's turn. Returns whether there was one.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::compact::pick;
 use super::compact::{self, Output};
 use super::flush;
-use super::shared::StoreCore;
+use super::shared::{StoreCore, in_task};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
@@ -17,19 +17,6 @@ use crate::merge::{Bounds, Merge, Run, Source};
 use crate::names::DEFAULT;
 use crate::table::{CursorHow, Direction, Leave, Table};
 use crate::value::HeldShare;
-
-/// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
-pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
-    shared: &Arc<StoreCore>,
-    work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,
-) -> Result<T> {
-    let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.class);
-    let running = shared.engine.spawn_on_shard(shared.options.shard, class, move || async move {
-        let _task = task;
-        work(owned).await
-    });
-    running.await?
-}
 
 /// Removes all entries of a keyspace within bounds that were written before the call.
 pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds) -> Result<()> {

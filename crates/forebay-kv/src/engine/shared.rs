@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use forebay::{Dir, Engine, FileCache};
+use forebay::shard::JoinHandle;
+use forebay::{Class, Dir, Engine, FileCache};
 use forebay_wal::Wal;
 
 use super::compact::{Compaction, pick};
@@ -551,10 +552,33 @@ impl StoreCore {
         Task(self.clone())
     }
 
+    /// Runs `work` on a shard as a background task, which goes on if its handle is dropped.
+    pub(crate) fn spawn_task<T: Send + 'static, F: Future<Output = T> + 'static>(
+        self: &Arc<Self>,
+        shard: usize,
+        class: Class,
+        work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,
+    ) -> JoinHandle<T> {
+        let (owned, task) = (self.clone(), self.begin_task());
+        self.engine.spawn_on_shard(shard, class, move || async move {
+            let _task = task;
+            work(owned).await
+        })
+    }
+
     /// Waits until no background task is left.
     pub(super) async fn tasks_end(&self) {
         self.end.until(|| (self.tasks.load(Ordering::Acquire) == 0).then_some(())).await;
     }
+}
+
+/// Runs `work` as a background task on the log's shard, in the class of the store's writes. Begins at the first poll, and goes
+/// on if this future is dropped.
+pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
+    shared: &Arc<StoreCore>,
+    work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,
+) -> Result<T> {
+    shared.spawn_task(shared.options.shard, shared.options.class, work).await?
 }
 
 /// A background task, counted as long as it runs.

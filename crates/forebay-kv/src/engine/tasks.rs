@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::compact;
 use super::flush;
-use super::shared::StoreCore;
+use super::shared::{StoreCore, in_task};
 use super::space::{self, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
@@ -33,24 +33,10 @@ pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
         }
     });
     shared.pace();
-    let (compactor, class) = (shared.clone(), shared.options.background);
-    let task = shared.begin_task();
-    drop(shared.engine.spawn_on_shard(background, class, move || async move {
-        let _task = task;
-        compact::run(&compactor).await;
-    }));
-    let (spacer, class) = (shared.clone(), shared.options.background);
-    let task = shared.begin_task();
-    drop(shared.engine.spawn_on_shard(background, class, move || async move {
-        let _task = task;
-        space::run(&spacer).await;
-    }));
-    let (remover, class) = (shared.clone(), shared.options.background);
-    let task = shared.begin_task();
-    drop(shared.engine.spawn_on_shard(background, class, move || async move {
-        let _task = task;
-        removes(&remover).await;
-    }));
+    let class = shared.options.background;
+    drop(shared.spawn_task(background, class, |shared| async move { compact::run(&shared).await }));
+    drop(shared.spawn_task(background, class, |shared| async move { space::run(&shared).await }));
+    drop(shared.spawn_task(background, class, |shared| async move { removes(&shared).await }));
     Ok(())
 }
 
@@ -190,14 +176,8 @@ pub(crate) async fn keyspace(
     if name.is_empty() || name.len() > 255 {
         return Err(Error::new(ErrorKind::InvalidInput, "a keyspace's name has 1 to 255 bytes"));
     }
-    // A task of its own: an edit that was begun completes even if the caller no longer waits for it.
-    let (owned, name, task) = (shared.clone(), name.to_string(), shared.begin_task());
-    let making =
-        shared.engine.spawn_on_shard(shared.options.shard, shared.options.class, move || async move {
-            let _task = task;
-            make(&owned, &name, is_unlogged, most).await
-        });
-    making.await?
+    let name = name.to_string();
+    in_task(shared, move |shared| async move { make(&shared, &name, is_unlogged, most).await }).await
 }
 
 async fn make(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool, most: usize) -> Result<u32> {

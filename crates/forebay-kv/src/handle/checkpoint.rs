@@ -41,13 +41,11 @@ pub(crate) async fn checkpoint(
     keys: Vec<Vec<u8>>,
 ) -> Result<Vec<Option<Value>>> {
     shared.check_writable()?;
-    let (owned, dir, task) = (shared.clone(), dir.to_path_buf(), shared.begin_task());
-    let (shard, class) = (shared.options.shard, shared.options.background);
-    let making = shared.engine.spawn_on_shard(shard, class, move || async move {
-        let _task = task;
-        Checkpoint::of(&owned, &dir)?.make(keyspace, &keys).await
-    });
-    making.await?
+    let dir = dir.to_path_buf();
+    let work = move |shared: Arc<StoreCore>| async move {
+        Checkpoint::of(&shared, &dir)?.make(keyspace, &keys).await
+    };
+    shared.spawn_task(shared.options.shard, shared.options.background, work).await?
 }
 
 /// Returns the last component of a path that was found to have one.

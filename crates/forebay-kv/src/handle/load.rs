@@ -10,7 +10,7 @@ use super::Handle;
 use super::sorted_file::OrderCheck;
 use crate::engine::compact::Output;
 use crate::engine::install::{WriteOrder, install};
-use crate::engine::removal::in_task;
+use crate::engine::shared::in_task;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{self, Change};
 use crate::table::Entry;

@@ -86,13 +86,11 @@ impl Output {
                 // A task of its own: closing waits for it, and must not wait for a program that no longer
                 // polls. No file is made once the store is closed, because another process may have it open
                 // by then.
-                let (owned, task, class) = (self.shared.clone(), self.shared.begin_task(), spec.class);
-                let shard = spec.shard.unwrap_or(self.shared.background_shard());
-                let making = self.shared.engine.spawn_on_shard(shard, class, move || async move {
-                    let _task = task;
-                    owned.check_open()?;
-                    let mut table = NewTable { shared: owned.clone(), id: spec.id, writer: None };
-                    table.writer = Some(TableWriter::create_in(&owned.engine, &owned.tables, spec).await?);
+                let (shard, class) = (spec.shard.unwrap_or(self.shared.background_shard()), spec.class);
+                let making = self.shared.spawn_task(shard, class, move |shared| async move {
+                    shared.check_open()?;
+                    let mut table = NewTable { shared: shared.clone(), id: spec.id, writer: None };
+                    table.writer = Some(TableWriter::create_in(&shared.engine, &shared.tables, spec).await?);
                     Ok(table)
                 });
                 let table: Result<NewTable> = making.await?;

@@ -134,10 +134,9 @@ async fn outputs(
         .into_iter()
         .zip(shards)
         .map(|(bounds, shard)| {
-            let (owned, job, task) = (shared.clone(), job.clone(), shared.begin_task());
-            shared.engine.spawn_on_shard(shard, shared.options.background, move || async move {
-                let _task = task;
-                write(&owned, &job, bounds, memory, shard).await
+            let (job, class) = (job.clone(), shared.options.background);
+            shared.spawn_task(shard, class, move |shared| async move {
+                write(&shared, &job, bounds, memory, shard).await
             })
         })
         .collect();
