@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use forebay::{Block, Walk, WalkMany, WalkOne};
 
+use crate::is_broken;
 use crate::value::HeldShare;
 
 /// Number of completed reads after which a called future that did not come loses its reservation in any
@@ -159,7 +160,7 @@ impl Pool {
     /// Calls the futures at the head of the line for which there is room.
     fn call(&self, mut line: MutexGuard<'_, Line>) {
         let mut wakers = Vec::new();
-        let is_last = self.reads.load(Ordering::SeqCst) == 0 && !keeps_its_room();
+        let is_last = self.reads.load(Ordering::SeqCst) == 0 && !is_broken!(WokenKeepsItsRoom);
         line.forget_late(is_last);
         while let Some(first) = line.waiting.first_entry() {
             let (number, bytes) = (*first.key(), first.get().0);
@@ -230,21 +231,13 @@ impl Line {
     fn forget_late(&mut self, is_last: bool) {
         while let Some(first) = self.called.first_entry() {
             let (bytes, called) = *first.get();
-            if keeps_its_room() || (!is_last && self.ends - called < LATE) {
+            if is_broken!(WokenKeepsItsRoom) || (!is_last && self.ends - called < LATE) {
                 return;
             }
             self.reserved -= bytes;
             first.remove();
         }
     }
-}
-
-/// Returns whether this store was broken on purpose to keep room for gets that do not come for it.
-fn keeps_its_room() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::WokenKeepsItsRoom.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 impl LeftBlocks {

@@ -17,6 +17,7 @@ use super::insertion::{CommittedRecord, Turn};
 use super::removal::dropped;
 use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
+use crate::is_broken;
 use crate::memtable::{self, Memtables};
 use crate::record::{self, HEADER_BYTES, Record};
 use crate::value::HeldShare;
@@ -136,7 +137,8 @@ impl StoreCore {
                 return Err(dropped());
             }
         }
-        if commit.locked.as_ref().is_some_and(|locked| locked.touches(&ready)) && !is_unlocked() {
+        if commit.locked.as_ref().is_some_and(|locked| locked.touches(&ready)) && !is_broken!(RangesNotLocked)
+        {
             return Ok(CommitOutcome::Blocked(ready, Obstacle::Locked));
         }
         if check.is_some_and(|check| !check(&commit)) {
@@ -507,12 +509,4 @@ impl fmt::Debug for Write<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Write").finish_non_exhaustive()
     }
-}
-
-/// Returns whether this store was broken on purpose and commits changes of locked keys.
-fn is_unlocked() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::RangesNotLocked.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

@@ -9,6 +9,7 @@ use forebay_wal::Lsn;
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
+use crate::is_broken;
 use crate::manifest::Edit;
 use crate::manifest::version::pins_filter;
 use crate::memtable::Memtables;
@@ -125,7 +126,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     if shared.wal.durable_lsn().0 < last {
         shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
     }
-    if is_cut_too_soon() {
+    if is_broken!(LogCutTooSoon) {
         shared.wal.truncate_before(Lsn(last + 1)).await?;
     }
     let mut metas: Vec<TableMeta> = Vec::new();
@@ -278,12 +279,4 @@ async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) ->
         },
         None => Ok(None),
     }
-}
-
-/// Returns whether this store was broken on purpose and cuts its log before the manifest names the tables.
-fn is_cut_too_soon() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::LogCutTooSoon.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

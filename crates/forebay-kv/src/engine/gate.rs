@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::is_broken;
+
 /// Divisor for the memory that is free when a flush begins: writers may use the quotient at once.
 const AT_ONCE: u64 = 4;
 /// Interval at which the next writer checks again while a table is made durable and opened: those steps
@@ -150,7 +152,7 @@ impl Gate {
     /// Returns the bytes that may be in use now, at most `limit`.
     pub(crate) fn allowed(&self, limit: u64, now_ns: u64) -> u64 {
         let state = self.lock();
-        let Some(flush) = state.flush.filter(|_| !is_unpaced()) else { return limit };
+        let Some(flush) = state.flush.filter(|_| !is_broken!(WritersNotPaced)) else { return limit };
         let free = limit.saturating_sub(flush.used);
         let paced = free - free / AT_ONCE;
         let allowed =
@@ -230,12 +232,4 @@ impl Drop for GatePosition<'_> {
         }
         self.gate.notify();
     }
-}
-
-/// Returns whether this store was broken on purpose and lets writers use all memory at once.
-fn is_unpaced() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::WritersNotPaced.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

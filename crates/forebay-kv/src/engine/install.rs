@@ -11,6 +11,7 @@ use super::removal::dropped;
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::Result;
+use crate::is_broken;
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::Bounds;
@@ -109,7 +110,7 @@ async fn place(
     shared.manifest.check_room()?;
     let added: Vec<_> = levels.iter().map(|level| *level as u8).zip(tables).collect();
     let mut lsn = 0;
-    for part in added.chunks(if is_in_parts() { 1 } else { added.len() }) {
+    for part in added.chunks(if is_broken!(IngestInParts) { 1 } else { added.len() }) {
         let edit = Edit {
             next_table: part.iter().map(|(_, table)| table.id() + 1).max().unwrap_or(0),
             added: part.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
@@ -198,12 +199,4 @@ fn with_levels<T>(shared: &StoreCore, meta: &TableMeta, look: impl FnOnce(&Level
 
 async fn open(shared: &StoreCore, meta: &TableMeta) -> Result<Arc<Table>> {
     flush::open(shared, meta, [], level_of(shared, meta)?).await
-}
-
-/// Returns whether this store was broken on purpose and names the tables one after the other.
-fn is_in_parts() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::IngestInParts.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

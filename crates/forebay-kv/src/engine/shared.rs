@@ -26,6 +26,7 @@ use crate::budget::Budget;
 use crate::cache::{Cache, Pin, PinPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::is_broken;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
@@ -297,7 +298,7 @@ impl StoreCore {
     /// Returns the newest record that reads may see: durable or shown early, with all its entries in memory.
     pub(crate) fn visible(&self) -> u64 {
         let inserted = self.inserted();
-        if is_early() {
+        if is_broken!(VisibleBeforeDurable) {
             return inserted;
         }
         inserted.min(self.wal.durable_lsn().0.max(self.shown.load(Ordering::Acquire)))
@@ -460,14 +461,6 @@ impl StoreCore {
         self.write_stall.set_pending_bytes(pending);
         self.write_stall.set_level0(level0);
     }
-}
-
-/// Returns whether this store was broken on purpose and shows records that are not durable yet.
-fn is_early() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::VisibleBeforeDurable.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 impl StoreCore {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::is_broken;
 
 /// Time that others wait for a called transaction: longer than a busy machine takes to run its thread.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -122,7 +123,11 @@ impl Lines {
 }
 
 fn patience_until(now_ns: u64, refusals: u32) -> u64 {
-    if keeps_its_turn() { u64::MAX } else { now_ns.saturating_add(PATIENCE_NS << refusals.min(REFUSALS_MAX)) }
+    if is_broken!(TurnKept) {
+        u64::MAX
+    } else {
+        now_ns.saturating_add(PATIENCE_NS << refusals.min(REFUSALS_MAX))
+    }
 }
 
 impl Turns {
@@ -287,12 +292,4 @@ impl Drop for Turn {
         self.shared.turns.look(lines);
         next.into_iter().for_each(Waker::wake);
     }
-}
-
-/// Returns whether this store was broken on purpose and never passes a called transaction.
-fn keeps_its_turn() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::TurnKept.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

@@ -25,6 +25,7 @@ use crate::engine::commit::Verdict;
 use crate::engine::shared::Commit;
 use crate::engine::turns::{Conflict, Turn};
 use crate::error::{ErrorKind, Result};
+use crate::is_broken;
 use crate::memtable::Memtables;
 use crate::merge::Bounds;
 use crate::record::{self, Change};
@@ -289,7 +290,7 @@ impl Transaction {
         let checked = {
             let own = turn.as_deref().map(Option::as_ref);
             let is_unchanged = |commit: &Commit| {
-                let found = self.conflict(commit, own).filter(|_| !is_blind());
+                let found = self.conflict(commit, own).filter(|_| !is_broken!(ConflictMissed));
                 let is_none = found.is_none();
                 *conflict.lock().unwrap_or_else(PoisonError::into_inner) = found;
                 is_none
@@ -451,12 +452,4 @@ impl fmt::Debug for TransactionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TransactionRange").finish_non_exhaustive()
     }
-}
-
-/// Returns whether this store was broken on purpose and misses conflicts.
-fn is_blind() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::ConflictMissed.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

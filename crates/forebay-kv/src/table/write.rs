@@ -12,6 +12,7 @@ use forebay::{Dir, Durability, Engine, Open, shard};
 use super::footer::{Footer, HeaderFound, NO_KEYSPACE, SortedFooter, read_header, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
+use crate::is_broken;
 use crate::names::table_name;
 use crate::node::bloom::{self, Hash};
 use crate::node::build::{Content, separator};
@@ -257,7 +258,8 @@ impl TableWriter {
             let text = "a table's footer would not be read back as it was written: please report this";
             return Err(Error::new(ErrorKind::Corruption, text));
         }
-        let bytes = self.out.finish(durability()).await?;
+        let durability = if is_broken!(TableNotSynced) { Durability::None } else { Durability::Data };
+        let bytes = self.out.finish(durability).await?;
         self.dir.sync().await?;
         Ok(TableMeta {
             id: self.spec.id,
@@ -495,13 +497,4 @@ fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
     // Values have 16 MiB at most.
     let len = bytes.len() as u32;
     BlobAt { file: 0, offset, len, crc: checksum(bytes), value_len: len }
-}
-
-/// Returns `Data`, unless this store was broken on purpose and names tables that are not durable.
-fn durability() -> Durability {
-    #[cfg(feature = "_mutants")]
-    if crate::mutants::Mutant::TableNotSynced.is_on() {
-        return Durability::None;
-    }
-    Durability::Data
 }

@@ -15,6 +15,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::budget::Budget;
+use crate::is_broken;
 use crate::manifest::version::{LEVELS, Levels, ValueFile, Version};
 use crate::merge::Bounds;
 use crate::node::codec::Codec;
@@ -532,17 +533,9 @@ impl Job {
 
     /// Returns whether a table below the target may have something older of a key.
     pub(crate) fn is_below(&self, key: &[u8]) -> bool {
-        if is_forgetful() {
+        if is_broken!(DeletionDroppedTooSoon) {
             return false;
         }
         (self.target + 1..LEVELS).any(|level| self.levels.table_at(level, key).is_some())
     }
-}
-
-/// Returns whether this store was broken on purpose to drop deletions too soon.
-fn is_forgetful() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::DeletionDroppedTooSoon.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

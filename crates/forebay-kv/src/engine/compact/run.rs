@@ -9,6 +9,7 @@ use super::pick::Job;
 use crate::engine::flush;
 use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
+use crate::is_broken;
 use crate::manifest::Edit;
 use crate::merge::{Bounds, Merge, Run, Source};
 use crate::table::{CursorHow, Direction, Entry, TableMeta};
@@ -95,7 +96,7 @@ async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool)
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
         ..Edit::default()
     };
-    if is_hasty() {
+    if is_broken!(InputsRemovedTooSoon) {
         for table in job.inputs().filter(|_| is_last) {
             shared.remove_table(table.id()).await;
         }
@@ -244,13 +245,4 @@ async fn merge(
         }
     }
     Ok(true)
-}
-
-/// Returns whether this store was broken on purpose to remove a compaction's inputs before the manifest
-/// names the outputs.
-fn is_hasty() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::InputsRemovedTooSoon.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
