@@ -123,6 +123,17 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset: None, text, cause }))
     }
 
+    /// Returns the error of calls on a keyspace that is not there any more.
+    pub(crate) fn dropped_keyspace() -> Error {
+        let text = "the keyspace was dropped; `Store::keyspace` makes a new one of its name";
+        Error::new(ErrorKind::NotFound, text)
+    }
+
+    /// Returns the error of a future that is polled after it has completed.
+    pub(crate) fn polled_again() -> Error {
+        Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
+    }
+
     /// Returns whether the process, or the whole system, could open no more files.
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         self.0.kind == ErrorKind::Io && self.core().is_some_and(forebay::Error::is_out_of_descriptors)

@@ -14,7 +14,6 @@ use forebay_wal::{Lsn, PendingAppend};
 
 use super::gate::GatePosition;
 use super::insertion::{CommittedRecord, Turn};
-use super::removal::dropped;
 use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::is_broken;
@@ -134,7 +133,7 @@ impl StoreCore {
         if commit.version.has_dropped() {
             let places = ready.places.iter().filter_map(|at| record::entry_at(&ready.record, *at as usize));
             if places.into_iter().any(|(entry, _)| commit.version.is_dropped(entry.keyspace)) {
-                return Err(dropped());
+                return Err(Error::dropped_keyspace());
             }
         }
         if commit.locked.as_ref().is_some_and(|locked| locked.touches(&ready)) && !is_broken!(RangesNotLocked)
@@ -487,14 +486,10 @@ impl<'a> Write<'a> {
                 }
                 Stage::Nothing => return Poll::Ready(self.shared.check_writable()),
                 Stage::Failed(error) => return Poll::Ready(Err(error)),
-                Stage::Over => return Poll::Ready(Err(again())),
+                Stage::Over => return Poll::Ready(Err(Error::polled_again())),
             }
         }
     }
-}
-
-pub(crate) fn again() -> Error {
-    Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
 }
 
 impl Future for Write<'_> {

@@ -10,8 +10,6 @@ use std::task::{Context, Poll};
 use arc_swap::Guard;
 use forebay::{FilePlace, FileUse};
 
-use super::commit::again;
-use super::removal::dropped;
 use super::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
@@ -83,7 +81,7 @@ impl StoreCore {
     /// Searches memory for a key, as of record `lsn`.
     fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<InMemory> {
         if view.version.is_dropped(keyspace) {
-            return Err(dropped());
+            return Err(Error::dropped_keyspace());
         }
         match view.in_memtables(keyspace, key, lsn) {
             Some(found) => Ok(InMemory::Known(self.value_of(&found, || self.now_s()))),
@@ -453,7 +451,7 @@ impl Future for Get<'_> {
                     return answer;
                 }
                 Stage::Failed(error) => return Poll::Ready(Err(error)),
-                Stage::Over => return Poll::Ready(Err(again())),
+                Stage::Over => return Poll::Ready(Err(Error::polled_again())),
             }
         }
     }
@@ -528,7 +526,7 @@ impl Future for MultiGet<'_> {
                     return answers;
                 }
                 ManyStage::Failed(error) => return Poll::Ready(Err(error)),
-                ManyStage::Over => return Poll::Ready(Err(again())),
+                ManyStage::Over => return Poll::Ready(Err(Error::polled_again())),
             }
         }
     }

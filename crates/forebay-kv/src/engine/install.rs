@@ -7,10 +7,9 @@ use std::sync::Arc;
 use super::compact::{self, pick};
 use super::flush;
 use super::range_lock::{LockedRanges, RangeLock, between};
-use super::removal::dropped;
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::is_broken;
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
@@ -142,7 +141,7 @@ async fn make_room(shared: &Arc<StoreCore>, metas: &[TableMeta], order: WriteOrd
                 break;
             }
             if !compact::clear(shared, meta.keyspace, &between(&meta.smallest, &meta.largest)).await? {
-                return Err(dropped());
+                return Err(Error::dropped_keyspace());
             }
         }
     }
@@ -194,7 +193,7 @@ fn is_behind(shared: &StoreCore, meta: &TableMeta) -> bool {
 fn with_levels<T>(shared: &StoreCore, meta: &TableMeta, look: impl FnOnce(&Levels) -> T) -> Result<T> {
     shared
         .with_view(|view| view.version.keyspace(meta.keyspace).map(|levels| look(levels)))
-        .ok_or_else(dropped)
+        .ok_or_else(Error::dropped_keyspace)
 }
 
 async fn open(shared: &StoreCore, meta: &TableMeta) -> Result<Arc<Table>> {

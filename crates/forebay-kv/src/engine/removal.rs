@@ -30,7 +30,7 @@ pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds
         while compact::clear_level0(&shared, keyspace, &bounds).await? {}
         let levels = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
         let mut outputs = Vec::new();
-        let levels = levels.ok_or_else(dropped)?;
+        let levels = levels.ok_or_else(Error::dropped_keyspace)?;
         match cut(&shared, &levels, keyspace, &bounds, &mut outputs).await {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -149,9 +149,4 @@ pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> 
         shared.edit(&edit, &[], |commit| commit.loads += 1).await
     })
     .await
-}
-
-/// Returns the error of calls on a keyspace that is not there any more.
-pub(crate) fn dropped() -> Error {
-    Error::new(ErrorKind::NotFound, "the keyspace was dropped; `Store::keyspace` makes a new one of its name")
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::keyspace::Keyspace;
+use super::keyspace::{Keyspace, other_store};
 use crate::engine::commit::Ready;
 use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
@@ -139,7 +139,7 @@ impl Batch {
             return Ok(None);
         }
         if self.store.is_some_and(|own| own != store) {
-            return Err(super::keyspace::other_store());
+            return Err(other_store());
         }
         let record = Record::new(self.record.len(), |bytes| {
             bytes.copy_from_slice(&self.record);

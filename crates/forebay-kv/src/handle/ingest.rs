@@ -15,8 +15,7 @@ use std::task::{Context, Poll};
 use forebay::{Dir, Durability, File, Lock, Open};
 use forebay_wal::Lsn;
 
-use super::keyspace::{Keyspace, other_store};
-use crate::engine::commit::again;
+use super::keyspace::Keyspace;
 use crate::engine::install::{Placement, WriteOrder, install};
 use crate::engine::shared::{StoreCore, in_task};
 use crate::error::{Error, ErrorKind, Result};
@@ -98,9 +97,7 @@ impl<'a> Ingest<'a> {
         files: impl IntoIterator<Item = (&'a Keyspace, P)>,
     ) -> Ingest<'a> {
         let source = |(keyspace, path): (&Keyspace, P)| {
-            if keyspace.store_number() != number {
-                return Err(other_store());
-            }
+            keyspace.check_store(number)?;
             let (keyspace, name) = (keyspace.id(), Arc::from(keyspace.name()));
             Ok(Source { keyspace, name, path: path.as_ref().to_path_buf() })
         };
@@ -157,7 +154,7 @@ impl Future for Ingest<'_> {
                     }
                     return polled;
                 }
-                State::Over => return Poll::Ready(Err(again())),
+                State::Over => return Poll::Ready(Err(Error::polled_again())),
             }
         }
     }

@@ -10,7 +10,6 @@ use forebay::Engine;
 use forebay::shard::JoinHandle;
 
 use super::store::Store;
-use crate::engine::commit::again;
 use crate::engine::open::{budget, open};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -43,7 +42,7 @@ impl OpenFuture {
     pub fn wait(self) -> Result<Store> {
         match self.task {
             Ok(task) => task.wait()?,
-            Err(error) => Err(error.unwrap_or_else(again)),
+            Err(error) => Err(error.unwrap_or_else(Error::polled_again)),
         }
     }
 }
@@ -54,7 +53,7 @@ impl Future for OpenFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.task {
             Ok(task) => Pin::new(task).poll(context).map(|opened| opened?),
-            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(again))),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(Error::polled_again))),
         }
     }
 }

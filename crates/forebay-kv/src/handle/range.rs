@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use forebay::Waitable;
 
 use super::Handle;
-use crate::engine::removal::dropped;
 use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::version::LEVELS;
@@ -224,7 +223,7 @@ impl Work {
         let RangeSpec { keyspace, view, lsn, direction, now_s, .. } = wanted;
         let bounds = &wanted.bounds_left();
         if view.version.is_dropped(*keyspace) {
-            return Err(dropped());
+            return Err(Error::dropped_keyspace());
         }
         let mut how = CursorHow { class: forebay::shard::class(), ..CursorHow::range(*direction) };
         let mut sources: Vec<Source> = view

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_wal::Lsn;
 
 use super::Handle;
-use super::keyspace::{Keyspace, other_store};
+use super::keyspace::Keyspace;
 use super::range::Range;
 use crate::engine::get::{Get, MultiGet};
 use crate::merge::Bounds;
@@ -45,10 +45,9 @@ impl Snapshot {
     /// Those of [`Keyspace::get`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a keyspace
     /// of another store.
     pub fn get<'a>(&self, keyspace: &'a Keyspace, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Get<'a> {
-        if keyspace.store_number() == self.handle.number {
-            keyspace.get_at(key.as_ref(), Some(self.pinned()))
-        } else {
-            keyspace.get_failed(other_store())
+        match keyspace.check_store(self.handle.number) {
+            Ok(()) => keyspace.get_at(key.as_ref(), Some(self.pinned())),
+            Err(error) => keyspace.get_failed(error),
         }
     }
 
@@ -79,10 +78,9 @@ impl Snapshot {
         keyspace: &'a Keyspace,
         keys: impl IntoIterator<Item = &'a K>,
     ) -> MultiGet<'a> {
-        if keyspace.store_number() == self.handle.number {
-            keyspace.multi_get_at(keys, Some(self.pinned()))
-        } else {
-            keyspace.multi_get_failed(other_store())
+        match keyspace.check_store(self.handle.number) {
+            Ok(()) => keyspace.multi_get_at(keys, Some(self.pinned())),
+            Err(error) => keyspace.multi_get_failed(error),
         }
     }
 
@@ -124,10 +122,9 @@ impl Snapshot {
     }
 
     fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> Range {
-        if keyspace.store_number() == self.handle.number {
-            keyspace.range_at(bounds, Some(self.pinned()))
-        } else {
-            keyspace.range_failed(other_store())
+        match keyspace.check_store(self.handle.number) {
+            Ok(()) => keyspace.range_at(bounds, Some(self.pinned())),
+            Err(error) => keyspace.range_failed(error),
         }
     }
 }

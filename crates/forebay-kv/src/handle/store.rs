@@ -190,7 +190,7 @@ impl Store {
     async fn keyspace_of(&self, name: &str, is_unlogged: bool) -> Result<Keyspace> {
         let id = tasks::keyspace(self.shared(), name, is_unlogged, KEYSPACES_MAX).await?;
         let found = self.shared().with_view(|view| Some(view.version.keyspace(id)?.is_unlogged));
-        let is_unlogged = found.ok_or_else(removal::dropped)?;
+        let is_unlogged = found.ok_or_else(Error::dropped_keyspace)?;
         Ok(Keyspace::new(self.handle.clone(), id, Arc::from(name), is_unlogged))
     }
 

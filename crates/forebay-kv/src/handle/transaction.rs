@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Handle;
 use super::batch::Batch;
-use super::keyspace::{Keyspace, other_store};
+use super::keyspace::Keyspace;
 use super::range::Range;
 use crate::engine::commit::Verdict;
 use crate::engine::shared::Commit;
@@ -182,8 +182,8 @@ impl Transaction {
     }
 
     fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> TransactionRange {
-        if keyspace.check_store(self.handle.number).is_err() {
-            return TransactionRange::new(Range::failed(&self.handle, other_store()), Vec::new());
+        if let Err(error) = keyspace.check_store(self.handle.number) {
+            return TransactionRange::new(Range::failed(&self.handle, error), Vec::new());
         }
         let id = keyspace.id();
         if self.isolation == Isolation::Serializable {
