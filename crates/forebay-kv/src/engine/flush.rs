@@ -93,7 +93,6 @@ pub(crate) async fn flushed(shared: &StoreCore, upto: u64, patience: u64) -> Res
 ///
 /// The order: the records are durable in the log; the tables are durable; the manifest names them and the
 /// record from which on the log is needed; the log releases the records before it.
-/// which on the log is needed; the log gives up what came before.
 pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
     let last = memtables.last_lsn();
