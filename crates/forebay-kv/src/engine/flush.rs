@@ -211,17 +211,11 @@ async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) ->
     // level.
     let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
     let spec = TableSpec {
-        leaf_bytes: shared.options.leaf_bytes,
-        compression: shared.options.compression.unwrap_or_default(),
-        packed_value_max: shared.budget.packed_value_max(),
-        separation_bytes: shared.options.separation_bytes,
-        class: shared.options.class,
-        shard: Some(shared.background_shard()),
+        id: shared.next_table(),
         // A small buffer and depth: the log's flushes wait for data in flight to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
-        cache: Some(shared.cache.clone()),
-        ..TableSpec::new(shared.next_table(), keyspace)
+        ..shared.table_spec(keyspace, shared.options.class)
     };
     // This also counts the buffer that is being filled, and entries on their way.
     let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);

@@ -33,7 +33,7 @@ use crate::memtable::Memtables;
 use crate::names::table_name;
 use crate::node::codec::Codec;
 use crate::options::Options;
-use crate::table::{Table, TableFile};
+use crate::table::{Table, TableFile, TableSpec};
 use crate::view::View;
 
 /// The step in which the cache lends memory.
@@ -372,6 +372,20 @@ impl StoreCore {
     /// store is opened.
     pub(crate) async fn remove_table(&self, id: u32) {
         let _ = self.tables.remove_file(table_name(id)).await;
+    }
+
+    /// Returns the parameters for writing tables of a keyspace, without a number.
+    pub(crate) fn table_spec(&self, keyspace: u32, class: Class) -> TableSpec {
+        TableSpec {
+            leaf_bytes: self.options.leaf_bytes,
+            compression: self.options.compression.unwrap_or_default(),
+            packed_value_max: self.budget.packed_value_max(),
+            separation_bytes: self.options.separation_bytes,
+            class,
+            shard: Some(self.background_shard()),
+            cache: Some(self.cache.clone()),
+            ..TableSpec::new(0, keyspace)
+        }
     }
 
     /// Returns the number for a table that is about to be written; never the same one twice.

@@ -31,18 +31,7 @@ impl Output {
         let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 128 << 10) as usize;
         // The largest power of two that is not longer.
         let buffer_bytes = 1 << buffer.ilog2();
-        let spec = TableSpec {
-            leaf_bytes: shared.options.leaf_bytes,
-            compression: shared.options.compression.unwrap_or_default(),
-            packed_value_max: shared.budget.packed_value_max(),
-            separation_bytes: shared.options.separation_bytes,
-            class,
-            shard: Some(shared.background_shard()),
-            buffer_bytes,
-            depth: depth as usize,
-            cache: Some(shared.cache.clone()),
-            ..TableSpec::new(0, keyspace)
-        };
+        let spec = TableSpec { buffer_bytes, depth: depth as usize, ..shared.table_spec(keyspace, class) };
         Output {
             shared: shared.clone(),
             spec,
