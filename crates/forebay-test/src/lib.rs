@@ -1,7 +1,7 @@
-//! Parts that the tests of several crates share: counted allocations, a layer below that fails, calls that are kept unpolled, files of
-//! directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
-//! one Raft node, text expositions of figures, processes that are killed or end with their test, machines for the nodes of a cluster,
-//! and system calls that are refused or counted.
+//! Drivers that the tests of several crates share: counted allocations, a layer below that fails, calls that are
+//! kept unpolled, files of directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
+//! one Raft node, text expositions of figures, processes that are killed, end with their test or lack something, machines for the nodes
+//! of a cluster and their faults, and system calls that are refused or counted.
 //!
 //! It is a development dependency only and is not published.
 
@@ -27,6 +27,14 @@ pub mod registers;
 pub mod system_calls;
 #[cfg(feature = "sim")]
 pub mod worlds;
+
+/// Returns the number in a variable of the environment, if it is set.
+///
+/// # Panics
+/// It is no number.
+pub fn number_from(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().expect("a number"))
+}
 
 /// Returns `parts` where the tests are asked for little, which limits the seeds of worlds too (`FOREBAY_SIM_SEEDS_MAX` is set), and 1
 /// otherwise. A test that goes through a long table takes one row in so many.

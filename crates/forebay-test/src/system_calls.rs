@@ -1,5 +1,5 @@
 //! System calls of one thread: refused, or counted. A filter of seccomp(2) does it; it stays until the thread ends, and
-//! threads that this one starts inherit it.
+//! threads and processes that this one starts inherit it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,29 +20,52 @@ const ENDING: [libc::c_long; 8] = [
     libc::SYS_set_robust_list,
 ];
 
+/// The calls of io_uring.
+pub const IO_URING: [libc::c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Installs a filter for the calling thread: `of_these` is the action for these calls, `of_others` that for all others.
-fn filter(calls: &[libc::c_long], of_these: u32, of_others: u32) -> io::Result<()> {
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // The first word of struct seccomp_data is the call's number.
-    let mut program = vec![step(LOAD_WORD, 0, 0, 0)];
-    for (index, call) in calls.iter().enumerate() {
-        program.push(step(JUMP_IF_EQUAL, (calls.len() - index) as u8, 0, *call as u32));
+/// A filter in the kernel's classic BPF.
+#[derive(Clone, Debug)]
+pub struct Filter(Vec<libc::sock_filter>);
+
+impl Filter {
+    /// Returns a filter that makes these calls fail with `errno`.
+    pub fn refusing(calls: &[libc::c_long], errno: i32) -> Filter {
+        Filter::new(calls, libc::SECCOMP_RET_ERRNO | errno as u32, libc::SECCOMP_RET_ALLOW)
     }
-    program.push(step(RETURN, 0, 0, of_others));
-    program.push(step(RETURN, 0, 0, of_these));
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: prctl(2) reads the program and its steps, which outlive the call. Without new privileges any user may set a
-    // filter; it binds this thread and those that it starts.
-    unsafe {
-        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) != 0
-        {
-            return Err(io::Error::last_os_error());
+
+    /// `of_these` is the action for these calls, `of_others` that for all others.
+    fn new(calls: &[libc::c_long], of_these: u32, of_others: u32) -> Filter {
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // The first word of struct seccomp_data is the call's number.
+        let mut steps = vec![step(LOAD_WORD, 0, 0, 0)];
+        for (index, call) in calls.iter().enumerate() {
+            steps.push(step(JUMP_IF_EQUAL, (calls.len() - index) as u8, 0, *call as u32));
         }
+        steps.push(step(RETURN, 0, 0, of_others));
+        steps.push(step(RETURN, 0, 0, of_these));
+        Filter(steps)
     }
-    Ok(())
+
+    /// Installs it for the calling thread. It makes system calls alone, and allocates nothing.
+    ///
+    /// # Errors
+    /// The system has no such filters, or refuses them.
+    pub fn install(&self) -> io::Result<()> {
+        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
+        // SAFETY: prctl(2) reads the program and its steps, which outlive the call. Without new privileges any user may set a
+        // filter; it binds this thread and those that it starts.
+        unsafe {
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes these calls of the calling thread fail with `errno` from now on.
@@ -50,7 +73,7 @@ fn filter(calls: &[libc::c_long], of_these: u32, of_others: u32) -> io::Result<(
 /// # Errors
 /// The system has no such filters, or refuses them.
 pub fn refuse(calls: &[libc::c_long], errno: i32) -> io::Result<()> {
-    filter(calls, libc::SECCOMP_RET_ERRNO | errno as u32, libc::SECCOMP_RET_ALLOW)
+    Filter::refusing(calls, errno).install()
 }
 
 /// Counts the calls of the calling thread from now on, and makes all of them fail with ENOSYS, except those with which a
@@ -72,7 +95,7 @@ pub fn count_from_now_on() -> io::Result<()> {
     if installed != 0 {
         return Err(io::Error::last_os_error());
     }
-    filter(&ENDING, libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_TRAP)
+    Filter::new(&ENDING, libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_TRAP).install()
 }
 
 /// Returns the calls counted.

@@ -7,22 +7,11 @@ mod common;
 
 use common::{dir, engine, expected, options, record, records_wait};
 use forebay::{Class, Durability, Flush};
+use forebay_test::children::{limits, set_limit};
 use forebay_wal::{ErrorKind, Lsn, Wal};
 
 /// Beyond a file's beginning; a log of 64 KiB segments soon writes past it.
 const LIMIT: libc::rlim_t = 16 << 10;
-
-/// Sets the maximum length of a file, in bytes, and returns the previous limit.
-fn set_file_limit(bytes: libc::rlim_t) -> libc::rlim_t {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls read or write the one structure, which outlives them.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit), 0);
-        let before = std::mem::replace(&mut limit.rlim_cur, bytes);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
-        before
-    }
-}
 
 #[test]
 fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
@@ -60,7 +49,8 @@ fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
         assert_eq!(recovery.last, Lsn(1100));
         assert_eq!(records_wait(&wal, 1001).unwrap(), expected(1001..=1100));
 
-        let before = set_file_limit(LIMIT);
+        let (before, _) = limits(libc::RLIMIT_FSIZE);
+        set_limit(libc::RLIMIT_FSIZE, LIMIT);
         let mut acknowledged = 1100;
         let error = loop {
             match wal.append(&record(acknowledged + 1)).wait() {
@@ -68,7 +58,7 @@ fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
                 Err(error) => break error,
             }
         };
-        set_file_limit(before);
+        set_limit(libc::RLIMIT_FSIZE, before);
         // The limit is lifted, but the log stays failed: the data that a failed flush lost is unknown.
         for error in [error, wal.append(b"later").wait().unwrap_err(), wal.close().wait().unwrap_err()] {
             assert_eq!(*error.kind(), ErrorKind::Poisoned, "{flush:?}: {error}");

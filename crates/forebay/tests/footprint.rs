@@ -10,7 +10,6 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use common::{config, dir, write_file};
 #[cfg(feature = "tokio")]
 use forebay::WorkerRings;
 use forebay::{Class, Config, Engine, Open};
+use forebay_test::children::{Scene, is_child};
 
 /// The limit for what an engine adds to the resident memory of its process.
 const RESIDENT_KIB_MAX: u64 = 16 << 10;
@@ -26,24 +26,12 @@ const RESIDENT_KIB_MAX: u64 = 16 << 10;
 const STARTED_KIB_MAX: u64 = 4 << 10;
 const SHARD_KIB_MAX: u64 = 256;
 
-/// The environment variable with the name of the test that a child runs.
-const CHILD: &str = "FOREBAY_FOOTPRINT_CHILD";
-
 /// Runs the test `name` in a child, where this call runs `body`.
 fn alone(name: &str, body: impl FnOnce()) {
-    if std::env::var_os(CHILD).is_some_and(|child| child == name) {
+    if is_child(name) {
         return body();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, name).stdin(Stdio::null());
-    let output = command.output().unwrap();
-    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(
-        output.status.success() && out.contains("1 passed"),
-        "{name}: {}\n{out}\n{errors}",
-        output.status
-    );
-    print!("{out}");
+    print!("{}", Scene::new(name).run().unwrap());
 }
 
 /// This process, as the kernel counts it.

@@ -3,6 +3,7 @@
 use crate::common::{self, cache, engine, mix, scratch};
 use forebay::{Config, Engine};
 use forebay_cache::{BlockCache, Cache, CacheOptions};
+use forebay_test::children::Scene;
 use quick_cache::{OptionsBuilder, sync};
 
 const PAGE: u64 = 4096;
@@ -60,19 +61,15 @@ fn the_memory_of_a_full_cache_is_within_its_bound() {
     /// Memory of the process that is no page and no entry: the engine's own, and buffers of reads.
     const BESIDE: u64 = 8 << 20;
     const BOUND: u64 = 64 << 20;
-    if std::env::var_os("FOREBAY_CACHE_ALONE").is_none() {
-        // The other tests of this process have memory of their own.
-        let program = std::env::current_exe().expect("a path");
-        let name = "bound::the_memory_of_a_full_cache_is_within_its_bound";
-        let arguments = ["--exact", name, "--nocapture"];
-        let run =
-            std::process::Command::new(program).args(arguments).env("FOREBAY_CACHE_ALONE", "1").output();
-        let run = run.expect("a process");
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        return;
-    }
+    // The other tests of this process have memory of their own.
+    let scene = Scene::new("bound::the_memory_of_a_full_cache_is_within_its_bound");
+    scene.play(|| fill(BOUND, BESIDE));
+}
+
+/// Fills a cache with this bound. All else may take `beside` bytes.
+fn fill(bound: u64, beside: u64) {
     let engine = Engine::start(Config::default().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
-    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(BOUND)).expect("a cache");
+    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(bound)).expect("a cache");
     let dir = common::dir();
     let path = dir.path().join("data");
     std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).expect("a sparse file");
@@ -83,10 +80,10 @@ fn the_memory_of_a_full_cache_is_within_its_bound() {
         file.read(number * PAGE..(number + 1) * PAGE).wait().expect("a read");
     }
     let (after, stats) = (resident_bytes(), cache.stats().pages);
-    assert!(stats.bytes > BOUND * 9 / 10, "{stats:?}");
+    assert!(stats.bytes > bound * 9 / 10, "{stats:?}");
     let grown = after - before;
-    assert!(grown <= BOUND + BOUND / 100 + BESIDE, "{grown} bytes for a bound of {BOUND}: {stats:?}");
-    assert!(grown >= BOUND * 8 / 10, "the pages are in memory: {grown}");
+    assert!(grown <= bound + bound / 100 + beside, "{grown} bytes for a bound of {bound}: {stats:?}");
+    assert!(grown >= bound * 8 / 10, "the pages are in memory: {grown}");
 }
 
 fn resident_bytes() -> u64 {

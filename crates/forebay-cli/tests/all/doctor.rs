@@ -1,8 +1,8 @@
 //! Tests of `forebay doctor` as a program.
 
 use std::fs;
-use std::io;
-use std::os::unix::process::CommandExt;
+
+use forebay_test::children::{Restriction, restrict};
 
 use crate::support::{Directory, check_document, document, forebay, run};
 
@@ -104,8 +104,7 @@ fn a_directory_without_write_permission_has_its_exit_code() {
 fn a_seccomp_filter_against_io_uring_is_recognised() {
     let directory = Directory::new("seccomp");
     let mut command = forebay(&["doctor", directory.text(), "--json"]);
-    // SAFETY: the closure makes two system calls and touches only its own stack, as is allowed between fork and exec.
-    unsafe { command.pre_exec(refuse_io_uring) };
+    restrict(&mut command, vec![Restriction::no_io_uring_and(&[])]);
     let outcome = crate::support::outcome(&command.output().expect("the program starts"));
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let value = document(&outcome);
@@ -115,28 +114,4 @@ fn a_seccomp_filter_against_io_uring_is_recognised() {
     assert!(setup["why"].as_str().is_some_and(|why| why.contains("seccomp")), "{setup}");
     assert_eq!(value["environment"]["engine"]["driver"], "threads");
     assert_eq!(directory.names(), Vec::<String>::new());
-}
-
-/// Makes the kernel fail every io_uring call with EPERM, for this process and the programs it executes.
-fn refuse_io_uring() -> io::Result<()> {
-    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let first = libc::SYS_io_uring_setup as u32;
-    let last = libc::SYS_io_uring_register as u32;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut filter = [
-        step(LOAD_NUMBER, 0, 0, 0),
-        step(JUMP_AT_LEAST, 0, 2, first),
-        step(JUMP_AT_LEAST, 1, 0, last + 1),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: both calls take plain numbers and a pointer to `program`, which lives until they return.
-    let refused = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
-    };
-    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

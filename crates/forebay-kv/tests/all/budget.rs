@@ -2,12 +2,13 @@
 //! engine without a store, which has no I/O memory yet.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{self, random};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Snapshot, Store, Value};
+use forebay_test::children::Scene;
+use forebay_test::number_from;
 
 /// Directory for the measured process; without one it only starts an engine.
 const DIR: &str = "FOREBAY_KV_BUDGET_DIR";
@@ -29,10 +30,6 @@ fn status(name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
     let kib = line.trim_start_matches(':').trim().trim_end_matches("kB").trim();
     kib.parse::<u64>().expect("a number") << 10
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 fn key(number: u64) -> [u8; 16] {
@@ -76,8 +73,8 @@ fn measured() {
 }
 
 fn works(dir: &Path) {
-    let memory = number(MEMORY).expect("a budget") << 20;
-    let keys = number(DATA).expect("a size") * 1_000_000 / (VALUE_BYTES as u64 + 16);
+    let memory = number_from(MEMORY).expect("a budget") << 20;
+    let keys = number_from(DATA).expect("a size") * 1_000_000 / (VALUE_BYTES as u64 + 16);
     // I/O memory that shards keep for themselves grows with the maximum of the arena.
     let config = Config::new().shards(2).arena_bytes_max(memory as usize);
     let engine = Engine::start(config).expect("an engine");
@@ -277,15 +274,9 @@ fn long_values(space: &Keyspace, memory: u64) {
 
 /// Runs the measured process. Returns its peak memory in bytes.
 fn measure(dir: Option<&Path>, memory_mib: u64, data_mb: u64) -> u64 {
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["budget::measured", "--exact", "--ignored", "--nocapture"])
-        .env(DIR, dir.unwrap_or(Path::new("")))
-        .env(MEMORY, memory_mib.to_string())
-        .env(DATA, data_mb.to_string())
-        .output()
-        .expect("a process");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let scene = Scene::new("budget::measured").give(DIR, dir.unwrap_or(Path::new("")));
+    let scene = scene.give(MEMORY, memory_mib.to_string()).give(DATA, data_mb.to_string());
+    let text = scene.run().expect("a process");
     println!("{text}");
     let peak = text.lines().find_map(|line| line.rsplit_once("at most ")?.1.parse().ok());
     peak.expect("it says how much")
@@ -293,7 +284,7 @@ fn measure(dir: Option<&Path>, memory_mib: u64, data_mb: u64) -> u64 {
 
 fn stays_below(memory_mib: u64, data_mb: u64) {
     let dir = common::dir();
-    let data_mb = number(DATA).unwrap_or(data_mb);
+    let data_mb = number_from(DATA).unwrap_or(data_mb);
     let (empty, peak) = (measure(None, 0, 0), measure(Some(dir.path()), memory_mib, data_mb));
     let limit = (memory_mib << 20) + ALLOWED + empty;
     println!("{memory_mib} MiB: {peak} bytes of {limit}, of which {empty} are an empty engine's");

@@ -1,11 +1,8 @@
 //! When a store can be opened: not while it is open, and at once after its last handle is dropped.
 
-use std::process::{Command, Stdio};
-
 use crate::common::{self, dir, engine, key, open, options, value};
 use forebay_kv::{ErrorKind, Store};
-
-const CHILD: &str = "FOREBAY_KV_REOPEN_CHILD";
+use forebay_test::children::{Scene, is_child};
 
 /// Regression: the error called a locked store a log, and did not name the process that had it open.
 #[test]
@@ -31,23 +28,18 @@ fn a_locked_store_is_called_a_store_and_its_holder_is_named() {
 /// As above, for a store that another process has open.
 #[test]
 fn a_store_that_another_process_has_open_names_that_process() {
-    if let Some(place) = std::env::var_os(CHILD) {
+    const TEST: &str = "reopen::a_store_that_another_process_has_open_names_that_process";
+    const PLACE: &str = "FOREBAY_KV_REOPEN_PLACE";
+    if is_child(TEST) {
+        let place = std::env::var_os(PLACE).expect("the parent gave it");
         let error = Store::open(&engine(), &place, options()).wait().expect_err("the parent has it open");
-        println!("child: {error}");
-        return;
+        return println!("child: {error}");
     }
     let (engine, place) = (engine(), dir());
     let store = open(&engine, &place);
-    let this = std::env::current_exe().expect("a test binary");
-    let child = Command::new(this)
-        .args(["--exact", "reopen::a_store_that_another_process_has_open_names_that_process", "--nocapture"])
-        .env(CHILD, place.path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("a child");
-    let said = String::from_utf8_lossy(&child.stdout).into_owned();
+    let said = Scene::new(TEST).give(PLACE, place.path()).run().expect("a child");
     let process = format!("open in process {}:", std::process::id());
-    assert!(child.status.success() && said.contains(&process), "{said} does not say {process}");
+    assert!(said.contains(&process), "{said} does not say {process}");
     store.close().wait().expect("an end");
 }
 

@@ -61,32 +61,18 @@ fn on_the_pool_of_threads() {
     on(Config::default().shards(2).driver(DriverChoice::Threads).worker_rings(WorkerRings::Off));
 }
 
-/// Set in the process below.
-#[cfg(target_os = "linux")]
-const REFUSED: &str = "FOREBAY_RAFT_REFUSED";
-
-/// The default settings where io_uring is refused, as container runtimes do: in a process of its own, because a filter stays.
+/// The default settings where io_uring is refused, as container runtimes do.
 #[cfg(target_os = "linux")]
 #[test]
 fn where_io_uring_is_refused() {
-    if std::env::var_os(REFUSED).is_some() {
-        let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-        // It binds this thread and those that it starts: all of the engine's and the runtime's.
-        forebay_test::system_calls::refuse(&calls, libc::EPERM).unwrap();
+    use forebay_test::children::{Restriction, Scene};
+
+    let scene = Scene::new("suite::where_io_uring_is_refused");
+    scene.without(vec![Restriction::no_io_uring_and(&[])]).play(|| {
         let uring = Engine::start(Config::default().driver(DriverChoice::Uring));
         assert!(uring.is_err(), "the filter refuses io_uring");
         on(Config::default().shards(2));
-        return;
-    }
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "suite::where_io_uring_is_refused"])
-        .env(REFUSED, "1")
-        .env_remove("FOREBAY_TEST_DRIVER");
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "nothing ran:\n{text}");
+    });
 }
 
 #[test]

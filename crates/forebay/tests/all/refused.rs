@@ -2,140 +2,72 @@
 //! test program again, started with the restriction in place, so that all of it lives under it from the first
 //! instruction.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
 use forebay::{Config, DriverChoice, Engine, ErrorKind, Open};
-
-/// The environment variable that is set where a restriction is in place.
-const RESTRICTED: &str = "FOREBAY_TEST_RESTRICTED";
-
-/// Runs the named tests of this program in a child in which `restrict` was called before the program began.
-fn run_restricted(tests: &[&str], restrict: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(tests).args(["--include-ignored", "--test-threads=2"]).env_remove("FOREBAY_TEST_DRIVER");
-    command.env(RESTRICTED, "1");
-    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
-    unsafe { command.pre_exec(restrict) };
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "nothing ran:\n{text}");
-}
-
-/// The calls of io_uring.
-const IO_URING: [libc::c_long; 3] =
-    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-
-/// Installs a filter in the kernel's classic BPF (seccomp(2)): the calls of io_uring and `another` one fail with EPERM, as under
-/// container runtimes; all others pass.
-fn refuse_io_uring_and(another: libc::c_long) -> std::io::Result<()> {
-    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let program = [
-        // The first word of struct seccomp_data is the call's number.
-        step(LOAD_WORD, 0, 0, 0),
-        step(JUMP_IF_EQUAL, 4, 0, IO_URING[0] as u32),
-        step(JUMP_IF_EQUAL, 3, 0, IO_URING[1] as u32),
-        step(JUMP_IF_EQUAL, 2, 0, IO_URING[2] as u32),
-        step(JUMP_IF_EQUAL, 1, 0, another as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: prctl(2) reads the program and its steps, which outlive the call. Without new privileges any user may
-    // set a filter; it binds this process, which is about to become the child, and those it starts.
-    unsafe {
-        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) != 0
-        {
-            return Err(std::io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-fn refuse_io_uring() -> std::io::Result<()> {
-    refuse_io_uring_and(IO_URING[0])
-}
-
-fn limit(resource: libc::__rlimit_resource_t, value: libc::rlim_t) -> std::io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-    // SAFETY: setrlimit(2) reads the structure.
-    match unsafe { libc::setrlimit(resource, &limit) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
+use forebay_test::children::{Restriction, Restriction::Limit, restricted, run_tests, set_limit};
 
 #[test]
 fn without_io_uring_all_operations_work_on_threads() {
-    run_restricted(
+    run_tests(
         &["basic::", "refused::scenes::io_uring_is_refused", "refused::scenes::tasks_use_native_aio"],
-        refuse_io_uring,
+        "io_uring",
+        vec![Restriction::no_io_uring_and(&[])],
     );
 }
 
 #[test]
 fn without_io_uring_no_write_of_a_task_sends_a_signal() {
     // Alone: it changes a limit of the process.
-    run_restricted(&["refused::scenes::a_task_overwrites_beyond_the_limit"], refuse_io_uring);
+    let test = "refused::scenes::a_task_overwrites_beyond_the_limit";
+    run_tests(&[test], "io_uring", vec![Restriction::no_io_uring_and(&[])]);
 }
 
 #[test]
 fn without_native_aio_too_all_operations_work_on_threads() {
     for call in [libc::SYS_io_setup, libc::SYS_io_submit] {
-        run_restricted(&["basic::", "refused::scenes::both_interfaces_are_refused"], move || {
-            refuse_io_uring_and(call)
-        });
+        let tests = ["basic::", "refused::scenes::both_interfaces_are_refused"];
+        run_tests(&tests, "io_uring and AIO", vec![Restriction::no_io_uring_and(&[call])]);
     }
 }
 
 #[test]
 fn without_locked_memory_all_operations_work_unregistered() {
     // Enough for the rings, not for the I/O memory.
-    run_restricted(&["basic::", "refused::scenes::memory_is_not_registered"], || lock_at_most(2 << 20));
+    run_tests(&["basic::", "refused::scenes::memory_is_not_registered"], "memory", lock_at_most(2 << 20));
 }
 
 #[test]
 fn without_any_locked_memory_all_operations_work() {
-    run_restricted(&["basic::", "refused::scenes::no_memory_may_be_locked"], || lock_at_most(0));
+    run_tests(&["basic::", "refused::scenes::no_memory_may_be_locked"], "memory", lock_at_most(0));
 }
 
-fn lock_at_most(bytes: libc::rlim_t) -> std::io::Result<()> {
+fn lock_at_most(bytes: libc::rlim_t) -> Vec<Restriction> {
     const CAP_IPC_LOCK: libc::c_ulong = 14;
-    // A process with this capability has no limit. Not root: the call fails, and there is nothing to drop.
-    // SAFETY: prctl(2) with plain numbers; the child's program starts without the capability.
-    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) };
-    limit(libc::RLIMIT_MEMLOCK, bytes)
+    // A process with this capability has no limit.
+    vec![Restriction::Capability(CAP_IPC_LOCK), Limit(libc::RLIMIT_MEMLOCK, bytes)]
 }
 
 #[test]
 fn with_few_descriptors_all_operations_work_and_errors_name_the_limit() {
-    run_restricted(&["basic::"], || limit(libc::RLIMIT_NOFILE, 100));
+    run_tests(&["basic::"], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
     // Alone: it leaves no descriptor to a test beside it.
-    run_restricted(&["refused::scenes::descriptors_run_out"], || limit(libc::RLIMIT_NOFILE, 100));
+    let test = "refused::scenes::descriptors_run_out";
+    run_tests(&[test], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
 }
 
 #[test]
 fn without_descriptors_the_start_fails_clearly() {
-    run_restricted(&["refused::scenes::no_descriptor_for_a_ring"], || limit(libc::RLIMIT_NOFILE, 100));
+    let test = "refused::scenes::no_descriptor_for_a_ring";
+    run_tests(&[test], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
 }
 
 /// Run by the tests above, in children. Elsewhere (`--include-ignored`) there is nothing to test.
 mod scenes {
     use super::*;
 
-    fn is_restricted() -> bool {
-        std::env::var_os(RESTRICTED).is_some()
-    }
-
     #[test]
     #[ignore = "needs a process to which io_uring is refused"]
     fn io_uring_is_refused() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let engine = Engine::start(Config::default()).unwrap();
@@ -194,7 +126,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process to which io_uring is refused"]
     fn tasks_use_native_aio() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
@@ -214,13 +146,13 @@ mod scenes {
     #[test]
     #[ignore = "needs a process to which io_uring is refused"]
     fn a_task_overwrites_beyond_the_limit() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
         in_tasks::read_and_write(&engine, dir.path());
         let file = engine.open(dir.path().join("pages"), Open::create()).wait().unwrap();
-        limit(libc::RLIMIT_FSIZE, 4096 * in_tasks::PAGES / 2).unwrap();
+        set_limit(libc::RLIMIT_FSIZE, 4096 * in_tasks::PAGES / 2);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let task = runtime.spawn(async move {
@@ -239,7 +171,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process to which io_uring and native AIO are refused"]
     fn both_interfaces_are_refused() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let engine = Engine::start(Config::default()).unwrap();
@@ -262,7 +194,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process that may not lock memory"]
     fn memory_is_not_registered() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let engine = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap();
@@ -280,7 +212,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process that may not lock memory"]
     fn no_memory_may_be_locked() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let engine = Engine::start(Config::default()).unwrap();
@@ -293,7 +225,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process that may open few files"]
     fn descriptors_run_out() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let engine = Engine::start(Config::default()).unwrap();
@@ -316,7 +248,7 @@ mod scenes {
     #[test]
     #[ignore = "needs a process that may open few files"]
     fn no_descriptor_for_a_ring() {
-        if !is_restricted() {
+        if restricted().is_none() {
             return;
         }
         let mut taken = Vec::new();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay::sim::{self, FailureKind, Fault, Profile, Rule, World};
 use forebay::{Class, Durability, Engine, ErrorKind, Open, shard};
+use forebay_test::children::{Scene, is_child};
 
 /// Runs everything once: files, directories, concurrent writes from outside and from shards, a drop in
 /// flight, a power cut.
@@ -61,20 +62,13 @@ fn eventful(seed: u64) -> (u64, u64, Duration) {
 
 #[test]
 fn the_same_seed_is_the_same_run_in_another_process() {
-    const CHILD: &str = "FOREBAY_TEST_DIGESTS";
+    const TEST: &str = "simulator::the_same_seed_is_the_same_run_in_another_process";
     let digests: Vec<_> = (0..20).map(eventful).collect();
     let text = format!("digests {digests:?} end");
-    if std::env::var_os(CHILD).is_some() {
-        println!("{text}");
-        return;
+    if is_child(TEST) {
+        return println!("{text}");
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["simulator::the_same_seed_is_the_same_run_in_another_process", "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}");
+    let said = Scene::new(TEST).run().unwrap();
     assert!(said.contains(&text), "the other process had other digests:\n{said}\nhere:\n{text}");
     let different: std::collections::BTreeSet<_> = digests.iter().map(|&(digest, ..)| digest).collect();
     assert_eq!(different.len(), digests.len(), "each seed is a run of its own");

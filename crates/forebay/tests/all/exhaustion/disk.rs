@@ -5,8 +5,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use forebay::{Durability, Engine, Error, ErrorKind, Flush, Open};
+use forebay_test::children::{limits, set_limit};
 
-use super::child::{Scene, given, is_child, is_root, limits, scene, set_limit};
+use super::child::{given, is_child, is_root, scene, scene_of};
 use super::scenery::{Held, close, everything_works, names};
 use crate::common::{bytes_of, config, dir};
 
@@ -61,10 +62,10 @@ fn run(command: &mut Command) -> Result<(), String> {
 /// Runs `body` in a child with the mount of an empty disk.
 fn with_disk(name: &str, body: impl FnOnce(&Path)) {
     if is_child(name) {
-        return Scene::new().play(name, || body(&given("FOREBAY_EXHAUSTION_DISK")));
+        return scene_of(name).play(|| body(&given("FOREBAY_EXHAUSTION_DISK")));
     }
     match Disk::mount() {
-        Ok(disk) => Scene::new().give("FOREBAY_EXHAUSTION_DISK", &disk.mount).play(name, || ()),
+        Ok(disk) => scene_of(name).give("FOREBAY_EXHAUSTION_DISK", &disk.mount).play(|| ()),
         Err(why) => println!("skipped: no small disk can be mounted here: {why}"),
     }
 }

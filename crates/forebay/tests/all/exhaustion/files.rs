@@ -3,9 +3,10 @@
 use std::future::IntoFuture as _;
 
 use forebay::{DriverChoice, Engine, ErrorKind, File, FileCache, FilePlace, Open};
+use forebay_test::children::{limits, set_limit};
 use futures::future::join_all;
 
-use super::child::{limits, scene, set_limit};
+use super::child::scene;
 use super::scenery::{Held, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 

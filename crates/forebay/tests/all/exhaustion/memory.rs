@@ -4,9 +4,10 @@ use std::future::IntoFuture as _;
 use std::path::{Path, PathBuf};
 
 use forebay::{Class, Config, DriverChoice, Durability, Engine, ErrorKind, File, Open};
+use forebay_test::children::{limits, set_limit};
 use futures::future::join_all;
 
-use super::child::{Scene, given, is_child, is_root, limits, scene, set_limit};
+use super::child::{given, is_child, is_root, of_group, scene, scene_of};
 use super::scenery::{Held, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 
@@ -310,7 +311,7 @@ const GROUP_BYTES: u64 = 128 << 20;
 fn a_control_group_of_128_mib() {
     const NAME: &str = "memory::a_control_group_of_128_mib";
     if is_child(NAME) {
-        return Scene::new().play(NAME, || {
+        return scene_of(NAME).play(|| {
             let dir = given("FOREBAY_EXHAUSTION_DIR");
             let engine = Engine::start(config()).unwrap();
             let memory = engine.memory();
@@ -361,7 +362,8 @@ fn play_in_group(name: &str, bytes: u64) {
         Err(_) => return println!("skipped: a control group needs root"),
     };
     let dir = dir();
-    Scene::new().give("FOREBAY_EXHAUSTION_DIR", dir.path()).in_group(&group.0).play(name, || ());
+    let scene = scene_of(name).give("FOREBAY_EXHAUSTION_DIR", dir.path());
+    scene.without(vec![of_group(&group.0)]).play(|| ());
 }
 
 /// Regression: eight threads that read 33 MiB each waited for ever in a container of 160 MiB, whose engine has 40 MiB of I/O memory. The
@@ -373,7 +375,7 @@ fn threads_read_33_mib_in_a_control_group_of_160_mib() {
     if !is_child(NAME) {
         return play_in_group(NAME, 160 << 20);
     }
-    Scene::new().play(NAME, || {
+    scene_of(NAME).play(|| {
         let engine = Engine::start(config()).unwrap();
         assert_eq!(engine.memory().arena_bytes_max, 40 << 20);
         let path = given("FOREBAY_EXHAUSTION_DIR").join("file");

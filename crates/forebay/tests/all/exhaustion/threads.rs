@@ -1,8 +1,9 @@
 //! No thread can be started: RLIMIT_NPROC, like pids.max of a control group, lets clone(2) fail with EAGAIN.
 
 use forebay::{DriverChoice, Durability, Engine, ErrorKind, Open};
+use forebay_test::children::{limits, set_limit};
 
-use super::child::{is_root, limits, scene, set_limit};
+use super::child::{is_root, scene};
 use super::scenery::{Held, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 

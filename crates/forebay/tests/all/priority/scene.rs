@@ -1,10 +1,7 @@
 //! Scenes in a process of their own, and the kernel scheduler's settings of their threads.
 
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Command, Stdio};
+use forebay_test::children::{Restriction, Scene, is_child, print_skipped};
 
-/// The environment variable with the name of the scene that a child plays.
-const SCENE: &str = "FOREBAY_PRIORITY_SCENE";
 /// A child that takes longer hangs: the kernel ends it with SIGALRM.
 const DEADLINE_S: libc::c_uint = 120;
 /// Number in capabilities(7) of the one that lifts the limits of priorities.
@@ -21,44 +18,22 @@ pub(crate) enum Rights {
 
 /// Runs the test `name` in a child, where this call runs `body`: its threads are the only ones of these names.
 pub(crate) fn scene(name: &str, rights: Rights, body: impl FnOnce()) {
-    if std::env::var_os(SCENE).is_some_and(|scene| scene == name) {
+    let name = format!("priority::{name}");
+    if is_child(&name) {
         return body();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", &format!("priority::{name}"), "--nocapture", "--test-threads=1"])
-        .env(SCENE, name)
-        .stdin(Stdio::null());
-    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
-    unsafe { command.pre_exec(move || restrict(rights)) };
-    let output = match command.output() {
+    let mut restrictions = vec![Restriction::Time(DEADLINE_S)];
+    if let Rights::Limit(limit) = rights {
+        let limit = Restriction::Limit(libc::RLIMIT_RTPRIO, limit);
+        restrictions.extend([limit, Restriction::Capability(CAP_SYS_NICE)]);
+    }
+    match Scene::new(&name).without(restrictions).run() {
         // Raising it takes CAP_SYS_RESOURCE.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return println!("skipped: this process may not raise RLIMIT_RTPRIO");
+            println!("skipped: this process may not raise RLIMIT_RTPRIO");
         }
-        output => output.unwrap(),
-    };
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.signal() != Some(libc::SIGALRM), "{name} hangs:\n{out}\n{err}");
-    assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
-    assert!(out.contains("1 passed"), "{name} did not run:\n{out}\n{err}");
-    out.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
-}
-
-fn restrict(rights: Rights) -> std::io::Result<()> {
-    // SAFETY: system calls with plain numbers and a structure that outlives the call.
-    unsafe {
-        libc::alarm(DEADLINE_S);
-        if let Rights::Limit(limit) = rights {
-            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-            if libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            // Not root: the call fails, and there is nothing to drop.
-            libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);
-        }
+        output => print_skipped(&output.unwrap()),
     }
-    Ok(())
 }
 
 /// `struct sched_attr`; sched_getattr(2).
