@@ -1,18 +1,16 @@
 //! Helpers shared by the tests.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
-use std::fmt::Debug;
-use std::future::Future;
-use std::ops::{Add, AddAssign, Sub, SubAssign};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::io;
+use std::ops::Range;
 
-use forebay::sim;
+use forebay_kv::{Batch, Keyspace};
+use forebay_raft::{Apply, RaftSnapshot, RaftStore, SnapshotPart};
+use forebay_raft_sim::SimRuntime;
 use openraft::RaftTypeConfig;
-use openraft::alias::{AsyncRuntimeOf, LogIdOf};
-use openraft::async_runtime::AsyncRuntime;
+use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
+use openraft::storage::RaftStateMachine;
 use openraft::vote::RaftLeaderIdExt;
 
 openraft::declare_raft_types!(
@@ -21,130 +19,8 @@ openraft::declare_raft_types!(
 );
 openraft::declare_raft_types!(
     /// In a simulated world.
-    pub(crate) WorldTypes: D = String, R = String, AsyncRuntime = WorldRuntime
+    pub(crate) WorldTypes: D = String, R = String, AsyncRuntime = SimRuntime
 );
-
-type Tokio = AsyncRuntimeOf<Types>;
-
-/// openraft's runtime in a simulated world: its tasks and its time. Channels are Tokio's, which need no runtime.
-#[derive(Debug)]
-pub(crate) struct WorldRuntime;
-
-/// The world's time since its beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct WorldInstant(Duration);
-
-impl openraft::Instant for WorldInstant {
-    fn now() -> WorldInstant {
-        WorldInstant(sim::now())
-    }
-}
-
-impl Add<Duration> for WorldInstant {
-    type Output = WorldInstant;
-    fn add(self, duration: Duration) -> WorldInstant {
-        WorldInstant(self.0 + duration)
-    }
-}
-
-impl AddAssign<Duration> for WorldInstant {
-    fn add_assign(&mut self, duration: Duration) {
-        self.0 += duration;
-    }
-}
-
-impl Sub<Duration> for WorldInstant {
-    type Output = WorldInstant;
-    fn sub(self, duration: Duration) -> WorldInstant {
-        WorldInstant(self.0.saturating_sub(duration))
-    }
-}
-
-impl Sub<WorldInstant> for WorldInstant {
-    type Output = Duration;
-    fn sub(self, earlier: WorldInstant) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-impl SubAssign<Duration> for WorldInstant {
-    fn sub_assign(&mut self, duration: Duration) {
-        self.0 = self.0.saturating_sub(duration);
-    }
-}
-
-/// A future with a limit of the world's time.
-pub(crate) struct WorldTimeout<F> {
-    future: Pin<Box<F>>,
-    sleep: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl<F: Future> Future for WorldTimeout<F> {
-    type Output = Result<F::Output, &'static str>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(output) = self.future.as_mut().poll(context) {
-            return Poll::Ready(Ok(output));
-        }
-        self.sleep.as_mut().poll(context).map(|()| Err("the time is over"))
-    }
-}
-
-impl AsyncRuntime for WorldRuntime {
-    type JoinError = tokio::sync::oneshot::error::RecvError;
-    type JoinHandle<T: Send + 'static> = tokio::sync::oneshot::Receiver<T>;
-    type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
-    type Instant = WorldInstant;
-    type TimeoutError = &'static str;
-    type Timeout<R, T: Future<Output = R> + Send> = WorldTimeout<T>;
-    type ThreadLocalRng = <Tokio as AsyncRuntime>::ThreadLocalRng;
-    type Mpsc = <Tokio as AsyncRuntime>::Mpsc;
-    type Watch = <Tokio as AsyncRuntime>::Watch;
-    type Oneshot = <Tokio as AsyncRuntime>::Oneshot;
-    type Mutex<T: Send + 'static> = <Tokio as AsyncRuntime>::Mutex<T>;
-
-    fn spawn<T>(future: T) -> Self::JoinHandle<T::Output>
-    where
-        T: Future + Send + 'static,
-        T::Output: Send + 'static,
-    {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        drop(sim::spawn(async move { drop(sender.send(future.await)) }));
-        receiver
-    }
-
-    fn sleep(duration: Duration) -> Self::Sleep {
-        Box::pin(async move { drop(sim::sleep(duration).await) })
-    }
-
-    fn sleep_until(deadline: WorldInstant) -> Self::Sleep {
-        Self::sleep(deadline.0.saturating_sub(sim::now()))
-    }
-
-    fn timeout<R, F: Future<Output = R> + Send>(duration: Duration, future: F) -> WorldTimeout<F> {
-        WorldTimeout { future: Box::pin(future), sleep: Self::sleep(duration) }
-    }
-
-    fn timeout_at<R, F: Future<Output = R> + Send>(deadline: WorldInstant, future: F) -> WorldTimeout<F> {
-        WorldTimeout { future: Box::pin(future), sleep: Self::sleep_until(deadline) }
-    }
-
-    fn is_panic(_: &Self::JoinError) -> bool {
-        false
-    }
-
-    fn thread_rng() -> Self::ThreadLocalRng {
-        <Tokio as AsyncRuntime>::thread_rng()
-    }
-
-    fn new(_: usize) -> WorldRuntime {
-        WorldRuntime
-    }
-
-    fn block_on<F: Future<Output = T>, T>(&mut self, _: F) -> T {
-        panic!("a world is not waited for")
-    }
-}
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
@@ -165,4 +41,69 @@ where
     C: RaftTypeConfig<Term = u64, NodeId = u64, D = String>,
 {
     C::Entry::new_normal(log_id::<C>(term, index), data.into())
+}
+
+/// Types of a node whose requests and responses are texts.
+pub(crate) trait TextTypes: RaftTypeConfig<Term = u64, NodeId = u64, D = String, R = String> {}
+
+impl<C: RaftTypeConfig<Term = u64, NodeId = u64, D = String, R = String>> TextTypes for C {}
+
+/// Keeps each entry's text by its index, and cannot go on with one that is `refused`.
+pub(crate) struct Texts;
+
+impl<C: TextTypes> Apply<C> for Texts {
+    async fn apply(
+        &self,
+        entry: EntryOf<C>,
+        keyspaces: &[Keyspace],
+        batch: &mut Batch,
+    ) -> io::Result<String> {
+        let text = entry.to_string();
+        if text.contains("refused") {
+            return Err(io::Error::other("this state machine cannot go on"));
+        }
+        batch.put(&keyspaces[0], entry.log_id().index.to_be_bytes(), text.repeat(30));
+        Ok(text)
+    }
+}
+
+/// Applies the entries with these indexes.
+pub(crate) async fn apply<C: TextTypes, A: Apply<C>>(
+    store: &mut RaftStore<C, A>,
+    indexes: Range<u64>,
+) -> io::Result<()> {
+    let entries = indexes.map(|index| Ok((entry::<C>(1, index, format!("entry {index}")), None)));
+    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
+}
+
+/// Returns the number of entries that the state has, all of which must be there.
+pub(crate) async fn count<C: TextTypes>(store: &mut RaftStore<C, Texts>) -> u64 {
+    let (applied, _) = store.applied_state().await.expect("a state");
+    let count = applied.map_or(0, |id| id.index + 1);
+    let keyspaces = store.keyspaces();
+    let (mut all, mut found) = (keyspaces[0].iter(), 0u64);
+    while let Some(next) = all.next().await {
+        let (key, value) = next.expect("an entry");
+        assert_eq!(key, found.to_be_bytes());
+        let text = entry::<C>(1, found, format!("entry {found}")).to_string().repeat(30);
+        assert_eq!(&value[..], text.as_bytes());
+        found += 1;
+    }
+    assert_eq!(found, count);
+    count
+}
+
+/// Returns the parts of a snapshot.
+pub(crate) async fn parts(snapshot: &RaftSnapshot) -> Vec<SnapshotPart> {
+    let (mut reader, mut parts) = (snapshot.reader(), Vec::new());
+    while let Some(part) = reader.next().await.expect("a part") {
+        parts.push(part);
+    }
+    parts
+}
+
+/// Returns whether another process has log or store locked.
+pub(crate) fn is_locked(error: &forebay_raft::Error) -> bool {
+    error.log().is_some_and(|log| *log.kind() == forebay_wal::ErrorKind::Locked)
+        || error.store().is_some_and(|store| *store.kind() == forebay_kv::ErrorKind::Locked)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Types, dir, entry};
+use crate::common::{Types, apply, dir, entry};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, ErrorKind, RaftStore};
@@ -87,11 +87,6 @@ async fn try_open(engine: &Engine, dir: &Path, noted: &Noted) -> forebay_raft::R
 
 async fn open(engine: &Engine, dir: &Path, noted: &Noted) -> Store {
     try_open(engine, dir, noted).await.unwrap()
-}
-
-async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<()> {
-    let entries = indexes.map(|index| Ok((entry::<Types>(1, index, format!("entry {index}")), None)));
-    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
 }
 
 /// The calls for entries.

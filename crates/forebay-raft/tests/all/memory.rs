@@ -4,14 +4,14 @@
 use std::io;
 use std::time::Duration;
 
-use crate::common::{WorldTypes, entry};
+use crate::common::{WorldTypes, apply};
 use forebay::sim::{self, Profile, World};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options};
 use forebay_raft::{Apply, RaftStore, until_memory};
 use futures_util::future::{Either, select};
 use openraft::alias::EntryOf;
 use openraft::entry::RaftEntry;
-use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+use openraft::storage::RaftSnapshotBuilder;
 
 type C = WorldTypes;
 
@@ -37,11 +37,6 @@ impl Apply<C> for Long {
 }
 
 type Store = RaftStore<C, Long>;
-
-async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<()> {
-    let entries = indexes.map(|index| Ok((entry::<C>(1, index, ""), None)));
-    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
-}
 
 /// Takes all of the store's memory, as a client does that keeps all its values.
 async fn take_memory(store: &Store, count: u64) -> Vec<forebay_kv::Value> {

@@ -1,35 +1,14 @@
 //! Shows: a snapshot goes part by part to another node and is there what it was here; a wrong one changes nothing; old ones go, but not under
 //! a reader; all of it is as it was after another open. How: two stores on real files.
 
-use std::io;
 use std::path::Path;
 
-use crate::common::{Types, dir, entry, log_id};
+use crate::common::{Texts, Types, apply, count, dir, entry, log_id, parts};
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options};
-use forebay_raft::{Apply, Error, ErrorKind, RaftSnapshot, RaftStore, SnapshotPart};
-use openraft::alias::{EntryOf, SnapshotOf};
-use openraft::entry::RaftEntry;
+use forebay_kv::Options;
+use forebay_raft::{Error, ErrorKind, RaftSnapshot, RaftStore, SnapshotPart};
+use openraft::alias::SnapshotOf;
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
-
-/// Keeps each entry's text by its index.
-struct Texts;
-
-impl Apply<Types> for Texts {
-    async fn apply(
-        &self,
-        entry: EntryOf<Types>,
-        keyspaces: &[Keyspace],
-        batch: &mut Batch,
-    ) -> io::Result<String> {
-        let text = entry.to_string();
-        if text.contains("refused") {
-            return Err(io::Error::other("this state machine cannot go on"));
-        }
-        batch.put(&keyspaces[0], entry.log_id().index.to_be_bytes(), text.repeat(30));
-        Ok(text)
-    }
-}
 
 type Store = RaftStore<Types, Texts>;
 
@@ -43,38 +22,6 @@ fn options() -> Options {
 
 async fn open(engine: &Engine, dir: &Path) -> Store {
     RaftStore::open(engine, dir, options(), Texts).await.unwrap()
-}
-
-async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<()> {
-    let entries = indexes.map(|index| Ok((entry::<Types>(1, index, format!("entry {index}")), None)));
-    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
-}
-
-/// Returns the number of entries that the state has, all of which must be there.
-async fn count(store: &mut Store) -> u64 {
-    let (applied, _) = store.applied_state().await.unwrap();
-    let count = applied.map_or(0, |id| id.index + 1);
-    let keyspaces = store.keyspaces();
-    let (mut all, mut found) = (keyspaces[0].iter(), 0);
-    while let Some(next) = all.next().await {
-        let (key, value) = next.unwrap();
-        assert_eq!(key, u64::to_be_bytes(found));
-        assert_eq!(
-            &value[..],
-            entry::<Types>(1, found, format!("entry {found}")).to_string().repeat(30).as_bytes()
-        );
-        found += 1;
-    }
-    assert_eq!(found, count);
-    count
-}
-
-async fn parts(snapshot: &RaftSnapshot) -> Vec<SnapshotPart> {
-    let (mut reader, mut parts) = (snapshot.reader(), Vec::new());
-    while let Some(part) = reader.next().await.unwrap() {
-        parts.push(part);
-    }
-    parts
 }
 
 async fn receive(store: &Store, parts: &[SnapshotPart]) -> Result<RaftSnapshot, Error> {
