@@ -4,22 +4,13 @@
 use crate::common;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Store};
-use forebay_test::killed;
+use forebay_test::killed::{self, Kills, say};
 
-/// Directory for the writing process.
-const DIR: &str = "FOREBAY_KV_KILLS_DIR";
-/// Number of the process.
-const LIFE: &str = "FOREBAY_KV_KILLS_LIFE";
-const KILLS: u64 = 60;
-/// As many where the tests are asked for little, or the machine is slow.
-const LEAST: u64 = 12;
 const WRITERS: u64 = 4;
 /// Keys of a writer, each in two keyspaces.
 const KEYS: u64 = 40;
@@ -45,14 +36,13 @@ fn key(writer: u64, count: u64) -> Vec<u8> {
     format!("writer {writer} key {}", count % KEYS).into_bytes()
 }
 
-/// The process that is killed; the test that starts it sets the variables.
+/// The process that is killed.
 #[test]
 #[ignore = "runs in a process of its own, which the test below starts"]
 fn writer() {
-    let (Ok(dir), Ok(life)) = (std::env::var(DIR), std::env::var(LIFE)) else { return };
-    let life: u64 = life.parse().expect("a number");
+    let Some((dir, life)) = killed::place() else { return };
     let engine = engine();
-    let store = open(&engine, Path::new(&dir));
+    let store = open(&engine, &dir);
     let (one, two) = (store.default_keyspace(), store.keyspace("two").wait().expect("a keyspace"));
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -70,63 +60,25 @@ fn writer() {
     });
 }
 
-fn start(dir: &Path, life: u64) -> Child {
-    let variables = [(DIR, dir.as_os_str().to_owned()), (LIFE, life.to_string().into())];
-    killed::start("kills::writer", &variables).expect("a process")
-}
-
-/// Prints one line, unless the reader is gone.
-fn say(line: &str) {
-    killed::say(line).expect("the test listens");
-}
-
 #[test]
 fn a_killed_process_loses_nothing_that_was_durable() {
     let dir = common::dir();
     let engine = engine();
-    let mut luck = 0x5eed_u64;
     // The minimum state of each key: life and count.
     let mut held: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
-    let begun = Instant::now();
-    let (mut life, mut told) = (0, 0);
-    // On a slow machine there are fewer kills, but at least one.
-    let kills = if forebay_test::one_in(2) > 1 { LEAST } else { KILLS };
-    while life < kills && (life < LEAST || begun.elapsed() < Duration::from_secs(25)) {
-        luck = luck.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let lines = match luck >> 60 {
-            0 => 0,
-            1 => 1,
-            _ => (luck >> 33) % 400,
-        };
-        let mut child = start(dir.path(), life);
-        let mut out = BufReader::new(child.stdout.take().expect("its output"));
-        let (mut line, mut seen, mut killed) = (String::new(), 0, lines == 0);
-        if killed {
-            child.kill().expect("a process to kill");
-        }
-        // The pipe has the lines that the process wrote before it was killed.
-        while out.read_line(&mut line).expect("its output") > 0 {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let number = |at: usize| words.get(at).and_then(|word: &&str| word.parse::<u64>().ok());
-            if let (Some("durable"), Some(writer), Some(count)) =
-                (words.first().copied(), number(1), number(2))
-            {
+    let mut told = 0;
+    let (worker, time) = ("kills::writer", Duration::from_secs(25));
+    let kills = Kills { worker, dir: dir.path(), count: 60, least: 12, time, lines: 400 };
+    kills.run(|life, lines| {
+        for (word, numbers) in lines {
+            if let ("durable", &[writer, count]) = (&*word, &*numbers) {
                 held.insert((writer, count % KEYS), (life, count));
                 told += 1;
             }
-            line.clear();
-            seen += 1;
-            if seen >= lines && !killed {
-                child.kill().expect("a process to kill");
-                killed = true;
-            }
         }
-        assert!(killed, "the writer ended by itself in life {life}: {:?}", child.wait());
-        child.wait().expect("its end");
         check(&engine, dir.path(), &mut held, life);
-        life += 1;
-    }
-    println!("{life} kills, {told} batches, {:?}", begun.elapsed());
+    });
+    println!("{told} batches");
     assert!(told > 0, "nothing was ever durable");
 }
 

@@ -1,26 +1,20 @@
 //! Shows: a killed process loses no entry and no vote that it had reported as durable, and its state machine goes on from them. How: a process
 //! that appends, votes, applies, builds snapshots and purges is killed again and again.
 
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{Types, dir, entry, log_id};
+use crate::common::{Types, dir, entry, is_locked, log_id};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftStore};
-use forebay_test::{killed, worlds};
+use forebay_test::killed::{self, Kills, say};
 use openraft::alias::{EntryOf, VoteOf};
 use openraft::entry::RaftEntry;
 use openraft::storage::{
     RaftLogReader, RaftLogStorage, RaftLogStorageExt, RaftSnapshotBuilder, RaftStateMachine,
 };
-
-/// Variable with the directory for the writing process.
-const DIR: &str = "FOREBAY_RAFT_KILLS_DIR";
-const KILLS: u64 = 40;
-/// As many where the tests are asked for little, or the machine is slow.
-const LEAST: u64 = 8;
 
 /// Counts entries.
 struct Counts;
@@ -43,23 +37,9 @@ impl Apply<Types> for Counts {
 
 type Node = (RaftLog<Types>, RaftStore<Types, Counts>);
 
-/// A killed process may hold its locks until the kernel has torn down its rings.
 async fn open(engine: &Engine, dir: &Path) -> Node {
-    let begun = Instant::now();
-    loop {
-        match try_open(engine, dir).await {
-            Ok(node) => return node,
-            Err(error) if is_locked(&error) && begun.elapsed() < Duration::from_secs(20) => {
-                tokio::task::yield_now().await;
-            }
-            Err(error) => panic!("opening: {error:?}"),
-        }
-    }
-}
-
-fn is_locked(error: &forebay_raft::Error) -> bool {
-    error.log().is_some_and(|log| *log.kind() == forebay_wal::ErrorKind::Locked)
-        || error.store().is_some_and(|store| *store.kind() == forebay_kv::ErrorKind::Locked)
+    let opened = killed::opened(async || try_open(engine, dir).await, is_locked).await;
+    opened.unwrap_or_else(|error| panic!("opening: {error:?}"))
 }
 
 async fn try_open(engine: &Engine, dir: &Path) -> forebay_raft::Result<Node> {
@@ -85,11 +65,6 @@ async fn recover((log, store): &mut Node) -> (u64, u64) {
 async fn apply(store: &mut RaftStore<Types, Counts>, entries: Vec<EntryOf<Types>>) {
     let entries = entries.into_iter().map(|entry| Ok((entry, None)));
     store.apply(futures_util::stream::iter(entries)).await.unwrap();
-}
-
-/// Prints one line, unless the reader is gone.
-fn say(line: &str) {
-    killed::say(line).expect("the test listens");
 }
 
 async fn work(dir: &Path) {
@@ -123,44 +98,29 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The process to be killed: the test that started it set the variable.
+/// The process to be killed.
 #[test]
 #[ignore = "runs in a process of its own, which the test below starts"]
 fn node() {
-    let Ok(dir) = std::env::var(DIR) else { return };
-    runtime().block_on(work(Path::new(&dir)));
+    let Some((dir, _)) = killed::place() else { return };
+    runtime().block_on(work(&dir));
 }
 
 #[test]
 fn a_killed_node_loses_nothing_that_was_durable() {
     let (dir, engine) = (dir(), Engine::start(Config::new().shards(1)).unwrap());
-    let (mut vote, mut durable, mut purged, begun) = (0, 0, 0, Instant::now());
-    let mut life = 0;
-    // A slow machine kills fewer processes, but always some.
-    let kills = if forebay_test::one_in(2) > 1 { LEAST } else { KILLS };
-    while life < kills && (life < LEAST || begun.elapsed() < Duration::from_secs(15)) {
-        let lines = worlds::mix(life) % 60;
-        let mut child = killed::start("kills::node", &[(DIR, dir.path())]).unwrap();
-        let (mut line, mut seen) = (String::new(), 0);
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        // Its last lines before it died are in the pipe.
-        while out.read_line(&mut line).unwrap() > 0 {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let number = words.get(1).and_then(|word| word.parse::<u64>().ok());
-            match (words.first().copied(), number) {
-                (Some("vote"), Some(term)) => vote = term,
-                (Some("durable"), Some(next)) => durable = next,
-                (Some("purged"), Some(first)) => purged = first,
+    let (mut vote, mut durable, mut purged) = (0, 0, 0);
+    let (worker, time) = ("kills::node", Duration::from_secs(15));
+    let kills = Kills { worker, dir: dir.path(), count: 40, least: 8, time, lines: 60 };
+    kills.run(|life, lines| {
+        for (word, numbers) in lines {
+            match (&*word, &*numbers) {
+                ("vote", &[term]) => vote = term,
+                ("durable", &[next]) => durable = next,
+                ("purged", &[first]) => purged = first,
                 _ => {}
             }
-            line.clear();
-            seen += 1;
-            if seen == lines.max(1) {
-                child.kill().unwrap();
-            }
         }
-        child.wait().unwrap();
-        assert!(seen >= lines.max(1), "the node ended by itself in life {life}");
         runtime().block_on(async {
             let mut node = open(&engine, dir.path()).await;
             let (term, next) = recover(&mut node).await;
@@ -171,8 +131,7 @@ fn a_killed_node_loses_nothing_that_was_durable() {
             node.1.close().await.unwrap();
             node.0.close().await.unwrap();
         });
-        life += 1;
-    }
-    println!("{life} kills, {durable} entries, {:?}", begun.elapsed());
+    });
+    println!("{durable} entries");
     assert!(durable > 0 && vote > 0, "nothing was ever durable");
 }

@@ -2,22 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::{Config, Engine};
-use forebay_test::killed;
+use forebay_test::killed::{self, Kills, say};
 use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Wal};
 
-/// Variable with the directory for the writing process.
-const DIR: &str = "FOREBAY_WAL_KILLS_DIR";
-/// Variable with the number of the process.
-const LIFE: &str = "FOREBAY_WAL_KILLS_LIFE";
-const KILLS: u64 = 150;
-/// As many where the tests are asked for little, or the machine is slow.
-const LEAST: u64 = 20;
 const WRITERS: u64 = 4;
 /// Number of records that stay when the log's front is removed.
 const KEPT: u64 = 300;
@@ -26,19 +17,11 @@ fn engine() -> Engine {
     Engine::start(Config::new().shards(1)).expect("an engine")
 }
 
-/// A killed process may hold its lock until the kernel has torn down its ring.
 fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
-    let begun = Instant::now();
-    loop {
-        let options = Options::new().segment_bytes(256 << 10).group_bytes_max(32 << 10);
-        match Wal::open(engine, dir, options).wait() {
-            Ok(opened) => return opened,
-            Err(error) if *error.kind() == ErrorKind::Locked && begun.elapsed() < Duration::from_secs(20) => {
-                std::thread::yield_now();
-            }
-            Err(error) => panic!("opening: {error:?}"),
-        }
-    }
+    let options = || Options::new().segment_bytes(256 << 10).group_bytes_max(32 << 10);
+    let is_locked = |error: &forebay_wal::Error| *error.kind() == ErrorKind::Locked;
+    let opened = killed::opened(async || Wal::open(engine, dir, options()).wait(), is_locked);
+    futures::executor::block_on(opened).unwrap_or_else(|error| panic!("opening: {error:?}"))
 }
 
 /// Writer, life and count distinguish a record from every other; its length depends on them.
@@ -48,14 +31,13 @@ fn record(life: u64, writer: u64, count: u64) -> Vec<u8> {
     name.into_iter().cycle().take(len as usize).collect()
 }
 
-/// The process to be killed: the test that started it set the variables.
+/// The process to be killed.
 #[test]
 #[ignore = "runs in a process of its own, which the test below starts"]
 fn writer() {
-    let (Ok(dir), Ok(life)) = (std::env::var(DIR), std::env::var(LIFE)) else { return };
-    let life: u64 = life.parse().expect("a number");
+    let Some((dir, life)) = killed::place() else { return };
     let engine = engine();
-    let (wal, _) = open(&engine, Path::new(&dir));
+    let (wal, _) = open(&engine, &dir);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let wal = wal.clone();
@@ -74,64 +56,27 @@ fn writer() {
     });
 }
 
-fn start(dir: &Path, life: u64) -> Child {
-    let variables = [(DIR, dir.as_os_str().to_owned()), (LIFE, life.to_string().into())];
-    killed::start("kills::writer", &variables).expect("a process")
-}
-
-/// Prints one line, unless the reader is gone.
-fn say(line: &str) {
-    killed::say(line).expect("the test listens");
-}
-
 #[test]
 fn a_killed_process_loses_nothing_that_was_durable() {
     let dir = tempfile::tempdir().expect("a directory");
     let engine = engine();
-    let mut luck = 0x5eed_u64;
     let mut held: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let (mut removed, mut told) = (0, 0);
-    let begun = Instant::now();
-    let mut life = 0;
-    // A slow machine kills fewer processes, but always some.
-    let kills = if forebay_test::one_in(2) > 1 { LEAST } else { KILLS };
-    while life < kills && (life < LEAST || begun.elapsed() < Duration::from_secs(25)) {
-        luck = luck.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let lines = match luck >> 60 {
-            0 => 0,
-            1 => 1,
-            _ => (luck >> 33) % 200,
-        };
-        let mut child = start(dir.path(), life);
-        let mut out = BufReader::new(child.stdout.take().expect("its output"));
-        let (mut line, mut seen) = (String::new(), 0);
+    let (worker, time) = ("kills::writer", Duration::from_secs(25));
+    let kills = Kills { worker, dir: dir.path(), count: 150, least: 20, time, lines: 200 };
+    kills.run(|life, lines| {
         let mut removing = removed;
-        let mut killed = lines == 0;
-        if killed {
-            child.kill().expect("a process to kill");
-        }
-        // Its last lines before it died are in the pipe.
-        while out.read_line(&mut line).expect("its output") > 0 {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let number = |at: usize| words.get(at).and_then(|word: &&str| word.parse::<u64>().ok());
-            match (words.first().copied(), number(1), number(2), number(3)) {
-                (Some("durable"), Some(lsn), Some(writer), Some(count)) => {
+        for (word, numbers) in lines {
+            match (&*word, &*numbers) {
+                ("durable", &[lsn, writer, count]) => {
                     assert!(held.insert(lsn, record(life, writer, count)).is_none(), "{lsn} given twice");
                     told += 1;
                 }
-                (Some("removing"), Some(lsn), ..) => removing = removing.max(lsn),
-                (Some("removed"), Some(lsn), ..) => removed = removed.max(lsn),
+                ("removing", &[lsn]) => removing = removing.max(lsn),
+                ("removed", &[lsn]) => removed = removed.max(lsn),
                 _ => {}
             }
-            line.clear();
-            seen += 1;
-            if seen >= lines && !killed {
-                child.kill().expect("a process to kill");
-                killed = true;
-            }
         }
-        assert!(killed, "the writer ended by itself in life {life}: {:?}", child.wait());
-        child.wait().expect("its end");
         let (wal, recovery) = open(&engine, dir.path());
         let first = recovery.first.0;
         assert!((removed.max(1)..=removing.max(1)).contains(&first), "{recovery:?}: {removed}, {removing}");
@@ -139,9 +84,8 @@ fn a_killed_process_loses_nothing_that_was_durable() {
         held.retain(|lsn, _| *lsn >= first);
         check(&wal, &recovery, &mut held, life);
         wal.close().wait().expect("closing");
-        life += 1;
-    }
-    println!("{life} kills, {told} records, {:?}", begun.elapsed());
+    });
+    println!("{told} records");
     assert!(told > 0, "nothing was ever durable");
 }
 

@@ -4,11 +4,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftSnapshot, RaftStore, SnapshotReceiver};
+use forebay_test::killed;
 use openraft::ReadPolicy;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{
@@ -22,6 +22,7 @@ use openraft::type_config::alias::{EntryOf, SnapshotOf, VoteOf};
 use openraft::{BasicNode, EntryPayload, Raft, SnapshotPolicy};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::common::is_locked;
 use crate::faults::wire::{Command, Peer, Reads, Reply, Request, Response, Status, Types, receive, send};
 
 /// Variable with number, address and directory of a node.
@@ -78,31 +79,19 @@ struct Node {
     installed: AtomicU64,
 }
 
-/// A killed process may hold its locks until the kernel has torn down its ring.
-async fn opened<T, F: Future<Output = forebay_raft::Result<T>>>(open: impl Fn() -> F) -> io::Result<T> {
-    let begun = Instant::now();
-    loop {
-        match open().await {
-            Ok(opened) => return Ok(opened),
-            Err(error) if is_locked(&error) && begun.elapsed() < Duration::from_secs(20) => {
-                tokio::task::yield_now().await;
-            }
-            Err(error) => return Err(io::Error::other(error)),
-        }
-    }
-}
-
-fn is_locked(error: &forebay_raft::Error) -> bool {
-    error.log().is_some_and(|error| *error.kind() == forebay_wal::ErrorKind::Locked)
-        || error.store().is_some_and(|error| *error.kind() == forebay_kv::ErrorKind::Locked)
+/// Opens a log or a store that a killed process may still have locked.
+async fn opened<T>(open: impl AsyncFn() -> forebay_raft::Result<T>) -> io::Result<T> {
+    killed::opened(open, is_locked).await.map_err(io::Error::other)
 }
 
 async fn serve(id: u64, address: &str, dir: &Path) -> io::Result<()> {
     let engine = Engine::start(Config::new().shards(1)).map_err(io::Error::other)?;
     let options = || LogOptions::new().segment_bytes(256 << 10).tail_bytes_max(16 << 10);
-    let log: RaftLog<Types> = opened(|| RaftLog::open(&engine, dir.join("log"), options())).await?;
+    let log: RaftLog<Types> =
+        opened(async || RaftLog::open(&engine, dir.join("log"), options()).await).await?;
     let memory = || Options::new().memory(16 << 20);
-    let store: Store = opened(|| RaftStore::open(&engine, dir.join("state"), memory(), Registers)).await?;
+    let store: Store =
+        opened(async || RaftStore::open(&engine, dir.join("state"), memory(), Registers).await).await?;
     let config = openraft::Config {
         heartbeat_interval: 50,
         election_timeout_min: 250,
