@@ -1,4 +1,4 @@
-//! Drivers that the tests of several crates share: counted allocations, a layer below that fails, calls that are
+//! Drivers that the tests of several crates share: counted allocations, a layer below that fails, the n-th call that fails, calls that are
 //! kept unpolled, files of directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
 //! one Raft node, text expositions of figures, processes that are killed, end with their test or lack something, machines for the nodes
 //! of a cluster and their faults, and system calls that are refused or counted.
@@ -19,6 +19,8 @@ pub mod killed;
 pub mod live_files;
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 pub mod machines;
+#[cfg(feature = "sim")]
+pub mod nth_call;
 #[cfg(feature = "raft")]
 pub mod raft_worlds;
 #[cfg(feature = "cluster")]

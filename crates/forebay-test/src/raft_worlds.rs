@@ -20,7 +20,7 @@ use openraft::storage::{
 };
 use openraft::vote::RaftLeaderIdExt;
 
-use crate::worlds::{self, Draw};
+use crate::worlds::{self, Draw, Trouble};
 
 const LOG: &str = "/disk/node/log";
 const STATE: &str = "/disk/node/state";
@@ -355,15 +355,6 @@ async fn live<S: Subject>(
     Ok(())
 }
 
-/// Faults of a world, besides power cuts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// None, or those that the disk does not report.
-    Crashes,
-    /// Calls fail.
-    Errors,
-}
-
 /// Runs the world of a seed: four lives of a node, with power cuts between and within them. `cuts` counts those within a snapshot.
 ///
 /// # Errors
@@ -382,32 +373,17 @@ pub fn attempt<S: Subject>(
     let model = SharedModel::default();
     for life in 0..LIVES {
         let wrong = |text: String| format!("life {life} of a world of {trouble:?}: {text}");
-        world.clear_faults();
         let last = life + 1 == LIVES;
-        let mut rules = if trouble == Trouble::Errors || draw.below(2) == 0 {
-            worlds::silent_faults(&mut draw)
-        } else {
-            Vec::new()
-        };
-        if trouble == Trouble::Errors {
-            rules.extend(worlds::reported_faults(&mut draw, 500, 200));
-        }
+        let has_faults = trouble == Trouble::Errors || draw.below(2) == 0;
+        let rules = if has_faults { trouble.faults(&mut draw, 500, 200) } else { Vec::new() };
         let rules = if last { Vec::new() } else { rules };
         let plan = Plan { rules, steps: if last { 4 } else { 14 } };
         if !last {
             world.power_cut_at_operation(1 + draw.below(900));
         }
         let seed = world.seed() ^ life << 50;
-        match world.run(async |engine| live(subject, engine, model.clone(), plan, seed).await) {
-            Ok(lived) => lived.map_err(wrong)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(wrong(failure.to_string())),
-        }
-        world.clear_faults();
-        if !last {
-            world.power_cut();
-        }
-        world.reboot();
+        let live = async |engine| live(subject, engine, model.clone(), plan, seed).await;
+        worlds::live(world, !last, live).map_err(wrong)?;
     }
     *cuts.borrow_mut() += model.borrow().cuts_in_snapshots;
     match model.borrow().returned {
@@ -426,7 +402,6 @@ pub fn explore<S: Subject>(trouble: Trouble, seeds: u64, subject: impl Fn(u64) -
         let subject = subject(world.seed());
         attempt(world, &subject, trouble, &cuts)
     });
-    let is_one = std::env::var_os("FOREBAY_SIM_SEED").is_some();
     let cuts = *cuts.borrow();
-    assert!(is_one || cuts > seeds / 4, "the power failed only {cuts} times within a snapshot");
+    assert!(worlds::is_single() || cuts > seeds / 4, "the power failed only {cuts} times within a snapshot");
 }

@@ -1,8 +1,11 @@
 //! Simulated worlds that only their seed determines.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
+use forebay::Engine;
 use forebay::sim::{self, Dirty, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 pub use crate::draw::{Draw, mix};
@@ -21,6 +24,16 @@ pub fn disk(draw: &mut Draw) -> Profile {
     let lost = [Loss::Subset, Loss::Subset, Loss::Prefix, Loss::Nothing][draw.below(4) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
     profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
+}
+
+/// Returns the order of metadata of a seed's [`ssd`].
+pub fn order(seed: u64) -> MetadataOrder {
+    [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize]
+}
+
+/// Returns an SSD at `/disk`.
+pub fn ssd(seed: u64) -> Profile {
+    Profile::nand().at("/disk").metadata_order(order(seed))
 }
 
 /// Returns faults that a device has although it reports none: torn, lost, reordered and slow writes.
@@ -52,6 +65,63 @@ pub fn reported_faults(draw: &mut Draw, ppm: u32, calls: u64) -> Vec<Rule> {
     rules
 }
 
+/// Faults of a world, besides power cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// None but those that the disk does not report.
+    Crashes,
+    /// Calls fail.
+    Errors,
+}
+
+impl Trouble {
+    /// Returns the faults of a life: [`silent_faults`], and [`reported_faults`] with these arguments where calls fail.
+    pub fn faults(self, draw: &mut Draw, ppm: u32, calls: u64) -> Vec<Rule> {
+        let mut rules = silent_faults(draw);
+        if self == Trouble::Errors {
+            rules.extend(reported_faults(draw, ppm, calls));
+        }
+        rules
+    }
+}
+
+/// Orders a power cut for the next life, in three of four lives: after a time in microseconds, or at one of the first `operations`.
+pub fn order_cut(world: &mut World, draw: &mut Draw, us: Range<u64>, operations: u64) {
+    match draw.below(4) {
+        0 => world.power_cut_after(Duration::from_micros(us.start + draw.below(us.end - us.start))),
+        1 | 2 => world.power_cut_at_operation(1 + draw.below(operations)),
+        _ => {}
+    }
+}
+
+/// Runs one life of a world, to its end or until the power fails, and starts the machine again: after a power cut, if `is_cut`.
+/// The life's faults end with it. Returns whether the power failed within the life.
+///
+/// # Errors
+/// That of the life, or the failure of its run.
+pub fn live(
+    world: &mut World,
+    is_cut: bool,
+    life: impl AsyncFnOnce(Engine) -> Result<(), String>,
+) -> Result<bool, String> {
+    let was_cut = match world.run(life) {
+        Ok(lived) => lived.map(|()| false)?,
+        Err(failure) if failure.is_power_cut() => true,
+        Err(failure) => return Err(failure.to_string()),
+    };
+    world.clear_faults();
+    if is_cut {
+        world.power_cut();
+    }
+    world.reboot();
+    Ok(was_cut)
+}
+
+/// Returns whether one world is run and no other (`FOREBAY_SIM_SEED`). It need not show all that many worlds do.
+pub fn is_single() -> bool {
+    std::env::var_os("FOREBAY_SIM_SEED").is_some()
+}
+
 /// Runs the worlds of the first `seeds` seeds. Shrinks the first that fails as far as possible.
 ///
 /// # Panics
@@ -60,7 +130,7 @@ pub fn explore(seeds: u64, attempt: impl Fn(&mut World) -> Result<(), String>) {
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed)));
     if let Err(failing) = tried {
         // A run that repeats one seed must show that seed unchanged.
-        let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
+        let runs = if is_single() { 0 } else { SHRINKS };
         let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, &attempt));
         let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
         panic!("{failing}{shrunk}");

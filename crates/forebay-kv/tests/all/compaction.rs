@@ -443,20 +443,13 @@ fn attempt(world: &mut World) -> Result<(), String> {
     world.add_disk(worlds::disk(&mut draw));
     let rounds = Rounds::default();
     for life in 0..4 {
-        world.clear_faults();
         worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
         if life > 0 && draw.below(3) > 0 {
             world.power_cut_after(Duration::from_micros(draw.below(300_000)));
         }
         let own = rounds.clone();
-        match world.run(async move |engine| live(engine, own, life).await) {
-            Ok(lived) => lived.map_err(|text| format!("life {life}: {text}"))?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(format!("life {life}: {failure}")),
-        }
-        world.clear_faults();
-        world.power_cut();
-        world.reboot();
+        let live = async move |engine| live(engine, own, life).await;
+        worlds::live(world, true, live).map_err(|text| format!("life {life}: {text}"))?;
     }
     Ok(())
 }
@@ -469,7 +462,7 @@ fn power_cuts_during_divided_compactions_lose_nothing() {
         attempt(&mut four)
     };
     worlds::explore(30, attempt);
-    let is_single = std::env::var_os("FOREBAY_SIM_SEED").is_some();
+    let is_single = worlds::is_single();
     assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
 }
 

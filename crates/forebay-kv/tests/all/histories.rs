@@ -175,23 +175,15 @@ fn attempt(world: &mut World, isolation: Isolation) -> std::result::Result<(), S
     const LIVES: u64 = 3;
     for life in 0..LIVES {
         let is_last = life + 1 == LIVES;
-        world.clear_faults();
         if !is_last {
             worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
             world.power_cut_after(Duration::from_micros(draw.below(80_000)));
         }
         let recorder = recorder.clone();
-        let run = world.run(async move |engine| live(engine, recorder, isolation, is_last).await);
-        match run {
-            Ok(lived) => lived.map_err(|error| format!("life {life}: {error:?}"))?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(format!("life {life}: {failure}")),
-        }
-        world.clear_faults();
-        if !is_last {
-            world.power_cut();
-        }
-        world.reboot();
+        let live = async move |engine| {
+            live(engine, recorder, isolation, is_last).await.map_err(|error| format!("{error:?}"))
+        };
+        worlds::live(world, !is_last, live).map_err(|text| format!("life {life}: {text}"))?;
     }
     check(&recorder.history(), level(isolation)).map_err(|anomaly| anomaly.to_string())
 }
@@ -288,9 +280,8 @@ fn write_skew_passes_snapshots_and_the_checker_tells_it_from_serializable() {
 #[test]
 fn conflicts_that_are_missed_are_caught() {
     use forebay_kv::mutants::{self, Mutant};
-    let broken =
-        |run: &dyn Fn() -> std::result::Result<(), String>| mutants::with(Mutant::ConflictMissed, run);
     for isolation in [Isolation::Serializable, Isolation::Snapshot] {
-        worlds::is_caught(Mutant::ConflictMissed, 60, broken, |world| attempt(world, isolation));
+        let mutant = Mutant::ConflictMissed;
+        worlds::is_caught(mutant, 60, |run| mutants::with(mutant, run), |world| attempt(world, isolation));
     }
 }

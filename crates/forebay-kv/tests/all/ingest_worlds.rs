@@ -10,7 +10,7 @@ use forebay::sim::{self, Fault, Rule, World};
 use forebay_kv::{
     Error, ErrorKind, Isolation, Keyspace, Options, Result, Snapshot, SortedFile, SortedFileOptions, Store,
 };
-use forebay_test::worlds::{self, Draw};
+use forebay_test::worlds::{self, Draw, Trouble};
 
 /// Keys of a file that are there to be many.
 const FILLERS: u64 = 40;
@@ -288,40 +288,20 @@ async fn live(
 
 const LIVES: u64 = 4;
 
-fn attempt(world: &mut World, with_errors: bool) -> std::result::Result<(), String> {
+fn attempt(world: &mut World, trouble: Trouble) -> std::result::Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
     let done = Done::default();
     let memtable_bytes = [16 << 10, 16 << 10, 64 << 10][draw.below(3) as usize];
     for life in 0..LIVES {
         let is_last = life + 1 == LIVES;
-        world.clear_faults();
         if !is_last {
-            worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
-            if with_errors {
-                worlds::reported_faults(&mut draw, 2_000, 300)
-                    .into_iter()
-                    .for_each(|rule| world.inject(rule));
-            }
-            match draw.below(4) {
-                0 => world.power_cut_after(Duration::from_micros(draw.below(80_000))),
-                1 | 2 => world.power_cut_at_operation(1 + draw.below(500)),
-                _ => {}
-            }
+            trouble.faults(&mut draw, 2_000, 300).into_iter().for_each(|rule| world.inject(rule));
+            worlds::order_cut(world, &mut draw, 0..80_000, 500);
         }
         let (shared, steps) = (done.clone(), 1 + draw.below(8));
-        let run = world.run(async move |engine| live(engine, shared, memtable_bytes, steps).await);
-        let told = |text: String| format!("life {life}: {text}");
-        match run {
-            Ok(lived) => lived.map_err(told)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(told(failure.to_string())),
-        }
-        world.clear_faults();
-        if !is_last {
-            world.power_cut();
-        }
-        world.reboot();
+        let live = async move |engine| live(engine, shared, memtable_bytes, steps).await;
+        worlds::live(world, !is_last, live).map_err(|text| format!("life {life}: {text}"))?;
     }
     let ended = world.run(async move |engine| match forebay_kv::verify(&engine, "/disk/store").await {
         Ok(verified) if verified.is_whole() => Ok(()),
@@ -332,12 +312,12 @@ fn attempt(world: &mut World, with_errors: bool) -> std::result::Result<(), Stri
 
 #[test]
 fn an_ingest_is_there_whole_or_not_at_all_across_power_cuts() {
-    worlds::explore(100, |world| attempt(world, false));
+    worlds::explore(100, |world| attempt(world, Trouble::Crashes));
 }
 
 #[test]
 fn an_ingest_is_there_whole_or_not_at_all_on_failing_disks() {
-    worlds::explore(100, |world| attempt(world, true));
+    worlds::explore(100, |world| attempt(world, Trouble::Errors));
 }
 
 /// A relaxed write that has returned before an ingest began is as durable as the ingest: a store must not have lost the
@@ -490,8 +470,8 @@ mod broken {
     use super::*;
 
     fn is_caught(mutant: Mutant) {
-        let broken = |run: &dyn Fn() -> std::result::Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 100, broken, |world| attempt(world, false));
+        let attempt = |world: &mut World| attempt(world, Trouble::Crashes);
+        worlds::is_caught(mutant, 100, |run| mutants::with(mutant, run), attempt);
     }
 
     #[test]

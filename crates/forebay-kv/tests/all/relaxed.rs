@@ -194,7 +194,6 @@ fn attempt(world: &mut World) -> Result<(), String> {
     world.add_disk(worlds::disk(&mut draw));
     let done = Done::default();
     for life in 0..5 {
-        world.clear_faults();
         worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
         match draw.below(3) {
             0 => world.power_cut_after(Duration::from_micros(draw.below(60_000))),
@@ -202,15 +201,8 @@ fn attempt(world: &mut World) -> Result<(), String> {
             _ => {}
         }
         let (done, steps) = (done.clone(), draw.below(120));
-        let run = world.run(async move |engine| live(engine, done, steps).await);
-        match run {
-            Ok(lived) => lived.map_err(|text| format!("life {life}: {text}"))?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(format!("life {life}: {failure}")),
-        }
-        world.clear_faults();
-        world.power_cut();
-        world.reboot();
+        let live = async move |engine| live(engine, done, steps).await;
+        worlds::live(world, true, live).map_err(|text| format!("life {life}: {text}"))?;
     }
     let progress = *done.0.lock().unwrap();
     if progress.relaxed + progress.applied == 0 { Err("nothing was written".to_string()) } else { Ok(()) }

@@ -366,7 +366,6 @@ fn attempt(world: &mut World) -> Result<(), String> {
     world.add_disk(worlds::disk(&mut draw));
     let expected = Expected::default();
     for life in 0..5 {
-        world.clear_faults();
         worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
         match draw.below(3) {
             0 => world.power_cut_after(Duration::from_micros(draw.below(400_000))),
@@ -374,14 +373,8 @@ fn attempt(world: &mut World) -> Result<(), String> {
             _ => {}
         }
         let (expected, steps, has_separation) = (expected.clone(), draw.below(160), draw.below(6) > 0);
-        match world.run(async move |engine| live(engine, expected, steps, has_separation).await) {
-            Ok(lived) => lived.map_err(|text| format!("life {life}: {text}"))?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(format!("life {life}: {failure}")),
-        }
-        world.clear_faults();
-        world.power_cut();
-        world.reboot();
+        let live = async move |engine| live(engine, expected, steps, has_separation).await;
+        worlds::live(world, true, live).map_err(|text| format!("life {life}: {text}"))?;
     }
     Ok(())
 }
@@ -390,9 +383,7 @@ fn attempt(world: &mut World) -> Result<(), String> {
 fn power_cuts_lose_no_value_that_stays_in_its_file() {
     worlds::explore(100, attempt);
     let lives = LIVES_WITH_FILES.load(Ordering::Relaxed);
-    // A single seed may have none.
-    let is_single = std::env::var_os("FOREBAY_SIM_SEED").is_some();
-    assert!(is_single || lives > 5, "{lives} lives had files of values");
+    assert!(worlds::is_single() || lives > 5, "{lives} lives had files of values");
 }
 
 const FIXTURE: &str = "tests/fixtures/v3-values";

@@ -5,33 +5,13 @@ pub(crate) mod model;
 pub(crate) mod program;
 pub(crate) mod store;
 
-use std::time::Duration;
-
-use forebay::sim::{Rule, World};
-use forebay_test::worlds::{self, Draw};
+use forebay::sim::World;
+use forebay_test::worlds::{self, Draw, Trouble};
 
 use crate::simulation::program::{Plan, Shared};
 use crate::simulation::store::Shape;
 
-/// Faults of a world, besides power cuts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// No other faults.
-    Crashes,
-    /// Writes and flushes fail, the disk is full, reads fail.
-    Errors,
-}
-
 const LIVES: u64 = 4;
-
-/// Returns the faults for writes and flushes of a life.
-fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
-    let mut rules = worlds::silent_faults(draw);
-    if trouble == Trouble::Errors {
-        rules.extend(worlds::reported_faults(draw, 5_000, 80));
-    }
-    rules
-}
 
 /// Runs one world from its beginning to its end. The error text describes any failure.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
@@ -41,35 +21,21 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let shared = Shared::default();
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
-        world.clear_faults();
         let last = life + 1 == LIVES;
         let orderly = last || draw.below(6) == 0;
         let plan = Plan {
             shape: shape.in_life(life),
             may_cut: !orderly,
-            rules: if last { Vec::new() } else { rules(&mut draw, trouble) },
+            rules: if last { Vec::new() } else { trouble.faults(&mut draw, 5_000, 80) },
             from_the_start: draw.below(3) == 0,
             phases: if last { 1 } else { 1 + draw.below(3) },
             steps: 30,
         };
         if !orderly {
-            match draw.below(4) {
-                0 => world.power_cut_after(Duration::from_micros(draw.below(60_000))),
-                1 | 2 => world.power_cut_at_operation(1 + draw.below(300)),
-                _ => {}
-            }
+            worlds::order_cut(world, &mut draw, 0..60_000, 300);
         }
-        let run = world.run(async |engine| program::live(engine, shared.clone(), plan).await);
-        match run {
-            Ok(lived) => lived.map_err(told)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(told(failure.to_string())),
-        }
-        world.clear_faults();
-        if !orderly {
-            world.power_cut();
-        }
-        world.reboot();
+        let live = async |engine| program::live(engine, shared.clone(), plan).await;
+        worlds::live(world, !orderly, live).map_err(told)?;
     }
     match shared.lock().acknowledged {
         0 => Err("nothing was acknowledged in all its lives".to_string()),
@@ -109,8 +75,8 @@ mod broken {
     const SEEDS: u64 = 150;
 
     fn is_caught(mutant: Mutant) {
-        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, SEEDS, broken, |world| attempt(world, Trouble::Crashes));
+        let attempt = |world: &mut World| attempt(world, Trouble::Crashes);
+        worlds::is_caught(mutant, SEEDS, |run| mutants::with(mutant, run), attempt);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use forebay::sim::{self, Loss, MetadataOrder, Profile, Rule, World};
 use forebay::{Engine, FileKind};
 use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
-use forebay_test::worlds::{self, Draw};
+use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
 use futures::future::join_all;
 use object_store::path::Path;
@@ -328,13 +328,6 @@ async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(
     Ok(())
 }
 
-/// Faults of a world, besides power cuts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    Crashes,
-    Errors,
-}
-
 fn attempt(world: &mut World, trouble: Trouble, seen: &Rc<Mutex<u64>>) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
@@ -343,36 +336,19 @@ fn attempt(world: &mut World, trouble: Trouble, seen: &Rc<Mutex<u64>>) -> Result
     let cleans = draw.below(2) == 0;
     for life in 0..LIVES {
         let wrong = |text: String| format!("life {life} of a world of {trouble:?}: {text}");
-        world.clear_faults();
         let last = life + 1 == LIVES;
-        let mut rules = worlds::silent_faults(&mut draw);
-        if trouble == Trouble::Errors {
-            rules.extend(worlds::reported_faults(&mut draw, 5_000, 80));
-        }
+        let rules = trouble.faults(&mut draw, 5_000, 80);
         let rules = if last { Vec::new() } else { rules };
         let is_orderly = trouble == Trouble::Crashes && life == 0;
         let plan =
             Plan { rules, after_cut, is_durable: true, cleans, is_orderly, steps: if last { 3 } else { 15 } };
         if !last {
-            match draw.below(4) {
-                0 => world.power_cut_after(Duration::from_micros(draw.below(40_000))),
-                1 | 2 => world.power_cut_at_operation(1 + draw.below(250)),
-                _ => {}
-            }
+            worlds::order_cut(world, &mut draw, 0..40_000, 250);
         }
         let seed = world.seed() ^ life << 50;
-        let run = world.run(async |engine| live(engine, shared.clone(), plan, seed).await);
-        match run {
-            Ok(lived) => lived.map_err(wrong)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(wrong(failure.to_string())),
-        }
-        world.clear_faults();
+        let live = async |engine| live(engine, shared.clone(), plan, seed).await;
+        worlds::live(world, !last, live).map_err(wrong)?;
         after_cut = !last;
-        if after_cut {
-            world.power_cut();
-        }
-        world.reboot();
     }
     *seen.lock().unwrap_or_else(PoisonError::into_inner) += shared.lock().seen_after_cuts;
     Ok(())
@@ -382,8 +358,7 @@ fn explore(trouble: Trouble, seeds: u64) {
     let seen = Rc::default();
     worlds::explore(seeds, |world| attempt(world, trouble, &seen));
     let seen = *seen.lock().unwrap();
-    let is_one = std::env::var_os("FOREBAY_SIM_SEED").is_some();
-    assert!(is_one || seen > seeds, "{seen} objects were found after {seeds} power cuts");
+    assert!(worlds::is_single() || seen > seeds, "{seen} objects were found after {seeds} power cuts");
 }
 
 #[test]
@@ -442,8 +417,8 @@ mod broken {
     use super::*;
 
     fn is_caught(mutant: Mutant) {
-        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 80, broken, |world| attempt(world, Trouble::Crashes, &Rc::default()));
+        let attempt = |world: &mut World| attempt(world, Trouble::Crashes, &Rc::default());
+        worlds::is_caught(mutant, 80, |run| mutants::with(mutant, run), attempt);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::common::{WorldTypes, entry, log_id};
 use forebay::Engine;
 use forebay::sim::{self, Rule, World};
 use forebay_raft::{LogOptions, RaftLog};
-use forebay_test::worlds::{self, Draw};
+use forebay_test::worlds::{self, Draw, Trouble};
 use futures_util::FutureExt;
 use openraft::alias::{LogIdOf, OneshotReceiverOf, VoteOf};
 use openraft::entry::RaftEntry;
@@ -311,13 +311,6 @@ async fn append(
     appended.map(|()| flying.push_back((state, receiver)))
 }
 
-/// Faults of a world, besides power cuts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    Crashes,
-    Errors,
-}
-
 fn attempt(world: &mut World, trouble: Trouble, cuts_seen: &Rc<RefCell<u64>>) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
@@ -328,12 +321,8 @@ fn attempt(world: &mut World, trouble: Trouble, cuts_seen: &Rc<RefCell<u64>>) ->
         ([64 << 10, 128 << 10][draw.below(2) as usize], draw.below(3) * 20_000);
     for life in 0..LIVES {
         let wrong = |text: String| format!("life {life} of a world of {trouble:?}: {text}");
-        world.clear_faults();
         let last = life + 1 == LIVES;
-        let mut rules = worlds::silent_faults(&mut draw);
-        if trouble == Trouble::Errors {
-            rules.extend(worlds::reported_faults(&mut draw, 5_000, 60));
-        }
+        let rules = trouble.faults(&mut draw, 5_000, 60);
         let plan = Plan {
             rules: if last { Vec::new() } else { rules },
             steps: if last { 5 } else { 40 },
@@ -348,16 +337,8 @@ fn attempt(world: &mut World, trouble: Trouble, cuts_seen: &Rc<RefCell<u64>>) ->
             }
         }
         let (is_cut, seed) = (!plan.closes, world.seed() ^ life << 50);
-        match world.run(async |engine| live(engine, model.clone(), plan, seed).await) {
-            Ok(lived) => lived.map_err(wrong)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(wrong(failure.to_string())),
-        }
-        world.clear_faults();
-        if is_cut {
-            world.power_cut();
-        }
-        world.reboot();
+        let live = async |engine| live(engine, model.clone(), plan, seed).await;
+        worlds::live(world, is_cut, live).map_err(wrong)?;
     }
     *cuts_seen.borrow_mut() += model.borrow().cuts_seen;
     match model.borrow().acknowledged {
@@ -369,9 +350,8 @@ fn attempt(world: &mut World, trouble: Trouble, cuts_seen: &Rc<RefCell<u64>>) ->
 fn explore(trouble: Trouble, seeds: u64) {
     let seen = Rc::default();
     worlds::explore(seeds, |world| attempt(world, trouble, &seen));
-    let is_one = std::env::var_os("FOREBAY_SIM_SEED").is_some();
     let seen = *seen.borrow();
-    assert!(is_one || seen > seeds, "only {seen} logs had changed when the power failed");
+    assert!(worlds::is_single() || seen > seeds, "only {seen} logs had changed when the power failed");
 }
 
 #[test]
@@ -459,8 +439,8 @@ mod broken {
     use super::*;
 
     fn is_caught(mutant: Mutant) {
-        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 200, broken, |world| attempt(world, Trouble::Crashes, &Rc::default()));
+        let attempt = |world: &mut World| attempt(world, Trouble::Crashes, &Rc::default());
+        worlds::is_caught(mutant, 200, |run| mutants::with(mutant, run), attempt);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::io;
 use crate::common::{WorldTypes, entry};
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::{Apply, RaftStore};
-use forebay_test::raft_worlds::{Finding, Subject, Trouble, explore};
-use forebay_test::worlds;
+use forebay_test::raft_worlds::{Finding, Subject, explore};
+use forebay_test::worlds::{self, Trouble};
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
 
@@ -100,16 +100,15 @@ fn the_same_on_disks_that_fail() {
 mod broken {
     use std::rc::Rc;
 
+    use forebay::sim::World;
     use forebay_raft::mutants::{self, Mutant};
     use forebay_test::raft_worlds::attempt;
 
     use super::*;
 
     fn is_caught(mutant: Mutant) {
-        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 30, broken, |world| {
-            attempt(world, &Texts, Trouble::Crashes, &Rc::default())
-        });
+        let attempt = |world: &mut World| attempt(world, &Texts, Trouble::Crashes, &Rc::default());
+        worlds::is_caught(mutant, 30, |run| mutants::with(mutant, run), attempt);
     }
 
     #[test]

@@ -9,8 +9,6 @@ pub(crate) mod model;
 pub(crate) mod program;
 pub(crate) mod records;
 
-use std::time::Duration;
-
 use forebay::sim::{Rule, World};
 use forebay_test::worlds::{self, Draw};
 
@@ -50,7 +48,6 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let shared = Shared::new(Model::new(shape.first_lsn));
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
-        world.clear_faults();
         let last = life + 1 == LIVES;
         let plan = Plan {
             shape,
@@ -61,24 +58,13 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
         };
         let orderly = last || (draw.below(5) == 0 && !plan.lies);
         if !orderly {
-            match draw.below(4) {
-                0 => world.power_cut_after(Duration::from_micros(200 + draw.below(30_000))),
-                1 | 2 => world.power_cut_at_operation(1 + draw.below(150)),
-                _ => {}
-            }
+            worlds::order_cut(world, &mut draw, 200..30_200, 150);
         }
-        let run = world.run(async |engine| program::live(engine, shared.clone(), plan).await);
-        match run {
-            Ok(Err(text)) if text == program::GONE => return Ok(()),
-            Ok(lived) => lived.map_err(told)?,
-            Err(failure) if failure.is_power_cut() => {}
-            Err(failure) => return Err(told(failure.to_string())),
-        }
-        world.clear_faults();
-        if !orderly {
-            world.power_cut();
-        }
-        world.reboot();
+        match worlds::live(world, !orderly, async |engine| program::live(engine, shared.clone(), plan).await)
+        {
+            Err(text) if text == program::GONE => return Ok(()),
+            lived => lived.map_err(told)?,
+        };
         shared.lock().next_life();
         // One damage at a time: no more until the log was opened.
         let whole = shared.lock().hit.is_none();
@@ -142,8 +128,7 @@ mod broken {
     const SEEDS: u64 = 250;
 
     fn is_caught(mutant: Mutant, trouble: Trouble) {
-        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, SEEDS, broken, |world| attempt(world, trouble));
+        worlds::is_caught(mutant, SEEDS, |run| mutants::with(mutant, run), |world| attempt(world, trouble));
     }
 
     #[test]

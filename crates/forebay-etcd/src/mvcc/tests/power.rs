@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::mutants::{self, Mutant};
 use forebay_raft::{Apply, RaftStore};
-use forebay_test::raft_worlds::{Finding, Subject, Trouble, attempt, explore};
-use forebay_test::worlds;
+use forebay_test::raft_worlds::{Finding, Subject, attempt, explore};
+use forebay_test::worlds::{self, Trouble};
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
 
@@ -261,9 +261,13 @@ fn a_machine_that_loses_changes_is_found() {
 #[test]
 fn a_log_id_behind_its_data_is_found() {
     let mutant = Mutant::AppliedBehindData;
-    let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-    worlds::is_caught(mutant, SEEDS_OF_DEFECTS, broken, |world| {
-        let requests = Requests::new(world.seed(), Way::Sound);
-        attempt(world, &requests, Trouble::Crashes, &Rc::default())
-    });
+    worlds::is_caught(
+        mutant,
+        SEEDS_OF_DEFECTS,
+        |run| mutants::with(mutant, run),
+        |world| {
+            let requests = Requests::new(world.seed(), Way::Sound);
+            attempt(world, &requests, Trouble::Crashes, &Rc::default())
+        },
+    );
 }
