@@ -4,9 +4,9 @@
 
 use crate::common::{dir, engines, options};
 use forebay::Engine;
-use forebay::sim::{Fault, MetadataOrder, Profile, World};
+use forebay::sim::Fault;
 use forebay_kv::{ErrorKind, Result, Store};
-use forebay_test::below::{Below, Moment};
+use forebay_test::below::{self, Below, Case};
 
 const WRITES: u32 = 40;
 const STORE: &str = "/disk/store";
@@ -52,8 +52,7 @@ async fn open(engine: &Engine, dir: &str) -> Result<Store> {
     Store::open(engine, dir, options).await
 }
 
-/// Runs one case; returns what the call returned.
-async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: usize) -> Result<()> {
+async fn act(engine: Engine, case: Case<Call>) -> Result<()> {
     let store = open(&engine, STORE).await?;
     let (logged, unlogged) = (store.default_keyspace(), store.unlogged_keyspace("unlogged").await?);
     logged.put("durable", "1").await?;
@@ -61,7 +60,7 @@ async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: us
         logged.put(number.to_be_bytes(), [1; 200]).relaxed().await?;
         unlogged.put(number.to_be_bytes(), [2; 200]).await?;
     }
-    below.around(moment, polls, engine, call.run(&store)).await
+    case.around(engine, case.call.run(&store)).await
 }
 
 /// Returns the writes found: those with log, and those without.
@@ -78,61 +77,37 @@ async fn found(engine: Engine, dir: &str) -> Result<(u32, u32)> {
     Ok(counts)
 }
 
-/// Runs one case; returns whether the call succeeded.
-fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
-    let what = format!("{call:?}, {below:?} {moment:?}, seed {seed}");
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
-    let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order));
-    let polls = 1 + seed as usize;
-    let acted = world.run(async move |engine| act(engine, call, below, moment, polls).await);
-    let acted = acted.unwrap_or_else(|failure| panic!("{what}: {failure}"));
-    world.clear_faults();
-    world.power_cut();
-    world.reboot();
-    let dir = if call == Call::Checkpoint && acted.is_ok() { COPY } else { STORE };
-    let (logged, unlogged) = world.run(async move |engine| found(engine, dir).await).unwrap().expect(&what);
+fn judge(case: Case<Call>) -> Result<()> {
+    let (acted, now) = case.run(
+        async |engine| act(engine, case).await,
+        async |engine, acted: &Result<()>| {
+            let dir = if case.call == Call::Checkpoint && acted.is_ok() { COPY } else { STORE };
+            found(engine, dir).await
+        },
+    );
+    let (logged, unlogged) = now.unwrap_or_else(|error| panic!("{case}: {error}"));
     if let Err(error) = &acted {
-        let is_right = match below {
+        let is_right = match case.below {
             Below::EngineClosed => *error.kind() == ErrorKind::Closed,
             Below::Fails(Fault::NoSpace) => matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::ReadOnly),
             Below::Fails(_) => matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly),
             _ => false,
         };
-        assert!(is_right, "{what}: {error:?}");
-        assert!(moment != Moment::After, "{what}: it failed before its fault: {error}");
-        return false;
+        assert!(is_right, "{case}: {error:?}");
+        return acted;
     }
-    let (of_logged, of_unlogged) = call.promises();
-    assert!(!of_logged || logged == WRITES, "{what}: it was a success, and {logged} of {WRITES} are there");
+    let (of_logged, of_unlogged) = case.call.promises();
+    assert!(!of_logged || logged == WRITES, "{case}: it was a success, and {logged} of {WRITES} are there");
     assert!(
         !of_unlogged || unlogged == WRITES,
-        "{what}: it was a success, and {unlogged} of {WRITES} not logged are there"
+        "{case}: it was a success, and {unlogged} of {WRITES} not logged are there"
     );
-    true
+    Ok(())
 }
 
 #[test]
 fn a_call_that_succeeds_has_made_everything_durable() {
-    let mut failed = Vec::new();
-    for call in Call::ALL {
-        for below in Below::ALL {
-            for moment in Moment::ALL {
-                let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
-                println!("{call:?}, {below:?} {moment:?}: {successes} of 4 succeed");
-                if matches!(below, Below::Works | Below::EngineDropped) || moment == Moment::After {
-                    assert_eq!(successes, 4, "{call:?}, {below:?} {moment:?}");
-                } else if successes < 4 {
-                    failed.push((call, below));
-                }
-            }
-        }
-    }
-    for below in Below::ALL.into_iter().skip(2) {
-        assert!(
-            failed.iter().any(|(_, of)| *of == below),
-            "{below:?}: no call failed, so the test shows little"
-        );
-    }
+    below::table(&Call::ALL, &Below::ALL[2..], judge);
 }
 
 /// The case that was found, on real engines.

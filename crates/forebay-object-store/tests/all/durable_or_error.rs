@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use forebay::Engine;
-use forebay::sim::{MetadataOrder, Profile, World};
+use forebay::sim::MetadataOrder;
 use forebay_object_store::ForebayStore;
-use forebay_test::below::{Below, Moment};
+use forebay_test::below::{self, Below, Case};
+use forebay_test::worlds;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, Result};
 
@@ -51,10 +52,10 @@ fn content() -> Bytes {
     Bytes::from(vec![7; 70_003])
 }
 
-async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: usize) -> Result<()> {
+async fn act(engine: Engine, case: Case<Call>) -> Result<()> {
     let store = ForebayStore::new(&engine, ROOT).open().await.expect("a store");
     store.put(&old(), content().into()).await?;
-    below.around(moment, polls, engine, call.run(&store)).await
+    case.around(engine, case.call.run(&store)).await
 }
 
 async fn found(engine: Engine, at: &Path) -> Option<Bytes> {
@@ -63,51 +64,27 @@ async fn found(engine: Engine, at: &Path) -> Option<Bytes> {
     Some(found.bytes().await.unwrap())
 }
 
-/// Runs one case; returns whether the call succeeded.
-fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
-    let what = format!("{call:?}, {below:?} {moment:?}, seed {seed}");
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
-    let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order));
-    let polls = 1 + seed as usize;
-    let acted = world.run(async move |engine| act(engine, call, below, moment, polls).await);
-    let acted = acted.unwrap_or_else(|failure| panic!("{what}: {failure}"));
-    world.clear_faults();
-    world.power_cut();
-    world.reboot();
-    let (read, left) = world
-        .run(async |engine| (found(engine.clone(), &made()).await, found(engine, &old()).await))
-        .unwrap();
+fn judge(case: Case<Call>) -> Result<()> {
+    let (acted, (read, left)) = case.run(
+        async |engine| act(engine, case).await,
+        async |engine, _| (found(engine.clone(), &made()).await, found(engine, &old()).await),
+    );
     if let Err(error) = acted {
-        assert!(!matches!(below, Below::Works | Below::EngineDropped), "{what}: {error}");
-        assert!(moment != Moment::After, "{what}: it failed before its fault: {error}");
+        assert!(!matches!(case.below, Below::Works | Below::EngineDropped), "{case}: {error}");
         // Whole or not at all, and where a rename is one change of the journal under one of its names.
-        assert!(read.as_ref().is_none_or(|read| *read == content()), "{what}: torn");
-        assert!(order == MetadataOrder::Posix || left.or(read) == Some(content()), "{what}: lost");
-        return false;
+        assert!(read.as_ref().is_none_or(|read| *read == content()), "{case}: torn");
+        let is_one_change = worlds::order(case.seed) == MetadataOrder::Journal;
+        assert!(!is_one_change || left.or(read) == Some(content()), "{case}: lost");
+        return Err(error);
     }
-    assert_eq!(read, Some(content()), "{what}: it was a success");
-    assert_eq!(left, (call != Call::Rename).then(content), "{what}: the object of before");
-    true
+    assert_eq!(read, Some(content()), "{case}: it was a success");
+    assert_eq!(left, (case.call != Call::Rename).then(content), "{case}: the object of before");
+    Ok(())
 }
 
 #[test]
 fn a_call_that_succeeds_has_made_its_object_durable() {
-    let mut failed = Vec::new();
-    for call in Call::ALL {
-        for below in Below::ALL {
-            for moment in Moment::ALL {
-                let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
-                if matches!(below, Below::Works | Below::EngineDropped) || moment == Moment::After {
-                    assert_eq!(successes, 4, "{call:?}, {below:?} {moment:?}");
-                } else if successes < 4 {
-                    failed.push((call, below));
-                }
-            }
-        }
-    }
-    for below in Below::ALL.into_iter().skip(2) {
-        assert!(failed.iter().any(|(_, of)| *of == below), "{below:?}: no call failed, so this shows little");
-    }
+    below::table(&Call::ALL, &Below::ALL[2..], judge);
 }
 
 /// Test of the table: it catches a store that returns too early.
@@ -115,9 +92,11 @@ fn a_call_that_succeeds_has_made_its_object_durable() {
 #[test]
 fn a_store_that_returns_too_early_is_caught() {
     use forebay_object_store::mutants::{self, Mutant};
+    use forebay_test::below::Moment;
 
+    let case = |seed| Case { call: Call::Put, below: Below::Works, moment: Moment::After, polls: 1, seed };
     for mutant in [Mutant::BytesNotSynced, Mutant::NameNotSynced, Mutant::DirectoriesNotSynced] {
-        let run = || (0..4).all(|seed| case(seed, Call::Put, Below::Works, Moment::After));
+        let run = || (0..4).all(|seed| judge(case(seed)).is_ok());
         let caught = std::panic::catch_unwind(|| mutants::with(mutant, run));
         assert!(caught.is_err(), "{mutant:?}");
     }

@@ -4,14 +4,12 @@
 
 use std::io;
 
-use crate::common::{WorldTypes, entry, log_id};
+use crate::common::{Texts, WorldTypes, apply, count, log_id, parts};
 use forebay::Engine;
-use forebay::sim::{Fault, MetadataOrder, Profile, World};
-use forebay_kv::{Batch, Keyspace, Options};
-use forebay_raft::{Apply, Error, ErrorKind, RaftStore, Result, SnapshotPart};
-use forebay_test::below::{Below, Moment};
-use openraft::alias::EntryOf;
-use openraft::entry::RaftEntry;
+use forebay::sim::Fault;
+use forebay_kv::Options;
+use forebay_raft::{Error, ErrorKind, RaftStore, Result, SnapshotPart};
+use forebay_test::below::{self, Below, Case};
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 
 type C = WorldTypes;
@@ -22,22 +20,6 @@ const LEADER: &str = "/disk/leader";
 /// Entries that the node has, and those that a snapshot of its leader has.
 const OWN: u64 = 30;
 const SENT: u64 = 50;
-
-/// Keeps each entry's text by its index.
-struct Texts;
-
-impl Apply<C> for Texts {
-    async fn apply(
-        &self,
-        entry: EntryOf<C>,
-        keyspaces: &[Keyspace],
-        batch: &mut Batch,
-    ) -> io::Result<String> {
-        let text = entry.to_string();
-        batch.put(&keyspaces[0], entry.log_id().index.to_be_bytes(), text.repeat(30));
-        Ok(text)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
@@ -88,55 +70,25 @@ async fn open(engine: &Engine, dir: &str) -> Result<Store> {
     RaftStore::open(engine, dir, options, Texts).await
 }
 
-async fn apply(store: &mut Store, entries: u64) {
-    let entries = (0..entries).map(|index| Ok((entry::<C>(1, index, format!("entry {index}")), None)));
-    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await.expect("entries are applied");
-}
-
-async fn parts(store: &mut Store) -> Vec<SnapshotPart> {
-    let mut reader = store.build_snapshot().await.expect("a snapshot").snapshot.reader();
-    let mut parts = Vec::new();
-    while let Some(part) = reader.next().await.expect("a part") {
-        parts.push(part);
-    }
-    parts
-}
-
-/// Runs one case; returns what the call returned.
-async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: usize) -> Result<()> {
+async fn act(engine: Engine, case: Case<Call>) -> Result<()> {
     let mut sent = Vec::new();
-    if call == Call::Install {
+    if case.call == Call::Install {
         let mut leader = open(&engine, LEADER).await?;
-        apply(&mut leader, SENT).await;
-        sent = parts(&mut leader).await;
+        apply(&mut leader, 0..SENT).await.expect("entries are applied");
+        sent = parts(&leader.build_snapshot().await.expect("a snapshot").snapshot).await;
         leader.close().await?;
     }
     let mut store = open(&engine, DIR).await?;
-    apply(&mut store, OWN).await;
-    below.around(moment, polls, engine, call.run(store, sent)).await
-}
-
-/// Returns the number of entries that a state has, all of which must be there.
-async fn entries(store: &mut Store) -> u64 {
-    let (applied, _) = store.applied_state().await.expect("a state");
-    let count = applied.map_or(0, |id| id.index + 1);
-    let keyspaces = store.keyspaces();
-    let (mut all, mut found) = (keyspaces[0].iter(), 0u64);
-    while let Some(next) = all.next().await {
-        let (key, value) = next.expect("an entry");
-        assert_eq!(key, found.to_be_bytes());
-        let text = entry::<C>(1, found, format!("entry {found}")).to_string().repeat(30);
-        assert_eq!(&value[..], text.as_bytes());
-        found += 1;
-    }
-    assert_eq!(found, count);
-    count
+    apply(&mut store, 0..OWN).await.expect("entries are applied");
+    // These calls have many steps.
+    let case = Case { polls: 1 + 3 * case.seed as usize, ..case };
+    case.around(engine, case.call.run(store, sent)).await
 }
 
 /// Returns the entries of the state and of the snapshot that a later program finds. A snapshot is whole.
 async fn found(engine: Engine) -> (u64, Option<u64>) {
     let mut store = open(&engine, DIR).await.expect("a node's store opens again");
-    let state = entries(&mut store).await;
+    let state = count(&mut store).await;
     let snapshot = store.get_current_snapshot().await.expect("a snapshot or none");
     let mut of_snapshot = None;
     if let Some(current) = snapshot {
@@ -148,51 +100,24 @@ async fn found(engine: Engine) -> (u64, Option<u64>) {
     (state, of_snapshot)
 }
 
-/// Runs one case; returns whether the call succeeded.
-fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
-    let what = format!("{call:?}, {below:?} {moment:?}, seed {seed}");
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
-    let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order));
-    let polls = 1 + 3 * seed as usize;
-    let acted = world.run(async move |engine| act(engine, call, below, moment, polls).await);
-    let acted = acted.unwrap_or_else(|failure| panic!("{what}: {failure}"));
-    world.clear_faults();
-    world.power_cut();
-    world.reboot();
-    let now = world.run(async move |engine| found(engine).await);
-    let now = now.unwrap_or_else(|failure| panic!("{what}: {acted:?}: {failure}"));
-    let after = call.promises();
+fn judge(case: Case<Call>) -> Result<()> {
+    let (acted, now) =
+        case.run(async |engine| act(engine, case).await, async |engine, _| found(engine).await);
+    let after = case.call.promises();
     if let Err(error) = &acted {
-        assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{what}: {error:?}");
-        assert!(
-            below != Below::Works && moment != Moment::After,
-            "{what}: it failed before its fault: {error}"
-        );
+        assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{case}: {error:?}");
         // openraft applies the entries after these again. A failure may come after the call has become durable.
         let may_be = now == after || now.0 <= OWN && now.1.is_none();
-        assert!(may_be, "{what}: {error}: {now:?}");
-        return false;
+        assert!(may_be, "{case}: {error}: {now:?}");
+        return acted;
     }
-    assert_eq!(now, after, "{what}: it was a success");
-    true
+    assert_eq!(now, after, "{case}: it was a success");
+    Ok(())
 }
 
 #[test]
 fn a_call_of_the_state_machine_that_succeeds_is_durable() {
-    let mut failed = Vec::new();
-    for call in Call::ALL {
-        for below in Below::ALL {
-            for moment in Moment::ALL {
-                let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
-                println!("{call:?}, {below:?} {moment:?}: {successes} of 4 succeed");
-                if matches!(below, Below::Works | Below::EngineDropped) || moment == Moment::After {
-                    assert_eq!(successes, 4, "{call:?}, {below:?} {moment:?}");
-                } else if successes < 4 {
-                    failed.push((call, below));
-                }
-            }
-        }
-    }
+    let failed = below::table(&Call::ALL, &[], judge);
     for call in Call::ALL {
         for below in [Below::EngineClosed, Below::Fails(Fault::WriteError), Below::Fails(Fault::NoSpace)] {
             assert!(

@@ -4,11 +4,10 @@
 
 use crate::common::{expected, options, record, records};
 use forebay::Engine;
-use forebay::sim::{Fault, Profile, World};
-use forebay_test::below::{Below, Moment};
+use forebay_test::below::{self, Below, Case};
 use forebay_wal::{ErrorKind, Lsn, Result, Wal};
 
-const DIR: &str = "/log";
+const DIR: &str = "/disk/log";
 const RECORDS: u64 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,70 +50,51 @@ async fn open(engine: &Engine) -> Result<Wal> {
     Ok(Wal::open(engine, DIR, options().log_id(7)).await?.0)
 }
 
-async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: usize) -> Result<()> {
+async fn act(engine: Engine, case: Case<Call>) -> Result<()> {
     let wal = open(&engine).await?;
     for number in 1..=RECORDS {
         wal.append(&record(number)).queued().await?;
     }
-    if call == Call::TruncateFrom {
+    if case.call == Call::TruncateFrom {
         wal.append(b"to be removed").queued().await?;
     }
-    below.around(moment, polls, engine, call.run(&wal)).await
+    case.around(engine, case.call.run(&wal)).await
 }
 
-/// Runs one case; returns whether the call succeeded.
-fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
-    let what = format!("{call:?}, {below:?} {moment:?}, seed {seed}");
-    let mut world = World::new(seed).disk(Profile::nand());
-    let polls = 1 + seed as usize;
-    let acted = world.run(async move |engine| act(engine, call, below, moment, polls).await);
-    let acted = acted.unwrap_or_else(|failure| panic!("{what}: {failure}"));
-    world.clear_faults();
-    world.power_cut();
-    world.reboot();
-    let found = world.run(async move |engine| {
-        let wal = open(&engine).await?;
-        let (found, value) = (records(&wal, wal.first_lsn().0).await?, wal.value("key").is_some());
-        wal.close().await?;
-        Ok::<_, forebay_wal::Error>((found, value))
-    });
-    let (found, has_value) = found.unwrap().expect(&what);
+/// Returns the records found, and whether the value is there.
+async fn found(engine: Engine) -> Result<(Vec<(u64, Vec<u8>)>, bool)> {
+    let wal = open(&engine).await?;
+    let found = (records(&wal, wal.first_lsn().0).await?, wal.value("key").is_some());
+    wal.close().await?;
+    Ok(found)
+}
+
+fn judge(case: Case<Call>) -> Result<()> {
+    let (acted, now) =
+        case.run(async |engine| act(engine, case).await, async |engine, _| found(engine).await);
+    let (found, has_value) = now.unwrap_or_else(|error| panic!("{case}: {error}"));
     if let Err(error) = &acted {
-        let is_right = match below {
+        let is_right = match case.below {
             Below::EngineClosed => *error.kind() == ErrorKind::Closed,
             Below::Fails(_) => matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::NoSpace),
             _ => false,
         };
-        assert!(is_right && moment != Moment::After, "{what}: {error:?}");
-        return false;
+        assert!(is_right, "{case}: {error:?}");
+        return acted;
     }
-    let end = if call == Call::Append { RECORDS + 1 } else { RECORDS };
-    let begin =
-        if call == Call::TruncateBefore { found.first().map_or(0, |(lsn, _)| *lsn).clamp(1, 2) } else { 1 };
-    assert!(
-        found == expected(begin..=end),
-        "{what}: it was a success, and {} records are there",
-        found.len()
-    );
-    assert!(has_value || call != Call::Set, "{what}: it was a success, and the value is lost");
-    true
+    let end = if case.call == Call::Append { RECORDS + 1 } else { RECORDS };
+    let begin = match case.call {
+        Call::TruncateBefore => found.first().map_or(0, |(lsn, _)| *lsn).clamp(1, 2),
+        _ => 1,
+    };
+    let count = found.len();
+    assert!(found == expected(begin..=end), "{case}: it was a success, and {count} records are there");
+    assert!(has_value || case.call != Call::Set, "{case}: it was a success, and the value is lost");
+    Ok(())
 }
 
+/// Without space an open log may go on for as long as these calls need.
 #[test]
 fn a_call_that_succeeds_has_made_everything_durable() {
-    for below in Below::ALL {
-        let mut failed = 0;
-        for call in Call::ALL {
-            for moment in Moment::ALL {
-                let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
-                println!("{call:?}, {below:?} {moment:?}: {successes} of 4 succeed");
-                failed += 4 - successes;
-            }
-        }
-        let works = matches!(below, Below::Works | Below::EngineDropped);
-        assert!(
-            works == (failed == 0) || below == Below::Fails(Fault::NoSpace),
-            "{below:?}: {failed} failed"
-        );
-    }
+    below::table(&Call::ALL, &Below::ALL[2..5], judge);
 }
