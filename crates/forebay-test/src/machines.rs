@@ -5,6 +5,7 @@
 
 mod brake;
 mod leftovers;
+pub mod nodes;
 
 use std::fs;
 use std::io;

@@ -19,20 +19,14 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Way};
 use forebay_test::machines::Machines;
+use forebay_test::machines::nodes::{PATIENCE, RECOVERY_MAX};
+use forebay_test::number_from;
 
-/// The time after which a client gives a call up.
-const PATIENCE: Duration = Duration::from_millis(700);
-/// The time in which a cluster without a fault must be there again.
-const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 6;
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
 /// The shortest time in which each round's clients are at work.
 const ROUND: Duration = Duration::from_millis(1500);
 const DISK_BYTES: u64 = 640 << 20;
-
-fn number_from(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 fn machines() -> Machines {
     Machines::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 3, DISK_BYTES).expect("three machines")
@@ -44,8 +38,8 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn no_fault_of_processes_networks_disks_and_clocks_is_seen_by_clients() {
-    let rounds = number_from("FOREBAY_ETCD_ROUNDS", ROUNDS);
-    let seed = number_from("FOREBAY_ETCD_SEED", 1);
+    let rounds = number_from("FOREBAY_ETCD_ROUNDS").unwrap_or(ROUNDS);
+    let seed = number_from("FOREBAY_ETCD_SEED").unwrap_or(1);
     let runtime = runtime();
     let _in_it = runtime.enter();
     let mut cluster = Cluster::start(machines(), seed, Way::Sound);

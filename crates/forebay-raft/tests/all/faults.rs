@@ -1,5 +1,5 @@
 //! Shows: three nodes in processes of their own lose no acknowledged write and serve no stale read, whatever becomes of them. How: clients keep a history
-//! while processes are killed, stopped, cut off from each other and run out of disk, and a checker looks for an order that explains it.
+//! while processes are killed, stopped, cut off from each other, run out of disk and have a slow one, and a checker looks for an order that explains it.
 //!
 //! `FOREBAY_RAFT_ROUNDS=200` runs more rounds; `FOREBAY_RAFT_SEED` chooses others. Partitions need network namespaces and full disks need loop devices: root. Where
 //! they cannot be had the test says so and leaves them out.
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::faults::cluster::{Cluster, Way};
 use forebay_test::machines::Machines;
+use forebay_test::number_from;
 use forebay_test::registers::History;
 
 const ROUNDS: u64 = 5;
@@ -29,10 +30,6 @@ fn node_process() {
     node::run_if_wanted();
 }
 
-fn number_from(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 fn machines() -> Machines {
     Machines::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 3, DISK_BYTES).expect("three machines")
 }
@@ -43,8 +40,8 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
-    let rounds = number_from("FOREBAY_RAFT_ROUNDS", ROUNDS);
-    let seed = number_from("FOREBAY_RAFT_SEED", 1);
+    let rounds = number_from("FOREBAY_RAFT_ROUNDS").unwrap_or(ROUNDS);
+    let seed = number_from("FOREBAY_RAFT_SEED").unwrap_or(1);
     let machines = machines();
     let mut cluster = Cluster::start(machines, seed, Way::Sound);
     runtime().block_on(async {
@@ -55,8 +52,8 @@ fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
         }
         cluster.nodes_agree().await;
     });
-    println!("{}", cluster.report());
-    cluster.check_that_faults_happened(rounds);
+    println!("{}", cluster.nodes.report());
+    cluster.nodes.check_that_faults_happened(rounds);
 }
 
 /// Runs rounds until the checker finds what these nodes do wrong.

@@ -2,44 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::Client as Etcd;
-use forebay_test::children::end_with_parent;
 use forebay_test::draw::Draw;
 use forebay_test::machines::Machines;
+use forebay_test::machines::nodes::{FAULTS, Nodes, Program};
 use forebay_test::registers::History;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::PATIENCE;
 use super::check::{Call, Checker};
 use super::client::{Client, Made, Shared};
 use super::clocks::{self, Clock, Clocks};
 use super::leases::{Holder, Leases};
 use super::watcher::{Feed, Habit, Shown, Watcher};
-use super::{PATIENCE, RECOVERY_MAX};
 use crate::common::{http_get, own_program};
-
-/// The faults, by their names in the report.
-const FAULTS: [&str; 12] = [
-    "one killed",
-    "two killed",
-    "all killed",
-    "one stopped",
-    "one cut off",
-    "one way cut",
-    "leader cut off",
-    "disk full",
-    "disk slow",
-    "time of day jumped",
-    "all clocks jumped",
-    "member replaced",
-];
 
 const CLIENTS: usize = 5;
 /// The clients, the one that keeps leases, and the one that leaves them.
@@ -55,17 +38,56 @@ pub(crate) enum Way {
     SkippingWatches,
 }
 
-pub(crate) struct Cluster {
-    machines: Arc<Machines>,
+/// The server.
+struct Server {
     program: PathBuf,
-    members: Vec<Option<Child>>,
     /// The member joins a cluster that is there, if it has no data.
     joins: [bool; 3],
     clocks: Clocks,
+}
+
+fn client_url(machines: &Machines, node: usize) -> String {
+    format!("http://{}", machines.address(node, 0))
+}
+
+fn peer_url(machines: &Machines, node: usize) -> String {
+    format!("http://{}", machines.address(node, 1))
+}
+
+fn clock_of(machines: &Machines, node: usize) -> PathBuf {
+    machines.log_of(node).with_extension("clock")
+}
+
+fn data_of(machines: &Machines, node: usize) -> PathBuf {
+    machines.dir_of(node).join("data")
+}
+
+impl Program for Server {
+    fn command(&mut self, machines: &Machines, node: usize) -> Command {
+        let all: Vec<String> = (0..3).map(|node| format!("n{node}={}", peer_url(machines, node))).collect();
+        let (client, peer) = (client_url(machines, node), peer_url(machines, node));
+        let state = if self.joins[node] { "existing" } else { "new" };
+        let mut command = machines.command(node, &self.program);
+        self.clocks.start(node, &clock_of(machines, node), &mut command);
+        command
+            .arg(format!("--name=n{node}"))
+            .arg(format!("--data-dir={}", data_of(machines, node).display()))
+            .arg(format!("--listen-client-urls={client}"))
+            .arg(format!("--advertise-client-urls={client}"))
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .arg(format!("--initial-cluster={}", all.join(",")))
+            .arg(format!("--initial-cluster-state={state}"))
+            // So that members that were away for a while need snapshots.
+            .args(["--snapshot-count=60", "--snapshot-catchup-entries=20"])
+            .args(["--heartbeat-interval=50", "--election-timeout=300"]);
+        command
+    }
+}
+
+pub(crate) struct Cluster {
+    nodes: Nodes<Server>,
     way: Way,
-    random: Draw,
-    /// Faults of this turn that are still to come.
-    deck: Vec<&'static str>,
     shared: Shared,
     feed: Arc<Feed>,
     leases: Arc<Leases>,
@@ -73,14 +95,6 @@ pub(crate) struct Cluster {
     watchers: Vec<JoinHandle<()>>,
     /// Events of the feed that were checked.
     checked: usize,
-    counts: BTreeMap<&'static str, u64>,
-    recoveries: Vec<Duration>,
-    done: usize,
-    unknown: usize,
-    /// Snapshots that each process is known to have installed, and those of all processes.
-    installed_now: [u64; 3],
-    installed: u64,
-    restarts: u64,
     compacted: i64,
 }
 
@@ -92,116 +106,36 @@ impl Cluster {
             next_value: Arc::new(AtomicU64::new(1)),
             reads_are_stale: way == Way::StaleReads,
         };
-        let mut cluster = Cluster {
-            machines: Arc::new(machines),
-            program: own_program(),
-            members: vec![None, None, None],
-            joins: [false; 3],
-            clocks: Clocks::new(),
+        let server = Server { program: own_program(), joins: [false; 3], clocks: Clocks::new() };
+        let mut faults = [&FAULTS[..], &["member replaced"]].concat();
+        if server.clocks.of(1) != Clock::Real {
+            faults.extend(["time of day jumped", "all clocks jumped"]);
+        }
+        Cluster {
+            nodes: Nodes::start(machines, server, seed, &faults),
             way,
-            random: Draw::new(seed),
-            deck: Vec::new(),
             shared,
             feed: Arc::default(),
             leases: Arc::default(),
             checker: Checker::new(),
             watchers: Vec::new(),
             checked: 0,
-            counts: BTreeMap::new(),
-            recoveries: Vec::new(),
-            done: 0,
-            unknown: 0,
-            installed_now: [0; 3],
-            installed: 0,
-            restarts: 0,
             compacted: 0,
-        };
-        (0..3).for_each(|node| cluster.spawn(node));
-        cluster
-    }
-
-    fn client_url(&self, node: usize) -> String {
-        format!("http://{}", self.machines.address(node, 0))
+        }
     }
 
     fn urls(&self) -> Vec<String> {
-        (0..3).map(|node| self.client_url(node)).collect()
-    }
-
-    fn peer_url(&self, node: usize) -> String {
-        format!("http://{}", self.machines.address(node, 1))
-    }
-
-    fn clock_of(&self, node: usize) -> PathBuf {
-        self.machines.log_of(node).with_extension("clock")
-    }
-
-    fn data_of(&self, node: usize) -> PathBuf {
-        self.machines.dir_of(node).join("data")
-    }
-
-    fn spawn(&mut self, node: usize) {
-        let log = File::options().create(true).append(true).open(self.machines.log_of(node)).expect("a file");
-        let all: Vec<String> = (0..3).map(|node| format!("n{node}={}", self.peer_url(node))).collect();
-        let (client, peer) = (self.client_url(node), self.peer_url(node));
-        let state = if self.joins[node] { "existing" } else { "new" };
-        let mut command = self.machines.command(node, &self.program);
-        let clock = self.clock_of(node);
-        self.clocks.start(node, &clock, &mut command);
-        command
-            .arg(format!("--name=n{node}"))
-            .arg(format!("--data-dir={}", self.data_of(node).display()))
-            .arg(format!("--listen-client-urls={client}"))
-            .arg(format!("--advertise-client-urls={client}"))
-            .arg(format!("--listen-peer-urls={peer}"))
-            .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster={}", all.join(",")))
-            .arg(format!("--initial-cluster-state={state}"))
-            // So that members that were away for a while need snapshots.
-            .args(["--snapshot-count=60", "--snapshot-catchup-entries=20"])
-            .args(["--heartbeat-interval=50", "--election-timeout=300"]);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
-        self.members[node] = Some(end_with_parent(&mut command).spawn().expect("a process"));
-        self.installed_now[node] = 0;
-    }
-
-    fn kill(&mut self, node: usize) {
-        if let Some(mut child) = self.members[node].take() {
-            child.kill().expect("it is ours");
-            child.wait().expect("it is ours");
-        }
-    }
-
-    fn signal(&self, node: usize, signal: i32) {
-        if let Some(child) = &self.members[node] {
-            // SAFETY: kill(2) of a child that was not waited for: the number is its own.
-            unsafe { libc::kill(child.id() as i32, signal) };
-        }
-    }
-
-    fn has_ended(&mut self, node: usize) -> bool {
-        match &mut self.members[node] {
-            None => true,
-            Some(child) => child.try_wait().expect("it is ours").is_some(),
-        }
-    }
-
-    /// Starts members again that have ended, by a kill or by a failure of their disk.
-    fn restart_ended(&mut self) {
-        for node in 0..3 {
-            if self.has_ended(node) {
-                self.restarts += 1;
-                self.spawn(node);
-            }
-        }
+        (0..3).map(|node| client_url(&self.nodes.machines, node)).collect()
     }
 
     async fn connect(&self, node: usize) -> Etcd {
-        Etcd::connect([self.client_url(node)], None).await.expect("it connects with the first call")
+        Etcd::connect([client_url(&self.nodes.machines, node)], None)
+            .await
+            .expect("it connects with the first call")
     }
 
     async fn client(&mut self, round: u64, number: usize, history: &Arc<History>) -> Client {
-        let random = Draw::new(self.random.below(u64::MAX));
+        let random = Draw::new(self.nodes.random.below(u64::MAX));
         Client::new(self.urls(), number, round, self.shared.clone(), history.clone(), random).await
     }
 
@@ -215,47 +149,41 @@ impl Cluster {
                 habit,
                 feed: self.feed.clone(),
                 record: self.shared.record.clone(),
-                random: Draw::new(self.random.below(u64::MAX)),
+                random: Draw::new(self.nodes.random.below(u64::MAX)),
                 skips: self.way == Way::SkippingWatches,
             };
             self.watchers.push(tokio::spawn(watcher.follow()));
         }
         // From now on there is one more.
-        self.recoveries.clear();
+        self.nodes.recoveries.clear();
     }
 
     /// Ends all faults, and waits until a change comes through.
     async fn recover(&mut self, round: u64) {
-        self.machines.heal();
-        for node in 0..3 {
-            self.signal(node, libc::SIGCONT);
-            self.machines.give_space_back(node);
-            self.machines.release(node).expect("the group");
-        }
+        self.nodes.heal();
         let begun = Instant::now();
         let mut client = self.client(round, 0, &Arc::default()).await;
         loop {
-            self.restart_ended();
+            self.nodes.restart_ended();
             if client.put("recovery").await == Made::Yes {
                 break;
             }
-            assert!(begun.elapsed() < RECOVERY_MAX, "no change comes through: {}", self.logs());
+            self.nodes.has_time(begun, "no change comes through").unwrap_or_else(|why| panic!("{why}"));
             sleep(Duration::from_millis(5)).await;
         }
-        self.recoveries.push(begun.elapsed());
+        self.nodes.recoveries.push(begun.elapsed());
         self.count_snapshots().await;
     }
 
     async fn count_snapshots(&mut self) {
         for node in 0..3 {
-            let address = self.machines.address(node, 0);
+            let address = self.nodes.machines.address(node, 0);
             let page = tokio::task::spawn_blocking(move || http_get(&address, "/metrics"));
             let page = page.await.expect("no panic").unwrap_or_default();
             let name = "forebay_etcd_snapshots_installed_total ";
             let count = page.lines().find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
             if let Some(count) = count {
-                self.installed += count.saturating_sub(self.installed_now[node]);
-                self.installed_now[node] = count;
+                self.nodes.note_snapshots(node, count);
             }
         }
     }
@@ -293,9 +221,7 @@ impl Cluster {
         last.read_at_last().await;
         drop(last);
         let revision = self.members_agree().await?;
-        let (done, unknown) = history.counts();
-        self.done += done;
-        self.unknown += unknown;
+        self.nodes.note_operations(&history);
         history.check()?;
         self.check(revision).await
     }
@@ -307,10 +233,8 @@ impl Cluster {
             if let Some(problem) = self.feed.problem() {
                 return Err(problem);
             }
-            if begun.elapsed() > RECOVERY_MAX {
-                return Err(format!("watches are at {} of {revision}: {}", self.feed.reached(), self.logs()));
-            }
-            self.restart_ended();
+            self.nodes.has_time(begun, &format!("watches are at {} of {revision}", self.feed.reached()))?;
+            self.nodes.restart_ended();
             sleep(Duration::from_millis(5)).await;
         }
         // Watches may be ahead, and calls are not: leases end.
@@ -332,10 +256,8 @@ impl Cluster {
         let begun = Instant::now();
         let mut revision = 0;
         loop {
-            self.restart_ended();
-            if begun.elapsed() > RECOVERY_MAX {
-                return Err(format!("members do not come to revision {revision}: {}", self.logs()));
-            }
+            self.nodes.restart_ended();
+            self.nodes.has_time(begun, &format!("members do not come to revision {revision}"))?;
             if revision == 0 {
                 if let Ok(Ok(read)) = timeout(PATIENCE, client.member().get("recovery", None)).await {
                     revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -365,10 +287,10 @@ impl Cluster {
     /// Forgets the history that every watch has passed, half of the time.
     pub(crate) async fn compact(&mut self) {
         let revision = self.checker.past.revision - 1;
-        if revision <= self.compacted || self.random.below(2) == 0 {
+        if revision <= self.compacted || self.nodes.random.below(2) == 0 {
             return;
         }
-        let at = self.random.below(3) as usize;
+        let at = self.nodes.random.below(3) as usize;
         let mut client = self.client(0, at, &Arc::default()).await;
         // Without a reply it may be made all the same.
         self.compacted = revision;
@@ -379,107 +301,44 @@ impl Cluster {
     pub(crate) async fn leases_end(&mut self) -> Result<(), String> {
         let begun = Instant::now();
         while self.leases.left(&self.feed.range(self.checked, i64::MAX)) > 0 {
-            if begun.elapsed() > RECOVERY_MAX {
-                return Err(format!("leases do not end: {:?} {}", self.leases, self.logs()));
-            }
-            self.restart_ended();
+            self.nodes.has_time(begun, &format!("leases do not end: {:?}", self.leases))?;
+            self.nodes.restart_ended();
             sleep(Duration::from_millis(20)).await;
         }
         let revision = self.members_agree().await?;
         self.check(revision).await
     }
 
-    /// Lets something happen, for a while. Every kind comes once before one comes again.
+    /// Lets something happen, for a while.
     async fn fault(&mut self) {
-        let node = self.random.below(3) as usize;
-        let other = (node + 1 + self.random.below(2) as usize) % 3;
-        let long = Duration::from_millis(50 + self.random.below(700));
-        if self.deck.is_empty() {
-            self.deck = FAULTS.into_iter().filter(|name| self.is_possible(name)).collect();
-        }
-        let drawn = self.random.below(self.deck.len() as u64) as usize;
-        let name = self.deck.swap_remove(drawn);
-        self.fault_of(name, node, other, long).await;
-        *self.counts.entry(name).or_default() += 1;
-        self.restart_ended();
-        sleep(Duration::from_millis(self.random.below(400))).await;
-    }
-
-    fn is_possible(&self, name: &str) -> bool {
-        match name {
-            "one cut off" | "one way cut" | "leader cut off" => self.machines.has_network(),
-            "disk full" => self.machines.has_disks(),
-            "disk slow" => self.machines.has_brakes(),
-            "time of day jumped" | "all clocks jumped" => self.clocks.of(1) != Clock::Real,
-            _ => true,
-        }
-    }
-
-    async fn fault_of(&mut self, name: &str, node: usize, other: usize, long: Duration) {
-        match name {
-            "one killed" => self.kill(node),
-            "two killed" => [node, other].into_iter().for_each(|node| self.kill(node)),
-            "all killed" => (0..3).for_each(|node| self.kill(node)),
-            "one stopped" => self.signal(node, libc::SIGSTOP),
-            "disk full" => self.disk_full(node, long).await,
-            "disk slow" => {
-                if let Some(child) = &self.members[node] {
-                    self.machines.brake(node, child.id()).expect("it runs");
-                }
-            }
-            "one cut off" => self.cut_off(node),
-            "one way cut" => {
-                self.machines.cut(node, other).expect("a route");
-                // Or all that it sends.
-                if self.random.below(2) == 0 {
-                    self.machines.cut(node, 3 - node - other).expect("a route");
-                }
-            }
-            "leader cut off" => {
-                let leader = self.leader().await.unwrap_or(node);
-                self.cut_off(leader);
-            }
+        let mut fault = self.nodes.draw();
+        match fault.name {
+            "leader cut off" => fault.node = self.leader().await.unwrap_or(fault.node),
             "time of day jumped" => self.jump(1),
             "all clocks jumped" => self.jump(2),
-            "member replaced" => self.replace(node).await,
-            _ => unreachable!("{name}"),
+            "member replaced" => self.replace(fault.node).await,
+            _ => {}
         }
-        let is_clock = name.ends_with("jumped");
+        self.nodes.strike(&fault);
+        // On a full disk a member ends, or goes on with what it has; a start there may fail, and does no harm.
+        if fault.name == "disk full" && self.nodes.random.below(2) == 0 {
+            sleep(fault.time).await;
+            self.nodes.kill(fault.node);
+            self.nodes.spawn(fault.node);
+        }
         // The library reads a clock's file now and then.
-        sleep(if is_clock { long + clocks::CACHE } else { long }).await;
-        match name {
-            "one stopped" => self.signal(node, libc::SIGCONT),
-            "disk full" => self.machines.give_space_back(node),
-            "disk slow" => self.machines.release(node).expect("the group"),
-            _ => self.machines.heal(),
-        }
+        let is_clock = fault.name.ends_with("jumped");
+        sleep(if is_clock { fault.time + clocks::CACHE } else { fault.time }).await;
+        let pause = self.nodes.end(&fault);
+        sleep(pause).await;
     }
 
     fn jump(&mut self, node: usize) {
-        if self.clocks.of(node) == Clock::Both {
+        let Nodes { program: Server { clocks, .. }, machines, random, .. } = &mut self.nodes;
+        if clocks.of(node) == Clock::Both {
             self.leases.jumps(2 * clocks::CACHE);
         }
-        let file = self.clock_of(node);
-        self.clocks.jump(node, &file, |below| self.random.below(below));
-    }
-
-    /// Fills a member's disk. It ends then, or goes on with what it has; a start on a full disk may fail, and does no harm.
-    async fn disk_full(&mut self, node: usize, long: Duration) {
-        let machines = self.machines.clone();
-        let filled = tokio::task::spawn_blocking(move || machines.fill(node)).await;
-        filled.expect("no panic").expect("a full disk");
-        if self.random.below(2) == 0 {
-            sleep(long).await;
-            self.kill(node);
-            self.spawn(node);
-        }
-    }
-
-    fn cut_off(&self, node: usize) {
-        for other in (0..3).filter(|other| *other != node) {
-            self.machines.cut(node, other).expect("a route");
-            self.machines.cut(other, node).expect("a route");
-        }
+        clocks.jump(node, &clock_of(machines, node), |below| random.below(below));
     }
 
     /// Returns the leader that most members name.
@@ -499,16 +358,14 @@ impl Cluster {
 
     /// Removes a member, and adds it anew with an empty directory.
     async fn replace(&mut self, node: usize) {
-        let url = self.peer_url(node);
+        let url = peer_url(&self.nodes.machines, node);
         let begun = Instant::now();
         let (mut is_removed, mut at) = (false, (node + 1) % 3);
         loop {
-            assert!(begun.elapsed() < RECOVERY_MAX, "n{node} is not replaced: {}", self.logs());
+            let what = format!("n{node} is not replaced");
+            self.nodes.has_time(begun, &what).unwrap_or_else(|why| panic!("{why}"));
             for other in (0..3).filter(|other| *other != node) {
-                if self.has_ended(other) {
-                    self.restarts += 1;
-                    self.spawn(other);
-                }
+                self.nodes.restart_if_ended(other);
             }
             let mut member = self.connect(at).await;
             let Ok(Ok(list)) = timeout(PATIENCE * 2, member.member_list()).await else {
@@ -523,35 +380,26 @@ impl Cluster {
                 }
                 (None, _) => {
                     is_removed = true;
-                    self.kill(node);
+                    self.nodes.kill(node);
                     let _ = timeout(PATIENCE * 4, member.member_add([&url], None)).await;
                 }
                 (Some(_), true) => break,
             }
             sleep(Duration::from_millis(20)).await;
         }
-        self.kill(node);
-        std::fs::remove_dir_all(self.data_of(node)).expect("its directory");
-        self.joins[node] = true;
-        self.spawn(node);
+        self.nodes.kill(node);
+        std::fs::remove_dir_all(data_of(&self.nodes.machines, node)).expect("its directory");
+        self.nodes.program.joins[node] = true;
+        self.nodes.spawn(node);
     }
 
     pub(crate) fn report(&self) -> String {
-        let mut recoveries = self.recoveries.clone();
-        recoveries.sort();
-        let mut text = format!("{} operations, {} without a reply; faults:", self.done, self.unknown);
-        for (name, count) in &self.counts {
-            let _ = write!(text, " {name} {count},");
-        }
-        let (middle, last) = (recoveries[recoveries.len() / 2], recoveries[recoveries.len() - 1]);
+        let mut text = self.nodes.report();
         let leases = self.leases.counts();
         let _ = write!(
             text,
-            " members started again {}; snapshots installed {}; recovered after {middle:.1?} (median), {last:.1?} (longest); \
-             {} revisions, seen by 3 watchers over {} connections; leases granted {}, kept alive {}, ended {}; \
+            "; {} revisions, seen by 3 watchers over {} connections; leases granted {}, kept alive {}, ended {}; \
              writes of disks that were slow {}; lines of logs with another year {}",
-            self.restarts,
-            self.installed,
             self.checker.past.revision,
             self.feed.connections.load(Ordering::Relaxed),
             leases.granted,
@@ -564,50 +412,26 @@ impl Cluster {
     }
 
     fn slow_writes(&self) -> u64 {
-        (0..3).map(|node| self.machines.writes_in_group(node)).sum()
+        (0..3).map(|node| self.nodes.machines.writes_in_group(node)).sum()
     }
 
     fn lines_of_other_years(&self) -> usize {
-        (0..3).map(|node| clocks::lines_of_other_years(&self.log(node))).sum()
+        (0..3).map(|node| clocks::lines_of_other_years(&self.nodes.log(node))).sum()
     }
 
     /// Each kind has come that is possible here, and did something where that can be seen.
     pub(crate) fn check_that_faults_happened(&self, rounds: u64) {
-        let faults: u64 = self.counts.values().sum();
-        assert!(faults >= rounds, "{faults} faults in {rounds} rounds");
-        assert!(self.done as u64 > rounds * 20, "{} operations in {rounds} rounds", self.done);
-        let possible: Vec<_> = FAULTS.into_iter().filter(|name| self.is_possible(name)).collect();
-        if faults < possible.len() as u64 {
+        if !self.nodes.check_that_faults_happened(rounds) {
             return;
         }
-        for name in possible {
-            assert!(self.counts.contains_key(name), "{name}: never, in {faults} faults");
-        }
-        assert!(!self.machines.has_brakes() || self.slow_writes() > 0, "no disk was slow");
+        assert!(!self.nodes.machines.has_brakes() || self.slow_writes() > 0, "no disk was slow");
         let leases = self.leases.counts();
         assert!(leases.ended > 0 && leases.kept_alive > 0, "{leases:?}");
-    }
-
-    fn log(&self, node: usize) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.machines.log_of(node)).unwrap_or_default()).into_owned()
-    }
-
-    /// Returns the last lines that the members have written.
-    fn logs(&self) -> String {
-        let mut text = String::new();
-        for node in 0..3 {
-            let log = self.log(node);
-            let lines: Vec<&str> = log.lines().collect();
-            let from = lines.len().saturating_sub(12);
-            let _ = write!(text, "\nmember {node}:\n{}", lines[from..].join("\n"));
-        }
-        text
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.watchers.iter().for_each(JoinHandle::abort);
-        (0..3).for_each(|node| self.kill(node));
     }
 }
