@@ -5,35 +5,14 @@
 use crate::simulation::groups;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::common::{self, dir, engine, options};
+use crate::common::{self, Files, dir, engine, files, put, quiet};
 use forebay::Engine;
 use forebay_wal::inspect::{Verdict, inspect, records, repair};
-use forebay_wal::{ErrorKind, Loss, Lsn, Options, Recovery, Wal};
+use forebay_wal::{ErrorKind, Loss, Lsn, Recovery, Wal};
 
-type Files = BTreeMap<String, Vec<u8>>;
 type Records = BTreeMap<u64, Vec<u8>>;
-
-fn quiet() -> Options {
-    options().mark_after(Duration::from_secs(3600))
-}
-
-fn files(dir: &Path) -> Files {
-    let files = forebay_test::live_files::files(dir).into_iter();
-    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
-}
-
-fn put(dir: &Path, files: &Files) {
-    for name in self::files(dir).keys() {
-        fs::remove_file(dir.join(name)).unwrap();
-    }
-    for (name, bytes) in files {
-        fs::write(dir.join(name), bytes).unwrap();
-    }
-}
 
 /// Returns the record with an LSN; `time` distinguishes records with the same LSN.
 fn record(lsn: u64, time: u64) -> Vec<u8> {

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use forebay::{Config, Engine};
 use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Wal};
 
+use crate::common::{files, left};
 use crate::simulation::groups::{self, GRAIN, Group};
 
 const RECORDS: u64 = 100;
@@ -26,30 +26,9 @@ fn record(lsn: u64) -> Vec<u8> {
     (0..200u64).map(|at| (lsn * 31 + at) as u8).collect()
 }
 
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let files = forebay_test::live_files::files(dir).into_iter();
-    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
-}
-
 /// Returns the records of an open log.
 fn content(wal: &Wal) -> BTreeMap<u64, Vec<u8>> {
-    futures::executor::block_on(async {
-        let mut reader = wal.read_from(wal.first_lsn());
-        let mut records = BTreeMap::new();
-        loop {
-            match reader.next().await.transpose() {
-                Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
-                Ok(None) => break,
-                // A loss is reported again when its records are read.
-                Err(error) => {
-                    let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
-                    assert_eq!(lost.first, reader.position());
-                    reader = wal.read_from(lost.last.next());
-                }
-            }
-        }
-        records
-    })
+    futures::executor::block_on(left(wal)).expect("records, or a loss")
 }
 
 /// The expected result of a row.

@@ -2,33 +2,20 @@
 
 use crate::simulation::groups;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::common::{self, dir, engine, expected, options, record, records_wait};
+use crate::common::{self, append, dir, engine, expected, files, quiet, records_wait};
 use forebay::Engine;
-use forebay_wal::{ErrorKind, Loss, Lsn, Options, Recovery, Wal};
+use forebay_wal::{ErrorKind, Loss, Lsn, Recovery, Wal};
 
 const END: &str = "wal.end";
 /// Offset of the second slot.
 const SLOT: u64 = 64 << 10;
 
-/// Options without automatic marks, so every append is a group of one unit: sixteen fill a segment.
-fn quiet() -> Options {
-    options().mark_after(Duration::from_secs(3600))
-}
-
 fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
     Wal::open(engine, dir, quiet()).wait().unwrap()
-}
-
-fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
-    for number in numbers {
-        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
-    }
 }
 
 /// Makes a closed log of `records` records.
@@ -38,11 +25,6 @@ fn written(records: u64) -> (Engine, tempfile::TempDir) {
     append(&wal, 1..=records);
     wal.close().wait().unwrap();
     (engine, dir)
-}
-
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let files = forebay_test::live_files::files(dir).into_iter();
-    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
 }
 
 fn write(dir: &Path, name: &str, at: u64, bytes: &[u8]) {

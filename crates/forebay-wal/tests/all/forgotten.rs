@@ -1,39 +1,13 @@
 //! The state that a drive may leave after a false flush: the renaming of a segment is forgotten, and the
 //! groups written to it since are still there, under its old name.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use crate::common::{self, dir, engine, expected, options, record, records_wait};
+use crate::common::{self, append, dir, engine, expected, files, put, quiet, records_wait};
 use forebay::Engine;
 use forebay_wal::{Lsn, Recovery, Wal};
 
-type Files = BTreeMap<String, Vec<u8>>;
-
-fn files(dir: &tempfile::TempDir) -> Files {
-    let files = forebay_test::live_files::files(dir.path()).into_iter();
-    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
-}
-
-fn put(dir: &tempfile::TempDir, files: &Files) {
-    for name in self::files(dir).keys() {
-        std::fs::remove_file(dir.path().join(name)).unwrap();
-    }
-    for (name, bytes) in files {
-        std::fs::write(dir.path().join(name), bytes).unwrap();
-    }
-}
-
-/// Opens without automatic marks, so every append is a group of one unit: sixteen fill a segment.
+/// Opens with groups of which sixteen fill a segment.
 fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
-    let options = options().mark_after(Duration::from_secs(3600));
-    Wal::open(engine, dir.path(), options).wait().unwrap()
-}
-
-fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
-    for number in numbers {
-        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
-    }
+    Wal::open(engine, dir.path(), quiet()).wait().unwrap()
 }
 
 /// Regression: a segment was renamed to be reused under number 9, and groups were written to it. The drive
@@ -49,12 +23,12 @@ fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
     wal.truncate_before(Lsn(95)).wait().unwrap();
     append(&wal, 101..=102);
     wal.close().wait().unwrap();
-    let before = files(&dir);
+    let before = files(dir.path());
     let (wal, _) = open(&engine(), &dir);
     append(&wal, 103..=150);
     assert!(wal.stats().segments_recycled > 0);
     wal.close().wait().unwrap();
-    let after = files(&dir);
+    let after = files(dir.path());
 
     let mut forgotten = before.clone();
     let gone = before.keys().filter(|name| !after.contains_key(*name));
@@ -65,7 +39,7 @@ fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
         forgotten.insert(old.clone(), after[new].clone());
     }
     for last in (104..150).step_by(3) {
-        put(&dir, &forgotten);
+        put(dir.path(), &forgotten);
         let engine = engine();
         let (wal, recovery) = open(&engine, &dir);
         assert_eq!((recovery.first, recovery.last, &recovery.lost[..]), (Lsn(95), Lsn(102), &[][..]));

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::common::left;
 use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Durability, Engine, Open};
 use forebay_wal::inspect::{GroupKind, Report, Verdict, inspect, records, repair};
@@ -63,17 +64,7 @@ async fn content(engine: &Engine, dir: &str) -> Result<BTreeMap<u64, Vec<u8>>, f
 }
 
 async fn read(wal: Wal) -> Result<BTreeMap<u64, Vec<u8>>, forebay_wal::Error> {
-    let (mut records, mut reader) = (BTreeMap::new(), wal.read_from(wal.first_lsn()));
-    loop {
-        match reader.next().await.transpose() {
-            Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
-            Ok(None) => break,
-            Err(error) => {
-                let ErrorKind::Corruption(lost) = error.kind() else { return Err(error) };
-                reader = wal.read_from(lost.last.next());
-            }
-        }
-    }
+    let records = left(&wal).await?;
     wal.close().await?;
     Ok(records)
 }

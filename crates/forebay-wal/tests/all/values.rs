@@ -2,19 +2,12 @@
 
 use crate::simulation::groups;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::common::{self, dir, engine, open, options, record, records_wait};
+use crate::common::{self, dir, engine, files, open, options, quiet, record, records_wait};
 use forebay_wal::inspect::{Verdict, inspect, repair};
 use forebay_wal::{Batch, ErrorKind, Lsn, Options, Wal};
-
-/// Damage must not fall on a mark that follows later.
-fn quiet() -> Options {
-    options().mark_after(Duration::from_secs(3600))
-}
 
 fn text(wal: &Wal, key: &str) -> Option<String> {
     wal.value(key).map(|value| String::from_utf8(value).unwrap())
@@ -22,9 +15,7 @@ fn text(wal: &Wal, key: &str) -> Option<String> {
 
 /// Overwrites the newest group that counts with zeros.
 fn strike_the_last(dir: &Path, skipped: usize) {
-    let files = forebay_test::live_files::files(dir).into_iter();
-    let files: BTreeMap<String, Vec<u8>> =
-        files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect();
+    let files = files(dir);
     let live = groups::live(&files);
     let group = &live[live.len() - 1 - skipped];
     let mut bytes = files[&group.file()].clone();

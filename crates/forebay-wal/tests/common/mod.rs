@@ -1,8 +1,12 @@
 //! Helpers shared by the tests.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
 use forebay::{Config, Engine};
-use forebay_wal::{Lsn, Options, Recovery, Result, Wal};
+use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Result, Wal};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often in
 /// memory.
@@ -20,6 +24,11 @@ pub(crate) fn engine() -> Engine {
 /// Options with small segments, so that a test's log is made quickly and soon has many of them.
 pub(crate) fn options() -> Options {
     Options::new().segment_bytes(64 << 10)
+}
+
+/// Options without automatic marks, so every append is a group of one unit, and damage falls on no mark that follows later.
+pub(crate) fn quiet() -> Options {
+    options().mark_after(Duration::from_secs(3600))
 }
 
 pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
@@ -57,4 +66,47 @@ pub(crate) fn records_wait(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>>
 /// Returns the records with these LSNs, as [`record`] makes them.
 pub(crate) fn expected(lsns: std::ops::RangeInclusive<u64>) -> Vec<(u64, Vec<u8>)> {
     lsns.map(|lsn| (lsn, record(lsn))).collect()
+}
+
+/// Appends the records with these numbers, each by itself.
+pub(crate) fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
+    }
+}
+
+/// Returns the records that are left in a log that was opened in spite of a loss.
+pub(crate) async fn left(wal: &Wal) -> Result<BTreeMap<u64, Vec<u8>>> {
+    let (mut records, mut reader) = (BTreeMap::new(), wal.read_from(wal.first_lsn()));
+    loop {
+        match reader.next().await.transpose() {
+            Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
+            Ok(None) => return Ok(records),
+            // A loss is reported again when its records are read.
+            Err(error) => {
+                let ErrorKind::Corruption(lost) = error.kind() else { return Err(error) };
+                assert_eq!(lost.first, reader.position());
+                reader = wal.read_from(lost.last.next());
+            }
+        }
+    }
+}
+
+/// The files of a log by their names.
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
+
+/// Returns the files of a log.
+pub(crate) fn files(dir: &Path) -> Files {
+    let files = forebay_test::live_files::files(dir).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
+}
+
+/// Puts these files into the place of a log's.
+pub(crate) fn put(dir: &Path, files: &Files) {
+    for name in self::files(dir).keys() {
+        std::fs::remove_file(dir.join(name)).unwrap();
+    }
+    for (name, bytes) in files {
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
 }
