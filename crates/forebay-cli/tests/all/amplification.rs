@@ -1,10 +1,10 @@
 //! End-to-end tests of `measure amplification`: the contents of its document, its refusals, and no leftovers.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use crate::support::{Directory, document, forebay, run, tail};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{
+    Directory, begun, document, forebay, has_samples, interrupt, is_refused, names_of_rows, needs_space,
+    rows, run, tail,
+};
+use forebay_test::children::SIGINT;
 use serde_json::Value;
 
 const ROWS: [&str; 4] = ["buffered", "buffered-random-advice", "read-many", "direct"];
@@ -43,18 +43,15 @@ fn every_row_reads_from_one_file_and_from_many() {
     assert_eq!(files, [1, 50]);
     for experiment in experiments {
         assert_eq!(experiment["name"], "amplification");
-        let rows = experiment["rows"].as_array().expect("a list");
-        let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
-        assert_eq!(names, ROWS);
-        rows.iter().for_each(check_row);
+        assert_eq!(names_of_rows(experiment), ROWS);
+        rows(experiment).iter().for_each(check_row);
     }
     assert!(value["verdicts"].to_string().contains("in 50 files instead of 1"), "{}", value["verdicts"]);
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
 fn check_row(row: &Value) {
-    assert_eq!(row["skipped"], Value::Null, "{row}");
-    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    has_samples(row, 2);
     let metric = |name: &str| row["metrics"][name].as_f64();
     assert!(
         metric("iops").is_some_and(|rate| rate > 0.0) && metric("p50_us") <= Some(tail(row, "p99_us")),
@@ -84,42 +81,18 @@ fn impossible_values_are_refused() {
         (&["--reads", "many"], "many"),
         (&["--size", "0"], "not a usable size"),
     ] {
-        let outcome = run(&[&["measure", "amplification"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
-        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+        is_refused("amplification", arguments, known);
     }
-    let directory = Directory::new("space");
-    let outcome = run(&["measure", "amplification", directory.text(), "--size", "8000TiB"]);
-    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
-    assert_eq!(directory.names(), Vec::<String>::new());
+    needs_space("amplification");
 }
 
 #[test]
 fn a_signal_in_either_phase_leaves_nothing() {
     for phase in ["write ", "measure amplification"] {
         let directory = Directory::new("signal");
-        let mut child = forebay(&[
-            "measure",
-            "amplification",
-            directory.text(),
-            "--size",
-            "32MiB",
-            "--files",
-            "200",
-            "--repeats",
-            "1000",
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-        let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        let begun = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with(phase));
-        assert!(begun, "no {phase} was announced");
-        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-        kill_process(id, Signal::INT).expect("it is our child");
-        lines.for_each(drop);
-        assert_eq!(child.wait().expect("it ends").code(), Some(130));
+        let arguments = ["measure", "amplification", directory.text(), "--size", "32MiB"];
+        let more = ["--files", "200", "--repeats", "1000"];
+        interrupt(begun(&mut forebay(&[&arguments[..], &more].concat()), phase), SIGINT);
         assert_eq!(directory.names(), Vec::<String>::new(), "{phase}");
     }
 }

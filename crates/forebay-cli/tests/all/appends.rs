@@ -1,11 +1,8 @@
 //! End-to-end tests of `measure wal` and `measure blocking`: the contents of their documents, their
 //! refusals, and no leftovers.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use crate::support::{Directory, document, forebay, run, tail};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{Directory, begun, document, experiments, forebay, interrupt, metric, rows, run, tail};
+use forebay_test::children::SIGINT;
 use serde_json::Value;
 
 const ROWS: [&str; 8] = [
@@ -18,18 +15,6 @@ const ROWS: [&str; 8] = [
     "forebay-prompt",
     "forebay-realtime",
 ];
-
-fn metric(row: &Value, name: &str) -> f64 {
-    row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
-}
-
-fn rows(experiment: &Value) -> &[Value] {
-    experiment["rows"].as_array().expect("rows is a list")
-}
-
-fn experiments(value: &Value) -> &[Value] {
-    value["experiments"].as_array().expect("experiments is a list")
-}
 
 /// Checks that percentiles do not fall, and that no task sees a record as durable before it is.
 fn check_times(row: &Value) {
@@ -199,21 +184,12 @@ fn rows_that_do_not_exist_are_refused() {
 #[test]
 fn a_signal_removes_the_directory_of_the_sample() {
     let directory = Directory::new("signal");
-    let mut child = forebay(&["measure", "wal", directory.text(), "--load", "none", "--loop", "open"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let announced = lines.by_ref().map_while(Result::ok).any(|line| line.contains("measure wal"));
-    assert!(announced, "no sample was announced");
+    let mut command = forebay(&["measure", "wal", directory.text(), "--load", "none", "--loop", "open"]);
+    let mut begun = begun(&mut command, "measure wal");
     while directory.names().is_empty() {
-        assert_eq!(child.try_wait().expect("it is our child"), None, "it ended without a sample");
+        assert_eq!(begun.0.try_wait().expect("it is our child"), None, "it ended without a sample");
         std::thread::yield_now();
     }
-    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-    kill_process(id, Signal::INT).expect("it is our child");
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    interrupt(begun, SIGINT);
     assert_eq!(directory.names(), Vec::<String>::new());
 }

@@ -2,13 +2,12 @@
 //! and Ctrl-C at any moment. Each time there is a clear sentence, an exit code, and no leftover.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
 
-use crate::support::{Directory, Outcome, forebay, outcome, run};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use crate::support::{Directory, Outcome, begun, forebay, interrupt, outcome, run};
+use forebay_test::children::SIGINT;
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 const EXPERIMENTS: [&str; 11] = [
@@ -261,19 +260,9 @@ fn results_that_cannot_be_used() {
     assert_eq!(directory.names(), before);
 }
 
-/// Reads lines of progress until one has `words`, interrupts the program there, and checks for leftovers.
-fn interrupt(directory: &Directory, arguments: &[&str], words: &str) {
-    let mut child =
-        forebay(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let reached = lines.by_ref().map_while(Result::ok).any(|line| line.contains(words));
-    assert!(reached, "{arguments:?} never said {words:?}");
-    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-    kill_process(id, Signal::INT).expect("it is our child");
-    // Reading to the end keeps the child from blocking on the pipe.
-    lines.for_each(drop);
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(130), "{arguments:?} at {words:?}");
+/// Interrupts the program where its progress has these words, and checks for leftovers.
+fn interrupt_at(directory: &Directory, arguments: &[&str], words: &str) {
+    interrupt(begun(&mut forebay(arguments), words), SIGINT);
     assert_eq!(directory.names(), Vec::<String>::new(), "{arguments:?} at {words:?}");
 }
 
@@ -292,9 +281,9 @@ fn ctrl_c_in_every_phase_leaves_nothing() {
             _ => arguments.push("--quick"),
         }
         arguments.extend(["--repeats", "1000"]);
-        interrupt(&directory, &arguments, &format!("measure {experiment}"));
+        interrupt_at(&directory, &arguments, &format!("measure {experiment}"));
         if !["wal", "blocking", "files", "amplification"].contains(&experiment) {
-            interrupt(&directory, &arguments, "...");
+            interrupt_at(&directory, &arguments, "...");
         }
     }
     let directory = Directory::new("report-phases");
@@ -302,6 +291,6 @@ fn ctrl_c_in_every_phase_leaves_nothing() {
     let page = page.to_str().expect("readable name");
     let arguments = ["report", directory.text(), "--quick", "--only", "files,writes", "--out", page];
     for words in ["doctor", "experiment 1 of 2", "measure writes ..."] {
-        interrupt(&directory, &arguments, words);
+        interrupt_at(&directory, &arguments, words);
     }
 }

@@ -1,6 +1,6 @@
 //! End-to-end tests of `measure cpu`: the contents of its document, its refusals, and no leftovers.
 
-use crate::support::{Directory, document, run, tail};
+use crate::support::{Directory, document, is_refused, run, tail};
 use serde_json::Value;
 
 const ROWS: [&str; 14] = [
@@ -104,8 +104,6 @@ fn impossible_values_are_refused() {
         (&["--size", "lots"], "not a size"),
         (&["--repeats", "0"], "0"),
     ] {
-        let outcome = run(&[&["measure", "cpu"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.err);
-        assert!(outcome.err.contains(known), "{}", outcome.err);
+        is_refused("cpu", arguments, known);
     }
 }

@@ -3,16 +3,8 @@
 
 use std::fs;
 
-use crate::support::{Directory, document, run, tail};
+use crate::support::{Directory, document, has_samples, metric, rows, run, tail};
 use serde_json::Value;
-
-fn metric(row: &Value, name: &str) -> f64 {
-    row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
-}
-
-fn rows(experiment: &Value) -> &[Value] {
-    experiment["rows"].as_array().expect("rows is a list")
-}
 
 #[test]
 fn no_row_of_a_scan_exceeds_the_memory_it_may_use() {
@@ -38,8 +30,7 @@ fn no_row_of_a_scan_exceeds_the_memory_it_may_use() {
     let cold = scan["parameters"]["cold"].as_str().expect("a word");
     assert!(["cgroup", "dropped", "fadvise", "warm"].contains(&cold), "{cold}");
     for row in rows(scan) {
-        assert_eq!(row["skipped"], Value::Null, "{row}");
-        assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+        has_samples(row, 2);
         let peak = metric(row, "memory_peak_bytes");
         assert!(peak > 0.0, "{row}");
         // Without a cgroup nothing limits the page cache, and the notes report that.

@@ -1,10 +1,7 @@
 //! End-to-end tests of `measure files`: the contents of its document, its refusals, and no leftovers.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use crate::support::{Directory, document, forebay, run, tail};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{Directory, begun, document, forebay, has_samples, interrupt, is_refused, run, tail};
+use forebay_test::children::SIGINT;
 use serde_json::Value;
 
 const ROWS: [&str; 3] = ["std-threads", "tokio-fs", "forebay"];
@@ -60,8 +57,7 @@ fn every_row_makes_every_call() {
 }
 
 fn check_row(row: &Value, calls: &[&str]) {
-    assert_eq!(row["skipped"], Value::Null, "{row}");
-    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    has_samples(row, 2);
     let metrics = row["metrics"].as_object().expect("an object");
     for call in ["open_us", "read_us", "write_us", "sync_us", "close_us", "stat_us"] {
         assert_eq!(metrics.contains_key(call), calls.contains(&call), "{call}: {row}");
@@ -107,38 +103,15 @@ fn impossible_values_are_refused() {
         (&["--size", "1GiB"], "to 1 MiB"),
         (&["--at-once", "65", "--count", "64"], "larger --count"),
     ] {
-        let outcome = run(&[&["measure", "files"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
-        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+        is_refused("files", arguments, known);
     }
 }
 
 #[test]
 fn a_signal_while_files_are_made_leaves_nothing() {
     let directory = Directory::new("signal");
-    let mut child = forebay(&[
-        "measure",
-        "files",
-        directory.text(),
-        "--count",
-        "200",
-        "--calls",
-        "create",
-        "--at-once",
-        "8",
-        "--repeats",
-        "1000",
-    ])
-    .stdout(Stdio::null())
-    .stderr(Stdio::piped())
-    .spawn()
-    .expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("measure files"));
-    assert!(begun, "no measuring was announced");
-    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-    kill_process(id, Signal::INT).expect("it is our child");
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    let arguments = ["measure", "files", directory.text(), "--count", "200", "--calls", "create"];
+    let more = ["--at-once", "8", "--repeats", "1000"];
+    interrupt(begun(&mut forebay(&[&arguments[..], &more].concat()), "measure files"), SIGINT);
     assert_eq!(directory.names(), Vec::<String>::new());
 }

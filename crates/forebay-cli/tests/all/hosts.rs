@@ -2,13 +2,12 @@
 //! whichever process dies. A script stands in for ssh.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Directory, Outcome, document, forebay, outcome, run, tail};
+use crate::support::{Begun, Directory, Outcome, begun, document, forebay, outcome, run, tail};
 use forebay_test::children::end_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -16,6 +15,8 @@ use serde_json::Value;
 /// With room for the names of an unoptimised program's functions, which the engine looks up when a task holds its shard for long: on a
 /// busy machine the measuring child was ended for want of memory.
 const SMALL: [&str; 4] = ["--memory", "64MiB", "--size", "72MiB"];
+/// Words of a controller whose first sample has begun.
+const MEASURES: &str = "measure random on";
 /// Long enough for any machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -85,10 +86,10 @@ impl Cluster {
 
     /// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
     /// all hosts.
-    fn endless(&self) -> (Child, Lines<BufReader<ChildStderr>>) {
+    fn endless(&self) -> Begun {
         let mut arguments = vec!["--seconds", "600", "--depth", "1", "--rows", "direct-pread"];
         arguments.extend(SMALL);
-        begun(&mut self.measure("random", &self.names(), &arguments))
+        begun(&mut self.measure("random", &self.names(), &arguments), MEASURES)
     }
 
     /// Sends a signal to the agent of a host, or to `relay-node-2`.
@@ -116,17 +117,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Starts a command that measures, and returns after its first sample has begun.
-fn begun(command: &mut Command) -> (Child, Lines<BufReader<ChildStderr>>) {
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("measure random on"));
-    assert!(begun, "the measurement was not announced");
-    (child, lines)
-}
-
 /// Waits for the end of a command that fails, and returns its last lines.
-fn failed(mut child: Child, lines: Lines<BufReader<ChildStderr>>) -> String {
+fn failed((mut child, lines): Begun) -> String {
     let text: Vec<String> = lines.map_while(Result::ok).collect();
     let text = text.join("\n");
     assert_eq!(child.wait().expect("it ends").code(), Some(1), "{text}");
@@ -227,7 +219,7 @@ fn an_agent_that_is_killed_is_named_and_the_others_stop() {
         assert_eq!(directory.names().len(), 1, "it measures a file of its own");
     }
     cluster.signal("node-2", Signal::KILL);
-    let stderr = failed(child, lines);
+    let stderr = failed((child, lines));
     let name = format!("host 2 ({}) was lost", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     assert!(stderr.contains("signal: 9"), "how the agent ended: {stderr}");
@@ -245,7 +237,7 @@ fn a_connection_that_is_cut_ends_the_measurement_on_both_sides() {
     let cluster = Cluster::with_ssh(3, RELAY);
     let (child, lines) = cluster.endless();
     cluster.signal("relay-node-2", Signal::KILL);
-    let stderr = failed(child, lines);
+    let stderr = failed((child, lines));
     let name = format!("host 2 ({}) was lost", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     cluster.emptied();
@@ -256,7 +248,7 @@ fn an_agent_that_is_silent_is_named_and_the_others_stop() {
     let cluster = Cluster::with_ssh(2, RELAY);
     let (child, lines) = cluster.endless();
     cluster.signal("node-2", Signal::STOP);
-    let stderr = failed(child, lines);
+    let stderr = failed((child, lines));
     let name = format!("host 2 ({}) was lost: no message arrived for 10 s", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     emptied(cluster.directories[0].path());
@@ -290,7 +282,7 @@ fn an_agent_that_is_stopped_by_a_signal_leaves_nothing() {
     let cluster = Cluster::new(1);
     let (child, lines) = cluster.endless();
     cluster.signal("node-1", Signal::TERM);
-    let stderr = failed(child, lines);
+    let stderr = failed((child, lines));
     assert!(stderr.contains("exit status: 143"), "{stderr}");
     assert_eq!(cluster.directories[0].names(), Vec::<String>::new());
 }
@@ -325,7 +317,7 @@ fn the_path_is_that_of_hosts_without_a_directory() {
     arguments.extend(["--seconds", "600"]);
     arguments.extend(SMALL);
     let hosts = format!("node-1,me@[::1]:{}", cluster.directories[1].text());
-    let (mut child, _lines) = begun(&mut cluster.measure("random", &hosts, &arguments));
+    let (mut child, _lines) = begun(&mut cluster.measure("random", &hosts, &arguments), MEASURES);
     for directory in [&path, cluster.directories[1].path()] {
         assert_eq!(fs::read_dir(directory).expect("it exists").count(), 1, "{}", directory.display());
     }
@@ -539,9 +531,9 @@ fn ranks_on_other_hosts_of_a_network() {
     let endless = [&arguments[..], &["--seconds", "600"]].concat();
     let mut commands = network.ranks(&endless);
     let others: Vec<Child> = commands[1..].iter_mut().map(start).collect();
-    let (child, lines) = begun(&mut commands[0]);
+    let (child, lines) = begun(&mut commands[0], MEASURES);
     assert!(ip(&["-n", &network.name(2), "link", "set", "eth0", "down"]));
-    let stderr = failed(child, lines);
+    let stderr = failed((child, lines));
     assert!(stderr.contains("rank 1 on ") && stderr.contains("was lost: no message arrived"), "{stderr}");
     for (other, words) in others.into_iter().zip(["the controller was lost", ""]) {
         let other = outcome(&other.wait_with_output().expect("it ends"));

@@ -1,11 +1,9 @@
 //! The experiments and the report from end to end, with small files: the figures mean nothing, their shape does.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 
-use crate::support::{Directory, check_document, document, forebay, run};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{Directory, begun, check_document, document, forebay, interrupt, run};
+use forebay_test::children::{SIGINT, SIGTERM};
 use serde_json::Value;
 
 const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "48MiB"];
@@ -90,25 +88,13 @@ fn a_file_is_overwritten_with_both_options_and_keeps_its_length() {
 
 #[test]
 fn a_signal_removes_the_temp_file() {
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [SIGINT, SIGTERM] {
         let directory = Directory::new("signal");
-        let mut child =
-            forebay(&[&["measure", "scan", directory.text(), "--repeats", "1000"][..], &SMALL].concat())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("the program starts");
-        let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        let arguments = ["measure", "scan", directory.text(), "--repeats", "1000"];
         // The line that announces the write appears once the file exists.
-        let announced = lines.by_ref().map_while(Result::ok).any(|line| line.contains("test data"));
-        assert!(announced, "no file was announced");
+        let begun = begun(&mut forebay(&[&arguments[..], &SMALL].concat()), "test data");
         assert_eq!(directory.names().len(), 1);
-        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-        kill_process(id, signal).expect("it is our child");
-        // Reading to the end keeps the child from blocking on the pipe.
-        lines.for_each(drop);
-        let status = child.wait().expect("it ends");
-        assert_eq!(status.code(), Some(128 + signal.as_raw()));
+        interrupt(begun, signal);
         assert_eq!(directory.names(), Vec::<String>::new());
     }
 }
@@ -188,17 +174,7 @@ fn a_report_on_a_file_has_all_experiments_that_only_read() {
     let file = directory.file("data", 40 << 20);
     let page = directory.path().join("page.html");
     let [file, page] = [&file, &page].map(|path| path.to_str().expect("readable name"));
-    let mut child = forebay(&["report", file, "--quick", "--out", page])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let announced = lines.by_ref().map_while(Result::ok).find(|line| line.contains("experiment 1 of "));
-    let announced = announced.expect("the first experiment is announced");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it is our child");
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    assert!(announced.contains("experiment 1 of 4: scan, about"), "{announced}");
+    let mut command = forebay(&["report", file, "--quick", "--out", page]);
+    interrupt(begun(&mut command, "experiment 1 of 4: scan, about"), SIGINT);
     assert_eq!(directory.names(), ["data"]);
 }

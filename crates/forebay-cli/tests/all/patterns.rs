@@ -1,6 +1,6 @@
 //! End-to-end tests of `measure patterns`: the contents of its document, its refusals, and no leftovers.
 
-use crate::support::{Directory, document, run};
+use crate::support::{Directory, document, is_refused, needs_space, run};
 use serde_json::Value;
 
 fn names(experiment: &Value) -> Vec<&str> {
@@ -80,12 +80,7 @@ fn impossible_values_are_refused() {
         (&["--participants", "65"], "65"),
         (&["--seconds", "nan"], "nan"),
     ] {
-        let outcome = run(&[&["measure", "patterns"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
-        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+        is_refused("patterns", arguments, known);
     }
-    let directory = Directory::new("patterns-space");
-    let outcome = run(&["measure", "patterns", directory.text(), "--size", "8000TiB"]);
-    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
-    assert_eq!(directory.names(), Vec::<String>::new());
+    needs_space("patterns");
 }

@@ -1,17 +1,9 @@
 //! End-to-end tests of `measure saturate`: the contents of its document, its refusals, and no leftovers.
 
-use crate::support::{Directory, document, run, tail};
+use crate::support::{Directory, document, metric, rows, run, tail};
 use serde_json::Value;
 
 const ROWS: [&str; 3] = ["pread", "io_uring-defer-taskrun", "forebay-tokio"];
-
-fn rows(experiment: &Value) -> &[Value] {
-    experiment["rows"].as_array().expect("rows is a list")
-}
-
-fn metric(row: &Value, name: &str) -> f64 {
-    row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
-}
 
 /// Returns whether the kernel refused the ring of this row. Then only that row may be missing.
 fn is_refused(row: &Value) -> bool {

@@ -3,11 +3,12 @@
 #![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of this module")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_test::children::end_with_parent;
+use forebay_test::children::{end_with_parent, signal};
 use serde_json::Value;
 
 /// Returns a command for the program, with nothing on standard input. It ends with the test that starts it.
@@ -41,6 +42,67 @@ pub fn outcome(output: &Output) -> Outcome {
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// A process, and the lines of its standard error that were not read yet.
+pub type Begun = (Child, Lines<BufReader<ChildStderr>>);
+
+/// Starts a command. Returns once its standard error has a line with these words.
+pub fn begun(command: &mut Command, words: &str) -> Begun {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let is_there = lines.by_ref().map_while(Result::ok).any(|line| line.contains(words));
+    assert!(is_there, "{command:?} never said {words:?}");
+    (child, lines)
+}
+
+/// Sends a process a signal, which ends it with the exit code for that.
+pub fn interrupt((mut child, lines): Begun, number: i32) {
+    signal(&child, number).expect("it is our child");
+    // Reading to the end keeps the child from blocking on the pipe.
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(128 + number));
+}
+
+/// Checks that `measure` refuses these arguments of an experiment, with these words.
+pub fn is_refused(experiment: &str, arguments: &[&str], known: &str) {
+    let outcome = run(&[&["measure", experiment][..], arguments].concat());
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
+    assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+}
+
+/// Checks that an experiment does not begin with a file that no disk has room for.
+pub fn needs_space(experiment: &str) {
+    let directory = Directory::new("space");
+    let outcome = run(&["measure", experiment, directory.text(), "--size", "8000TiB"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+/// Returns the experiments of a document.
+pub fn experiments(value: &Value) -> &[Value] {
+    value["experiments"].as_array().expect("experiments is a list")
+}
+
+/// Returns the rows of an experiment.
+pub fn rows(experiment: &Value) -> &[Value] {
+    experiment["rows"].as_array().expect("rows is a list")
+}
+
+/// Returns the names of an experiment's rows.
+pub fn names_of_rows(experiment: &Value) -> Vec<&str> {
+    rows(experiment).iter().filter_map(|row| row["name"].as_str()).collect()
+}
+
+/// Returns a figure of a row.
+pub fn metric(row: &Value, name: &str) -> f64 {
+    row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
+}
+
+/// Checks that a row was measured so many times.
+pub fn has_samples(row: &Value, count: usize) {
+    assert_eq!(row["skipped"], Value::Null, "{row}");
+    assert_eq!(row["samples"].as_array().map(Vec::len), Some(count), "{row}");
 }
 
 /// Returns the program's standard output as JSON, after the checks for every document.

@@ -1,10 +1,9 @@
 //! End-to-end tests of `measure sustain`: the contents of its document, its refusals, and no leftovers.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use crate::support::{Directory, document, forebay, run};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{
+    Directory, begun, document, forebay, has_samples, interrupt, is_refused, needs_space, run,
+};
+use forebay_test::children::SIGTERM;
 use serde_json::Value;
 
 #[test]
@@ -54,8 +53,7 @@ fn every_load_has_its_levels_and_its_series() {
 }
 
 fn check_row(row: &Value) {
-    assert_eq!(row["skipped"], Value::Null, "{row}");
-    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    has_samples(row, 2);
     let metric = |name: &str| row["metrics"][name].as_f64();
     for name in ["burst_mb_per_s", "sustained_mb_per_s", "variation", "iops", "p50_us", "sync_ms"] {
         assert!(metric(name).is_some_and(|value| value >= 0.0), "{name}: {row}");
@@ -101,30 +99,15 @@ fn impossible_values_are_refused() {
         (&["--size", "1MiB"], "from 8 MiB on"),
         (&["--depth", "0"], "0"),
     ] {
-        let outcome = run(&[&["measure", "sustain"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
-        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+        is_refused("sustain", arguments, known);
     }
-    let directory = Directory::new("space");
-    let outcome = run(&["measure", "sustain", directory.text(), "--size", "8000TiB"]);
-    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
-    assert_eq!(directory.names(), Vec::<String>::new());
+    needs_space("sustain");
 }
 
 #[test]
 fn a_signal_during_a_load_leaves_nothing() {
     let directory = Directory::new("signal");
-    let mut child = forebay(&["measure", "sustain", directory.text(), "--size", "8MiB", "--seconds", "1800"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("measure sustain"));
-    assert!(begun, "no measuring was announced");
-    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-    kill_process(id, Signal::TERM).expect("it is our child");
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    let arguments = ["measure", "sustain", directory.text(), "--size", "8MiB", "--seconds", "1800"];
+    interrupt(begun(&mut forebay(&arguments), "measure sustain"), SIGTERM);
     assert_eq!(directory.names(), Vec::<String>::new());
 }

@@ -1,6 +1,6 @@
 //! End-to-end tests of `measure walk`: the contents of its document, its refusals, and no leftovers.
 
-use crate::support::{Directory, document, run, tail};
+use crate::support::{Directory, document, experiments, is_refused, rows, run, tail};
 use serde_json::Value;
 
 const ROWS: [&str; 8] = [
@@ -13,14 +13,6 @@ const ROWS: [&str; 8] = [
     "blocking-whole",
     "tokio-fs",
 ];
-
-fn rows(experiment: &Value) -> &[Value] {
-    experiment["rows"].as_array().expect("rows is a list")
-}
-
-fn experiments(value: &Value) -> &[Value] {
-    value["experiments"].as_array().expect("experiments is a list")
-}
 
 fn measure(directory: &Directory, arguments: &str) -> (crate::support::Outcome, Value) {
     let mut all = vec!["measure", "walk", directory.text(), "--json", "--quiet"];
@@ -221,8 +213,6 @@ fn impossible_values_are_refused() {
         (&["--size", "4KiB"], "1 MiB"),
         (&["--depth", "0"], "0"),
     ] {
-        let outcome = run(&[&["measure", "walk"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.err);
-        assert!(outcome.err.contains(known), "{}", outcome.err);
+        is_refused("walk", arguments, known);
     }
 }

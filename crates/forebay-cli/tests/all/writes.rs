@@ -1,10 +1,10 @@
 //! End-to-end tests of `measure writes`: the contents of its document, its refusals, and no leftovers.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use crate::support::{Directory, document, forebay, run};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::{
+    Directory, begun, document, forebay, has_samples, interrupt, is_refused, names_of_rows, needs_space,
+    rows, run,
+};
+use forebay_test::children::SIGINT;
 use serde_json::Value;
 
 const ROWS: [&str; 10] = [
@@ -60,10 +60,8 @@ fn every_row_writes_in_every_setting() {
         .collect();
     assert_eq!(settings, [("dense", 1), ("dense", 3), ("sparse", 1), ("sparse", 3)]);
     for experiment in experiments {
-        let rows = experiment["rows"].as_array().expect("a list");
-        let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
-        assert_eq!(names, ROWS);
-        rows.iter().for_each(check_row);
+        assert_eq!(names_of_rows(experiment), ROWS);
+        rows(experiment).iter().for_each(check_row);
     }
     let verdicts = value["verdicts"].to_string();
     assert!(
@@ -74,8 +72,7 @@ fn every_row_writes_in_every_setting() {
 }
 
 fn check_row(row: &Value) {
-    assert_eq!(row["skipped"], Value::Null, "{row}");
-    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    has_samples(row, 2);
     let is_durable = row["name"] != "naive" && row["name"] != "o-direct";
     let metric = |name: &str| row["metrics"][name].as_f64();
     assert_eq!(metric("iops_reliable").is_some(), is_durable, "{row}");
@@ -153,41 +150,18 @@ fn impossible_values_are_refused() {
         (&["--size", "1MiB", "--operations", "65"], "give a larger --size or fewer --operations"),
         (&["--operations", "2", "--clients", "3"], "nothing to do"),
     ] {
-        let outcome = run(&[&["measure", "writes"][..], arguments].concat());
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
-        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+        is_refused("writes", arguments, known);
     }
-    let directory = Directory::new("space");
-    let outcome = run(&["measure", "writes", directory.text(), "--size", "8000TiB"]);
-    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
-    assert_eq!(directory.names(), Vec::<String>::new());
+    needs_space("writes");
 }
 
 #[test]
 fn a_signal_while_a_row_writes_leaves_nothing() {
     let directory = Directory::new("signal");
-    let mut child = forebay(&[
-        "measure",
-        "writes",
-        directory.text(),
-        "--size",
-        "16MiB",
-        "--rows",
-        "fsync-each",
-        "--repeats",
-        "1000",
-    ])
-    .stdout(Stdio::null())
-    .stderr(Stdio::piped())
-    .spawn()
-    .expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("measure writes"));
-    assert!(begun, "no measuring was announced");
+    let arguments = ["measure", "writes", directory.text(), "--size", "16MiB", "--rows", "fsync-each"];
+    let mut command = forebay(&[&arguments[..], &["--repeats", "1000"]].concat());
+    let begun = begun(&mut command, "measure writes");
     assert_eq!(directory.names().len(), 1);
-    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
-    kill_process(id, Signal::INT).expect("it is our child");
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    interrupt(begun, SIGINT);
     assert_eq!(directory.names(), Vec::<String>::new());
 }
