@@ -11,6 +11,7 @@ use etcd_client::{
     Client, Compare, CompareOp, Error, Event, EventType, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
     TxnOpResponse, WatchOptions, WatchStream,
 };
+use forebay_test::draw::Numbers;
 
 const PREFIX: &str = "/registry/";
 const PREFIX_END: &str = "/registry0";
@@ -222,18 +223,6 @@ impl Replica {
                 }
             }
         }
-    }
-}
-
-/// Numbers that are the same in each run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
     }
 }
 

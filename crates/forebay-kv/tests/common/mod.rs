@@ -36,10 +36,7 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {
 
 /// Returns a pseudorandom number; neighbouring seeds give unrelated ones.
 pub(crate) fn random(seed: u64) -> u64 {
-    let mut x = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+    forebay_test::draw::mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
 /// Returns a key made from its number.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use forebay::{Config, DriverChoice, Engine, WorkerRings};
 use forebay_object_store::{ForebayStore, ForebayStoreBuilder};
+pub(crate) use forebay_test::draw::{Numbers, bytes_of};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
@@ -43,19 +44,6 @@ pub(crate) async fn store(root: &Path) -> ForebayStore {
     settings(root).open().await.expect("a store")
 }
 
-/// Returns the bytes of a range of every test's object: no two 4 KiB pages are equal.
-pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
-    // By whole words: test builds are not optimised, and some objects are many MiB.
-    let mut bytes = Vec::with_capacity((range.end - range.start) as usize + 8);
-    for word in range.start / 8..range.end.div_ceil(8) {
-        bytes.extend_from_slice(&word.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
-    }
-    let first = (range.start % 8) as usize;
-    bytes.copy_within(first.., 0);
-    bytes.truncate((range.end - range.start) as usize);
-    bytes
-}
-
 /// Returns what is below a directory: each path with the bytes of its file, `None` for a directory. Links are named by their target.
 pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
@@ -79,16 +67,4 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         }
     }
     found
-}
-
-/// Numbers from a seed (xorshift64), so that a failing run can be repeated.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }

@@ -67,7 +67,7 @@ async fn found(engine: Engine, at: &Path) -> Option<Bytes> {
 fn judge(case: Case<Call>) -> Result<()> {
     let (acted, (read, left)) = case.run(
         async |engine| act(engine, case).await,
-        async |engine, _| (found(engine.clone(), &made()).await, found(engine, &old()).await),
+        async |engine: Engine, _| (found(engine.clone(), &made()).await, found(engine, &old()).await),
     );
     if let Err(error) = acted {
         assert!(!matches!(case.below, Below::Works | Below::EngineDropped), "{case}: {error}");

@@ -6,28 +6,16 @@ use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Waker};
 
-use crate::common::{self, bytes_of, config, dir, write_file};
+use crate::common::{self, Numbers, bytes_of, config, dir, write_file};
 use forebay::{Block, Class, Engine, Open, shard};
 
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 150;
 const FILE_BYTES: u64 = 4 << 20;
 
-/// Small numbers that look random and are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-
-    fn range(&mut self) -> std::ops::Range<u64> {
-        let start = self.roll(FILE_BYTES - 70_000);
-        start..start + self.roll(69_999) + 1
-    }
+fn range(numbers: &mut Numbers) -> std::ops::Range<u64> {
+    let start = numbers.below(FILE_BYTES - 70_000);
+    start..start + numbers.below(69_999) + 1
 }
 
 fn poll_once<F: Future + Unpin>(future: &mut F) {
@@ -47,37 +35,37 @@ fn eight_threads_in_disorder() {
             for thread in 0..THREADS {
                 let (engine, file, give, path) = (engine.clone(), file.clone(), give.clone(), &path);
                 scope.spawn(move || {
-                    let mut dice = Dice(thread * 7919 + 1);
+                    let mut dice = Numbers(thread * 7919 + 1);
                     for _ in 0..ROUNDS {
-                        match dice.roll(8) {
+                        match dice.below(8) {
                             0 | 1 => {
-                                let range = dice.range();
+                                let range = range(&mut dice);
                                 let block = file.read(range.clone()).wait().unwrap();
                                 give.send((range, block)).unwrap();
                             }
                             2 => {
-                                let mut read = file.read(dice.range()).into_future();
+                                let mut read = file.read(range(&mut dice)).into_future();
                                 poll_once(&mut read);
                             }
                             3 => {
-                                let ranges = [dice.range(), dice.range(), dice.range()];
+                                let ranges = [range(&mut dice), range(&mut dice), range(&mut dice)];
                                 let mut many = file.read_many(ranges).into_future();
                                 poll_once(&mut many);
                             }
                             4 => {
                                 let other = engine.open(path, Open::read()).wait().unwrap();
-                                let mut read = other.read(dice.range()).into_future();
+                                let mut read = other.read(range(&mut dice)).into_future();
                                 poll_once(&mut read);
                                 drop(read);
-                                match dice.roll(2) {
+                                match dice.below(2) {
                                     0 => drop(other),
                                     _ => other.close().wait().unwrap(),
                                 }
                             }
                             5 => {
-                                let (file, range) = (file.clone(), dice.range());
+                                let (file, range) = (file.clone(), range(&mut dice));
                                 let handle = engine.spawn_on_shard(
-                                    dice.roll(4) as usize % engine.shard_count(),
+                                    dice.below(4) as usize % engine.shard_count(),
                                     Class::DEFAULT,
                                     move || async move {
                                         let block = file.read(range.clone()).await.unwrap();
@@ -85,14 +73,14 @@ fn eight_threads_in_disorder() {
                                         (range, block)
                                     },
                                 );
-                                match dice.roll(3) {
+                                match dice.below(3) {
                                     0 => drop(handle),
                                     1 => handle.abort(),
                                     _ => give.send(handle.wait().unwrap()).unwrap(),
                                 }
                             }
                             6 => {
-                                let mut block = engine.block(dice.roll(100_000) as usize).unwrap();
+                                let mut block = engine.block(dice.below(100_000) as usize).unwrap();
                                 block.fill(thread as u8);
                                 give.send((0..0, block.freeze().slice(..0).unwrap())).unwrap();
                             }

@@ -1,10 +1,11 @@
 //! Common parts of the integration tests: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files
 //! with known bytes.
-#![allow(dead_code, reason = "each test crate uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test crate uses a part of it")]
 
 use std::path::{Path, PathBuf};
 
 use forebay::{Config, DriverChoice, Engine, Open, Polling};
+pub(crate) use forebay_test::draw::{Numbers, bytes_of};
 
 /// Returns the default settings with the driver of this test run (`uring`, `threads`; anything else:
 /// automatic), and with polling where `FOREBAY_TEST_POLLING` is `on` or `hybrid`.
@@ -44,21 +45,6 @@ pub(crate) fn byte_at(offset: u64) -> u8 {
     (mixed >> (8 * (offset % 8))) as u8
 }
 
-/// Returns the bytes of a range of every test file.
-pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
-    // By whole words: test builds are not optimised, and some files are many MiB.
-    let mut bytes = Vec::with_capacity(range.end.saturating_sub(range.start) as usize);
-    let mut at = range.start;
-    while at < range.end {
-        let word = (at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-        let from = (at % 8) as usize;
-        let len = (8 - from).min((range.end - at) as usize);
-        bytes.extend_from_slice(&word[from..from + len]);
-        at += len as u64;
-    }
-    bytes
-}
-
 /// Writes a test file of that length.
 pub(crate) fn write_file(path: &std::path::Path, len: u64) {
     std::fs::write(path, bytes_of(0..len)).expect("a test file");
@@ -75,31 +61,4 @@ pub(crate) fn assert_file(path: &Path, expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "length, {what}");
     let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
     assert_eq!(differs, None, "first wrong byte, {what}");
-}
-
-/// Numbers from a seed (xorshift64), so that a failing run can be repeated.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// Returns the numbers below a limit in any order.
-    pub(crate) fn shuffled(&mut self, limit: u64) -> Vec<u64> {
-        let mut all: Vec<u64> = (0..limit).collect();
-        for last in (1..all.len()).rev() {
-            all.swap(last, self.below(last as u64 + 1) as usize);
-        }
-        all
-    }
-
-    /// Returns a size: mostly small, sometimes several buffers.
-    pub(crate) fn size(&mut self) -> usize {
-        let limit = [1, 100, 600, 5_000, 70_000][self.below(5) as usize];
-        self.below(limit + 1) as usize
-    }
 }
