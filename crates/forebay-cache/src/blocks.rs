@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use forebay::{Block, Error, ErrorKind};
+use forebay::{Block, Error};
 use quick_cache::sync::Cache as Map;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
@@ -305,7 +305,7 @@ impl BlockCache {
     /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
     /// Returns whether another attempt is worthwhile.
     pub fn give_way(&self, error: &Error) -> bool {
-        if !matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) {
+        if !error.is_out_of_memory() {
             return false;
         }
         let bytes_max = self.lock();

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use forebay::{Block, Error, Result};
+use forebay::{Block, Result};
 
 use crate::cache::Core;
 use crate::file::{CachedFile, FileState};
@@ -308,7 +308,7 @@ impl Ask {
                 Some(Direct::Exact(read)) => std::task::ready!(Pin::new(read).poll(context)),
                 Some(Direct::UpTo(read)) => std::task::ready!(Pin::new(read).poll(context)),
                 None => match std::task::ready!(self.poll_pieces(context)) {
-                    Err(error) if self.is_of_others() && !self.is_memory(&error) => {
+                    Err(error) if self.is_of_others() && !error.is_out_of_memory() => {
                         // The error may be that of a page which this range does not need.
                         self.read_directly();
                         continue;
@@ -337,10 +337,6 @@ impl Ask {
                 result => return Poll::Ready(result),
             }
         }
-    }
-
-    fn is_memory(&self, error: &Error) -> bool {
-        matches!(error.kind(), forebay::ErrorKind::ArenaExhausted { .. })
     }
 
     /// Returns whether a read of this range has pages of others.

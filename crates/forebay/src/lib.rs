@@ -133,6 +133,8 @@ pub use ops::command::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
 #[doc(hidden)]
 pub use ops::file_cache::{FileCache, FileCount, FileEntry, FilePlace, FileUse};
+#[doc(hidden)]
+pub use ops::internals::FileInternals;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};

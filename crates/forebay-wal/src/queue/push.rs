@@ -82,8 +82,7 @@ impl Queue {
                 && !large
                 && let Err(error) = state.make_group(self, framed, values_bytes)
             {
-                let exhausted = matches!(error.kind(), forebay::ErrorKind::ArenaExhausted { .. });
-                if !exhausted || state.pending == 0 {
+                if !error.is_out_of_memory() || state.pending == 0 {
                     return Err(error.into());
                 }
                 // The group being written will return its memory.

@@ -172,6 +172,12 @@ impl Error {
         matches!(self.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
     }
 
+    /// Returns whether the program's blocks hold all I/O memory ([`ErrorKind::ArenaExhausted`]): the call can be made again when some
+    /// were dropped.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::ArenaExhausted { .. })
+    }
+
     /// Returns the operation that failed, as a word such as `"read"` or `"open"`.
     pub fn operation(&self) -> &'static str {
         self.0.operation

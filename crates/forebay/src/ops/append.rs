@@ -333,8 +333,7 @@ impl AppendBuffer {
 
     /// Takes over a buffer of at least `full` bytes to fill.
     fn give(&mut self, buffer: Buffer, full: usize) -> Result<()> {
-        // SAFETY: no bytes are claimed to be initialised, and the buffer is ours alone.
-        let mut block = unsafe { buffer.into_block_mut(0, 0) };
+        let mut block = buffer.into_empty();
         block.extend_from_slice(&self.carry)?;
         debug_assert!(block.len() < full, "what was carried over is less than a buffer");
         self.full = full;

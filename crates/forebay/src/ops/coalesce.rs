@@ -5,17 +5,15 @@
 //!   begin(range, edges) --> edges are read --> Source::gather copies into a buffer --> write --> Source::written
 //! ```
 
+use std::mem;
 use std::ops::Range;
+use std::task::Waker;
 
-use crate::base::class::Class;
-use crate::base::error::Result;
-use crate::device::Alignment;
-use crate::handle::file::File;
-use crate::io::op::Durability;
+use crate::{Alignment, Class, Durability, Error, ErrorKind, File, FileInternals, Result};
 
 mod runs;
 
-pub(crate) use runs::{Edges, RunBytes, Runs, Source, empty, is_lack};
+pub(crate) use runs::{Edges, RunBytes, Runs, Source};
 
 /// The smallest page: the unit that file systems and devices write without reading first.
 const PAGE_BYTES: u64 = 4096;
@@ -137,6 +135,67 @@ impl Tail {
             Durability::None => Ok(()),
             durability => file.sync(durability).class(class).await,
         }
+    }
+}
+
+/// The error that ended a writer for all its callers.
+#[derive(Default)]
+pub(crate) struct FirstError {
+    error: Option<Error>,
+    is_reported: bool,
+}
+
+impl FirstError {
+    /// Stores the first error; the others follow from it.
+    pub(crate) fn set(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Returns the error to the call that comes first, and to the others that `writer` had it before.
+    pub(crate) fn check(&mut self, writer: &str) -> Result<()> {
+        let Some(error) = &self.error else { return Ok(()) };
+        if mem::replace(&mut self.is_reported, true) {
+            return Err(FileInternals::error_again(error, format!("{writer} had failed before")));
+        }
+        Err(error.clone())
+    }
+}
+
+/// Returns the error of a writer whose task has ended before all its handles.
+pub(crate) fn task_ended(file: &File, operation: &'static str) -> Error {
+    let internals = file.internals();
+    let cancelled = || internals.error(operation, ErrorKind::TaskCancelled, None, None);
+    internals.check(operation).err().unwrap_or_else(cancelled)
+}
+
+/// Wakers of the tasks that wait for one condition.
+#[derive(Default)]
+pub(crate) struct Waiters(Vec<Waker>);
+
+impl Waiters {
+    pub(crate) fn add(&mut self, waker: &Waker) {
+        if !self.0.iter().any(|known| known.will_wake(waker)) {
+            self.0.push(waker.clone());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns these and the others, to be woken without the lock.
+    pub(crate) fn take_with(&mut self, others: &mut Waiters) -> Waiters {
+        let mut all = mem::take(self);
+        all.0.append(&mut others.0);
+        all
+    }
+
+    pub(crate) fn wake(self) {
+        self.0.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -7,13 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::base::class::Class;
-use crate::base::error::{Error, Result};
-use crate::base::wait::Waitable;
-use crate::handle::file::File;
-use crate::io::op::Durability;
 use crate::ops::coalesce::{CoalesceStats, Shape};
-use crate::reactor::shard;
+use crate::{Class, Durability, ErrorKind, File, Result, Waitable, shard};
 
 mod aggregate;
 mod plan;
@@ -78,7 +73,7 @@ impl CollectiveBuilder {
     pub(crate) fn new(file: File, participants: usize) -> CollectiveBuilder {
         CollectiveBuilder {
             participants: participants.clamp(1, PARTICIPANTS_MAX),
-            aggregators: file.core().engine().inboxes.len(),
+            aggregators: file.internals().shard_count(),
             file,
             memory: MEMORY_DEFAULT,
             request: REQUEST_DEFAULT,
@@ -90,7 +85,7 @@ impl CollectiveBuilder {
     /// Sets the number of tasks that write, each a contiguous part of the file on a shard of its own: 1 to
     /// the number of shards, which is the default.
     pub fn aggregators(mut self, tasks: usize) -> CollectiveBuilder {
-        self.aggregators = tasks.clamp(1, self.file.core().engine().inboxes.len());
+        self.aggregators = tasks.clamp(1, self.file.internals().shard_count());
         self
     }
 
@@ -127,12 +122,10 @@ impl CollectiveBuilder {
         let memory = self.memory / self.aggregators as u64;
         let shape = Shape::unkept(&self.file.alignment(), memory, self.request, self.depth);
         let shared = Arc::new(CollectiveCore::new(shape, self.participants, self.aggregators));
-        let inboxes = &self.file.core().engine().inboxes;
         for index in 0..self.aggregators {
-            let inbox = &inboxes[(self.file.home_shard() + index) % inboxes.len()];
             // Made here, so that a task which cannot be spawned ends the collective as well.
             let aggregate = Aggregate::new(shared.clone(), self.file.clone(), class, index);
-            drop(shard::spawn_on(inbox, class, move || aggregate.run()));
+            self.file.internals().spawn(index, class, move || aggregate.run());
         }
         let handle = |rank| Collective { rank, file: self.file.clone(), shared: shared.clone(), given: None };
         (0..self.participants).map(handle).collect()
@@ -216,7 +209,8 @@ impl Collective {
                 let end = offset.checked_add(bytes.len() as u64 + 2 * REQUEST_MAX);
                 if end.is_none_or(|end| end > i64::MAX as u64) {
                     let note = format!("offset {offset} is beyond what a file can have");
-                    return Err(self.file.core().describe(Error::invalid("collective", note)));
+                    let internals = self.file.internals();
+                    return Err(internals.error("collective", ErrorKind::InvalidInput, None, Some(note)));
                 }
             }
             if self.given.is_some() {
@@ -258,7 +252,7 @@ impl Collective {
 impl Drop for Collective {
     fn drop(&mut self) {
         // A child of fork(2) has no tasks, and the lock may stay held there for ever.
-        if !self.file.core().engine().is_forked() {
+        if !self.file.internals().is_forked() {
             self.shared.leave(&self.file, self.rank);
         }
     }

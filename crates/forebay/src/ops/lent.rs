@@ -12,7 +12,6 @@ use crate::base::error::{Error, Result};
 use crate::base::mutants::Mutant;
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpRequest};
 use crate::memory::lent::{IoMemory, Lender, LentMemory};
-use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::page_cache::read_from_page_cache;
 use crate::reactor::ranges::{AlignedRange, BOUNCE_BYTES, PART_BYTES, middle};
@@ -206,7 +205,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
                     self.parts.push_back(part);
                 }
                 // Memory that parts in flight hold comes back.
-                Err(error) if is_lack(&error) && begun > 0 => break,
+                Err(error) if error.is_out_of_memory() && begun > 0 => break,
                 Err(error) => {
                     self.stops = true;
                     let error = self.core.describe(error).with_range(self.offset + at, self.len - at);

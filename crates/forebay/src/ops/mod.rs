@@ -18,6 +18,7 @@ pub(crate) mod write_combiner;
 pub(crate) mod coalesce;
 pub(crate) mod dir;
 pub(crate) mod file_cache;
+pub(crate) mod internals;
 pub(crate) mod lent;
 pub(crate) mod nop;
 pub(crate) mod nvme;

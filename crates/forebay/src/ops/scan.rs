@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::pending::Pending;
 use crate::base::wait::Waitable;
 use crate::handle::file::File;
@@ -183,7 +183,7 @@ impl Scan {
             match result {
                 Ok(block) => break (block, asked),
                 // The memory that it needs may be in our own read-ahead rather than held by the program.
-                Err(error) if !self.alone && matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) => {
+                Err(error) if !self.alone && error.is_out_of_memory() => {
                     self.retreat = Some(place);
                 }
                 Err(error) => {

@@ -281,6 +281,14 @@ impl<'f> Write<'f> {
         self
     }
 
+    /// Sets the number of bytes, of those written, that the program gave; for the statistics.
+    pub(super) fn given(mut self, bytes: u32) -> Self {
+        if let Some(request) = self.inner.options() {
+            request.asked = bytes;
+        }
+        self
+    }
+
     /// Blocks the calling thread until the write has completed.
     ///
     /// # Errors

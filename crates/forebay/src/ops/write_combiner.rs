@@ -5,18 +5,10 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
-use crate::base::wait::Waitable;
-use crate::handle::file::File;
-use crate::io::op::Durability;
-use crate::memory::arena::BUFFER_BYTES_MAX;
-use crate::memory::block::Block;
 use crate::ops::coalesce::{CoalesceStats, Shape};
-use crate::ops::read::RangeRead;
-use crate::reactor::shard;
+use crate::{Block, Class, Durability, ErrorKind, File, Result, Waitable, shard};
 
 mod dirty;
 mod elevator;
@@ -120,11 +112,9 @@ impl WriteCombinerBuilder {
         let class = self.class.unwrap_or_else(shard::class);
         let shape = Shape::new(&self.file.alignment(), self.memory, self.request, self.depth);
         let shared = Arc::new(CombinerCore::new(shape));
-        let (state, file) = (shared.clone(), self.file.clone());
-        let home = &self.file.core().engine().inboxes[self.file.home_shard()];
         // Made here, so that a task which cannot be spawned ends the write combiner as well.
-        let sweep = Elevator::new(state, file, class);
-        drop(shard::spawn_on(home, class, move || sweep.run()));
+        let sweep = Elevator::new(shared.clone(), self.file.clone(), class);
+        self.file.internals().spawn(0, class, move || sweep.run());
         WriteCombiner { class, handles: Arc::new(Handles { shared, file: self.file }) }
     }
 }
@@ -195,7 +185,7 @@ impl WriteCombiner {
             let fits = offset.checked_add(bytes.len() as u64 + shared.shape.page);
             if fits.is_none_or(|end| end > i64::MAX as u64) {
                 let note = format!("offset {offset} is beyond what a file can have");
-                return Err(file.core().describe(Error::invalid("combine", note)));
+                return Err(file.internals().error("combine", ErrorKind::InvalidInput, None, Some(note)));
             }
             let lacks = shared.enter(file)?.lacks;
             let mut taken = 0;
@@ -222,31 +212,22 @@ impl WriteCombiner {
     pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
         Waitable::new("read", async move {
             let (shared, file) = (&self.handles.shared, self.file());
-            let described = |error: Error| {
-                file.core().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
-            };
-            if range.end < range.start {
+            let internals = file.internals();
+            let failed = |kind, note| Err(internals.error("read", kind, Some(&range), note));
+            let Some(len) = range.end.checked_sub(range.start) else {
                 let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
-                return Err(described(Error::invalid("read", note)));
-            }
-            if range.end - range.start > BUFFER_BYTES_MAX as u64 {
-                return Err(described(Error::new(
-                    ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 },
-                    "read",
-                )));
-            }
+                return failed(ErrorKind::InvalidInput, Some(note));
+            };
             drop(shared.enter(file)?);
             let length = shared.length(file).await?;
-            let len = (range.end - range.start) as usize;
-            let buffer = file.core().engine().buffer("read", len).map_err(described)?;
-            // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
-            let mut block = unsafe { buffer.into_block_mut(len, 0) };
+            let mut block = internals.block("read", len as usize)?;
+            block.resize(len as usize)?;
             let holes = {
                 let state = shared.enter(file)?;
                 let end = length.max(state.end);
                 if range.end > end {
                     let got = end.saturating_sub(range.start);
-                    return Err(described(Error::new(ErrorKind::UnexpectedEof { got }, "read")));
+                    return failed(ErrorKind::UnexpectedEof { got }, None);
                 }
                 let mut holes = Holes::new(range.clone());
                 state.overlay(&range, &mut block, &mut holes);
@@ -255,8 +236,7 @@ impl WriteCombiner {
             // The file is read second: bytes that leave memory from here on were copied before.
             if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
                 let span = first.start..last.end;
-                let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
-                let found = poll_fn(|context| read.poll(context)).await?;
+                let found = file.read_up_to(span.clone()).class(self.class).await?;
                 for hole in holes.parts() {
                     let from = ((hole.start - span.start) as usize).min(found.len());
                     let to = ((hole.end - span.start) as usize).min(found.len());

@@ -14,7 +14,6 @@ use crate::base::wait;
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
-use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{OpFuture, Target};
 use crate::ops::write::{WriteData, check};
 use crate::reactor::open_file::FileCore;
@@ -258,7 +257,7 @@ impl WriteMany {
             match self.request(&core, start..end, is_alone, &order[places.clone()]) {
                 Ok(op) => self.flying.push(Request { op, core, places }),
                 // Memory that requests in flight hold comes back.
-                Err(error) if is_lack(&error) && !self.flying.is_empty() && !is_alone => {
+                Err(error) if error.is_out_of_memory() && !self.flying.is_empty() && !is_alone => {
                     (self.run, self.at) = before;
                     break;
                 }

@@ -62,6 +62,12 @@ impl Buffer {
         }
     }
 
+    /// Returns the buffer as a block without bytes, to be filled.
+    pub(crate) fn into_empty(self) -> BlockMut {
+        // SAFETY: no bytes are claimed to be initialised, and the buffer is ours alone.
+        unsafe { self.into_block_mut(0, 0) }
+    }
+
     /// Returns writable memory of `len` bytes (at most the capacity), of which the first `filled` keep their
     /// contents and the others are zeroed.
     ///

@@ -6,7 +6,7 @@ use super::AppendBuffer;
 use super::flight::Flight;
 use super::settle::Settlement;
 use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Failure, Result};
+use crate::base::error::{Error, Failure, Result};
 use crate::handle::file::File;
 use crate::io::op::{OpBuffer, OpFailure};
 use crate::memory::arena::{AllocError, Buffer};
@@ -257,7 +257,7 @@ impl Writer {
     /// not end the append.
     pub(super) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
-            && !matches!(error.kind(), ErrorKind::ArenaExhausted { .. })
+            && !error.is_out_of_memory()
         {
             self.failure.get_or_insert_with(|| Failure::of(error));
         }

@@ -1,17 +1,11 @@
 //! The runs of pages in progress.
 
 use std::ops::Range;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::{CoalesceStats, Shape};
-use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::handle::file::File;
-use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
-use crate::memory::arena::{self, AllocError, Buffer};
-use crate::memory::block::{Block, BlockMut};
-use crate::ops::read::RangeRead;
-use crate::ops::submit::{OpFuture, Target};
+use crate::{Block, BlockMut, Class, File, FileInternals, ReadUpTo, Result, Write};
 
 /// Bytes copied in one poll, after which other tasks of the shard have their turn: a tenth of a millisecond.
 const COPY_BYTES: u64 = 1 << 20;
@@ -43,7 +37,7 @@ pub(crate) struct Edges(Vec<Edge>);
 
 struct Edge {
     range: Range<u64>,
-    read: RangeRead<'static>,
+    read: ReadUpTo<'static>,
     found: Option<Block>,
 }
 
@@ -82,10 +76,7 @@ struct Run {
 enum Stage {
     /// Its pages wait for the file's bytes of them, or for memory.
     Reading(Edges),
-    Writing {
-        op: OpFuture<'static>,
-        len: u32,
-    },
+    Writing(Write<'static>),
 }
 
 enum RunProgress {
@@ -119,7 +110,8 @@ impl Runs {
     /// Returns whether a run of that many bytes may begin beside these.
     pub(crate) fn has_room(&self, len: u64) -> bool {
         self.runs.is_empty()
-            || (self.runs.len() < self.shape.depth && self.bytes + capacity(len) <= self.shape.in_flight)
+            || (self.runs.len() < self.shape.depth
+                && self.bytes + FileInternals::capacity(len) <= self.shape.in_flight)
     }
 
     /// Returns whether one of the runs overlaps `range`.
@@ -130,26 +122,22 @@ impl Runs {
     /// Adds a run; `incomplete` are the parts of it that must be read first, in whole pages.
     pub(crate) fn begin(&mut self, range: Range<u64>, incomplete: Vec<Range<u64>>) {
         debug_assert!(self.has_room(range.end - range.start) && !self.meet(&range));
-        let bytes = capacity(range.end - range.start);
+        let bytes = FileInternals::capacity(range.end - range.start);
         for edge in &incomplete {
             self.stats.read_requests += 1;
             self.stats.read_bytes += edge.end - edge.start;
         }
-        let edges = incomplete.into_iter().map(|range| self.edge(range)).collect();
+        let edge =
+            |range: Range<u64>| Edge { read: read(&self.file, &range, self.class), range, found: None };
+        let edges = incomplete.into_iter().map(edge).collect();
         self.bytes += bytes;
         self.runs.push(Run { range, bytes, stage: Stage::Reading(Edges(edges)) });
-    }
-
-    fn edge(&self, range: Range<u64>) -> Edge {
-        let read = RangeRead::owned(self.file.core().clone(), range.clone(), self.class);
-        Edge { range, read, found: None }
     }
 
     /// Polls every run, and removes those that have completed.
     ///
     /// # Errors
-    /// The first that a run met. After [`ErrorKind::ArenaExhausted`] nothing is lost, and polling again tries
-    /// again.
+    /// The first that a run met. Where it is only a lack of memory nothing is lost, and polling again tries again.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, source: &mut impl Source) -> Result<()> {
         let mut allowance = COPY_BYTES;
         let mut later = false;
@@ -183,62 +171,49 @@ impl Runs {
         allowance: &mut u64,
     ) -> Result<RunProgress> {
         // Our own writes in flight release memory by themselves.
-        let writing = self.runs.iter().any(|run| matches!(run.stage, Stage::Writing { .. }));
+        let writing = self.runs.iter().any(|run| matches!(run.stage, Stage::Writing(_)));
         let Some(run) = self.runs.get_mut(index) else { return Ok(RunProgress::Pending) };
         if let Stage::Reading(edges) = &mut run.stage {
             match poll_edges(&self.file, self.class, edges, context) {
                 Poll::Pending => return Ok(RunProgress::Pending),
-                Poll::Ready(Err(error)) if writing && is_lack(&error) => return Ok(RunProgress::Pending),
+                Poll::Ready(Err(error)) if writing && error.is_out_of_memory() => {
+                    return Ok(RunProgress::Pending);
+                }
                 Poll::Ready(read) => read?,
             }
             if *allowance == 0 {
                 return Ok(RunProgress::Later);
             }
             let len = run.range.end - run.range.start;
-            let into = match memory(&self.file, len as usize, writing) {
-                Err(error) if is_lack(&error) => Some(source.spare().ok_or(error)?),
-                other => other?,
+            let internals = self.file.internals();
+            let into = match internals.try_block(len as usize) {
+                Some(block) => block,
+                None if writing => return Ok(RunProgress::Pending),
+                None => match internals.block("write", len as usize) {
+                    Err(error) if error.is_out_of_memory() => source.spare().ok_or(error)?,
+                    other => other?,
+                },
             };
-            let Some(into) = into else { return Ok(RunProgress::Pending) };
             *allowance = allowance.saturating_sub(len);
             let RunBytes { block, asked } = source.gather(&run.range, edges, into)?;
             debug_assert!(block.len() as u64 <= len && asked <= len, "a write stays within its run");
             self.stats.write_requests += 1;
             self.stats.written_bytes += block.len() as u64;
             // A run has at most 1 GiB.
-            let (len, asked) = (block.len() as u32, asked as u32);
-            let request = OpRequest {
-                kind: OpKind::Write,
-                class: self.class,
-                durability: Durability::None,
-                flush: Flush::Queued,
-                offset: run.range.start,
-                len,
-                asked,
-                buffer: OpBuffer::Shared(block),
-            };
-            let op = OpFuture::new(Target::Owned(self.file.core().clone()), request);
-            run.stage = Stage::Writing { op, len };
+            let write = internals.write(run.range.start, block, asked as u32, self.class);
+            run.stage = Stage::Writing(write);
         }
-        let Stage::Writing { op, len } = &mut run.stage else { return Ok(RunProgress::Pending) };
-        match op.poll_outcome(context) {
+        let Stage::Writing(write) = &mut run.stage else { return Ok(RunProgress::Pending) };
+        match Pin::new(write).poll(context) {
             Poll::Pending => Ok(RunProgress::Pending),
-            Poll::Ready(outcome) => {
-                judge(&self.file, outcome, run.range.start, *len)?;
-                Ok(RunProgress::Over)
-            }
+            Poll::Ready(written) => written.map(|()| RunProgress::Over),
         }
     }
 }
 
-/// Returns the capacity of the buffer for so many bytes.
-fn capacity(len: u64) -> u64 {
-    arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
-}
-
-/// Returns whether the error is only that others hold all memory.
-pub(crate) fn is_lack(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::ArenaExhausted { .. })
+/// Returns a read of the bytes that the file has of the range.
+fn read(file: &File, range: &Range<u64>, class: Class) -> ReadUpTo<'static> {
+    file.read_up_to(range.clone()).class(class).owned()
 }
 
 fn poll_edges(file: &File, class: Class, edges: &mut Edges, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -247,43 +222,15 @@ fn poll_edges(file: &File, class: Class, edges: &mut Edges, context: &mut Contex
         if edge.found.is_some() {
             continue;
         }
-        match edge.read.poll(context) {
+        match Pin::new(&mut edge.read).poll(context) {
             Poll::Pending => all = false,
             Poll::Ready(Ok(block)) => edge.found = Some(block),
             Poll::Ready(Err(error)) => {
                 // Only a lack of memory is followed by another try.
-                edge.read = RangeRead::owned(file.core().clone(), edge.range.clone(), class);
+                edge.read = read(file, &edge.range, class);
                 return Poll::Ready(Err(error));
             }
         }
     }
     if all { Poll::Ready(Ok(())) } else { Poll::Pending }
-}
-
-/// Returns an empty buffer for that many bytes; `None` when our own writes will release one.
-fn memory(file: &File, len: usize, writing: bool) -> Result<Option<BlockMut>> {
-    let arena = &file.core().engine().arena;
-    let buffer = match arena.alloc_local(len) {
-        Err(AllocError::NoMemory { .. }) if writing => return Ok(None),
-        Err(AllocError::NoMemory { .. }) => arena.alloc_overflow(len),
-        other => other,
-    };
-    let buffer = buffer.map_err(|error| OpFailure::from(error).into_error("write", Some(file.core())))?;
-    Ok(Some(empty(buffer)))
-}
-
-/// Returns a buffer as a block without bytes, to be filled.
-pub(crate) fn empty(buffer: Buffer) -> BlockMut {
-    // SAFETY: no bytes are claimed to be initialised, and the buffer is the caller's alone.
-    unsafe { buffer.into_block_mut(0, 0) }
-}
-
-fn judge(file: &File, outcome: OpOutcome, offset: u64, len: u32) -> Result<()> {
-    let failed = |error: Error| Err(error.with_range(offset, u64::from(len)));
-    match outcome.result {
-        Ok(bytes) if bytes == len => Ok(()),
-        // The core resolves short writes; one that came through would be lost data.
-        Ok(_) => failed(file.core().describe(Error::os("write", libc::EIO))),
-        Err(failure) => failed(failure.into_error("write", Some(file.core()))),
-    }
 }

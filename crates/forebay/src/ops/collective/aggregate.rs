@@ -7,13 +7,10 @@ use std::task::{Context, Poll};
 
 use super::plan::{self, Part, Run};
 use super::shared::{AggregatorStep, CollectiveCore};
-use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
-use crate::handle::file::File;
-use crate::memory::block::BlockMut;
-use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail};
+use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, task_ended};
+use crate::{BlockMut, Class, ErrorKind, File, Result};
 
 /// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
@@ -50,6 +47,7 @@ impl Aggregate {
                         let count = self.shared.aggregators as u64;
                         let domain = plan::domain(&span, &shape, self.index as u64, count);
                         let mut pieces = Pieces {
+                            file: &self.file,
                             part: Part::new(deposits, shape, domain),
                             under_way: Vec::new(),
                             length,
@@ -99,17 +97,13 @@ fn poll_part(runs: &mut Runs, pieces: &mut Pieces<'_>, context: &mut Context<'_>
 
 impl Drop for Aggregate {
     fn drop(&mut self) {
-        let engine = self.file.core().engine();
-        let ended = match engine.failure() {
-            Some(failure) => failure.into_error("collective", Some(self.file.core())),
-            None => self.file.core().describe(Error::new(ErrorKind::TaskCancelled, "collective")),
-        };
-        self.shared.fail(ended);
+        self.shared.fail(task_ended(&self.file, "collective"));
     }
 }
 
 /// The pieces as the source of runs.
 struct Pieces<'t> {
+    file: &'t File,
     part: Part,
     under_way: Vec<Run>,
     /// The offset behind the file's last byte before this write: bytes behind it need not be read.
@@ -121,7 +115,8 @@ struct Pieces<'t> {
 
 impl Source for Pieces<'_> {
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<RunBytes> {
-        let gone = || Error::os("collective", libc::EIO).with_range(range.start, range.end - range.start);
+        let note = || Some("its pieces are gone".to_owned());
+        let gone = || self.file.internals().error("collective", ErrorKind::Io, Some(range), note());
         let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;
         let run = self.under_way.swap_remove(index);
         into.resize((range.end - range.start) as usize)?;

@@ -197,7 +197,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Alignment;
+    use crate::Alignment;
 
     fn shape() -> Shape {
         let alignment =

@@ -1,16 +1,17 @@
 //! The state that the participants of a collective and its aggregators share.
 
-use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
 use super::plan::Deposits;
-use crate::base::error::{Error, ErrorKind, Failure, Result};
-use crate::base::sync::{Mutex, MutexGuard};
-use crate::handle::file::File;
-use crate::io::op::Durability;
-use crate::ops::coalesce::{CoalesceStats, Shape, Tail, stronger};
+use crate::ops::coalesce::{CoalesceStats, FirstError, Shape, Tail, Waiters, stronger};
+use crate::{Durability, Error, ErrorKind, File, Result};
+
+/// The writer's name in errors.
+const NAME: &str = "this collective write";
 
 pub(super) struct CollectiveCore {
     pub(super) shape: Shape,
@@ -34,13 +35,12 @@ pub(super) struct CollectiveState {
     busy: usize,
     /// The file's end and its furthest padding, over all parts.
     tail: Tail,
-    failure: Option<Failure>,
-    error: Option<Error>,
+    error: FirstError,
     /// The number of handles that were dropped.
     gone: usize,
     /// Participants that wait for the end of a write; `idle` has the aggregators that wait for their turn.
-    waiters: Vec<Waker>,
-    idle: Vec<Waker>,
+    waiters: Waiters,
+    idle: Waiters,
     pub(super) stats: CoalesceStats,
 }
 
@@ -75,11 +75,10 @@ impl CollectiveCore {
             phase: Phase::Gathering,
             busy: 0,
             tail: Tail::default(),
-            failure: None,
-            error: None,
+            error: FirstError::default(),
             gone: 0,
-            waiters: Vec::new(),
-            idle: Vec::new(),
+            waiters: Waiters::default(),
+            idle: Waiters::default(),
             stats: CoalesceStats::default(),
         };
         CollectiveCore { shape, participants, aggregators, state: Mutex::new(state) }
@@ -96,8 +95,8 @@ impl CollectiveCore {
         if state.round > round {
             return Poll::Ready(Ok(()));
         }
-        state.check(file)?;
-        add(&mut state.waiters, context.waker());
+        state.error.check(NAME)?;
+        state.waiters.add(context.waker());
         Poll::Pending
     }
 
@@ -110,7 +109,7 @@ impl CollectiveCore {
         durability: Durability,
     ) -> Result<u64> {
         let mut state = self.enter(file)?;
-        state.check(file)?;
+        state.error.check(NAME)?;
         let round = state.round;
         state.stats.taken_bytes += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         if let Some(place) = state.deposits.get_mut(rank) {
@@ -122,19 +121,17 @@ impl CollectiveCore {
         if state.arrived == self.participants {
             let deposits = state.deposits.iter_mut().map(|place| place.take().unwrap_or_default());
             state.phase = Phase::Measuring(Arc::new(deposits.collect()));
-            let idle = std::mem::take(&mut state.idle);
+            let idle = mem::take(&mut state.idle);
             drop(state);
-            wake(idle);
+            idle.wake();
         }
         Ok(round)
     }
 
     fn enter(&self, file: &File) -> Result<MutexGuard<'_, CollectiveState>> {
         // Before the lock, which a thread of the parent may have held at the fork.
-        match file.core().engine().failure() {
-            Some(failure) => Err(failure.into_error("collective", Some(file.core()))),
-            None => Ok(self.lock()),
-        }
+        file.internals().check("collective")?;
+        Ok(self.lock())
     }
 
     /// Returns the next step of aggregator `index`; `done` is the round that it has written its part of.
@@ -145,7 +142,7 @@ impl CollectiveCore {
         done: Option<u64>,
     ) -> Poll<AggregatorStep> {
         let mut state = self.lock();
-        if state.failure.is_some() || state.gone == self.participants {
+        if state.error.is_set() || state.gone == self.participants {
             return Poll::Ready(AggregatorStep::End);
         }
         let written = done == Some(state.round);
@@ -159,7 +156,7 @@ impl CollectiveCore {
             }
             _ => {}
         }
-        add(&mut state.idle, context.waker());
+        state.idle.add(context.waker());
         Poll::Pending
     }
 
@@ -194,9 +191,9 @@ impl CollectiveCore {
             state.phase = Phase::Gathering;
             state.arrived = 0;
             state.durability = Durability::None;
-            std::mem::take(&mut state.waiters)
+            mem::take(&mut state.waiters)
         };
-        wake(waiters);
+        waiters.wake();
     }
 
     /// Ends the collective for all with `error`.
@@ -205,55 +202,30 @@ impl CollectiveCore {
             let mut state = self.lock();
             // Once only: no pieces are accepted after a failure, and each of many participants leaves by this
             // way.
-            if state.failure.is_none() {
-                state.failure = Some(Failure::of(&error));
-                state.error = Some(error);
+            if !state.error.is_set() {
+                state.error.set(error);
                 state.deposits.iter_mut().for_each(|place| *place = None);
             }
             state.phase = Phase::Gathering;
-            let mut waiters = std::mem::take(&mut state.waiters);
-            waiters.append(&mut state.idle);
-            waiters
+            let state = &mut *state;
+            state.waiters.take_with(&mut state.idle)
         };
-        wake(waiters);
+        waiters.wake();
     }
 
     /// Ends the collective because a participant is gone: the round under way can never be complete.
     pub(super) fn leave(&self, file: &File, rank: usize) {
         self.lock().gone += 1;
         let note = format!("participant {rank} of {} is gone", self.participants);
-        self.fail(file.core().describe(Error::new(ErrorKind::Cancelled, "collective").with_note(note)));
+        self.fail(file.internals().error("collective", ErrorKind::Cancelled, None, Some(note)));
     }
 
     fn change(&self, change: impl FnOnce(&mut CollectiveState)) {
         let idle = {
             let mut state = self.lock();
             change(&mut state);
-            std::mem::take(&mut state.idle)
+            mem::take(&mut state.idle)
         };
-        wake(idle);
+        idle.wake();
     }
-}
-
-impl CollectiveState {
-    /// Returns the first error to the participant that comes first, and to the others that there was one.
-    fn check(&mut self, file: &File) -> Result<()> {
-        match (self.error.take(), &self.failure) {
-            (Some(error), _) => Err(error),
-            (None, Some(failure)) => {
-                Err(file.core().describe(failure.again("this collective write had failed before")))
-            }
-            (None, None) => Ok(()),
-        }
-    }
-}
-
-fn add(wakers: &mut Vec<Waker>, waker: &Waker) {
-    if !wakers.iter().any(|known| known.will_wake(waker)) {
-        wakers.push(waker.clone());
-    }
-}
-
-fn wake(wakers: Vec<Waker>) {
-    wakers.into_iter().for_each(Waker::wake);
 }

@@ -6,15 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::shared::CombinerCore;
-use super::state::{CombinerState, Waiters};
-use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
+use super::state::CombinerState;
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
-use crate::handle::file::File;
-use crate::io::op::Durability;
-use crate::memory::block::BlockMut;
-use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, empty, is_lack};
+use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, Waiters, task_ended};
+use crate::{BlockMut, Class, Durability, ErrorKind, File, Result};
 
 /// The sweep's task. It ends the write combiner for all when it ends, for whatever reason.
 pub(super) struct Elevator {
@@ -84,9 +80,9 @@ impl Elevator {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Step>> {
         let shared = self.shared.clone();
         loop {
-            let mut pages = Pages { shared: &shared, tail: &mut self.tail };
+            let mut pages = Pages { shared: &shared, file: &self.file, tail: &mut self.tail };
             match self.runs.poll(context, &mut pages) {
-                Err(error) if is_lack(&error) => {
+                Err(error) if error.is_out_of_memory() => {
                     self.lacking = true;
                     shared.lack();
                 }
@@ -145,8 +141,7 @@ impl Elevator {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
         } else if state.spare.is_none() {
-            let arena = &self.file.core().engine().arena;
-            state.spare = arena.alloc_local(state.shape.request as usize).ok().map(empty);
+            state.spare = self.file.internals().try_block(state.shape.request as usize);
         }
     }
 
@@ -170,18 +165,14 @@ impl Elevator {
 impl Drop for Elevator {
     fn drop(&mut self) {
         // After an orderly end there is no caller left to get this error.
-        let engine = self.file.core().engine();
-        let ended = match engine.failure() {
-            Some(failure) => failure.into_error("combine", Some(self.file.core())),
-            None => self.file.core().describe(Error::new(ErrorKind::TaskCancelled, "combine")),
-        };
-        self.shared.fail(ended);
+        self.shared.fail(task_ended(&self.file, "combine"));
     }
 }
 
 /// The pages as the source of runs.
 struct Pages<'s> {
     shared: &'s CombinerCore,
+    file: &'s File,
     tail: &'s mut Tail,
 }
 
@@ -191,13 +182,15 @@ impl Source for Pages<'_> {
         debug_assert!(!state.settling, "nothing of an epoch is sent while the one before it settles");
         let CombinerState { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
         let page = shape.page;
-        // No other code takes pages out.
-        let gone = |start, len| Error::os("combine", libc::EIO).with_range(start, len);
         let mut asked = 0;
         let mut valid = range.end;
         for start in range.clone().step_by(page as usize) {
             let known = epochs.front_mut().and_then(|front| front.pages.remove(&(start / page)));
-            let Some(known) = known else { return Err(gone(start, page)) };
+            let Some(known) = known else {
+                // No other code takes pages out.
+                let note = Some("a page is gone".to_owned());
+                return Err(self.file.internals().error("combine", ErrorKind::Io, Some(range), note));
+            };
             let bytes = slots.bytes(known.slot);
             asked += known.dirty.len() as u64;
             if known.dirty.is_whole(page as usize) {

@@ -1,14 +1,11 @@
 //! The state that the handles of a write combiner and its task share.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use super::state::{Admission, CombinerState};
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Mutex, MutexGuard};
-use crate::handle::file::File;
-use crate::io::op::Durability;
-use crate::ops::coalesce::{Shape, empty, is_lack};
+use crate::ops::coalesce::Shape;
+use crate::{Durability, Error, ErrorKind, File, Result};
 
 /// The state and its lock.
 pub(super) struct CombinerCore {
@@ -28,17 +25,10 @@ impl CombinerCore {
     /// Returns the locked state, or an error when this write combiner takes no calls any more.
     pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, CombinerState>> {
         // Before the lock, which a thread of the parent may have held at the fork.
-        if let Some(failure) = file.core().engine().failure() {
-            return Err(failure.into_error("combine", Some(file.core())));
-        }
+        file.internals().check("combine")?;
         let mut state = self.lock();
-        match (state.error.take(), &state.failure) {
-            (Some(error), _) => Err(error),
-            (None, Some(failure)) => {
-                Err(file.core().describe(failure.again("this write combiner had failed before")))
-            }
-            (None, None) => Ok(state),
-        }
+        state.error.check("this write combiner")?;
+        Ok(state)
     }
 
     /// Returns the file's length before this write combiner wrote to it.
@@ -106,17 +96,16 @@ impl CombinerCore {
             (state.slots.slab_bytes(), state.spare.is_none().then_some(self.shape.request as usize))
         };
         // Without the lock: the arena may have to grow.
-        let engine = file.core().engine();
-        let taken = spare.map(|bytes| engine.buffer("combine", bytes)).transpose();
-        match taken.and_then(|spare| Ok((spare, engine.buffer("combine", bytes)?))) {
+        let block = |bytes| file.internals().block("combine", bytes);
+        match spare.map(block).transpose().and_then(|spare| Ok((spare, block(bytes)?))) {
             Ok((spare, slab)) => {
                 let mut state = self.lock();
-                state.spare = state.spare.take().or(spare.map(empty));
-                state.slots.add_slab(empty(slab));
+                state.spare = state.spare.take().or(spare);
+                state.slots.add_slab(slab);
                 Ok(())
             }
-            Err(error) if is_lack(&error) && self.lock().slots.limit() => Ok(()),
-            Err(error) => Err(file.core().describe(error)),
+            Err(error) if error.is_out_of_memory() && self.lock().slots.limit() => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -175,8 +164,8 @@ fn lacked(state: &CombinerState, lacks: u64, file: &File) -> Option<Error> {
     if state.lacks == lacks {
         return None;
     }
-    let error = Error::new(ErrorKind::ArenaExhausted { held: state.held_bytes() }, "combine");
-    Some(file.core().describe(error))
+    let kind = ErrorKind::ArenaExhausted { held: state.held_bytes() };
+    Some(file.internals().error("combine", kind, None, None))
 }
 
 /// Wakes the task, and returns `Pending`.
@@ -191,15 +180,14 @@ fn wait<T>(mut state: MutexGuard<'_, CombinerState>) -> Poll<T> {
 
 /// The handles' shared part. Its drop, with the last handle, ends the task.
 pub(super) struct Handles {
-    pub(super) shared: std::sync::Arc<CombinerCore>,
+    pub(super) shared: Arc<CombinerCore>,
     pub(super) file: File,
 }
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        let engine = self.file.core().engine();
         // A child of fork(2) has no task, and the lock may stay held there for ever.
-        if !engine.is_forked() {
+        if !self.file.internals().is_forked() {
             self.shared.close();
         }
     }

@@ -1,6 +1,6 @@
 //! The memory of pages: pieces of I/O memory cut into slots.
 
-use crate::memory::block::BlockMut;
+use crate::BlockMut;
 
 /// The most bytes allocated at a time.
 const SLAB_BYTES: usize = 256 << 10;

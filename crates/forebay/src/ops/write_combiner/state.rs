@@ -6,10 +6,8 @@ use std::task::Waker;
 
 use super::dirty::Dirty;
 use super::slots::Slots;
-use crate::base::error::{Error, Failure};
-use crate::io::op::Durability;
-use crate::memory::block::{Block, BlockMut};
-use crate::ops::coalesce::{CoalesceStats, Shape, stronger};
+use crate::ops::coalesce::{CoalesceStats, FirstError, Shape, Waiters, stronger};
+use crate::{Block, BlockMut, Durability, Error};
 
 /// Bytes copied under one hold of the lock.
 const HOLD_BYTES: usize = 128 << 10;
@@ -36,9 +34,7 @@ pub(super) struct CombinerState {
     pub(super) end: u64,
     /// Whether the file has bytes that no sync has covered.
     pub(super) unsynced: bool,
-    /// The first error, for the next call; later calls get `failure`.
-    pub(super) error: Option<Error>,
-    pub(super) failure: Option<Failure>,
+    pub(super) error: FirstError,
     /// The number of times that there was no memory to go on with.
     pub(super) lacks: u64,
     /// Callers that wait for room.
@@ -95,8 +91,7 @@ impl CombinerState {
             length: None,
             end: 0,
             unsynced: false,
-            error: None,
-            failure: None,
+            error: FirstError::default(),
             lacks: 0,
             writers: Waiters::default(),
             flushers: Waiters::default(),
@@ -267,10 +262,7 @@ impl CombinerState {
 
     /// Ends the write combiner for all callers, and drops the bytes held.
     pub(super) fn fail(&mut self, error: Error) {
-        if self.failure.is_none() {
-            self.failure = Some(Failure::of(&error));
-            self.error = Some(error);
-        }
+        self.error.set(error);
         self.epochs.clear();
         self.epochs.push_back(Epoch::new());
         self.flying.clear();
@@ -280,29 +272,7 @@ impl CombinerState {
 
     /// Takes all waiters; to be woken without the lock.
     pub(super) fn take_waiters(&mut self) -> Waiters {
-        let mut all = std::mem::take(&mut self.writers);
-        all.0.append(&mut self.flushers.0);
-        all
-    }
-}
-
-/// Wakers of the tasks that wait for one condition.
-#[derive(Default)]
-pub(super) struct Waiters(Vec<Waker>);
-
-impl Waiters {
-    pub(super) fn add(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|known| known.will_wake(waker)) {
-            self.0.push(waker.clone());
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        self.writers.take_with(&mut self.flushers)
     }
 }
 
