@@ -11,6 +11,7 @@ use std::task::Waker;
 
 use crate::{Alignment, Class, Durability, Error, ErrorKind, File, FileInternals, Result};
 
+#[path = "coalesce/runs.rs"]
 mod runs;
 
 pub(crate) use runs::{Edges, RunBytes, Runs, Source};

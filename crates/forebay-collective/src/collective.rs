@@ -10,8 +10,11 @@ use bytes::Bytes;
 use crate::ops::coalesce::{CoalesceStats, Shape};
 use crate::{Class, Durability, ErrorKind, File, Result, Waitable, shard};
 
+#[path = "collective/aggregate.rs"]
 mod aggregate;
+#[path = "collective/plan.rs"]
 mod plan;
+#[path = "collective/shared.rs"]
 mod shared;
 
 use aggregate::Aggregate;

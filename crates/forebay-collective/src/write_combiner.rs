@@ -10,10 +10,15 @@ use crate::base::mutants::Mutant;
 use crate::ops::coalesce::{CoalesceStats, Shape};
 use crate::{Block, Class, Durability, ErrorKind, File, Result, Waitable, shard};
 
+#[path = "write_combiner/dirty.rs"]
 mod dirty;
+#[path = "write_combiner/elevator.rs"]
 mod elevator;
+#[path = "write_combiner/shared.rs"]
 mod shared;
+#[path = "write_combiner/slots.rs"]
 mod slots;
+#[path = "write_combiner/state.rs"]
 mod state;
 
 use elevator::Elevator;
