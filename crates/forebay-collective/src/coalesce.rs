@@ -1,5 +1,5 @@
 //! Adjacent pages on their way to the device as one large write each: the common part of
-//! [`write_combiner`](crate::ops::write_combiner) and [`collective`](crate::ops::collective).
+//! [`WriteCombiner`](crate::WriteCombiner) and [`Collective`](crate::Collective).
 //!
 //! ```text
 //!   begin(range, edges) --> edges are read --> Source::gather copies into a buffer --> write --> Source::written
@@ -7,14 +7,14 @@
 
 use std::mem;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use crate::{Alignment, Class, Durability, Error, ErrorKind, File, FileInternals, Result};
+use forebay::{Class, Durability, Error, ErrorKind, File, FileInternals, Result};
 
-#[path = "coalesce/runs.rs"]
 mod runs;
 
-pub(crate) use runs::{Edges, RunBytes, Runs, Source};
+pub(crate) use runs::{Edges, Runs, Source};
 
 /// The smallest page: the unit that file systems and devices write without reading first.
 const PAGE_BYTES: u64 = 4096;
@@ -25,7 +25,7 @@ const IN_FLIGHT_BYTES: u64 = 8 << 20;
 const PAGES_MIN: u64 = 16;
 
 /// Sizes that follow from the device's alignment and the memory allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Writes begin at multiples of this, and pages not written whole are read in this unit.
     pub(crate) page: u64,
@@ -42,9 +42,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn new(alignment: &Alignment, memory: u64, request: u64, depth: usize) -> Shape {
-        let grain = u64::from(alignment.offset.max(1));
-        let page = PAGE_BYTES.max(grain).max(u64::from(alignment.read_offset));
+    pub(crate) fn of(file: &File, memory: u64, request: u64, depth: usize) -> Shape {
+        let alignment = file.alignment();
+        Shape::new(alignment.offset, alignment.read_offset, memory, request, depth)
+    }
+
+    pub(crate) fn new(grain: u32, read_grain: u32, memory: u64, request: u64, depth: usize) -> Shape {
+        let grain = u64::from(grain.max(1));
+        let page = PAGE_BYTES.max(grain).max(u64::from(read_grain));
         let memory = memory.max(PAGES_MIN * page);
         // A buffer's size is the next power of two, so a request is a power of two itself.
         let quarter = (memory / 4).max(page);
@@ -52,12 +57,6 @@ impl Shape {
         let request = if request.is_power_of_two() { request } else { request.next_power_of_two() / 2 };
         let in_flight = quarter.min(IN_FLIGHT_BYTES.max(request));
         Shape { page, grain, request, depth, in_flight, waiting: memory - in_flight - request }
-    }
-
-    /// Returns a shape as [`new`](Self::new) does, for a user that keeps no pages: all of the memory may be
-    /// in flight.
-    pub(crate) fn unkept(alignment: &Alignment, memory: u64, request: u64, depth: usize) -> Shape {
-        Shape::new(alignment, memory.saturating_mul(4), request, depth)
     }
 
     /// Returns the part of `range` that one write may have: it ends at a multiple of the request's size.
@@ -71,7 +70,7 @@ impl Shape {
 /// [`WriteCombiner::stats`](crate::WriteCombiner::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CoalesceStats {
+pub struct WriteStats {
     /// Bytes written by the program.
     pub taken_bytes: u64,
     /// Writes sent to the device.
@@ -86,14 +85,9 @@ pub struct CoalesceStats {
     pub syncs: u64,
 }
 
-impl CoalesceStats {
-    /// Returns the bytes of a write, on average; 0 before the first.
-    pub fn mean_request_bytes(&self) -> u64 {
-        self.written_bytes.checked_div(self.write_requests).unwrap_or(0)
-    }
-
+impl WriteStats {
     /// Adds the requests of one of several writers.
-    pub(crate) fn add_requests(&mut self, of: &CoalesceStats) {
+    pub(crate) fn add_requests(&mut self, of: &WriteStats) {
         self.write_requests += of.write_requests;
         self.written_bytes += of.written_bytes;
         self.read_requests += of.read_requests;
@@ -123,7 +117,8 @@ impl Tail {
     }
 
     /// Takes the padding off, then syncs. Nothing may be in flight.
-    pub(crate) async fn settle(&mut self, file: &File, class: Class, durability: Durability) -> Result<()> {
+    pub(crate) async fn settle<S>(&mut self, core: &WriterCore<S>, durability: Durability) -> Result<()> {
+        let file = &core.file;
         if let Some(padded) = self.padded.take()
             && padded > self.end
             // Another length means that another writer has extended or cut the file: the end is not ours any
@@ -134,19 +129,83 @@ impl Tail {
         }
         match durability {
             Durability::None => Ok(()),
-            durability => file.sync(durability).class(class).await,
+            durability => file.sync(durability).class(core.class).await,
         }
+    }
+}
+
+/// The part of a writer that its handles and tasks share.
+pub(crate) struct WriterCore<S> {
+    pub(crate) file: File,
+    pub(crate) class: Class,
+    pub(crate) shape: Shape,
+    operation: &'static str,
+    state: Mutex<S>,
+}
+
+impl<S> WriterCore<S> {
+    /// Returns the core of a writer whose errors name `operation`.
+    pub(crate) fn new(
+        operation: &'static str,
+        file: &File,
+        class: Class,
+        shape: Shape,
+        state: S,
+    ) -> Arc<WriterCore<S>> {
+        Arc::new(WriterCore { file: file.clone(), class, shape, operation, state: Mutex::new(state) })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the locked state, or an error where the engine takes no calls from here.
+    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, S>> {
+        // Before the lock, which a thread of the parent may have held at the fork.
+        self.file.internals().check(self.operation)?;
+        Ok(self.lock())
+    }
+
+    /// Changes the state, then wakes the waiters that are returned.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut S) -> Waiters) {
+        let waiters = change(&mut self.lock());
+        waiters.wake();
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind) -> Error {
+        self.file.internals().error(self.operation, kind)
+    }
+
+    /// Returns the error of handles whose task has ended.
+    pub(crate) fn task_ended(&self) -> Error {
+        let failure = self.file.internals().check(self.operation).err();
+        failure.unwrap_or_else(|| self.error(ErrorKind::TaskCancelled))
+    }
+
+    /// Checks that a file can have so many bytes there, and the request that they end in.
+    pub(crate) fn check_place(&self, offset: u64, len: usize) -> Result<()> {
+        let end = offset.checked_add(len as u64 + 2 * self.shape.request);
+        if end.is_some_and(|end| end <= i64::MAX as u64) {
+            return Ok(());
+        }
+        let note = format!("offset {offset} is beyond what a file can have");
+        Err(FileInternals::noted(self.error(ErrorKind::InvalidInput), note))
     }
 }
 
 /// The error that ended a writer for all its callers.
 #[derive(Default)]
 pub(crate) struct FirstError {
+    writer: &'static str,
     error: Option<Error>,
     is_reported: bool,
 }
 
 impl FirstError {
+    pub(crate) fn new(writer: &'static str) -> FirstError {
+        FirstError { writer, ..FirstError::default() }
+    }
+
     /// Stores the first error; the others follow from it.
     pub(crate) fn set(&mut self, error: Error) {
         self.error.get_or_insert(error);
@@ -156,21 +215,14 @@ impl FirstError {
         self.error.is_some()
     }
 
-    /// Returns the error to the call that comes first, and to the others that `writer` had it before.
-    pub(crate) fn check(&mut self, writer: &str) -> Result<()> {
+    /// Returns the error to the call that comes first, and to the others that there was one.
+    pub(crate) fn check(&mut self) -> Result<()> {
         let Some(error) = &self.error else { return Ok(()) };
         if mem::replace(&mut self.is_reported, true) {
-            return Err(FileInternals::error_again(error, format!("{writer} had failed before")));
+            return Err(FileInternals::noted(error.clone(), format!("{} had failed before", self.writer)));
         }
         Err(error.clone())
     }
-}
-
-/// Returns the error of a writer whose task has ended before all its handles.
-pub(crate) fn task_ended(file: &File, operation: &'static str) -> Error {
-    let internals = file.internals();
-    let cancelled = || internals.error(operation, ErrorKind::TaskCancelled, None, None);
-    internals.check(operation).err().unwrap_or_else(cancelled)
 }
 
 /// Wakers of the tasks that wait for one condition.
@@ -202,11 +254,8 @@ impl Waiters {
 
 /// Returns the stronger of two durabilities.
 pub(crate) fn stronger(one: Durability, other: Durability) -> Durability {
-    let rank = |durability| match durability {
-        Durability::None => 0,
-        Durability::Data => 1,
-        Durability::All => 2,
-    };
+    let ranks = [Durability::None, Durability::Data, Durability::All];
+    let rank = |durability| ranks.iter().position(|known| *known == durability);
     if rank(other) > rank(one) { other } else { one }
 }
 
@@ -214,17 +263,12 @@ pub(crate) fn stronger(one: Durability, other: Durability) -> Durability {
 mod tests {
     use super::*;
 
-    fn aligned(offset: u32) -> Alignment {
-        Alignment { memory: 4096, offset, read_offset: offset, reported: true, direct: true }
-    }
-
     #[test]
     fn shapes_fit_into_their_memory() {
         for offset in [1, 512, 4096, 16_384] {
-            let alignment = aligned(offset);
             for memory in [0, 4096, 100_000, 1 << 20, (1 << 20) + 4097, 1 << 30] {
                 for request in [1, 4096, 47_008, 512 << 10, 64 << 20] {
-                    let shape = Shape::new(&alignment, memory, request, 8);
+                    let shape = Shape::new(offset, offset, memory, request, 8);
                     let all = shape.in_flight + shape.waiting + shape.request;
                     assert!(all <= memory.max(16 * shape.page), "{shape:?} of {memory}");
                     assert!(
@@ -242,7 +286,7 @@ mod tests {
 
     #[test]
     fn requests_end_at_multiples_of_their_size() {
-        let shape = Shape::new(&aligned(512), 1 << 20, 64 << 10, 8);
+        let shape = Shape::new(512, 512, 1 << 20, 64 << 10, 8);
         assert_eq!(shape.first_request(4096..200_000), 4096..65_536);
         assert_eq!(shape.first_request(65_536..70_000), 65_536..70_000);
         assert_eq!(shape.first_request(131_072..1 << 20), 131_072..196_608);

@@ -5,139 +5,39 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
 
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
-use crate::ops::coalesce::{CoalesceStats, Shape};
-use crate::{Block, Class, Durability, ErrorKind, File, Result, Waitable, shard};
+use forebay::{Block, Durability, ErrorKind, File, FileInternals, Result, Waitable};
 
-#[path = "write_combiner/dirty.rs"]
+use crate::coalesce::{Shape, WriteStats, WriterCore};
+use crate::options::Options;
+
 mod dirty;
-#[path = "write_combiner/elevator.rs"]
 mod elevator;
-#[path = "write_combiner/shared.rs"]
 mod shared;
-#[path = "write_combiner/slots.rs"]
 mod slots;
-#[path = "write_combiner/state.rs"]
 mod state;
 
 use elevator::Elevator;
 use shared::{CombinerCore, Handles};
-use state::Holes;
+use state::{CombinerState, Holes};
 
-impl File {
-    /// Returns a builder for a write combiner, which gathers small writes at any offsets in memory and merges them
-    /// into large ones.
-    ///
-    /// ```
-    /// # use forebay::{Config, Durability, Engine, Open};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
-    /// # file.write(0, vec![7; 16_384]).wait()?;
-    /// let combine = file.write_combiner().memory(4 << 20).start();
-    /// combine.write(5_000, b"small").wait()?; // in memory
-    /// combine.write(70, b"pieces").wait()?;
-    /// combine.flush(Durability::Data).wait()?; // in the file, and durable
-    /// assert_eq!(&file.read(70..76).wait()?[..], b"pieces");
-    /// # Ok(()) }
-    /// ```
-    pub fn write_combiner(&self) -> WriteCombinerBuilder {
-        WriteCombinerBuilder::new(self.clone())
-    }
-}
-
-const MEMORY_DEFAULT: u64 = 16 << 20;
-const REQUEST_DEFAULT: u64 = 512 << 10;
-const REQUEST_MAX: u64 = 64 << 20;
+const REQUEST_BYTES_DEFAULT: u64 = 512 << 10;
 const DEPTH_DEFAULT: usize = 32;
-const DEPTH_MAX: usize = 1024;
-
-/// Settings of a write combiner, which gathers small writes; see [`File::write_combiner`].
-///
-/// A number outside of its setting's range counts as the nearest one in it.
-#[derive(Clone, Debug)]
-#[must_use = "a write combiner begins with start()"]
-pub struct WriteCombinerBuilder {
-    file: File,
-    memory: u64,
-    request: u64,
-    depth: usize,
-    class: Option<Class>,
-}
-
-impl WriteCombinerBuilder {
-    pub(crate) fn new(file: File) -> WriteCombinerBuilder {
-        WriteCombinerBuilder {
-            file,
-            memory: MEMORY_DEFAULT,
-            request: REQUEST_DEFAULT,
-            depth: DEPTH_DEFAULT,
-            class: None,
-        }
-    }
-
-    /// Sets the most bytes of I/O memory to use, those in flight included; at least 16 pages (64 KiB).
-    /// Default: 16 MiB.
-    ///
-    /// More memory makes longer writes, because neighbouring pages are merged only while they wait together.
-    /// Up to a quarter, and at most 8 MiB, is reserved for writes in flight. In addition a page costs about
-    /// 60 bytes of heap, and 512 more while separate parts of it are written. The engine's own limit,
-    /// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max), must leave room for it.
-    pub fn memory(mut self, bytes: usize) -> WriteCombinerBuilder {
-        self.memory = bytes as u64;
-        self
-    }
-
-    /// Sets the most bytes of one write, 4 KiB to 64 MiB, rounded down to a power of two and to a quarter of
-    /// the memory. Default: 512 KiB.
-    pub fn request(mut self, bytes: usize) -> WriteCombinerBuilder {
-        self.request = (bytes as u64).min(REQUEST_MAX);
-        self
-    }
-
-    /// Sets the most writes in flight, 1 to 1,024. Default: 32. The limit matters where little can be merged;
-    /// large writes reach the limit on their bytes first.
-    pub fn depth(mut self, writes: usize) -> WriteCombinerBuilder {
-        self.depth = writes.clamp(1, DEPTH_MAX);
-        self
-    }
-
-    /// Sets the class of the I/O. Default: that of the task that calls `start`,
-    /// [`Class::DEFAULT`] outside of shards.
-    pub fn class(mut self, class: Class) -> WriteCombinerBuilder {
-        self.class = Some(class);
-        self
-    }
-
-    /// Returns the write combiner, with its task started on the file's home shard. No I/O happens before there is
-    /// something to write.
-    pub fn start(self) -> WriteCombiner {
-        let class = self.class.unwrap_or_else(shard::class);
-        let shape = Shape::new(&self.file.alignment(), self.memory, self.request, self.depth);
-        let shared = Arc::new(CombinerCore::new(shape));
-        // Made here, so that a task which cannot be spawned ends the write combiner as well.
-        let sweep = Elevator::new(shared.clone(), self.file.clone(), class);
-        self.file.internals().spawn(0, class, move || sweep.run());
-        WriteCombiner { class, handles: Arc::new(Handles { shared, file: self.file }) }
-    }
-}
 
 /// Takes small writes at any offsets, and writes them to the file in few large ones.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
+/// # use forebay_collective::{Options, WriteCombiner};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let engine = Engine::start(Config::default())?;
 /// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
-/// let combine = file.write_combiner().memory(1 << 20).start();
+/// let combiner = WriteCombiner::start(&file, Options::new().memory_bytes_max(1 << 20));
 /// for n in (0..1000u64).rev() {
-///     combine.write(n * 100, &[n as u8; 100]).wait()?; // combine.write(..).await in a task
+///     combiner.write(n * 100, &[n as u8; 100]).wait()?; // combiner.write(..).await in a task
 /// }
-/// assert_eq!(&combine.read(500..502).wait()?[..], &[5, 5]); // its own writes, though nothing is in the file yet
-/// combine.flush(Durability::Data).wait()?;
+/// assert_eq!(&combiner.read(500..502).wait()?[..], &[5, 5]); // its own writes, though nothing is in the file yet
+/// combiner.flush(Durability::Data).wait()?;
 /// assert_eq!(file.len().wait()?, 100_000);
 /// # Ok(()) }
 /// ```
@@ -159,7 +59,7 @@ impl WriteCombinerBuilder {
 /// [`flush`](WriteCombiner::flush), and writes behind a barrier, find the file at its exact length; until then, and
 /// when the write combiner is dropped, up to a page of zeros may follow.
 ///
-/// **Memory** is limited by [`WriteCombinerBuilder::memory`]; a write waits for room when all of it is used. Pages
+/// **Memory** is limited by [`Options::memory_bytes_max`]; a write waits for room when all of it is used. Pages
 /// leave as in an elevator, in one sweep through the file after the other, so that those behind the sweep
 /// have the longest time to get neighbours.
 ///
@@ -173,11 +73,24 @@ impl WriteCombinerBuilder {
 #[derive(Clone)]
 #[must_use = "what is still in memory is written by flush()"]
 pub struct WriteCombiner {
-    class: Class,
     handles: Arc<Handles>,
 }
 
 impl WriteCombiner {
+    /// Returns a write combiner of the file, with its task started on the file's home shard. No I/O happens before there is something to
+    /// write.
+    pub fn start(file: &File, options: Options) -> WriteCombiner {
+        let class = options.class_here();
+        let request = options.request_bytes.unwrap_or(REQUEST_BYTES_DEFAULT);
+        let depth = options.depth.unwrap_or(DEPTH_DEFAULT);
+        let shape = Shape::of(file, options.memory_bytes(), request, depth);
+        let core = WriterCore::new("combine", file, class, shape, CombinerState::new(shape));
+        // Made here, so that a task which cannot be spawned ends the write combiner as well.
+        let sweep = Elevator::new(core.clone());
+        file.internals().spawn(0, class, move || sweep.run());
+        WriteCombiner { handles: Arc::new(Handles(core)) }
+    }
+
     /// Writes a copy of `bytes` at `offset`. Costs a copy and a search; waits only when the memory is full.
     ///
     /// # Errors
@@ -186,19 +99,15 @@ impl WriteCombiner {
     /// [`ErrorKind::EngineClosed`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("combine", async move {
-            let (shared, file) = (&self.handles.shared, self.file());
-            let fits = offset.checked_add(bytes.len() as u64 + shared.shape.page);
-            if fits.is_none_or(|end| end > i64::MAX as u64) {
-                let note = format!("offset {offset} is beyond what a file can have");
-                return Err(file.internals().error("combine", ErrorKind::InvalidInput, None, Some(note)));
-            }
-            let lacks = shared.enter(file)?.lacks;
+            let core = self.core();
+            core.check_place(offset, bytes.len())?;
+            let lacks = core.open()?.lacks;
             let mut taken = 0;
             while taken < bytes.len() {
                 let (at, left) = (offset + taken as u64, &bytes[taken..]);
-                match poll_fn(|context| shared.poll_take(context, file, lacks, at, left)).await? {
+                match poll_fn(|context| core.poll_take(context, lacks, at, left)).await? {
                     Some(more) => taken += more,
-                    None => shared.add_slab(file)?,
+                    None => core.add_slab()?,
                 }
             }
             Ok(())
@@ -213,26 +122,25 @@ impl WriteCombiner {
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when neither file nor write combiner go as far; [`ErrorKind::InvalidInput`],
     /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the
-    /// combine; the first error that ended it.
+    /// write combiner; the first error that ended it.
     pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
         Waitable::new("read", async move {
-            let (shared, file) = (&self.handles.shared, self.file());
-            let internals = file.internals();
-            let failed = |kind, note| Err(internals.error("read", kind, Some(&range), note));
+            let core = self.core();
+            let internals = core.file.internals();
             let Some(len) = range.end.checked_sub(range.start) else {
-                let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
-                return failed(ErrorKind::InvalidInput, Some(note));
+                // Which refuses it.
+                return core.file.read(range).await;
             };
-            drop(shared.enter(file)?);
-            let length = shared.length(file).await?;
+            drop(core.open()?);
+            let length = core.length().await?;
             let mut block = internals.block("read", len as usize)?;
             block.resize(len as usize)?;
             let holes = {
-                let state = shared.enter(file)?;
+                let state = core.open()?;
                 let end = length.max(state.end);
                 if range.end > end {
-                    let got = end.saturating_sub(range.start);
-                    return failed(ErrorKind::UnexpectedEof { got }, None);
+                    let kind = ErrorKind::UnexpectedEof { got: end.saturating_sub(range.start) };
+                    return Err(FileInternals::in_range(internals.error("read", kind), &range));
                 }
                 let mut holes = Holes::new(range.clone());
                 state.overlay(&range, &mut block, &mut holes);
@@ -241,7 +149,7 @@ impl WriteCombiner {
             // The file is read second: bytes that leave memory from here on were copied before.
             if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
                 let span = first.start..last.end;
-                let found = file.read_up_to(span.clone()).class(self.class).await?;
+                let found = core.file.read_up_to(span.clone()).class(core.class).await?;
                 for hole in holes.parts() {
                     let from = ((hole.start - span.start) as usize).min(found.len());
                     let to = ((hole.end - span.start) as usize).min(found.len());
@@ -266,26 +174,27 @@ impl WriteCombiner {
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Open};
+    /// # use forebay_collective::{Options, WriteCombiner};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
-    /// let combine = file.write_combiner().start();
-    /// combine.write(0, b"record").wait()?;
-    /// combine.barrier()?; // no wait: the pointer reaches the file after the record
-    /// combine.write(8192, b"pointer").wait()?;
-    /// combine.flush(Durability::Data).wait()?;
+    /// let combiner = WriteCombiner::start(&file, Options::new());
+    /// combiner.write(0, b"record").wait()?;
+    /// combiner.barrier()?; // no wait: the pointer reaches the file after the record
+    /// combiner.write(8192, b"pointer").wait()?;
+    /// combiner.flush(Durability::Data).wait()?;
     /// # Ok(()) }
     /// ```
     pub fn barrier(&self) -> Result<()> {
         #[cfg(feature = "_mutants")]
-        if Mutant::BarrierIgnored.is_on() {
+        if crate::mutants::Mutant::BarrierIgnored.is_on() {
             return Ok(());
         }
-        let sealed = self.handles.shared.enter(self.file())?.seal(Durability::Data);
+        let sealed = self.core().open()?.seal(Durability::Data);
         if sealed.is_some() {
-            self.handles.shared.kick();
+            self.core().kick();
         }
         Ok(())
     }
@@ -301,13 +210,13 @@ impl WriteCombiner {
     /// written.
     pub fn flush(&self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("combine", async move {
-            let (shared, file) = (&self.handles.shared, self.file());
+            let core = self.core();
             let (sealed, lacks) = {
-                let mut state = shared.enter(file)?;
+                let mut state = core.open()?;
                 (state.seal(durability), state.lacks)
             };
             match sealed {
-                Some(epoch) => poll_fn(|context| shared.poll_settled(context, file, lacks, epoch)).await,
+                Some(epoch) => poll_fn(|context| core.poll_settled(context, lacks, epoch)).await,
                 None => Ok(()),
             }
         })
@@ -315,18 +224,22 @@ impl WriteCombiner {
 
     /// Returns the file, for all other calls.
     pub fn file(&self) -> &File {
-        &self.handles.file
+        &self.core().file
     }
 
     /// Returns the bytes of I/O memory that pages occupy, 0 when nothing waits. Bytes in flight come on top,
-    /// and both together never exceed [`WriteCombinerBuilder::memory`].
+    /// and both together never exceed [`Options::memory_bytes_max`].
     pub fn held_bytes(&self) -> u64 {
-        self.handles.shared.lock().held_bytes()
+        self.core().lock().held_bytes()
     }
 
     /// Returns the bytes taken and the requests sent to the device for them so far.
-    pub fn stats(&self) -> CoalesceStats {
-        self.handles.shared.lock().stats
+    pub fn stats(&self) -> WriteStats {
+        self.core().lock().stats
+    }
+
+    fn core(&self) -> &CombinerCore {
+        &self.handles.0
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay::{Config, Durability, Open};
+use forebay_collective::{Collective, Options, WriteCombiner};
 
 use crate::aligned::AlignedBuffer;
 use crate::prelude::*;
@@ -81,11 +82,8 @@ static SPEC: Spec = Spec {
             "pwrite with O_DIRECT of each piece, one fdatasync at the end; a record that is not aligned is \
              widened to whole pages, whose ends are read before, under a lock",
         ),
-        Way::direct("combine", "one File::write_combiner of Forebay for all threads, one flush at the end"),
-        Way::direct(
-            "collective",
-            "File::collective of Forebay, each thread a participant, one durable write",
-        ),
+        Way::direct("combine", "one WriteCombiner of Forebay for all threads, one flush at the end"),
+        Way::direct("collective", "Collective of Forebay, each thread a participant, one durable write"),
     ],
     columns: &[
         column(metric::TOTAL_MS, "ms until durable", 1.0, "from the first write until all is durable"),
@@ -367,10 +365,11 @@ fn gathered(
         let file = engine.open(&job.path, Open::write()).wait()?;
         let written = if job.row == "collective" {
             let memory = work.memory_bytes.min(COLLECTIVE_MEMORY_BYTES) as usize;
-            let handles = file.collective(work.participants).memory(memory).start();
+            let options = Options::new().memory_bytes_max(memory);
+            let handles = Collective::start(&file, work.participants, options);
             let slice =
                 |piece: &Range<u64>| (piece.start, data.slice(piece.start as usize..piece.end as usize));
-            let part = |handle: forebay::Collective| {
+            let part = |handle: Collective| {
                 let pieces: Vec<(u64, Bytes)> = pieces[handle.rank()].iter().map(slice).collect();
                 Mutex::new(Some((handle, pieces)))
             };
@@ -382,7 +381,8 @@ fn gathered(
             };
             write(job, work.participants, lane, || Ok(()))?
         } else {
-            let combine = file.write_combiner().memory(work.memory_bytes as usize).start();
+            let options = Options::new().memory_bytes_max(work.memory_bytes as usize);
+            let combine = WriteCombiner::start(&file, options);
             let lane = |number: usize, _| {
                 for piece in &pieces[number] {
                     combine.write(piece.start, of(piece, data)).wait()?;

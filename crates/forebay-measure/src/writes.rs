@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Durability, Engine, Open, WriteCombiner};
+use forebay::{Config, Durability, Engine, Open};
+use forebay_collective::{Options, WriteCombiner};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -333,7 +334,8 @@ impl Handle {
         let file = engine.open(&job.path, Open::write()).await?;
         Ok(match job.row.as_str() {
             "forebay-combine" => {
-                let combiner = file.write_combiner().memory(bytes + COMBINE_SPARE_BYTES).start();
+                let options = Options::new().memory_bytes_max(bytes + COMBINE_SPARE_BYTES);
+                let combiner = WriteCombiner::start(&file, options);
                 Self::Combine(file, combiner)
             }
             "forebay-durable" => Self::Forebay(file, Durability::Data),

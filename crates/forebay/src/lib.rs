@@ -28,8 +28,7 @@
 //! | a chain of reads: a tree, a list | [`File::walk`] |
 //! | to write a range, durably if wanted | [`File::write`], [`Write::durable`] |
 //! | to write from front to back, any sizes | [`File::append`] |
-//! | small writes at any offsets merged into large ones | [`File::write_combiner`] |
-//! | to write one file from many tasks | [`File::collective`] |
+//! | small writes at any offsets merged into large ones, or one file written by many tasks | the crate `forebay-collective` |
 //! | code next to the device, without hand-over between threads | [`Engine::spawn_on_shard`], [`shard`] |
 //! | one class of work before another, or a limit for it | [`Class`], [`ClassSpec`] |
 //! | files created, renamed and removed durably | [`Engine::rename`], [`Engine::sync_dir`], [`Dir`] |
@@ -126,8 +125,6 @@ pub use io::stats::{
 pub use memory::block::{Block, BlockMut};
 pub use memory::lent::IoMemory;
 pub use ops::append::{Append, AppendBuilder};
-pub use ops::coalesce::CoalesceStats;
-pub use ops::collective::{Collective, CollectiveBuilder};
 #[doc(hidden)]
 pub use ops::command::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
@@ -145,7 +142,6 @@ pub use ops::scan::{Scan, ScanBuilder};
 pub use ops::stats_server::StatsServer;
 pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use ops::write::{Sync, Write, WriteData, WriteFrom};
-pub use ops::write_combiner::{WriteCombiner, WriteCombinerBuilder};
 pub use ops::write_many::WriteMany;
 pub use reactor::class_scope::ClassScope;
 pub use reactor::shard;
@@ -177,9 +173,6 @@ struct Walks;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/coalescing.md")]
-struct CoalescingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/classes.md")]
 struct Classes;

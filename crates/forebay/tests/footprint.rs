@@ -1,6 +1,6 @@
 //! A program of its own: resident memory and threads of the process are counted, and a large program would be most of the memory.
 //!
-//! What an engine takes from a machine or a container: threads, resident memory, and no processor time without work.
+//! The cost of an engine for a machine or a container: threads, resident memory, and no processor time without work.
 //!
 //! Each engine is in a process of its own, this program again. Memory and wake-ups are the kernel's counts for that process.
 //!
@@ -19,7 +19,7 @@ use forebay::WorkerRings;
 use forebay::{Class, Config, Engine, Open};
 use forebay_test::children::{Scene, is_child};
 
-/// The limit for what an engine adds to the resident memory of its process.
+/// The most that an engine may add to the resident memory of its process.
 const RESIDENT_KIB_MAX: u64 = 16 << 10;
 
 /// The limits at the start, before an operation: of an engine, most of which is the program itself, and of each shard.

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use super::{CoalesceStats, Shape};
-use crate::{Block, BlockMut, Class, File, FileInternals, ReadUpTo, Result, Write};
+use forebay::{Block, BlockMut, Class, File, FileInternals, ReadUpTo, Result, Write};
+
+use super::{Shape, WriteStats, WriterCore};
 
 /// Bytes copied in one poll, after which other tasks of the shard have their turn: a tenth of a millisecond.
 const COPY_BYTES: u64 = 1 << 20;
@@ -13,8 +14,8 @@ const COPY_BYTES: u64 = 1 << 20;
 /// The source of a run's bytes.
 pub(crate) trait Source {
     /// Puts the bytes of `range` into `into`, which is empty and has room for all. Where the source does not
-    /// have all bytes of a page itself, `edges` has the file's.
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<RunBytes>;
+    /// have all bytes of a page itself, `edges` has the file's. Returns them, and how many the program wrote.
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<(Block, u64)>;
 
     /// Notes that the write that began at `start` has completed.
     fn written(&mut self, start: u64);
@@ -23,13 +24,6 @@ pub(crate) trait Source {
     fn spare(&mut self) -> Option<BlockMut> {
         None
     }
-}
-
-/// A run's bytes, ready to be written.
-pub(crate) struct RunBytes {
-    pub(crate) block: Block,
-    /// The number of them that the program wrote.
-    pub(crate) asked: u64,
 }
 
 /// The file's bytes of those pages of a run that are not written whole.
@@ -63,7 +57,7 @@ pub(crate) struct Runs {
     runs: Vec<Run>,
     /// Bytes of buffers that runs have or will have.
     bytes: u64,
-    stats: CoalesceStats,
+    stats: WriteStats,
 }
 
 struct Run {
@@ -79,22 +73,15 @@ enum Stage {
     Writing(Write<'static>),
 }
 
-enum RunProgress {
-    Pending,
-    Over,
-    /// Its bytes were not copied, because this poll has copied enough.
-    Later,
-}
-
 impl Runs {
-    pub(crate) fn new(file: File, class: Class, shape: Shape) -> Runs {
+    pub(crate) fn new<S>(core: &WriterCore<S>) -> Runs {
         Runs {
-            file,
-            class,
-            shape,
-            runs: Vec::with_capacity(shape.depth),
+            file: core.file.clone(),
+            class: core.class,
+            shape: core.shape,
+            runs: Vec::with_capacity(core.shape.depth),
             bytes: 0,
-            stats: CoalesceStats::default(),
+            stats: WriteStats::default(),
         }
     }
 
@@ -103,7 +90,7 @@ impl Runs {
     }
 
     /// Returns requests and bytes since the last call.
-    pub(crate) fn take_stats(&mut self) -> CoalesceStats {
+    pub(crate) fn take_stats(&mut self) -> WriteStats {
         std::mem::take(&mut self.stats)
     }
 
@@ -122,16 +109,16 @@ impl Runs {
     /// Adds a run; `incomplete` are the parts of it that must be read first, in whole pages.
     pub(crate) fn begin(&mut self, range: Range<u64>, incomplete: Vec<Range<u64>>) {
         debug_assert!(self.has_room(range.end - range.start) && !self.meet(&range));
+        #[cfg(feature = "_mutants")]
+        let incomplete = if crate::mutants::Mutant::EdgeNotRead.is_on() { Vec::new() } else { incomplete };
         let bytes = FileInternals::capacity(range.end - range.start);
-        for edge in &incomplete {
-            self.stats.read_requests += 1;
-            self.stats.read_bytes += edge.end - edge.start;
-        }
+        self.bytes += bytes;
+        self.stats.read_requests += incomplete.len() as u64;
+        self.stats.read_bytes += incomplete.iter().map(|edge| edge.end - edge.start).sum::<u64>();
         let edge =
             |range: Range<u64>| Edge { read: read(&self.file, &range, self.class), range, found: None };
-        let edges = incomplete.into_iter().map(edge).collect();
-        self.bytes += bytes;
-        self.runs.push(Run { range, bytes, stage: Stage::Reading(Edges(edges)) });
+        let edges = Edges(incomplete.into_iter().map(edge).collect());
+        self.runs.push(Run { range, bytes, stage: Stage::Reading(edges) });
     }
 
     /// Polls every run, and removes those that have completed.
@@ -140,26 +127,17 @@ impl Runs {
     /// The first that a run met. Where it is only a lack of memory nothing is lost, and polling again tries again.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, source: &mut impl Source) -> Result<()> {
         let mut allowance = COPY_BYTES;
-        let mut later = false;
         let mut index = 0;
         while index < self.runs.len() {
-            match self.poll_run(index, context, source, &mut allowance)? {
-                RunProgress::Pending => index += 1,
-                RunProgress::Later => {
-                    later = true;
-                    index += 1;
-                }
-                RunProgress::Over => {
-                    let over = self.runs.swap_remove(index);
-                    self.bytes -= over.bytes;
-                    source.written(over.range.start);
-                }
+            if self.poll_run(index, context, source, &mut allowance)?.is_pending() {
+                index += 1;
+                continue;
             }
+            let over = self.runs.swap_remove(index);
+            self.bytes -= over.bytes;
+            source.written(over.range.start);
         }
         debug_assert!(self.bytes == 0 || !self.runs.is_empty(), "memory in use belongs to a run");
-        if later {
-            context.waker().wake_by_ref();
-        }
         Ok(())
     }
 
@@ -169,45 +147,40 @@ impl Runs {
         context: &mut Context<'_>,
         source: &mut impl Source,
         allowance: &mut u64,
-    ) -> Result<RunProgress> {
+    ) -> Poll<Result<()>> {
         // Our own writes in flight release memory by themselves.
         let writing = self.runs.iter().any(|run| matches!(run.stage, Stage::Writing(_)));
-        let Some(run) = self.runs.get_mut(index) else { return Ok(RunProgress::Pending) };
+        let run = &mut self.runs[index];
         if let Stage::Reading(edges) = &mut run.stage {
-            match poll_edges(&self.file, self.class, edges, context) {
-                Poll::Pending => return Ok(RunProgress::Pending),
-                Poll::Ready(Err(error)) if writing && error.is_out_of_memory() => {
-                    return Ok(RunProgress::Pending);
-                }
-                Poll::Ready(read) => read?,
+            match ready!(poll_edges(&self.file, self.class, edges, context)) {
+                Err(error) if writing && error.is_out_of_memory() => return Poll::Pending,
+                read => read?,
             }
             if *allowance == 0 {
-                return Ok(RunProgress::Later);
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             let len = run.range.end - run.range.start;
             let internals = self.file.internals();
             let into = match internals.try_block(len as usize) {
                 Some(block) => block,
-                None if writing => return Ok(RunProgress::Pending),
+                None if writing => return Poll::Pending,
                 None => match internals.block("write", len as usize) {
                     Err(error) if error.is_out_of_memory() => source.spare().ok_or(error)?,
                     other => other?,
                 },
             };
             *allowance = allowance.saturating_sub(len);
-            let RunBytes { block, asked } = source.gather(&run.range, edges, into)?;
-            debug_assert!(block.len() as u64 <= len && asked <= len, "a write stays within its run");
+            let (block, given) = source.gather(&run.range, edges, into)?;
+            debug_assert!(block.len() as u64 <= len && given <= len, "a write stays within its run");
             self.stats.write_requests += 1;
             self.stats.written_bytes += block.len() as u64;
             // A run has at most 1 GiB.
-            let write = internals.write(run.range.start, block, asked as u32, self.class);
+            let write = internals.write(run.range.start, block, given as u32, self.class);
             run.stage = Stage::Writing(write);
         }
-        let Stage::Writing(write) = &mut run.stage else { return Ok(RunProgress::Pending) };
-        match Pin::new(write).poll(context) {
-            Poll::Pending => Ok(RunProgress::Pending),
-            Poll::Ready(written) => written.map(|()| RunProgress::Over),
-        }
+        let Stage::Writing(write) = &mut run.stage else { return Poll::Pending };
+        Pin::new(write).poll(context)
     }
 }
 

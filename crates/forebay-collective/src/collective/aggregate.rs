@@ -5,65 +5,58 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use forebay::{Block, BlockMut, ErrorKind, FileInternals, Result};
+
 use super::plan::{self, Part, Run};
 use super::shared::{AggregatorStep, CollectiveCore};
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
-use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, task_ended};
-use crate::{BlockMut, Class, ErrorKind, File, Result};
+use crate::coalesce::{Edges, Runs, Source, Tail};
 
 /// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
-    shared: Arc<CollectiveCore>,
-    file: File,
-    class: Class,
+    core: Arc<CollectiveCore>,
     /// Its number; the first one also gets the file's length, takes padding off and syncs.
     index: usize,
     runs: Runs,
 }
 
 impl Aggregate {
-    pub(super) fn new(shared: Arc<CollectiveCore>, file: File, class: Class, index: usize) -> Aggregate {
-        let runs = Runs::new(file.clone(), class, shared.shape);
-        Aggregate { shared, file, class, index, runs }
+    pub(super) fn new(core: Arc<CollectiveCore>, index: usize) -> Aggregate {
+        Aggregate { runs: Runs::new(&core), core, index }
     }
 
     pub(super) async fn run(mut self) {
         if let Err(error) = self.work().await {
-            self.shared.fail(error);
+            self.core.fail(error);
         }
     }
 
     async fn work(&mut self) -> Result<()> {
-        let (mut round, mut done) = (0, None);
+        let mut written = 0;
         loop {
-            match poll_fn(|context| self.shared.poll_turn(context, self.index, done)).await {
+            match poll_fn(|context| self.core.poll_turn(context, self.index, written)).await {
                 AggregatorStep::End => return Ok(()),
-                AggregatorStep::Measure => self.shared.measured(self.file.len().await?),
+                AggregatorStep::Measure => self.core.measured(self.core.file.len().await?),
                 AggregatorStep::Write(deposits, length) => {
-                    let shape = self.shared.shape;
+                    let shape = self.core.shape;
                     let mut tail = Tail { end: length, padded: None };
                     if let Some(span) = plan::span(&deposits) {
-                        let count = self.shared.aggregators as u64;
+                        let count = self.core.file.internals().shard_count() as u64;
                         let domain = plan::domain(&span, &shape, self.index as u64, count);
                         let mut pieces = Pieces {
-                            file: &self.file,
+                            core: &self.core,
                             part: Part::new(deposits, shape, domain),
                             under_way: Vec::new(),
                             length,
                             tail: &mut tail,
-                            grain: shape.grain,
-                            page: shape.page,
                         };
                         poll_fn(|context| poll_part(&mut self.runs, &mut pieces, context)).await?;
                     }
-                    self.shared.wrote(tail, self.runs.take_stats());
-                    done = Some(round);
-                    round += 1;
+                    self.core.wrote(tail, self.runs.take_stats());
+                    written += 1;
                 }
                 AggregatorStep::Settle(mut tail, durability) => {
-                    tail.settle(&self.file, self.class, durability).await?;
-                    self.shared.settled(durability);
+                    tail.settle(&self.core, durability).await?;
+                    self.core.settled(durability);
                 }
             }
         }
@@ -80,10 +73,6 @@ fn poll_part(runs: &mut Runs, pieces: &mut Pieces<'_>, context: &mut Context<'_>
             let Some(mut next) = pieces.part.take() else { break };
             let mut incomplete = std::mem::take(&mut next.incomplete);
             incomplete.retain(|part| part.start < pieces.length);
-            #[cfg(feature = "_mutants")]
-            if Mutant::EdgeNotRead.is_on() {
-                incomplete.clear();
-            }
             runs.begin(next.range.clone(), incomplete);
             pieces.under_way.push(next);
             began = true;
@@ -97,39 +86,37 @@ fn poll_part(runs: &mut Runs, pieces: &mut Pieces<'_>, context: &mut Context<'_>
 
 impl Drop for Aggregate {
     fn drop(&mut self) {
-        self.shared.fail(task_ended(&self.file, "collective"));
+        self.core.fail(self.core.task_ended());
     }
 }
 
 /// The pieces as the source of runs.
 struct Pieces<'t> {
-    file: &'t File,
+    core: &'t CollectiveCore,
     part: Part,
     under_way: Vec<Run>,
     /// The offset behind the file's last byte before this write: bytes behind it need not be read.
     length: u64,
     tail: &'t mut Tail,
-    grain: u64,
-    page: u64,
 }
 
 impl Source for Pieces<'_> {
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<RunBytes> {
-        let note = || Some("its pieces are gone".to_owned());
-        let gone = || self.file.internals().error("collective", ErrorKind::Io, Some(range), note());
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<(Block, u64)> {
+        let gone = || FileInternals::noted(self.core.error(ErrorKind::Io), "its pieces are gone");
         let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;
         let run = self.under_way.swap_remove(index);
         into.resize((range.end - range.start) as usize)?;
-        for start in range.clone().step_by(self.page as usize) {
-            let found = edges.page(start, self.page);
+        let page = self.core.shape.page;
+        for start in range.clone().step_by(page as usize) {
+            let found = edges.page(start, page);
             let at = (start - range.start) as usize;
             into[at..at + found.len()].copy_from_slice(found);
         }
         self.part.lay(&run, &mut into);
         let valid = run.end.max(self.tail.end.min(range.end));
-        let len = self.tail.extend(range.start, valid, self.grain);
+        let len = self.tail.extend(range.start, valid, self.core.shape.grain);
         into.truncate(len as usize);
-        Ok(RunBytes { block: into.freeze(), asked: run.covered })
+        Ok((into.freeze(), run.covered))
     }
 
     fn written(&mut self, _: u64) {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::ops::coalesce::Shape;
+use crate::coalesce::Shape;
 
 /// The pieces that each participant gave, by rank.
 pub(super) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
@@ -187,7 +187,7 @@ impl Run {
         // The highest rank comes last, and of one participant its last piece: so they win.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
         #[cfg(feature = "_mutants")]
-        if crate::base::mutants::Mutant::LowestRankWins.is_on() {
+        if crate::mutants::Mutant::LowestRankWins.is_on() {
             self.pieces.reverse();
         }
         self
@@ -197,12 +197,9 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Alignment;
 
     fn shape() -> Shape {
-        let alignment =
-            Alignment { memory: 512, offset: 512, read_offset: 512, reported: true, direct: true };
-        Shape::new(&alignment, 1 << 20, 64 << 10, 8)
+        Shape::new(512, 512, 1 << 20, 64 << 10, 8)
     }
 
     /// Any pieces, cut by any number of aggregators and laid over a file page by page, equal writes made one

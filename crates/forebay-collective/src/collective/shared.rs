@@ -1,28 +1,19 @@
 //! The state that the participants of a collective and its aggregators share.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use forebay::{Durability, Error, ErrorKind, FileInternals, Result};
 
 use super::plan::Deposits;
-use crate::ops::coalesce::{CoalesceStats, FirstError, Shape, Tail, Waiters, stronger};
-use crate::{Durability, Error, ErrorKind, File, Result};
+use crate::coalesce::{FirstError, Tail, Waiters, WriteStats, WriterCore, stronger};
 
-/// The writer's name in errors.
-const NAME: &str = "this collective write";
-
-pub(super) struct CollectiveCore {
-    pub(super) shape: Shape,
-    /// Number of handles that give pieces.
-    pub(super) participants: usize,
-    /// Number of tasks that write them.
-    pub(super) aggregators: usize,
-    state: Mutex<CollectiveState>,
-}
+pub(super) type CollectiveCore = WriterCore<CollectiveState>;
 
 /// The collective's state, all of it behind one lock.
+#[derive(Default)]
 pub(super) struct CollectiveState {
     /// The number of the write under way, from 0. All earlier writes have completed.
     pub(super) round: u64,
@@ -41,12 +32,14 @@ pub(super) struct CollectiveState {
     /// Participants that wait for the end of a write; `idle` has the aggregators that wait for their turn.
     waiters: Waiters,
     idle: Waiters,
-    pub(super) stats: CoalesceStats,
+    pub(super) stats: WriteStats,
 }
 
 /// The phase of the write under way.
+#[derive(Default)]
 enum Phase {
     /// Some participants have not called yet.
+    #[default]
     Gathering,
     /// All participants have called, and the first aggregator gets the file's length.
     Measuring(Deposits),
@@ -65,37 +58,25 @@ pub(super) enum AggregatorStep {
     End,
 }
 
-impl CollectiveCore {
-    pub(super) fn new(shape: Shape, participants: usize, aggregators: usize) -> CollectiveCore {
-        let state = CollectiveState {
-            round: 0,
+impl CollectiveState {
+    pub(super) fn new(participants: usize) -> CollectiveState {
+        CollectiveState {
             deposits: (0..participants).map(|_| None).collect(),
-            arrived: 0,
-            durability: Durability::None,
-            phase: Phase::Gathering,
-            busy: 0,
-            tail: Tail::default(),
-            error: FirstError::default(),
-            gone: 0,
-            waiters: Waiters::default(),
-            idle: Waiters::default(),
-            stats: CoalesceStats::default(),
-        };
-        CollectiveCore { shape, participants, aggregators, state: Mutex::new(state) }
+            error: FirstError::new("this collective write"),
+            ..CollectiveState::default()
+        }
     }
+}
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, CollectiveState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl CollectiveCore {
     /// Waits until `round` has completed, for a participant.
-    pub(super) fn poll_over(&self, context: &mut Context<'_>, file: &File, round: u64) -> Poll<Result<()>> {
-        let mut state = self.enter(file)?;
+    pub(super) fn poll_over(&self, context: &mut Context<'_>, round: u64) -> Poll<Result<()>> {
+        let mut state = self.enter()?;
         // A round that has completed stays so, also where something failed since.
         if state.round > round {
             return Poll::Ready(Ok(()));
         }
-        state.error.check(NAME)?;
+        state.error.check()?;
         state.waiters.add(context.waker());
         Poll::Pending
     }
@@ -103,13 +84,12 @@ impl CollectiveCore {
     /// Stores a participant's pieces; returns the round that they are for.
     pub(super) fn deposit(
         &self,
-        file: &File,
         rank: usize,
         pieces: Vec<(u64, Bytes)>,
         durability: Durability,
     ) -> Result<u64> {
-        let mut state = self.enter(file)?;
-        state.error.check(NAME)?;
+        let mut state = self.enter()?;
+        state.error.check()?;
         let round = state.round;
         state.stats.taken_bytes += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         if let Some(place) = state.deposits.get_mut(rank) {
@@ -118,7 +98,7 @@ impl CollectiveCore {
         }
         state.durability = stronger(state.durability, durability);
         state.arrived += 1;
-        if state.arrived == self.participants {
+        if state.arrived == state.deposits.len() {
             let deposits = state.deposits.iter_mut().map(|place| place.take().unwrap_or_default());
             state.phase = Phase::Measuring(Arc::new(deposits.collect()));
             let idle = mem::take(&mut state.idle);
@@ -128,27 +108,20 @@ impl CollectiveCore {
         Ok(round)
     }
 
-    fn enter(&self, file: &File) -> Result<MutexGuard<'_, CollectiveState>> {
-        // Before the lock, which a thread of the parent may have held at the fork.
-        file.internals().check("collective")?;
-        Ok(self.lock())
-    }
-
-    /// Returns the next step of aggregator `index`; `done` is the round that it has written its part of.
+    /// Returns the next step of aggregator `index`, which has written its part of so many rounds.
     pub(super) fn poll_turn(
         &self,
         context: &mut Context<'_>,
         index: usize,
-        done: Option<u64>,
+        written: u64,
     ) -> Poll<AggregatorStep> {
         let mut state = self.lock();
-        if state.error.is_set() || state.gone == self.participants {
+        if state.error.is_set() || state.gone == state.deposits.len() {
             return Poll::Ready(AggregatorStep::End);
         }
-        let written = done == Some(state.round);
         match &state.phase {
             Phase::Measuring(_) if index == 0 => return Poll::Ready(AggregatorStep::Measure),
-            Phase::Writing(deposits, length) if !written => {
+            Phase::Writing(deposits, length) if written == state.round => {
                 return Poll::Ready(AggregatorStep::Write(deposits.clone(), *length));
             }
             Phase::Writing(..) if index == 0 && state.busy == 0 => {
@@ -166,25 +139,26 @@ impl CollectiveCore {
                 state.phase = Phase::Writing(deposits.clone(), length);
             }
             debug_assert_eq!(state.busy, 0, "a round begins when the one before it is over");
-            state.busy = self.aggregators;
+            state.busy = self.file.internals().shard_count();
             state.tail = Tail { end: length, padded: None };
+            mem::take(&mut state.idle)
         });
     }
 
     /// Notes that an aggregator has written its part, with the end and padding of that part.
-    pub(super) fn wrote(&self, tail: Tail, stats: CoalesceStats) {
+    pub(super) fn wrote(&self, tail: Tail, stats: WriteStats) {
         self.change(|state| {
             state.tail.end = state.tail.end.max(tail.end);
             state.tail.padded = state.tail.padded.max(tail.padded);
             state.busy -= 1;
             state.stats.add_requests(&stats);
+            mem::take(&mut state.idle)
         });
     }
 
     /// Completes the round, and wakes the participants that wait for it.
     pub(super) fn settled(&self, durability: Durability) {
-        let waiters = {
-            let mut state = self.lock();
+        self.change(|state| {
             debug_assert_eq!(state.busy, 0, "a round is settled once every aggregator has written");
             state.stats.syncs += u64::from(durability != Durability::None);
             state.round += 1;
@@ -192,14 +166,12 @@ impl CollectiveCore {
             state.arrived = 0;
             state.durability = Durability::None;
             mem::take(&mut state.waiters)
-        };
-        waiters.wake();
+        });
     }
 
     /// Ends the collective for all with `error`.
     pub(super) fn fail(&self, error: Error) {
-        let waiters = {
-            let mut state = self.lock();
+        self.change(|state| {
             // Once only: no pieces are accepted after a failure, and each of many participants leaves by this
             // way.
             if !state.error.is_set() {
@@ -207,25 +179,14 @@ impl CollectiveCore {
                 state.deposits.iter_mut().for_each(|place| *place = None);
             }
             state.phase = Phase::Gathering;
-            let state = &mut *state;
             state.waiters.take_with(&mut state.idle)
-        };
-        waiters.wake();
+        });
     }
 
     /// Ends the collective because a participant is gone: the round under way can never be complete.
-    pub(super) fn leave(&self, file: &File, rank: usize) {
+    pub(super) fn leave(&self, rank: usize, participants: usize) {
         self.lock().gone += 1;
-        let note = format!("participant {rank} of {} is gone", self.participants);
-        self.fail(file.internals().error("collective", ErrorKind::Cancelled, None, Some(note)));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut CollectiveState)) {
-        let idle = {
-            let mut state = self.lock();
-            change(&mut state);
-            mem::take(&mut state.idle)
-        };
-        idle.wake();
+        let note = format!("participant {rank} of {participants} is gone");
+        self.fail(FileInternals::noted(self.error(ErrorKind::Cancelled), note));
     }
 }

@@ -56,31 +56,19 @@ impl Dirty {
     }
 
     /// Returns the written ranges, in order.
-    pub(super) fn ranges(&self) -> Ranges<'_> {
-        Ranges { dirty: self, at: self.start as usize }
-    }
-}
-
-/// The iterator of [`Dirty::ranges`].
-pub(super) struct Ranges<'d> {
-    dirty: &'d Dirty,
-    at: usize,
-}
-
-impl Iterator for Ranges<'_> {
-    type Item = Range<usize>;
-
-    fn next(&mut self) -> Option<Range<usize>> {
-        let end = self.dirty.end();
-        let Some(bits) = &self.dirty.bits else {
-            let range = self.at..end;
-            self.at = end;
-            return (!range.is_empty()).then_some(range);
-        };
-        let start = next(bits, self.at, true).min(end);
-        let stop = next(bits, start, false).min(end);
-        self.at = stop;
-        (start < stop).then_some(start..stop)
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let (mut at, end) = (self.start as usize, self.end());
+        std::iter::from_fn(move || {
+            let (start, stop) = match &self.bits {
+                None => (at, end),
+                Some(bits) => {
+                    let start = next(bits, at, true).min(end);
+                    (start, next(bits, start, false).min(end))
+                }
+            };
+            at = stop;
+            (start < stop).then_some(start..stop)
+        })
     }
 }
 

@@ -5,18 +5,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use forebay::{Block, BlockMut, Durability, ErrorKind, FileInternals, Result};
+
 use super::shared::CombinerCore;
 use super::state::CombinerState;
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
-use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, Waiters, task_ended};
-use crate::{BlockMut, Class, Durability, ErrorKind, File, Result};
+use crate::coalesce::{Edges, Runs, Source, Tail, Waiters};
 
 /// The sweep's task. It ends the write combiner for all when it ends, for whatever reason.
 pub(super) struct Elevator {
-    shared: Arc<CombinerCore>,
-    file: File,
-    class: Class,
+    core: Arc<CombinerCore>,
     runs: Runs,
     tail: Tail,
     /// Whether `tail` has the length that the file had.
@@ -39,14 +36,10 @@ enum Step {
 }
 
 impl Elevator {
-    pub(super) fn new(shared: Arc<CombinerCore>, file: File, class: Class) -> Elevator {
-        let shape = shared.shape;
-        let runs = Runs::new(file.clone(), class, shape);
+    pub(super) fn new(core: Arc<CombinerCore>) -> Elevator {
         Elevator {
-            shared,
-            file,
-            class,
-            runs,
+            runs: Runs::new(&core),
+            core,
             tail: Tail::default(),
             measured: false,
             cursor: 0,
@@ -57,7 +50,7 @@ impl Elevator {
 
     pub(super) async fn run(mut self) {
         if let Err(error) = self.work().await {
-            self.shared.fail(error);
+            self.core.fail(error);
         }
     }
 
@@ -66,29 +59,29 @@ impl Elevator {
             match poll_fn(|context| self.poll(context)).await? {
                 Step::End => return Ok(()),
                 Step::Length => {
-                    self.tail.end = self.shared.length(&self.file).await?;
+                    self.tail.end = self.core.length().await?;
                     self.measured = true;
                 }
                 Step::Settle(durability) => {
-                    self.tail.settle(&self.file, self.class, durability).await?;
-                    self.shared.settled(durability);
+                    self.tail.settle(&self.core, durability).await?;
+                    self.core.settled(durability);
                 }
             }
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Step>> {
-        let shared = self.shared.clone();
+        let core = self.core.clone();
         loop {
-            let mut pages = Pages { shared: &shared, file: &self.file, tail: &mut self.tail };
+            let mut pages = Pages { core: &core, tail: &mut self.tail };
             match self.runs.poll(context, &mut pages) {
                 Err(error) if error.is_out_of_memory() => {
                     self.lacking = true;
-                    shared.lack();
+                    core.lack();
                 }
                 polled => polled?,
             }
-            let mut state = shared.lock();
+            let mut state = core.lock();
             state.stats.add_requests(&self.runs.take_stats());
             if state.closed {
                 return Poll::Ready(Ok(Step::End));
@@ -141,7 +134,7 @@ impl Elevator {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
         } else if state.spare.is_none() {
-            state.spare = self.file.internals().try_block(state.shape.request as usize);
+            state.spare = self.core.file.internals().try_block(state.shape.request as usize);
         }
     }
 
@@ -154,10 +147,7 @@ impl Elevator {
             return false;
         }
         self.cursor = pages.end;
-        let incomplete = state.incomplete(&pages, self.tail.end);
-        #[cfg(feature = "_mutants")]
-        let incomplete = if Mutant::EdgeNotRead.is_on() { Vec::new() } else { incomplete };
-        self.runs.begin(run, incomplete);
+        self.runs.begin(run, state.incomplete(&pages, self.tail.end));
         true
     }
 }
@@ -165,34 +155,32 @@ impl Elevator {
 impl Drop for Elevator {
     fn drop(&mut self) {
         // After an orderly end there is no caller left to get this error.
-        self.shared.fail(task_ended(&self.file, "combine"));
+        self.core.fail(self.core.task_ended());
     }
 }
 
 /// The pages as the source of runs.
 struct Pages<'s> {
-    shared: &'s CombinerCore,
-    file: &'s File,
+    core: &'s CombinerCore,
     tail: &'s mut Tail,
 }
 
 impl Source for Pages<'_> {
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<RunBytes> {
-        let mut state = self.shared.lock();
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<(Block, u64)> {
+        let mut state = self.core.lock();
         debug_assert!(!state.settling, "nothing of an epoch is sent while the one before it settles");
         let CombinerState { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
         let page = shape.page;
-        let mut asked = 0;
+        let mut given = 0;
         let mut valid = range.end;
         for start in range.clone().step_by(page as usize) {
             let known = epochs.front_mut().and_then(|front| front.pages.remove(&(start / page)));
             let Some(known) = known else {
                 // No other code takes pages out.
-                let note = Some("a page is gone".to_owned());
-                return Err(self.file.internals().error("combine", ErrorKind::Io, Some(range), note));
+                return Err(FileInternals::noted(self.core.error(ErrorKind::Io), "a page is gone"));
             };
             let bytes = slots.bytes(known.slot);
-            asked += known.dirty.len() as u64;
+            given += known.dirty.len() as u64;
             if known.dirty.is_whole(page as usize) {
                 into.extend_from_slice(bytes)?;
             } else {
@@ -220,14 +208,14 @@ impl Source for Pages<'_> {
             "no byte is in two writes at once"
         );
         flying.push((range.start, block.clone()));
-        Ok(RunBytes { block, asked })
+        Ok((block, given))
     }
 
     fn written(&mut self, start: u64) {
-        self.shared.lock().flying.retain(|(begins, _)| *begins != start);
+        self.core.lock().flying.retain(|(begins, _)| *begins != start);
     }
 
     fn spare(&mut self) -> Option<BlockMut> {
-        self.shared.lock().spare.take()
+        self.core.lock().spare.take()
     }
 }

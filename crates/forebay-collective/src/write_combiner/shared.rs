@@ -1,74 +1,55 @@
 //! The state that the handles of a write combiner and its task share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
-use super::state::{Admission, CombinerState};
-use crate::ops::coalesce::Shape;
-use crate::{Durability, Error, ErrorKind, File, Result};
+use forebay::{Durability, Error, ErrorKind, Result};
 
-/// The state and its lock.
-pub(super) struct CombinerCore {
-    pub(super) shape: Shape,
-    state: Mutex<CombinerState>,
-}
+use super::state::{Admission, CombinerState};
+use crate::coalesce::WriterCore;
+
+pub(super) type CombinerCore = WriterCore<CombinerState>;
 
 impl CombinerCore {
-    pub(super) fn new(shape: Shape) -> CombinerCore {
-        CombinerCore { shape, state: Mutex::new(CombinerState::new(shape)) }
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, CombinerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the locked state, or an error when this write combiner takes no calls any more.
-    pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, CombinerState>> {
-        // Before the lock, which a thread of the parent may have held at the fork.
-        file.internals().check("combine")?;
-        let mut state = self.lock();
-        state.error.check("this write combiner")?;
+    pub(super) fn open(&self) -> Result<MutexGuard<'_, CombinerState>> {
+        let mut state = self.enter()?;
+        state.error.check()?;
         Ok(state)
     }
 
     /// Returns the file's length before this write combiner wrote to it.
-    pub(super) async fn length(&self, file: &File) -> Result<u64> {
+    pub(super) async fn length(&self) -> Result<u64> {
         if let Some(length) = self.lock().length {
             return Ok(length);
         }
         // The first length to arrive counts: nothing is written before there is one.
-        let found = file.len().await?;
+        let found = self.file.len().await?;
         Ok(*self.lock().length.get_or_insert(found))
     }
 
     /// Ends the write combiner for all callers with `error`.
     pub(super) fn fail(&self, error: Error) {
-        let waiters = {
-            let mut state = self.lock();
+        self.change(|state| {
             state.fail(error);
             state.take_waiters()
-        };
-        waiters.wake();
+        });
     }
 
     /// Notifies all waiters that there is no memory to go on with.
     pub(super) fn lack(&self) {
-        let waiters = {
-            let mut state = self.lock();
+        self.change(|state| {
             state.lacks += 1;
             state.take_waiters()
-        };
-        waiters.wake();
+        });
     }
 
     /// Removes the first epoch, which is settled, and wakes all waiters.
     pub(super) fn settled(&self, durability: Durability) {
-        let waiters = {
-            let mut state = self.lock();
+        self.change(|state| {
             state.settled(durability);
             state.take_waiters()
-        };
-        waiters.wake();
+        });
     }
 
     /// Wakes the task if it has nothing to do.
@@ -90,13 +71,13 @@ impl CombinerCore {
     ///
     /// # Errors
     /// When no page is allocated.
-    pub(super) fn add_slab(&self, file: &File) -> Result<()> {
+    pub(super) fn add_slab(&self) -> Result<()> {
         let (bytes, spare) = {
             let state = self.lock();
             (state.slots.slab_bytes(), state.spare.is_none().then_some(self.shape.request as usize))
         };
         // Without the lock: the arena may have to grow.
-        let block = |bytes| file.internals().block("combine", bytes);
+        let block = |bytes| self.file.internals().block("combine", bytes);
         match spare.map(block).transpose().and_then(|spare| Ok((spare, block(bytes)?))) {
             Ok((spare, slab)) => {
                 let mut state = self.lock();
@@ -114,19 +95,16 @@ impl CombinerCore {
     pub(super) fn poll_take(
         &self,
         context: &mut Context<'_>,
-        file: &File,
         lacks: u64,
         offset: u64,
         bytes: &[u8],
     ) -> Poll<Result<Option<usize>>> {
-        let mut state = self.enter(file)?;
+        let mut state = self.open()?;
         let taken = match state.take(offset, bytes) {
             Admission::Bytes(taken) => Some(taken),
             Admission::WantsSlab => None,
             Admission::NoRoom => {
-                if let Some(error) = lacked(&state, lacks, file) {
-                    return Poll::Ready(Err(error));
-                }
+                self.check_lacks(&state, lacks)?;
                 state.writers.add(context.waker());
                 return wait(state);
             }
@@ -143,29 +121,25 @@ impl CombinerCore {
     pub(super) fn poll_settled(
         &self,
         context: &mut Context<'_>,
-        file: &File,
         lacks: u64,
         number: u64,
     ) -> Poll<Result<()>> {
-        let mut state = self.enter(file)?;
+        let mut state = self.open()?;
         if state.oldest > number {
             return Poll::Ready(Ok(()));
         }
-        if let Some(error) = lacked(&state, lacks, file) {
-            return Poll::Ready(Err(error));
-        }
+        self.check_lacks(&state, lacks)?;
         state.flushers.add(context.waker());
         wait(state)
     }
-}
 
-/// Returns the error of a call during which memory to go on with was lacking.
-fn lacked(state: &CombinerState, lacks: u64, file: &File) -> Option<Error> {
-    if state.lacks == lacks {
-        return None;
+    /// Fails if memory to go on with was lacking since a call began.
+    fn check_lacks(&self, state: &CombinerState, lacks: u64) -> Result<()> {
+        if state.lacks == lacks {
+            return Ok(());
+        }
+        Err(self.error(ErrorKind::ArenaExhausted { held: state.held_bytes() }))
     }
-    let kind = ErrorKind::ArenaExhausted { held: state.held_bytes() };
-    Some(file.internals().error("combine", kind, None, None))
 }
 
 /// Wakes the task, and returns `Pending`.
@@ -179,16 +153,13 @@ fn wait<T>(mut state: MutexGuard<'_, CombinerState>) -> Poll<T> {
 }
 
 /// The handles' shared part. Its drop, with the last handle, ends the task.
-pub(super) struct Handles {
-    pub(super) shared: Arc<CombinerCore>,
-    pub(super) file: File,
-}
+pub(super) struct Handles(pub(super) Arc<CombinerCore>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
         // A child of fork(2) has no task, and the lock may stay held there for ever.
-        if !self.file.internals().is_forked() {
-            self.shared.close();
+        if !self.0.file.internals().is_forked() {
+            self.0.close();
         }
     }
 }

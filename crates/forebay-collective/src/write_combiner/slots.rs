@@ -1,11 +1,12 @@
 //! The memory of pages: pieces of I/O memory cut into slots.
 
-use crate::BlockMut;
+use forebay::BlockMut;
 
 /// The most bytes allocated at a time.
 const SLAB_BYTES: usize = 256 << 10;
 
 /// Slots for pages, allocated a slab at a time up to a limit, and all released when none is used.
+#[derive(Default)]
 pub(super) struct Slots {
     page: usize,
     slabs_max: usize,
@@ -27,16 +28,7 @@ impl Slots {
         let per_slab = (SLAB_BYTES / page).min((pages / 4).max(1)).max(1);
         let per_slab = if per_slab.is_power_of_two() { per_slab } else { per_slab.next_power_of_two() / 2 };
         let slabs_max = (pages / per_slab).min(u32::MAX as usize / per_slab);
-        Slots {
-            page,
-            slabs_max,
-            slabs_now: slabs_max,
-            per_slab,
-            slabs: Vec::new(),
-            free: Vec::new(),
-            fresh: 0,
-            used: 0,
-        }
+        Slots { page, slabs_max, slabs_now: slabs_max, per_slab, ..Slots::default() }
     }
 
     /// Returns the bytes of a slab.
@@ -109,10 +101,8 @@ impl Slots {
         if self.used > 0 {
             return self.free.push(slot);
         }
-        self.slabs = Vec::new();
-        self.free = Vec::new();
-        self.fresh = 0;
-        self.slabs_now = self.slabs_max;
+        let Slots { page, slabs_max, per_slab, .. } = *self;
+        *self = Slots { page, slabs_max, slabs_now: slabs_max, per_slab, ..Slots::default() };
     }
 
     pub(super) fn bytes(&self, slot: u32) -> &[u8] {

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::task::Waker;
 
+use forebay::{Block, BlockMut, Durability, Error};
+
 use super::dirty::Dirty;
 use super::slots::Slots;
-use crate::ops::coalesce::{CoalesceStats, FirstError, Shape, Waiters, stronger};
-use crate::{Block, BlockMut, Durability, Error};
+use crate::coalesce::{FirstError, Shape, Waiters, WriteStats, stronger};
 
 /// Bytes copied under one hold of the lock.
 const HOLD_BYTES: usize = 128 << 10;
 
 /// The write combiner's state, all of it behind one lock.
+#[derive(Default)]
 pub(super) struct CombinerState {
     pub(super) shape: Shape,
     pub(super) slots: Slots,
@@ -45,10 +47,11 @@ pub(super) struct CombinerState {
     pub(super) sweeper: Option<Waker>,
     /// Whether no handle is left.
     pub(super) closed: bool,
-    pub(super) stats: CoalesceStats,
+    pub(super) stats: WriteStats,
 }
 
 /// The pages written between two seals.
+#[derive(Default)]
 pub(super) struct Epoch {
     pub(super) pages: BTreeMap<u64, Page>,
     /// Whether a byte was written in it, which may have left already.
@@ -72,32 +75,14 @@ pub(super) enum Admission {
     NoRoom,
 }
 
-impl Epoch {
-    fn new() -> Epoch {
-        Epoch { pages: BTreeMap::new(), touched: false, seal: None }
-    }
-}
-
 impl CombinerState {
     pub(super) fn new(shape: Shape) -> CombinerState {
         CombinerState {
             slots: Slots::new(shape.page as usize, shape.waiting),
             shape,
-            spare: None,
-            epochs: VecDeque::from([Epoch::new()]),
-            oldest: 0,
-            settling: false,
-            flying: Vec::new(),
-            length: None,
-            end: 0,
-            unsynced: false,
-            error: FirstError::default(),
-            lacks: 0,
-            writers: Waiters::default(),
-            flushers: Waiters::default(),
-            sweeper: None,
-            closed: false,
-            stats: CoalesceStats::default(),
+            epochs: VecDeque::from([Epoch::default()]),
+            error: FirstError::new("this write combiner"),
+            ..CombinerState::default()
         }
     }
 
@@ -168,7 +153,7 @@ impl CombinerState {
         }
         self.epochs[last].seal = Some(durability);
         debug_assert!(self.epochs.iter().all(|epoch| epoch.seal.is_some()), "only the newest epoch is open");
-        self.epochs.push_back(Epoch::new());
+        self.epochs.push_back(Epoch::default());
         Some(self.oldest + last as u64)
     }
 
@@ -264,7 +249,7 @@ impl CombinerState {
     pub(super) fn fail(&mut self, error: Error) {
         self.error.set(error);
         self.epochs.clear();
-        self.epochs.push_back(Epoch::new());
+        self.epochs.push_back(Epoch::default());
         self.flying.clear();
         self.spare = None;
         self.slots = Slots::new(self.shape.page as usize, self.shape.waiting);

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::common::{assert_file, bytes_of, config, dir, engine, write_file};
 use bytes::Bytes;
-use forebay::{Class, Collective, Durability, Engine, ErrorKind, File, Open};
+use forebay::{Class, Durability, Engine, ErrorKind, File, Open};
+use forebay_collective::{Collective, Options};
 
 fn open(engine: &Engine, path: &Path, open: Open) -> File {
     engine.open(path, open).wait().unwrap()
@@ -46,7 +47,7 @@ fn strided_records_become_large_writes() {
         for participants in [1, 2, 8] {
             let path = dir.path().join("strided");
             let file = open(&engine, &path, mode.truncate());
-            let handles = file.collective(participants).request(256 << 10).start();
+            let handles = Collective::start(&file, participants, Options::new().request_bytes_max(256 << 10));
             let handles = on_threads(handles, |rank| strided(rank, participants as u64, 100, RECORD, 0));
             let what = format!("{participants} participants, {mode:?}");
             assert_file(&path, &bytes_of(0..100 * RECORD), &what);
@@ -66,7 +67,8 @@ fn edges_are_read_once_and_holes_stay() {
     std::fs::write(&path, vec![0xEE; 3 << 20]).unwrap();
     let file = open(&engine, &path, Open::write());
     let mut expected = vec![0xEE; 3 << 20];
-    let handles = on_threads(file.collective(3).start(), |rank| strided(rank, 3, 90, 10_001, 5_000));
+    let handles =
+        on_threads(Collective::start(&file, 3, Options::new()), |rank| strided(rank, 3, 90, 10_001, 5_000));
     expected[5_000..5_000 + 90 * 10_001].copy_from_slice(&bytes_of(5_000..5_000 + 90 * 10_001));
     assert_file(&path, &expected, "filled");
     assert_eq!(handles[0].stats().read_requests, 2);
@@ -90,7 +92,7 @@ fn the_highest_rank_and_its_last_piece_are_seen() {
     write_file(&path, 10);
     let file = open(&engine, &path, Open::write());
     let piece = |offset: u64, byte: u8, len: usize| (offset, Bytes::from(vec![byte; len]));
-    let mut handles = file.collective(3).start();
+    let mut handles = Collective::start(&file, 3, Options::new());
     // The participants arrive in each order.
     for first in 0..3 {
         handles.rotate_left(first);
@@ -114,7 +116,7 @@ fn memory_is_bounded_whatever_is_given() {
     let engine = Engine::start(config().arena_bytes(4 << 20).arena_bytes_max(4 << 20)).unwrap();
     let path = dir.path().join("bounded");
     let file = open(&engine, &path, Open::create());
-    let handles = file.collective(4).memory(1 << 20).start();
+    let handles = Collective::start(&file, 4, Options::new().memory_bytes_max(1 << 20));
     let over = std::sync::atomic::AtomicBool::new(false);
     let watched = std::thread::scope(|scope| {
         let (over, engine) = (&over, &engine);
@@ -139,7 +141,7 @@ fn tasks_of_a_runtime_and_of_shards_take_part() {
     let path = dir.path().join("mixed");
     let file = open(&engine, &path, Open::create());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
-    let mut handles = file.collective(6).start().into_iter();
+    let mut handles = Collective::start(&file, 6, Options::new()).into_iter();
     let mut next = || {
         let mut handle = handles.next().unwrap();
         async move {
@@ -175,9 +177,7 @@ fn an_error_is_told_to_all() {
     let path = dir.path().join("read-only");
     write_file(&path, 100_000);
     let file = open(&engine, &path, Open::read());
-    let threads: Vec<_> = file
-        .collective(4)
-        .start()
+    let threads: Vec<_> = Collective::start(&file, 4, Options::new())
         .into_iter()
         .map(|mut handle| {
             std::thread::spawn(move || {
@@ -198,7 +198,7 @@ fn an_error_is_told_to_all() {
 fn one_who_is_gone_and_an_engine_that_closes_are_told() {
     let (engine, dir) = (engine(), dir());
     let file = open(&engine, &dir.path().join("gone"), Open::create());
-    let mut handles = file.collective(3).start();
+    let mut handles = Collective::start(&file, 3, Options::new());
     let (last, mut first) = (handles.pop().unwrap(), handles.remove(0));
     let waiting = std::thread::spawn(move || first.write(Vec::new(), Durability::None).wait());
     drop(last);
@@ -209,7 +209,7 @@ fn one_who_is_gone_and_an_engine_that_closes_are_told() {
     file.close().wait().unwrap();
 
     let file = open(&engine, &dir.path().join("closed"), Open::create());
-    let mut handle = file.collective(2).start().remove(0);
+    let mut handle = Collective::start(&file, 2, Options::new()).remove(0);
     engine.close().wait().unwrap();
     let error = handle.write(Vec::new(), Durability::None).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Cancelled), "{error}");
@@ -220,7 +220,7 @@ fn arguments_that_cannot_be_are_refused_and_end_nothing() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("refused");
     let file = open(&engine, &path, Open::create());
-    let mut alone = file.collective(0).start();
+    let mut alone = Collective::start(&file, 0, Options::new());
     let handle = &mut alone[0];
     assert_eq!((handle.rank(), handle.participants()), (0, 1));
     let far = vec![(u64::MAX, Bytes::from_static(b"x"))];
@@ -230,4 +230,8 @@ fn arguments_that_cannot_be_are_refused_and_end_nothing() {
     handle.write(vec![(3, Bytes::from_static(b"x"))], Durability::Data).wait().unwrap();
     assert_file(&path, b"\0\0\0x", "one byte");
     assert!(format!("{handle:?}").contains("rank: 0"));
+    let waits = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        alone[0].write(Vec::new(), Durability::None).wait()
+    });
+    assert_eq!(waits.wait().unwrap().unwrap_err().kind(), ErrorKind::WaitOnShard);
 }

@@ -6,12 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::sim::{self, Fault, Profile, Rule, World};
-#[cfg(feature = "_mutants")]
-use forebay::testing::mutants::{self, Mutant};
-use forebay::{Class, Collective, Durability, Engine, ErrorKind, Open};
+use forebay::sim::{self, Profile, World};
+use forebay::{Class, Config, Durability, Engine, ErrorKind, Open};
+use forebay_collective::{Collective, Options};
 
-const PATH: &str = "/collective";
+use crate::worlds::{PATH, content, disk, draw, survive};
 
 type Pieces = Vec<(u64, Bytes)>;
 
@@ -56,10 +55,6 @@ impl Model {
     }
 }
 
-fn draw(range: std::ops::Range<u64>) -> u64 {
-    range.start + sim::random(range.end - range.start)
-}
-
 /// Returns pieces for one participant: strided like a matrix's columns, or anywhere.
 fn pieces(rank: u64, participants: u64) -> Pieces {
     let fill = |len: u64| Bytes::from((0..len).map(|_| sim::random(255) as u8 + 1).collect::<Vec<u8>>());
@@ -76,8 +71,13 @@ fn pieces(rank: u64, participants: u64) -> Pieces {
 
 async fn start(engine: &Engine, participants: usize) -> Result<Vec<Collective>, forebay::Error> {
     let file = engine.open(PATH, Open::create()).await?;
-    let builder = file.collective(participants).memory(65_536 << sim::random(4)).depth(draw(1..5) as usize);
-    Ok(builder.request(4096 << sim::random(5)).aggregators(draw(1..4) as usize).start())
+    let options = Options::new().memory_bytes_max(65_536 << sim::random(4)).depth(draw(1..5) as usize);
+    Ok(Collective::start(&file, participants, options.request_bytes_max(4096 << sim::random(5))))
+}
+
+/// Returns settings with one to three shards, each of which writes a part of the file.
+fn shards(number: u64) -> Config {
+    Config::default().shards(1 + number as usize % 3)
 }
 
 /// Makes some writes of some participants, each wherever the world runs it; stops at the first failure.
@@ -134,57 +134,17 @@ async fn program(engine: &Engine, model: &Rc<RefCell<Model>>) -> Result<(), fore
     Ok(())
 }
 
-async fn found(engine: &Engine) -> Vec<u8> {
-    let file = engine.open(PATH, Open::read().buffered()).await.unwrap();
-    let len = file.len().await.unwrap();
-    file.read(0..len).await.unwrap().to_vec()
-}
-
-fn attempt(seed: u64) -> Result<(), String> {
-    let (cut, faults) = (seed % 3 == 1, seed % 3 == 2);
-    let disk = [Profile::ideal(), Profile::nand(), Profile::optane()][seed as usize / 3 % 3].clone();
-    let mut world = World::new(seed).disk(
-        disk.fault(Rule::new(Fault::ShortRead).chance_ppm(50_000))
-            .fault(Rule::new(Fault::ShortWrite).chance_ppm(50_000))
-            .fault(Rule::new(Fault::TornWrite).chance_ppm(300_000)),
-    );
+pub(crate) fn attempt(seed: u64) -> Result<(), String> {
     let model = Rc::new(RefCell::new(Model::default()));
-    let planted = model.clone();
-    let failed = |failure: sim::Failure| failure.to_string();
-    world
-        .run(async |engine| {
-            let bytes: Vec<u8> = (0..sim::random(120_000)).map(|_| sim::random(256) as u8).collect();
-            let file = engine.open(PATH, Open::create().buffered()).await.unwrap();
-            file.write(0, bytes.clone()).durable(Durability::All).await.unwrap();
-            engine.sync_dir("/").await.unwrap();
-            planted.borrow_mut().durable = bytes;
-        })
-        .map_err(failed)?;
-    if faults {
-        let fault = [Fault::WriteError, Fault::FlushError, Fault::ReadError, Fault::NoSpace];
-        world.inject(Rule::new(fault[seed as usize / 3 % 4]).on(PATH).chance_ppm(50_000));
-    }
-    if cut {
-        world.power_cut_after(Duration::from_micros(10 + 61 * (seed % 89)));
-    }
-    match world.run(async |engine| program(&engine, &model).await) {
-        Err(failure) if cut && failure.is_power_cut() => {}
-        Err(failure) => return Err(failed(failure)),
-        Ok(Err(error)) if faults => {
-            assert!(error.raw_os_error().is_some(), "an error that nobody made: {error}")
-        }
-        Ok(Err(error)) => return Err(error.to_string()),
-        Ok(Ok(())) => {
-            let now = world.run(async |engine| found(&engine).await).map_err(failed)?;
-            if now != model.borrow().durable {
-                return Err("the file is not what was written".to_string());
-            }
-        }
-    }
-    world.power_cut();
-    world.reboot();
-    world.clear_faults();
-    let found = world.run(async |engine| found(&engine).await).map_err(failed)?;
+    let world = World::new(seed).config(shards(seed / 9)).disk(disk(seed / 3));
+    let fault = (seed % 3 == 2).then_some((seed / 3, 50_000));
+    let cut = (seed % 3 == 1).then(|| Duration::from_micros(10 + 61 * (seed % 89)));
+    let planted = |bytes| model.borrow_mut().durable = bytes;
+    let found = survive(world, fault, cut, planted, async |engine| {
+        program(engine, &model).await?;
+        assert!(content(engine).await? == model.borrow().durable, "the file is not what was written");
+        Ok(())
+    })?;
     model.borrow().allows(&found)
 }
 
@@ -200,6 +160,7 @@ fn one_who_is_gone_ends_it_for_all() {
     for seed in 0..90 {
         let participants = 2 + (seed % 4) as usize;
         World::new(seed)
+            .config(shards(seed / 4))
             .disk(Profile::nand())
             .run(async |engine| {
                 let handles = start(&engine, participants).await.unwrap();
@@ -229,20 +190,5 @@ fn one_who_is_gone_ends_it_for_all() {
                 }
             })
             .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
-    }
-}
-
-/// The check itself is tested: a collective that is broken on purpose is caught by these seeds.
-#[cfg(feature = "_mutants")]
-#[test]
-fn a_broken_collective_is_caught() {
-    for mutant in [Mutant::LowestRankWins, Mutant::EdgeNotRead, Mutant::IgnoredFlush] {
-        let broken = |seed| {
-            let run = std::panic::AssertUnwindSafe(|| mutants::with(mutant, || attempt(seed)));
-            std::panic::catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_string()))
-        };
-        let caught = (0..300).find_map(|seed| broken(seed).err().map(|why| (seed, why)));
-        let (seed, why) = caught.unwrap_or_else(|| panic!("{mutant:?} survived"));
-        println!("{mutant:?}: seed {seed}: {why}");
     }
 }

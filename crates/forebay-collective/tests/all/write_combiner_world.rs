@@ -1,4 +1,4 @@
-//! Combines in simulated worlds against bytes in memory: any writes, reads, barriers and flushes, with power cuts and
+//! Write combiners in simulated worlds against bytes in memory: any writes, reads, barriers and flushes, with power cuts and
 //! faults; after a restart the file must be one that the barriers and flushes allow.
 
 use std::cell::RefCell;
@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::sim::{self, Fault, Profile, Rule, World};
-#[cfg(feature = "_mutants")]
-use forebay::testing::mutants::{self, Mutant};
-use forebay::{Class, Durability, Engine, ErrorKind, File, Open, WriteCombiner};
+use forebay::{Class, Durability, Engine, ErrorKind, File, Open};
+use forebay_collective::{Options, WriteCombiner};
 
-const PATH: &str = "/combined";
+use crate::worlds::{PATH, disk, draw, survive};
+
 const PAGE: u64 = 4096;
 
 /// The program's writes, in order, and the promises that it received.
@@ -97,34 +97,17 @@ fn data(number: usize, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|at| (mix(at) >> 40) as u8).collect()
 }
 
-fn draw(range: std::ops::Range<u64>) -> u64 {
-    range.start + sim::random(range.end - range.start)
-}
-
 async fn opened(engine: &Engine, seed: u64) -> Result<File, forebay::Error> {
     let open = if seed % 5 == 4 { Open::create().buffered() } else { Open::create() };
     engine.open(PATH, open).await
-}
-
-/// Writes a file that exists in every case.
-async fn planted(engine: &Engine, model: &Rc<RefCell<Model>>) {
-    let len = sim::random(30) * 4001;
-    let initial = data(1_000_000, 0, len);
-    let file = engine.open(PATH, Open::create().buffered()).await.unwrap();
-    file.write(0, initial.clone()).durable(Durability::All).await.unwrap();
-    engine.sync_dir("/").await.unwrap();
-    let mut model = model.borrow_mut();
-    model.now = initial.clone();
-    model.initial = initial;
 }
 
 /// Makes writes, reads, barriers and flushes until the steps are done or something fails.
 async fn program(engine: &Engine, seed: u64, model: &Rc<RefCell<Model>>) -> Result<(), forebay::Error> {
     let file = opened(engine, seed).await?;
     let memory = 65_536 << sim::random(3);
-    let combine =
-        file.write_combiner().memory(memory).request(4096 << sim::random(4)).depth(draw(1..9) as usize);
-    let combine = combine.start();
+    let options = Options::new().memory_bytes_max(memory).request_bytes_max(4096 << sim::random(4));
+    let combine = WriteCombiner::start(&file, options.depth(draw(1..9) as usize));
     let span = draw(1..60) * PAGE;
     let mut flushes = Vec::new();
     for _ in 0..draw(5..80) {
@@ -200,49 +183,22 @@ async fn compare(
     Ok(())
 }
 
-fn disk(seed: u64) -> Profile {
-    let disk = [Profile::ideal(), Profile::nand(), Profile::optane()][seed as usize % 3].clone();
-    disk.fault(Rule::new(Fault::ShortRead).chance_ppm(50_000))
-        .fault(Rule::new(Fault::ShortWrite).chance_ppm(50_000))
-        .fault(Rule::new(Fault::TornWrite).chance_ppm(300_000))
-        .fault(Rule::new(Fault::Reorder).chance_ppm(300_000))
+fn world(seed: u64) -> World {
+    World::new(seed).disk(disk(seed).fault(Rule::new(Fault::Reorder).chance_ppm(300_000)))
 }
 
 /// Runs one world: a program, perhaps a power cut or faults in it, a restart, and a check of the file after
 /// that.
-fn attempt(seed: u64) -> Result<(), String> {
-    let (cut, faults) = (seed % 2 == 1, seed % 4 >= 2);
+pub(crate) fn attempt(seed: u64) -> Result<(), String> {
     let model = Rc::new(RefCell::new(Model::default()));
-    let mut world = World::new(seed).disk(disk(seed));
-    let seeds = model.clone();
-    world.run(async |engine| planted(&engine, &seeds).await).map_err(|failure| failure.to_string())?;
-    if faults {
-        let fault = [Fault::WriteError, Fault::FlushError, Fault::ReadError, Fault::NoSpace];
-        world.inject(Rule::new(fault[seed as usize / 4 % 4]).on(PATH).chance_ppm(20_000));
-    }
-    if cut {
-        world.power_cut_after(Duration::from_micros(20 + 211 * (seed % 97)));
-    }
-    let ran = world.run(async |engine| program(&engine, seed, &model).await);
-    match ran {
-        Err(failure) if cut && failure.is_power_cut() => {}
-        Err(failure) => return Err(failure.to_string()),
-        Ok(Err(error)) if faults => {
-            let injected = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENOSPC));
-            assert!(injected, "an error that nobody made: {error}");
-        }
-        Ok(Err(error)) => return Err(error.to_string()),
-        Ok(Ok(())) => {}
-    }
-    world.power_cut();
-    world.reboot();
-    world.clear_faults();
-    let found = world.run(async |engine| {
-        let file = engine.open(PATH, Open::read().buffered()).await.unwrap();
-        let len = file.len().await.unwrap();
-        file.read(0..len).await.unwrap()
-    });
-    let found = found.map_err(|failure| failure.to_string())?;
+    let fault = (seed % 4 >= 2).then_some((seed / 4, 20_000));
+    let cut = (seed % 2 == 1).then(|| Duration::from_micros(20 + 211 * (seed % 97)));
+    let planted = |bytes: Vec<u8>| {
+        let mut model = model.borrow_mut();
+        (model.now, model.initial) = (bytes.clone(), bytes);
+    };
+    let found =
+        survive(world(seed), fault, cut, planted, async |engine| program(engine, seed, &model).await)?;
     model.borrow().allows(&found)
 }
 
@@ -255,7 +211,7 @@ fn any_program_equals_a_model_and_keeps_its_promises() {
 fn the_same_seed_is_the_same_run() {
     let digest = |seed| {
         let model = Rc::new(RefCell::new(Model::default()));
-        let mut world = World::new(seed).disk(disk(seed));
+        let mut world = world(seed);
         world.run(async |engine| program(&engine, seed, &model).await.unwrap()).unwrap();
         world.history_digest()
     };
@@ -269,11 +225,11 @@ fn many_handles_share_pages() {
     const TASKS: u64 = 5;
     const PIECE: u64 = 700;
     sim::explore(0..60, |seed| {
-        let mut world = World::new(seed).disk(disk(seed));
+        let mut world = world(seed);
         world
             .run(async |engine| {
                 let file = engine.open(PATH, Open::create()).await.unwrap();
-                let combine = file.write_combiner().memory(65_536).depth(3).start();
+                let combine = WriteCombiner::start(&file, Options::new().memory_bytes_max(65_536).depth(3));
                 let mut tasks = Vec::new();
                 for task in 0..TASKS {
                     let combine = combine.clone();
@@ -330,7 +286,7 @@ fn calls_given_up_anywhere_leave_nothing_behind() {
             .disk(Profile::nand())
             .run(async |engine| {
                 let file = engine.open(PATH, Open::create()).await.unwrap();
-                let combine = file.write_combiner().memory(65_536).start();
+                let combine = WriteCombiner::start(&file, Options::new().memory_bytes_max(65_536));
                 for round in 0..6u64 {
                     let bytes = data(7, round * 50_000, 100_000);
                     let write = combine.write(round * 50_000, &bytes);
@@ -344,20 +300,5 @@ fn calls_given_up_anywhere_leave_nothing_behind() {
                 assert!(read[..] == data(7, 0, 350_000));
             })
             .unwrap_or_else(|failure| panic!("{failure}"));
-    }
-}
-
-/// The check itself is tested: a write combiner that is broken on purpose is caught by these seeds.
-#[cfg(feature = "_mutants")]
-#[test]
-fn a_broken_combine_is_caught() {
-    for mutant in [Mutant::BarrierIgnored, Mutant::EdgeNotRead, Mutant::IgnoredFlush] {
-        let broken = |seed| {
-            let run = std::panic::AssertUnwindSafe(|| mutants::with(mutant, || attempt(seed)));
-            std::panic::catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_string()))
-        };
-        let caught = (0..250).find_map(|seed| broken(seed).err().map(|why| (seed, why)));
-        let (seed, why) = caught.unwrap_or_else(|| panic!("{mutant:?} survived"));
-        println!("{mutant:?}: seed {seed}: {why}");
     }
 }

@@ -52,12 +52,6 @@ pub enum Mutant {
     ShortReadIsSuccess,
     /// A sync completes without having been requested. So does the sync of a durable write.
     IgnoredFlush,
-    /// The barrier of a write combiner does nothing.
-    BarrierIgnored,
-    /// A page written in part has zeros in its other part.
-    EdgeNotRead,
-    /// Where pieces of a collective write overlap, the lowest rank wins.
-    LowestRankWins,
     /// A dropped call about a name or a length keeps its turn, which comes late, and no close waits for it.
     DroppedCallsStayQueued,
     /// A full inbox that has room again wakes one sender a turn and relies on that one to send.

@@ -41,8 +41,7 @@ use crate::reactor::open_file::FileCore;
 /// | write a range | [`write`](File::write), [`write(..).durable(..)`](crate::Write::durable) |
 /// | make finished writes durable | [`sync`](File::sync) |
 /// | write from front to back, any sizes | [`append`](File::append) |
-/// | write small pieces at any offsets | [`write_combiner`](File::write_combiner) |
-/// | write one file from many tasks | [`collective`](File::collective) |
+/// | write small pieces at any offsets, or one file from many tasks | the crate `forebay-collective` |
 /// | length and space | [`len`](File::len), [`truncate`](File::truncate), [`allocate`](File::allocate), [`punch_hole`](File::punch_hole), [`copy_range`](File::copy_range) |
 /// | lock it against other programs | [`try_lock`](File::try_lock), [`unlock`](File::unlock) |
 /// | use of the page cache | [`advise`](File::advise), [`mode`](File::mode) |

@@ -55,10 +55,7 @@ impl FileInternals<'_> {
         arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
     }
 
-    /// Returns an empty block with room for `len` bytes.
-    ///
-    /// # Errors
-    /// Those of [`Engine::block`](crate::Engine::block).
+    /// Returns an empty block with room for `len` bytes, or an error as [`Engine::block`](crate::Engine::block).
     pub fn block(self, operation: &'static str, len: usize) -> Result<BlockMut> {
         let core = self.0.core();
         let buffer = core.engine().buffer(operation, len).map_err(|error| core.describe(error))?;
@@ -76,25 +73,17 @@ impl FileInternals<'_> {
     }
 
     /// Returns an error that names the file.
-    pub fn error(
-        self,
-        operation: &'static str,
-        kind: ErrorKind,
-        range: Option<&Range<u64>>,
-        note: Option<String>,
-    ) -> Error {
-        let mut error = self.0.core().describe(Error::new(kind, operation));
-        if let Some(range) = range {
-            error = error.with_range(range.start, range.end.saturating_sub(range.start));
-        }
-        match note {
-            Some(note) => error.with_note(note),
-            None => error,
-        }
+    pub fn error(self, operation: &'static str, kind: ErrorKind) -> Error {
+        self.0.core().describe(Error::new(kind, operation))
     }
 
-    /// Returns an error for the callers after the one that has got it.
-    pub fn error_again(error: &Error, note: String) -> Error {
-        error.clone().with_note(note)
+    /// Returns the error with a note for people.
+    pub fn noted(error: Error, note: impl Into<String>) -> Error {
+        error.with_note(note)
+    }
+
+    /// Returns the error with the range of the file that it concerns.
+    pub fn in_range(error: Error, range: &Range<u64>) -> Error {
+        error.with_range(range.start, range.end.saturating_sub(range.start))
     }
 }

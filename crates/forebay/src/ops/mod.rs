@@ -11,14 +11,8 @@ pub(crate) mod scan;
 pub(crate) mod walk;
 
 pub(crate) mod append;
-#[path = "../../../forebay-collective/src/collective.rs"]
-pub(crate) mod collective;
 pub(crate) mod command;
-#[path = "../../../forebay-collective/src/write_combiner.rs"]
-pub(crate) mod write_combiner;
 
-#[path = "../../../forebay-collective/src/coalesce.rs"]
-pub(crate) mod coalesce;
 pub(crate) mod dir;
 pub(crate) mod file_cache;
 pub(crate) mod internals;

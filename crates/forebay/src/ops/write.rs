@@ -27,7 +27,7 @@ impl File {
     /// [`write_from`](File::write_from) returns the memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
-    /// read first. [`append`](File::append) does that for bytes from front to back, [`write_combiner`](File::write_combiner) for pieces
+    /// read first. [`append`](File::append) does that for bytes from front to back, the crate `forebay-collective` for pieces
     /// at any offsets. Dropping the future may or may not stop the write.
     ///
     /// # Errors

@@ -35,7 +35,11 @@ pub struct Env {
     engine: Engine,
     config: Config,
     storage: Storage,
+    pub(crate) operations: Option<fn(&Engine, &Path) -> Vec<Operation>>,
 }
+
+/// An operation of a library: its name, and its future, which checks the result.
+pub type Operation = (&'static str, Pin<Box<dyn Future<Output = Result<()>> + Send>>);
 
 impl Env {
     /// Starts an engine with these settings, and makes the directory `dir`, which must not have existed.
@@ -47,7 +51,7 @@ impl Env {
     pub async fn start(config: Config, dir: impl Into<PathBuf>) -> Result<Env> {
         let (engine, dir) = (Engine::start(config.clone())?, dir.into());
         engine.create_dir(&dir).await?;
-        Ok(Env { engine, config, storage: Storage::Directory(dir) })
+        Ok(Env { engine, config, storage: Storage::Directory(dir), operations: None })
     }
 
     /// Starts an engine with these settings on an NVMe namespace, **which is overwritten**, instead of a
@@ -60,7 +64,14 @@ impl Env {
     pub async fn start_on_namespace(config: Config, namespace: impl Into<PathBuf>) -> Result<Env> {
         let engine = Engine::start(config.clone())?;
         let namespace = Namespace::claim(&engine, namespace.into()).await?;
-        Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)) })
+        Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)), operations: None })
+    }
+
+    /// Has the cases about dropped and frozen futures try the operations of a library instead of the engine's own. They
+    /// work on files of their own in the directory that `operations` is given.
+    pub fn operations(mut self, operations: fn(&Engine, &Path) -> Vec<Operation>) -> Env {
+        self.operations = Some(operations);
+        self
     }
 
     /// Returns the environment's first engine.

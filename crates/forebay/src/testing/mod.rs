@@ -12,7 +12,7 @@ pub mod suite;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub use crate::base::mutants;
-pub use env::Env;
+pub use env::{Env, Operation};
 
 use crate::base::error::Result;
 use crate::handle::engine::Engine;

@@ -244,25 +244,18 @@ fn combined_calls_are_awaited_and_waited_for() {
     append.write_block(engine.block_from(b", more").unwrap().freeze()).wait().unwrap();
     append.sync(Durability::Data).wait().unwrap();
     assert_eq!(append.close().wait().unwrap(), 16);
-    let combine = new.write_combiner().start();
-    combine.write(0, b"S").wait().unwrap();
-    assert_eq!(&combine.read(0..4).wait().unwrap()[..], b"Some");
-    combine.flush(Durability::Data).wait().unwrap();
-    let mut alone = new.collective(1).start();
-    alone[0].write(vec![(16, "!".into())], Durability::None).wait().unwrap();
     // On a shard all are refused, each with the error in its own type of output, and the call has not begun.
     let (inner, outer) = (file.clone(), engine.clone());
     let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let page = outer.block(4096).unwrap();
         [
             inner.append().start().write(b"x").wait().unwrap_err().kind(),
-            inner.write_combiner().start().flush(Durability::Data).wait().unwrap_err().kind(),
             inner.scan().start().next().wait().unwrap().unwrap_err().kind(),
             inner.read_many([0..1, 5..6]).stream().next().wait().unwrap().1.unwrap_err().kind(),
             inner.read_into(0, page).wait().0.unwrap_err().kind(),
         ]
     });
-    assert_eq!(refused.wait().unwrap(), [ErrorKind::WaitOnShard; 5]);
+    assert_eq!(refused.wait().unwrap(), [ErrorKind::WaitOnShard; 4]);
 }
 
 /// Regression: `Scan::next` gave `Result<Option<Block>>` and its `Stream` `Option<Result<Block>>`: importing

@@ -93,13 +93,6 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
             append.close().await
         })
     };
-    let combine = |builder: forebay::WriteCombinerBuilder| {
-        engine.block_on(async {
-            let combine = builder.start();
-            combine.write(5, &[7; 100]).await?;
-            combine.flush(Durability::Data).await
-        })
-    };
     for number in [0, 1, usize::MAX] {
         let found = scan(file.scan().buffer(number)).unwrap().unwrap();
         assert_eq!(found, 65536, "scan.buffer({number})");
@@ -121,9 +114,6 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
             .unwrap_or_else(|e| panic!("append.depth({number}): {e}"));
         let last = append(open("at").append().at(number as u64)).unwrap();
         assert!(last.is_ok() || number == usize::MAX, "append.at({number}): {last:?}");
-        combine(open("memory").write_combiner().memory(number)).unwrap().unwrap();
-        combine(open("request").write_combiner().request(number)).unwrap().unwrap();
-        combine(open("writes").write_combiner().depth(number)).unwrap().unwrap();
         let there = engine.open(dir.path().join("shard"), Open::create().shard(number)).wait();
         assert!(there.is_ok() || there.unwrap_err().kind() == ErrorKind::InvalidInput);
         for set in [
@@ -179,44 +169,6 @@ fn every_number_of_a_walk_works_or_is_refused_with_a_sentence() {
     }
 }
 
-/// Regression: each participant that left cleared the pieces of all, so that dropping 65,536 took 13 seconds.
-#[test]
-fn every_number_of_a_collective_works_or_is_refused_with_a_sentence() {
-    type Set = fn(forebay::CollectiveBuilder, usize) -> forebay::CollectiveBuilder;
-    let settings: [(&str, Set); 4] = [
-        ("aggregators", |builder, n| builder.aggregators(n)),
-        ("memory", |builder, n| builder.memory(n)),
-        ("request", |builder, n| builder.request(n)),
-        ("depth", |builder, n| builder.depth(n)),
-    ];
-    let engine = Engine::start(config()).unwrap();
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    for (name, set) in settings {
-        for number in [0, 1, usize::MAX] {
-            let file =
-                engine.open(dir.path().join(format!("{name}-{number}")), Open::create()).wait().unwrap();
-            let mut parts = set(file.collective(2), number).start();
-            let pieces = |rank: u64| (0..50).map(|n| ((2 * n + rank) * 1000, vec![7; 1000].into())).collect();
-            let writes = parts.iter_mut().map(|part| {
-                let rank = part.rank() as u64;
-                part.write(pieces(rank), Durability::None)
-            });
-            for written in engine.block_on(futures::future::join_all(writes)).unwrap() {
-                written.unwrap_or_else(|error| panic!("collective.{name}({number}): {error}"));
-            }
-            assert_eq!(
-                file.read(0..100_000).wait().unwrap()[..],
-                [7; 100_000],
-                "collective.{name}({number})"
-            );
-        }
-    }
-    let file = engine.open(dir.path().join("participants"), Open::create()).wait().unwrap();
-    assert_eq!(file.collective(0).start().len(), 1);
-    let most = file.collective(usize::MAX).start();
-    assert!(most.len() <= 1 << 16 && most[0].participants() == most.len());
-}
-/// them on one.
 #[test]
 fn a_shard_that_does_not_exist_is_refused_by_its_number() {
     let engine = Engine::start(Config::default().shards(2)).unwrap();

@@ -18,13 +18,6 @@ mod classes;
 mod classes_world;
 #[cfg(feature = "sim")]
 mod cluster_world;
-#[path = "../../../forebay-collective/tests/all/collective.rs"]
-mod collective;
-#[cfg(feature = "sim")]
-#[path = "../../../forebay-collective/tests/all/collective_world.rs"]
-mod collective_world;
-#[path = "../../../forebay-collective/tests/all/write_combiner.rs"]
-mod combine;
 #[cfg(target_os = "linux")]
 mod commands;
 mod device;
@@ -81,6 +74,3 @@ mod walk_world;
 mod worker_rings;
 #[cfg(feature = "sim")]
 mod world;
-#[cfg(feature = "sim")]
-#[path = "../../../forebay-collective/tests/all/write_combiner_world.rs"]
-mod write_combiner_world;

@@ -12,7 +12,7 @@ impl Error {
                 "read whole multiples, use File::read, or open the file buffered"
             }
             ErrorKind::Misaligned { .. } => {
-                "write whole multiples, or let File::append (from front to back) or File::write_combiner (anywhere) read what is \
+                "write whole multiples, or let File::append (from front to back) or forebay_collective::WriteCombiner (anywhere) read what is \
                  missing, or open the file buffered"
             }
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",

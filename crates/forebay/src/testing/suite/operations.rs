@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::check::{Outcome, holds, same, same_bytes};
 use super::hike::Hike;
-use super::tools::{SendFuture, all, bytes_of, fresh_on, modes, put};
+use super::tools::{SendFuture, bytes_of, fresh_on, modes, put};
 use crate::testing::Env;
 use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, reactor::shard};
 
@@ -37,6 +37,10 @@ pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
 
 /// Returns one operation of each kind on each file, with its result checked.
 pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Operation> {
+    if let Some(others) = env.operations {
+        let outcome = |(name, future)| -> Operation { (name, Box::pin(async { Ok(future.await?) })) };
+        return others(engine, env.dir()).into_iter().map(outcome).collect();
+    }
     let mut list: Vec<Operation> = Vec::new();
     macro_rules! operation {
         ($name:literal, $($held:ident),+ => $body:block) => {{
@@ -141,29 +145,6 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         return list;
     }
     let dir = env.dir().to_path_buf();
-    operation!("combine", engine, dir => {
-        let combine = engine.temp_file(dir, Open::create()).await?.write_combiner().memory(64 << 10).start();
-        // More than its memory, so that the last ones wait for room.
-        for n in 0..25u64 {
-            combine.write(n * 5_000, &bytes_of(n * 5_000..n * 5_000 + 4_000)).await?;
-        }
-        combine.barrier()?;
-        same_bytes("combine", &combine.read(60_000..64_000).await?, &bytes_of(60_000..64_000))?;
-        combine.flush(Durability::None).await?;
-        same("length", combine.file().len().await?, 124_000)?;
-    });
-    operation!("collective", engine, dir => {
-        let file = engine.temp_file(dir, Open::create()).await?;
-        let parts = file.collective(2).start().into_iter().map(|mut part| async move {
-            let rank = part.rank() as u64;
-            let pieces = (0..20).map(|n| (2 * n + rank) * 700).map(|at| (at, bytes_of(at..at + 700).into()));
-            part.write(pieces.collect(), Durability::None).await
-        });
-        for result in all(parts).await {
-            result?;
-        }
-        same_bytes("collective", &file.read(0..28_000).await?, &bytes_of(0..28_000))?;
-    });
     operation!("temp_file", engine, dir => {
         let file = engine.temp_file(dir, Open::create()).await?;
         file.truncate(100).await?;

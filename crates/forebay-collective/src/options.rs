@@ -1,0 +1,69 @@
+//! Settings of a write combiner and of a collective.
+
+use forebay::{Class, shard};
+
+const MEMORY_BYTES_DEFAULT: u64 = 16 << 20;
+const REQUEST_BYTES_MAX: u64 = 64 << 20;
+const DEPTH_MAX: usize = 1024;
+
+/// The settings of a [`WriteCombiner`](crate::WriteCombiner) or a [`Collective`](crate::Collective).
+///
+/// A number outside of its setting's range counts as the nearest one in it.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "give them to WriteCombiner::start or Collective::start"]
+pub struct Options {
+    memory_bytes: Option<u64>,
+    pub(crate) request_bytes: Option<u64>,
+    pub(crate) depth: Option<usize>,
+    class: Option<Class>,
+}
+
+impl Options {
+    /// Returns the defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Sets the most bytes of I/O memory to use, those in flight included; at least 16 pages (64 KiB). Default: 16 MiB.
+    /// The engine's own limit, [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max), must leave room for it.
+    ///
+    /// A write combiner makes longer writes with more memory, because neighbouring pages are merged only while they wait together.
+    /// Up to a quarter, and at most 8 MiB, is reserved for writes in flight. In addition a page costs about 60 bytes of heap, and 512
+    /// more while separate parts of it are written.
+    ///
+    /// A collective divides it between the shards. The pieces themselves stay in the participants' memory, and each costs 24 bytes of
+    /// heap while it is written.
+    pub fn memory_bytes_max(mut self, bytes: usize) -> Options {
+        self.memory_bytes = Some(bytes as u64);
+        self
+    }
+
+    /// Sets the most bytes of one write, 4 KiB to 64 MiB, rounded down to a power of two and to a quarter of a write combiner's memory,
+    /// or a collective's memory for a shard. Default: 512 KiB, and 1 MiB for a collective.
+    pub fn request_bytes_max(mut self, bytes: usize) -> Options {
+        self.request_bytes = Some((bytes as u64).min(REQUEST_BYTES_MAX));
+        self
+    }
+
+    /// Sets the most writes in flight, of a collective on each shard: 1 to 1,024. Default: 32, and 16 for a collective. The limit matters
+    /// where little can be merged; large writes reach the limit on their bytes first.
+    pub fn depth(mut self, writes: usize) -> Options {
+        self.depth = Some(writes.clamp(1, DEPTH_MAX));
+        self
+    }
+
+    /// Sets the class of the I/O. Default: that of the task that starts the writer,
+    /// [`Class::DEFAULT`](forebay::Class::DEFAULT) outside of shards.
+    pub fn class(mut self, class: Class) -> Options {
+        self.class = Some(class);
+        self
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT)
+    }
+
+    pub(crate) fn class_here(&self) -> Class {
+        self.class.unwrap_or_else(shard::class)
+    }
+}

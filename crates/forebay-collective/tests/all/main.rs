@@ -1,0 +1,16 @@
+//! The tests of both writers as one program, one module a subject.
+
+mod collective;
+mod collective_world;
+#[path = "../../../forebay/tests/common/mod.rs"]
+mod common;
+mod limits;
+#[cfg(feature = "_mutants")]
+mod mutants;
+mod suite;
+mod worlds;
+mod write_combiner;
+mod write_combiner_world;
+
+#[global_allocator]
+static ALLOCATOR: forebay_test::allocations::CountingAllocator = forebay_test::allocations::CountingAllocator;
