@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use std::ops::Range;
 
-use forebay::{Block, Class, ClassSpec, Config, Durability, Engine, Error, ErrorKind, Open, Step, Walk};
+use forebay::{Block, Class, ClassSpec, Config, Engine, Error, ErrorKind, Open, Step, Walk};
 
 /// Returns the settings of a small engine, so that a setting that makes it larger shows.
 fn config() -> Config {
