@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay::testing::mutants as core;
+use forebay::testing::mutants as core_mutants;
 use forebay_collective::mutants::{self, Mutant};
 
 use crate::{collective_world, write_combiner_world};
@@ -23,7 +23,8 @@ fn assert_caught(of_its_own: [Mutant; 2], seeds: u64, attempt: Attempt) {
     for mutant in of_its_own {
         caught(&format!("{mutant:?}"), &|seed| mutants::with(mutant, || attempt(seed)));
     }
-    caught("IgnoredFlush", &|seed| core::with(core::Mutant::IgnoredFlush, || attempt(seed)));
+    let syncs = core_mutants::Mutant::IgnoredFlush;
+    caught("IgnoredFlush", &|seed| core_mutants::with(syncs, || attempt(seed)));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn operations(engine: &Engine, dir: &Path) -> Vec<Operation> {
         assert!(combiner.read(60_000..64_000).await? == bytes_of(60_000..64_000));
         combiner.flush(Durability::None).await?;
         assert_eq!(combiner.file().len().await?, 124_000);
-        Ok(())
+        Ok::<_, forebay::Error>(())
     };
     let collective = async move {
         let file = shared.await?;
@@ -40,7 +40,7 @@ fn operations(engine: &Engine, dir: &Path) -> Vec<Operation> {
         });
         join_all(parts).await.into_iter().collect::<Result<(), _>>()?;
         assert!(file.read(0..28_000).await? == bytes_of(0..28_000));
-        Ok(())
+        Ok::<_, forebay::Error>(())
     };
     vec![("combine", Box::pin(combine)), ("collective", Box::pin(collective))]
 }
