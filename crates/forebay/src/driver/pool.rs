@@ -12,8 +12,8 @@ use crate::base::in_flight::Stays;
 use crate::base::pending::{self, Pending, Sender, Turns};
 use crate::base::priority::Before;
 
-/// Time after which a thread without work ends.
-const IDLE: Duration = Duration::from_secs(5);
+/// Time after which a thread without work ends, of this pool and of the driver's threads.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
 
 /// Threads that run jobs in order of arrival, at most `threads_max` at a time.
 ///

@@ -29,6 +29,9 @@ impl OpKey {
     }
 }
 
+/// The number of retries after EAGAIN or EINTR before an operation fails.
+pub(crate) const RETRIES_MAX: u8 = 100;
+
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {

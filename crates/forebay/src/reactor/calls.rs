@@ -25,7 +25,9 @@ use crate::driver::threads::transfer;
 use crate::driver::{IoRequest, Route};
 use crate::io::config::Config;
 use crate::io::host::Host;
-use crate::io::op::{Durability, OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult};
+use crate::io::op::{
+    Durability, OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult, RETRIES_MAX,
+};
 use crate::io::stats::{EndedOp, FileCounts, FileReport, FlowStats, Flows, SharedFileCounts, WalkStats};
 use crate::memory::arena::{Aside, Buffer};
 use crate::reactor::engine_shared::EngineShared;
@@ -34,8 +36,6 @@ use crate::reactor::scheduler::{CallAdmission, CallCharge, Counts, PIECE_BYTES};
 
 /// One call in this many of a thread is timed.
 const SAMPLE_EVERY: u32 = 32;
-/// The number of repetitions after EAGAIN before an operation fails.
-const RETRIES_MAX: u32 = 100;
 /// The most stripes: counters and free memory that are kept apart so that threads on several processors do not wait for each other.
 const STRIPES_MAX: usize = 8;
 /// The pause between two looks for calls that have not returned at the engine's end.

@@ -3,15 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::completions::CompletionQueue;
 use super::transfer;
 use crate::driver::IoRequest;
+use crate::driver::pool::IDLE;
 use crate::io::op::OpKey;
-
-/// Time after which a thread without work ends.
-const IDLE: Duration = Duration::from_secs(5);
 
 /// A function that starts a thread that runs [`Workers::work`].
 pub(super) type Spawn = fn(Arc<Workers>) -> io::Result<()>;

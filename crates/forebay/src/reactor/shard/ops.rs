@@ -9,7 +9,9 @@ use std::task::{Poll, Waker};
 use crate::base::mutants::Mutant;
 use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
-use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
+use crate::io::op::{
+    Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX,
+};
 use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::open_file::FileCore;
@@ -51,8 +53,6 @@ pub(crate) struct Ops {
 
 /// One operation in this many is timed.
 const SAMPLE_EVERY: u32 = 32;
-/// The number of retries after EAGAIN or EINTR before an operation fails.
-const RETRIES_MAX: u8 = 100;
 /// The number of retries that an attempt counts for if the kernel had no worker thread for it: the kernel
 /// already looked for one for 30 ms.
 const RETRY_WITHOUT_WORKER: u8 = 25;
