@@ -1,5 +1,6 @@
 //! The code of a storage thread: event loop, op table, executor, a scheduler per device, and stall profiler.
 
+pub(crate) mod account;
 pub(crate) mod calls;
 pub(crate) mod class_scope;
 pub(crate) mod devices;

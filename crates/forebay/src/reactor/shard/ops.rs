@@ -9,16 +9,14 @@ use std::task::{Poll, Waker};
 use crate::base::mutants::Mutant;
 use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
-use crate::io::op::{
-    Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX,
-};
+use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX};
 use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
+use crate::reactor::account::files::{EntryError, FileTarget};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
 use crate::reactor::shard::clock::Ticks;
-use crate::reactor::shard::files::{EntryError, FileTarget};
 use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;

@@ -1,0 +1,3 @@
+//! Accounts of operations.
+
+pub(crate) mod files;
