@@ -329,9 +329,7 @@ impl VisitedShard {
     fn release_memory(&self, engine: &EngineShared) {
         // No visit: this may run inside another one, under whose lock nothing is woken.
         if self.lock.try_lock() {
-            let outside = self.seat.cache.replace(Aside::NOTHING).swap();
-            engine.arena.empty_cache();
-            self.seat.cache.set(outside.swap());
+            Aside::with(&self.seat.cache, || engine.arena.empty_cache());
             if self.lock.unlock_anyway() {
                 self.ask_shard();
             }

@@ -31,6 +31,15 @@ impl Aside {
     pub(crate) fn swap(self) -> Aside {
         Aside(NEWEST.replace(self.0))
     }
+
+    /// Runs `act` with the caches in `place` on this thread, and puts them back. The caller has `place` to itself.
+    #[inline]
+    pub(crate) fn with<T>(place: &Cell<Aside>, act: impl FnOnce() -> T) -> T {
+        let outside = place.replace(Aside::NOTHING).swap();
+        let result = act();
+        place.set(outside.swap());
+        result
+    }
 }
 
 /// The cache of one shard. It has cells instead of `&mut`, because a drop inside a callback may use it again.

@@ -122,19 +122,16 @@ fn pause(engine: &EngineShared) {
 impl TakenShard<'_> {
     /// Runs `act` with the shard's memory on this thread.
     fn with<T>(&self, act: impl FnOnce(&Shard) -> T) -> T {
-        let outside = self.visited.seat.cache.replace(Aside::NOTHING).swap();
-        let result = act(&self.shard);
-        self.visited.seat.cache.set(outside.swap());
-        result
+        Aside::with(&self.visited.seat.cache, || act(&self.shard))
     }
 
     /// Ends the shard and gives its memory back. Returns the number of leaked operations.
     fn finish(self, engine: &EngineShared) -> usize {
-        let outside = self.visited.seat.cache.replace(Aside::NOTHING).swap();
-        let leaked = self.shard.finish_end();
-        drop(self.shard);
-        engine.arena.uninstall();
-        outside.swap();
-        leaked
+        Aside::with(&self.visited.seat.cache, || {
+            let leaked = self.shard.finish_end();
+            drop(self.shard);
+            engine.arena.uninstall();
+            leaked
+        })
     }
 }
