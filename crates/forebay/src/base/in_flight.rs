@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use crate::base::wakes;
 
-/// Counts what keeps an owner from having closed: calls of the pool of threads, entries in shards' tables of files, and dropped
+/// Counts what keeps an owner from having closed: calls of the pool of threads, entries in tables of files, and dropped
 /// operations that no shard has taken yet.
 ///
 /// It is apart from its owner, so that whatever is in flight can first release its count of the owner and is reported then: the
@@ -46,10 +46,10 @@ impl InFlight {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Completes when nothing is in flight and `also` holds. The code that makes that true calls [`wake_closers`](Self::wake_closers).
-    pub(crate) fn poll_none(&self, waker: &Waker, also: impl FnOnce() -> bool) -> Poll<()> {
+    /// Completes when nothing is in flight.
+    pub(crate) fn poll_none(&self, waker: &Waker) -> Poll<()> {
         let mut closers = self.lock();
-        if self.count() == 0 && also() {
+        if self.count() == 0 {
             return Poll::Ready(());
         }
         closers.push(waker.clone());
@@ -58,7 +58,7 @@ impl InFlight {
 
     /// Wakes the tasks that wait for the close; they look again.
     #[cold]
-    pub(crate) fn wake_closers(&self) {
+    fn wake_closers(&self) {
         let closers = std::mem::take(&mut *self.lock());
         closers.into_iter().for_each(wakes::wake);
     }

@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(waiting.wait().unwrap_err().kind(), ErrorKind::EngineClosed);
         assert_eq!(in_flight.count(), 3);
         release.send(()).unwrap();
-        while in_flight.poll_none(Waker::noop(), || true).is_pending() {
+        while in_flight.poll_none(Waker::noop()).is_pending() {
             std::thread::yield_now();
         }
         assert_eq!((count.load(SeqCst), detached.load(SeqCst)), (0, 3));

@@ -158,7 +158,7 @@ impl Engine {
         let count = config.shard_count(host);
         let is_real = matches!(place, Environment::Here);
         let visited = VisitedShards::of(&config, host, count, is_real);
-        let stripes = Calls::stripes(&config, host, is_real);
+        let stripes = Calls::stripes_of(&config, host, is_real);
         let first_stripe = count + visited.places();
         let (bytes_initial, bytes_max) = config.arena_limits(host);
         let registered = match &place {

@@ -32,6 +32,25 @@ impl OpKey {
 /// The number of retries after EAGAIN or EINTR before an operation fails.
 pub(crate) const RETRIES_MAX: u8 = 100;
 
+/// Returns whether the rest of a read has to be requested, whose last part had `moved` bytes. The end of the file has to prove itself: a
+/// direct read ends off the device's grain only there.
+#[inline]
+pub(crate) fn read_goes_on(len: u32, done: u32, moved: u32, grain: impl FnOnce() -> u32) -> bool {
+    done < len && moved > 0 && done % grain().max(1) == 0
+}
+
+/// Returns whether the rest of a write has to be requested, whose last part had `moved` bytes.
+///
+/// # Errors
+/// `EIO` for a write that makes no progress: it would be requested for ever.
+#[inline]
+pub(crate) fn write_goes_on(len: u32, done: u32, moved: u32) -> Result<bool, OpFailure> {
+    match (done < len, moved) {
+        (true, 0) => Err(OpFailure::Errno(libc::EIO)),
+        (is_short, _) => Ok(is_short),
+    }
+}
+
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {

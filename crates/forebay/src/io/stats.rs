@@ -13,9 +13,7 @@ mod files;
 
 pub use classes::{ClassStats, DeviceStats, Stall};
 pub use files::FileStats;
-pub(crate) use files::{
-    EndedOp, FileCounts, FileReport, FileSum, PageCacheCounts, PageCacheSum, SharedFileCounts,
-};
+pub(crate) use files::{EndedOp, FileCounts, FileReport, FileSum, PageCacheCounts, PageCacheSum};
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
@@ -314,16 +312,16 @@ impl FlowStats {
         }
     }
 
-    /// Counts an operation that has ended. After a read, `asked` is the number of bytes that the program requested.
+    /// Counts an operation that has ended.
     #[inline]
-    pub(crate) fn ended(&mut self, op: EndedOp, asked: u32, has_failed: bool) {
+    pub(crate) fn ended(&mut self, op: EndedOp) {
         let bytes = u64::from(op.bytes);
-        self.failures += u64::from(has_failed);
+        self.failures += u64::from(op.has_failed);
         match op.kind {
             OpKind::Read => {
                 self.reads += 1;
                 self.read_bytes += bytes;
-                self.read_bytes_asked += u64::from(asked.min(op.bytes));
+                self.read_bytes_asked += u64::from(op.asked.min(op.bytes));
             }
             OpKind::Write => {
                 self.writes += 1;
@@ -353,7 +351,7 @@ impl FlowStats {
     }
 }
 
-/// Counters by class and device: of one shard, or of a part of the waiting threads.
+/// An account's counters by class and device.
 pub(crate) struct Flows {
     table: Vec<((u8, u16), FlowStats)>,
     last: usize,

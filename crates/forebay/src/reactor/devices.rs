@@ -27,7 +27,7 @@ impl Devices {
         number: u64,
         device: Arc<Device>,
         config: &Config,
-        shards: usize,
+        accounts: usize,
     ) -> (u16, Arc<Device>) {
         if let Some(known) = self.find(number) {
             return known;
@@ -36,17 +36,17 @@ impl Devices {
         if self.list.len() == usize::from(u16::MAX) {
             return (u16::MAX, device);
         }
-        let scheduler = self.scheduler_for(&device, config, shards);
+        let scheduler = self.scheduler_for(&device, config, accounts);
         self.list.push((device.clone(), scheduler));
         let index = self.list.len() as u16;
         self.numbers.insert(number, index);
         (index, device)
     }
 
-    fn scheduler_for(&mut self, device: &Device, config: &Config, shards: usize) -> Arc<DeviceScheduler> {
+    fn scheduler_for(&mut self, device: &Device, config: &Config, accounts: usize) -> Arc<DeviceScheduler> {
         let name = device.scheduled().0;
         let calibration = config.calibrations.iter().find(|calibration| calibration.fits(device));
-        let make = || Arc::new(DeviceScheduler::new(name, shards, calibration));
+        let make = || Arc::new(DeviceScheduler::new(name, accounts, calibration));
         let mut disks = device.physical();
         match (disks.next(), disks.next()) {
             (Some(disk), None) => {

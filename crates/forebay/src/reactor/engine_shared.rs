@@ -118,6 +118,18 @@ impl EngineShared {
         self.inboxes.len() + self.visited.places()
     }
 
+    /// Returns the most accounts that the engine will have: those of the shards, and of the stripes of waiting threads.
+    pub(crate) fn accounts_max(&self) -> usize {
+        self.shards_max() + self.calls.stripes()
+    }
+
+    /// Wakes the shards that wait for room that was given back, one bit each.
+    #[cold]
+    pub(crate) fn wake_shards(&self, mask: u64) {
+        let woken = self.all_inboxes().filter(|inbox| mask & (1 << inbox.index) != 0);
+        woken.for_each(|inbox| inbox.kick());
+    }
+
     /// Returns whether the engine belongs to a process that this one was forked from.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
@@ -341,7 +353,7 @@ impl EngineShared {
         // Read from sysfs outside the lock: it takes some system calls.
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
         self.report_uncalibrated(&device);
-        self.lock_devices().add(number, device, &self.config, self.shards_max())
+        self.lock_devices().add(number, device, &self.config, self.accounts_max())
     }
 
     /// Reports a degradation if calibrations were given, but none for this device.
@@ -372,7 +384,7 @@ impl EngineShared {
     #[cfg(any(feature = "sim", target_os = "linux"))]
     pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
         self.report_uncalibrated(&device);
-        self.lock_devices().add(number, device, &self.config, self.shards_max())
+        self.lock_devices().add(number, device, &self.config, self.accounts_max())
     }
 
     pub(crate) fn lock_devices(&self) -> MutexGuard<'_, Devices> {

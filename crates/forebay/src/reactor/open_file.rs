@@ -4,8 +4,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
 use crate::base::error::{Error, ErrorKind, Result};
@@ -18,13 +18,12 @@ use crate::driver::meta::{Descriptor, DescriptorOwner};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
-use crate::reactor::calls::{self, Calls, FileStripes};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::page_cache::PageCache;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
-/// An open file. The descriptor is closed when the last owner is gone: handles, futures, shards' table entries, calls of the pool.
+/// An open file. The descriptor is closed when the last owner is gone: handles, futures, table entries, calls of the pool.
 /// Work that the program does not hold is counted in `in_flight`, for which the close waits.
 pub(crate) struct FileCore {
     id: u64,
@@ -41,14 +40,13 @@ pub(crate) struct FileCore {
     device: Arc<Device>,
     device_index: u16,
     scheduler: Option<Arc<DeviceScheduler>>,
-    /// The file's index in each shard's table, `NOWHERE` while it has none there.
+    /// The file's index in each account's table, `NOWHERE` while it has none there.
     table: Box<[AtomicU32]>,
     close_nodes: Box<[CloseNode]>,
     /// Number of handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
     in_flight: Arc<InFlight>,
-    calls: OnceLock<FileStripes>,
     /// None where reads never try the page cache.
     page_cache: Option<PageCache>,
 }
@@ -76,7 +74,7 @@ pub(crate) struct FileParts {
 impl FileCore {
     /// Creates a file with one handle, which the caller wraps.
     pub(crate) fn new(engine: Arc<EngineShared>, parts: FileParts) -> Arc<FileCore> {
-        let shards = engine.shards_max();
+        let (accounts, shards) = (engine.accounts_max(), engine.shards_max());
         engine.inboxes[parts.home].files.fetch_add(1, Ordering::Relaxed);
         let scheduler = engine.scheduler_of(parts.device_index);
         /// The next number of a file. Nothing orders or hashes by it: it differs between runs of a simulated world.
@@ -96,12 +94,11 @@ impl FileCore {
             device: parts.device,
             device_index: parts.device_index,
             scheduler,
-            table: (0..shards).map(|_| AtomicU32::new(NOWHERE)).collect(),
+            table: (0..accounts).map(|_| AtomicU32::new(NOWHERE)).collect(),
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
             in_flight: Arc::default(),
-            calls: OnceLock::new(),
             page_cache: parts.page_cache,
         });
         if core.page_cache.is_some() {
@@ -206,21 +203,21 @@ impl FileCore {
     }
 
     #[inline]
-    pub(crate) fn table_index(&self, shard: usize) -> u32 {
-        self.table[shard].load(Ordering::Relaxed)
+    pub(crate) fn table_index(&self, account: usize) -> u32 {
+        self.table[account].load(Ordering::Relaxed)
     }
 
-    /// Records the entry that the file is about to get in a shard's table. SeqCst, so that either the shard
+    /// Records the entry that the file is about to get in an account's table. SeqCst, so that either that one
     /// then sees that the file is closed or without handles, or the closer sees the entry.
-    pub(crate) fn set_table_index(&self, shard: usize, index: u32) {
+    pub(crate) fn set_table_index(&self, account: usize, index: u32) {
         self.in_flight.add();
-        self.table[shard].store(index, Ordering::SeqCst);
+        self.table[account].store(index, Ordering::SeqCst);
     }
 
-    /// Clears a shard's entry that is gone; [`entry_gone`](Self::entry_gone) follows when nothing is
+    /// Clears an account's entry that is gone; [`entry_gone`](Self::entry_gone) follows when nothing is
     /// borrowed.
-    pub(crate) fn clear_table_index(&self, shard: usize) {
-        self.table[shard].store(NOWHERE, Ordering::SeqCst);
+    pub(crate) fn clear_table_index(&self, account: usize) {
+        self.table[account].store(NOWHERE, Ordering::SeqCst);
     }
 
     /// Removes one table entry from those in flight, after this count of the file.
@@ -234,23 +231,6 @@ impl FileCore {
     #[cold]
     pub(crate) fn stay(&self) -> Stay {
         self.in_flight.enter()
-    }
-
-    /// Returns the calls that waiting threads make on the file; `None` if none ever did.
-    pub(crate) fn calls(&self) -> Option<&FileStripes> {
-        self.calls.get()
-    }
-
-    /// As [`calls`](Self::calls), for a thread that makes one.
-    #[inline]
-    pub(crate) fn calls_of(self: &Arc<Self>, calls: &Calls) -> &FileStripes {
-        self.calls.get_or_init(|| calls.add_file(self))
-    }
-
-    /// Wakes the tasks that wait for the close, after a waiting thread's call.
-    #[cold]
-    pub(crate) fn wake_closers(&self) {
-        self.in_flight.wake_closers();
     }
 
     /// As [`entry_gone`](Self::entry_gone), at a shard's end; a file that the device may still use stays
@@ -275,37 +255,42 @@ impl FileCore {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes one handle; the last one notifies the shards to release the file.
+    /// Removes one handle; the last one has the accounts release the file.
     pub(crate) fn drop_handle(self: &Arc<Self>) {
         let before = self.handles.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "each handle of a file is dropped once");
         if before == 1 {
             self.engine.inboxes[self.home].files.fetch_sub(1, Ordering::Relaxed);
-            self.notify_shards();
+            self.release();
         }
     }
 
-    /// Rejects further operations and notifies the shards to release the file.
+    /// Rejects further operations and has the accounts release the file.
     pub(crate) fn close(self: &Arc<Self>) {
         self.closed.store(true, Ordering::SeqCst);
-        self.notify_shards();
+        self.release();
     }
 
     /// Completes when nothing of the file is in flight; for the task that closed it.
     pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
-        self.in_flight.poll_none(waker, || self.calls().map_or(0, calls::running) == 0)
+        self.in_flight.poll_none(waker)
     }
 
-    fn notify_shards(self: &Arc<Self>) {
+    /// Has the accounts with an entry release the file: shards by a notice, stripes at once.
+    fn release(self: &Arc<Self>) {
         if self.engine.is_forked() {
             return;
         }
-        for (shard, index) in self.table.iter().enumerate() {
+        for (account, index) in self.table.iter().enumerate() {
             if index.load(Ordering::SeqCst) == NOWHERE {
                 continue;
             }
-            let Some(inbox) = self.engine.inbox(shard) else { continue };
-            if let Some(node) = self.close_nodes[shard].give(self) {
+            let Some(close_node) = self.close_nodes.get(account) else {
+                self.engine.calls.close_file(account, self);
+                continue;
+            };
+            let Some(inbox) = self.engine.inbox(account) else { continue };
+            if let Some(node) = close_node.give(self) {
                 // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept
                 // by the count that `give` put into it.
                 if unsafe { inbox.remote_list.push(node) } {

@@ -11,8 +11,8 @@
 //!   that shares are of the device's time.
 //! - A class that has had less than its share is admitted at once with one request, even if the budget is
 //!   spent.
-//! - A read that a waiting thread carries out itself goes beside other classes as long as nothing waits and the budget has room,
-//!   and is charged as on a shard. Once in 100 ms one goes to a shard, which finds out whether the others are still there.
+//! - An operation that a waiting thread carries out itself (`calls.rs`) is admitted and charged as on a shard, but it has no queue: beside
+//!   other classes a read goes as long as nothing waits and the budget has room, and everything else goes to a shard.
 //!
 //! Nothing here allocates, locks or arms a timer for an operation. Shared memory is touched by operations of
 //! contended devices and of capped classes only, and once a turn to check whether the device is still quiet.
@@ -26,9 +26,9 @@ mod queue;
 mod write_cost;
 
 pub(crate) use cost::PIECE_BYTES;
-pub(crate) use device::{CallAdmission, CallCharge, DeviceScheduler};
-pub(crate) use device_queue::Counts;
-pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};
+pub(crate) use device::DeviceScheduler;
+pub(crate) use device_queue::{Counts, Request};
+pub(crate) use device_queues::{AccountContext, Admission, DeviceQueues};
 
 #[cfg(all(test, feature = "sim", not(forebay_loom)))]
 mod tests;

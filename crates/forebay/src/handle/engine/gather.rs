@@ -1,4 +1,4 @@
-//! The statistics of an engine, gathered from its shards and from the calls of waiting threads.
+//! The statistics of an engine, gathered from the accounts of its shards and of its waiting threads.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use crate::base::pending;
 use crate::io::stats::{
     ClassStats, DeviceStats, FileCounts, FileReport, FileStats, FileSum, FlowStats, Stall, Stats,
 };
+use crate::reactor::account::AccountReport;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::scheduler::{Counts, DeviceScheduler};
 
 /// Requests the counters of each shard with one message, and adds up the replies.
 pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
-    let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
+    let mut accounts = Vec::new();
     for inbox in shared.reporting_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
@@ -24,21 +25,19 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
         } else {
             stats.worker_rings.push(report.stats);
         }
-        stats.walks.merge(&report.walks);
         report.stalls.iter().for_each(|stall| add_stall(&mut stats.stalls, stall));
-        for (device, class, counts) in report.classes {
-            add_class(&mut stats.classes, shared.classes.name(Class(class as u8)), device, counts);
-        }
-        report.flows.into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
+        accounts.push(report.account);
     }
     stats.wait_calls = shared.calls.count();
-    shared.calls.add_walks(&mut stats.walks);
-    for ((class, device), counts) in shared.calls.shares() {
-        if let Some(device) = shared.scheduler_of(device) {
-            add_class(&mut stats.classes, shared.classes.name(Class(class)), device.name.clone(), counts);
+    accounts.extend(shared.calls.reports());
+    let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
+    for AccountReport { flows: of_account, walks, shares } in accounts {
+        stats.walks.merge(&walks);
+        for (device, class, counts) in shares {
+            add_class(&mut stats.classes, shared.classes.name(Class(class as u8)), device, counts);
         }
+        of_account.into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
     }
-    shared.calls.flows().into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
     flows.sort_by_key(|(key, _)| *key);
     for ((class, device), mut flow) in flows {
         flow.class = shared.classes.name(Class(class));

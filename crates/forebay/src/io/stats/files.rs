@@ -90,7 +90,7 @@ impl PageCacheSum {
     }
 }
 
-/// One shard's counters of a file, in its entry of the file table.
+/// An account's counters of a file, in its entry of the file table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileCounts {
     reads: u64,
@@ -100,60 +100,19 @@ pub(crate) struct FileCounts {
     write_bytes: u64,
 }
 
-/// The same, read by one thread while another one counts.
-#[derive(Debug, Default)]
-pub(crate) struct SharedFileCounts {
-    reads: AtomicU64,
-    writes: AtomicU64,
-    syncs: AtomicU64,
-    read_bytes: AtomicU64,
-    write_bytes: AtomicU64,
-}
-
-impl SharedFileCounts {
-    /// Adds an operation. One thread at a time may do so.
-    #[inline]
-    pub(crate) fn add(&self, op: EndedOp) {
-        let mut counts = self.load();
-        counts.add(op);
-        self.reads.store(counts.reads, Ordering::Relaxed);
-        self.writes.store(counts.writes, Ordering::Relaxed);
-        self.syncs.store(counts.syncs, Ordering::Relaxed);
-        self.read_bytes.store(counts.read_bytes, Ordering::Relaxed);
-        self.write_bytes.store(counts.write_bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn load(&self) -> FileCounts {
-        FileCounts {
-            reads: self.reads.load(Ordering::Relaxed),
-            writes: self.writes.load(Ordering::Relaxed),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            read_bytes: self.read_bytes.load(Ordering::Relaxed),
-            write_bytes: self.write_bytes.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// An operation on a file that has ended.
+/// An operation that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedOp {
     pub(crate) kind: OpKind,
     pub(crate) bytes: u32,
+    /// After a read, the number of bytes that the program requested.
+    pub(crate) asked: u32,
+    pub(crate) has_failed: bool,
     /// Whether the operation is a sync that is the second half of a write.
     pub(crate) after_write: bool,
 }
 
 impl FileCounts {
-    pub(crate) fn plus(self, more: FileCounts) -> FileCounts {
-        FileCounts {
-            reads: self.reads + more.reads,
-            writes: self.writes + more.writes,
-            syncs: self.syncs + more.syncs,
-            read_bytes: self.read_bytes + more.read_bytes,
-            write_bytes: self.write_bytes + more.write_bytes,
-        }
-    }
-
     #[inline]
     pub(crate) fn add(&mut self, op: EndedOp) {
         let bytes = u64::from(op.bytes);
@@ -172,17 +131,17 @@ impl FileCounts {
     }
 }
 
-/// A shard's file and its counters.
+/// A file of an account, and its counters.
 #[derive(Debug)]
 pub(crate) struct FileReport {
-    /// Identifies the open file, which other shards may have worked with as well.
+    /// Identifies the open file, which others may have worked with as well.
     pub(crate) key: usize,
     pub(crate) path: PathBuf,
     pub(crate) device: u16,
     pub(crate) counts: FileCounts,
 }
 
-/// The sum of the shards' reports about the same files, by path.
+/// The sum of the reports about the same files, by path.
 #[derive(Default)]
 pub(crate) struct FileSum(BTreeMap<(PathBuf, usize), FileStats>);
 

@@ -315,7 +315,7 @@ impl Dir {
         Pending::from_future(
             "close",
             Box::pin(async move {
-                poll_fn(|context| self.core.in_flight.poll_none(context.waker(), || true)).await;
+                poll_fn(|context| self.core.in_flight.poll_none(context.waker())).await;
                 drop(self);
                 Ok(())
             }),

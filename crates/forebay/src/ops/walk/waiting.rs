@@ -15,7 +15,7 @@ use crate::ops::submit::FileRef;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::walk::batch::Settings;
 use crate::reactor::walk::state::{Job, Next};
-use crate::reactor::walk::{Ranges, Refusal, STEP_NS_SLOW, as_step, check_request};
+use crate::reactor::walk::{Ranges, Refusal, as_step, check_request, describe, timed};
 
 /// A block on its way, and its place in the file.
 type PendingBlock<'c> = (Range<u64>, RangeRead<'c, true>);
@@ -117,24 +117,15 @@ impl<'c> BlockingWalk<'c> {
 
     /// Passes a block to the walk, as on a shard.
     fn step(&mut self, job: &mut Job, block: &Block, range: Range<u64>) -> Next {
-        let clock = self.core.engine().clock();
-        let began = clock.is_cheap().then(|| clock.now());
-        let next = as_step(self.settings.class, || job.step(block, range));
-        if let Some(began) = began {
-            let ns = clock.ns(clock.now().wrapping_sub(began));
-            if ns > STEP_NS_SLOW {
-                self.counts.add_slow(job.name(), ns);
-            }
+        let (clock, step) = (self.core.engine().clock(), || job.step(block, range));
+        let (next, slow_ns) = timed(&clock, self.counts.steps, || as_step(self.settings.class, step));
+        if let Some(ns) = slow_ns {
+            self.counts.add_slow(job.name(), ns);
         }
         next
     }
 
     fn describe(&self, error: Error, range: Option<&Range<u64>>) -> Error {
-        let error = if error.hop().is_none() { error.with_hop(self.hops) } else { error };
-        let error = match range {
-            Some(range) => error.with_range(range.start, range.end.saturating_sub(range.start)),
-            None => error,
-        };
-        self.core.describe(error)
+        describe(error, self.hops, range, Some(self.core))
     }
 }

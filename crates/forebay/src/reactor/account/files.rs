@@ -1,15 +1,21 @@
-//! The shard's own table of files. A slot in flight holds its file through an entry here. Only this thread
-//! counts the entry's uses, so no count is shared by all shards.
+//! An account's own table of files. An operation that has begun holds its file through an entry here. The uses of an entry are counted by
+//! its account alone, so no count is shared by all of them.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::driver::{Driver, FileRegistration, Route};
+use crate::driver::{FileRegistration, Route};
+use crate::io::op::OpFailure;
 use crate::io::stats::{EndedOp, FileCounts, FileReport};
 use crate::reactor::open_file::FileCore;
 
-/// The files that this shard has used and that are still open.
+/// The file index of an operation that has none.
+pub(crate) const NO_FILE: u32 = u32::MAX;
+
+/// The files that this account has used and that are still open.
 pub(crate) struct FileTable {
+    /// The account's number.
+    account: usize,
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
 }
@@ -24,11 +30,11 @@ struct Entry {
     rw_flags: i32,
     /// Whether reads may find their bytes in the page cache.
     cached: bool,
-    /// The number of slots that name this entry.
+    /// The number of operations, and of walks, that name this entry.
     uses: u32,
     /// Set when the last handle is gone or the file was closed: the entry is removed after its last use.
     closing: bool,
-    /// The operations on the file from this shard.
+    /// The operations on the file that have ended.
     counts: FileCounts,
 }
 
@@ -47,7 +53,7 @@ pub(crate) enum EntryError {
     /// It was closed before.
     Closed,
     /// It was closed while the entry was made. The entry was already counted, and the task that closed the
-    /// file may wait for it. The caller must report that the entry is gone, once nothing is borrowed.
+    /// file may wait for it: [`refuse`](Self::refuse) must be called.
     ClosedMeanwhile,
 }
 
@@ -71,21 +77,29 @@ impl FileTarget {
     }
 }
 
+impl EntryError {
+    /// Returns the failure of an operation that finds no entry. Nothing may be borrowed: it may wake the task that closed the file.
+    pub(crate) fn refuse(self, core: &Arc<FileCore>) -> OpFailure {
+        if let EntryError::ClosedMeanwhile = self {
+            core.clone().entry_gone();
+        }
+        OpFailure::FileClosed
+    }
+}
+
 impl FileTable {
-    pub(crate) fn new() -> FileTable {
-        FileTable { entries: Vec::new(), free: Vec::new() }
+    pub(crate) fn new(account: usize) -> FileTable {
+        FileTable { account, entries: Vec::new(), free: Vec::new() }
     }
 
-    /// Adds a use of a file's entry and returns its index. The file's first use on this shard creates the
-    /// entry.
+    /// Adds a use of a file's entry and returns its index. The file's first use creates the entry.
     #[inline]
     pub(crate) fn enter(
         &mut self,
         core: &Arc<FileCore>,
-        shard: usize,
         register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
     ) -> Result<u32, EntryError> {
-        let index = core.table_index(shard);
+        let index = core.table_index(self.account);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
             debug_assert!(Arc::ptr_eq(&entry.core, core), "a file knows the index of its own entry only");
             if core.is_closed() {
@@ -94,14 +108,13 @@ impl FileTable {
             entry.uses += 1;
             return Ok(index);
         }
-        self.add(core, shard, register)
+        self.add(core, register)
     }
 
     #[cold]
     fn add(
         &mut self,
         core: &Arc<FileCore>,
-        shard: usize,
         register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
     ) -> Result<u32, EntryError> {
         if core.is_closed() {
@@ -114,9 +127,9 @@ impl FileTable {
         );
         // In this order: a thread that closes the file either sees the index and leaves a notice, or its
         // close is seen here.
-        core.set_table_index(shard, index);
+        core.set_table_index(self.account, index);
         if core.is_closed() {
-            core.clear_table_index(shard);
+            core.clear_table_index(self.account);
             if (index as usize) < self.entries.len() {
                 self.free.push(index);
             }
@@ -197,7 +210,12 @@ impl FileTable {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// Returns the counters of each file's operations from this shard.
+    /// Returns the uses of all entries.
+    pub(crate) fn uses(&self) -> usize {
+        self.entries.iter().flatten().map(|entry| entry.uses as usize).sum()
+    }
+
+    /// Returns the counters of each file's operations.
     pub(crate) fn report(&self) -> Vec<FileReport> {
         let report = |entry: &Entry| FileReport {
             key: Arc::as_ptr(&entry.core) as usize,
@@ -219,32 +237,32 @@ impl FileTable {
         }
     }
 
-    /// Removes an unused entry from this table and the driver's. The caller drops the returned file outside
-    /// all borrows.
-    pub(crate) fn remove(&mut self, index: u32, shard: usize, driver: &mut Driver) -> Option<Arc<FileCore>> {
+    /// Removes an unused entry, and has `unregister` remove it from the driver's table and from its route if it is there. The caller drops
+    /// the returned file outside all borrows.
+    pub(crate) fn remove(&mut self, index: u32, unregister: impl FnOnce(u32, u32)) -> Option<Arc<FileCore>> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         debug_assert_eq!(entry.uses, 0);
         debug_assert!(entry.closing, "an entry stays while its file may be used");
-        debug_assert_eq!(entry.core.table_index(shard), index, "a file knows its entry");
+        debug_assert_eq!(entry.core.table_index(self.account), index, "a file knows its entry");
         if entry.fixed || entry.route != 0 {
-            driver.unregister_file(index, entry.route);
+            unregister(index, entry.route);
         }
-        entry.core.clear_table_index(shard);
+        entry.core.clear_table_index(self.account);
         self.free.push(index);
         Some(entry.core)
     }
 
-    /// Removes all entries at the shard's end and returns each file and whether it is still in use. Files not
+    /// Removes all entries at a shard's end and returns each file and whether it is still in use. Files not
     /// in use are also removed from the driver, whose own table may outlive the shard: it lives as long as
     /// any thread can wake it.
-    pub(crate) fn drain(&mut self, shard: usize, driver: &mut Driver) -> Vec<(Arc<FileCore>, bool)> {
+    pub(crate) fn drain(&mut self, mut unregister: impl FnMut(u32, u32)) -> Vec<(Arc<FileCore>, bool)> {
         let mut drained = Vec::with_capacity(self.entries.len());
         for (index, entry) in self.entries.drain(..).enumerate() {
             let Some(entry) = entry else { continue };
             if (entry.fixed || entry.route != 0) && entry.uses == 0 {
-                driver.unregister_file(index as u32, entry.route);
+                unregister(index as u32, entry.route);
             }
-            entry.core.clear_table_index(shard);
+            entry.core.clear_table_index(self.account);
             drained.push((entry.core, entry.uses > 0));
         }
         self.free.clear();

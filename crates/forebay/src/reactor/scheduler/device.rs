@@ -1,11 +1,10 @@
-//! The state of one physical device that all shards of an engine share.
+//! The state of one physical device that all accounts of an engine share.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::cost::{PIECE_COST, cost};
+use super::cost::PIECE_COST;
 use super::depth_controller::{DepthController, Window};
-use super::device_queue::ACTIVE_NS;
 use super::write_cost::{EVEN, Mix, WriteCost};
 use crate::base::class::{CLASSES_MAX, NO_TENANT, Spec, Specs, TENANTS_MAX};
 use crate::device::calibration::Calibration;
@@ -21,23 +20,29 @@ const QUIET_COST_MAX: u64 = 8 << 20;
 /// A measuring window lasts at least this long, and at least `WINDOW_PIECES` pieces.
 const WINDOW_NS: u64 = 1_000_000;
 const WINDOW_PIECES: u64 = 64;
-/// A class's use of the device by waiting threads is noted this often: well within the time after which shards take it for idle.
-const CALL_NOTED_NS: u64 = 1_000_000;
 /// The credit that a cap may accumulate, as time. It covers how late a shard may check.
 ///
 /// A shard that checks later than this after a cap has opened loses the rest of the time, so a smaller one keeps classes
 /// below their caps. After a pause a class exceeds its cap by this much of it: `docs/classes.md` promises the number.
 const CAP_BURST_NS: u64 = 2_000_000;
 
-/// One shard's use of the device. It has its own cache line, which other shards read only while they find the
+/// One account's use of the device. It has its own cache line, which others read only while they find the
 /// device contended.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Beat {
-    /// Counts the shard's turns with operations for the device.
+    /// Counts the account's turns with operations for the device.
     pub(super) turns: AtomicU64,
-    /// One bit per class that the shard has used lately.
+    /// One bit per class that it has used lately.
     pub(super) classes: AtomicU32,
+}
+
+impl Beat {
+    /// Counts a turn. Only the account itself does so, so no atomic addition is needed.
+    #[inline]
+    pub(super) fn advance(&self) {
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
 }
 
 /// One physical device; see [`scheduler`](super).
@@ -46,13 +51,13 @@ pub(crate) struct DeviceScheduler {
     pub(crate) name: String,
     /// Whether a calibration supplied the first budget and write cost.
     pub(crate) calibrated: bool,
-    /// One bit per class that some shard has used. The shard that finds a stale bit clears it. Read once per
+    /// One bit per class that some account has used. The one that finds a stale bit clears it. Read once per
     /// turn.
     pub(super) classes: AtomicU32,
     pub(super) beats: Box<[Beat]>,
     /// One bit per shard that waits for room or for its turn.
     pub(super) waiting: AtomicU64,
-    /// The cost that shards have leased.
+    /// The cost that accounts have leased.
     leased: AtomicU64,
     budget: AtomicU64,
     /// The cost of a write relative to a read, in sixty-fourths.
@@ -66,33 +71,9 @@ pub(crate) struct DeviceScheduler {
     caps: [[AtomicU64; 4]; CLASSES_MAX],
     window: WindowCounts,
     estimates: Mutex<Estimates>,
-    /// For each class, the time of its last operation that a waiting thread carried out itself, as far as it was noted.
-    calls_ns: [AtomicU64; CLASSES_MAX],
-    /// The time at which such an operation last went to a shard to have it look for other classes.
-    looked_ns: AtomicU64,
     /// How often shards wrote `leased`, for the test that says what leases cost.
     #[cfg(test)]
     pub(super) lease_writes: LeaseWrites,
-}
-
-/// The decision on an operation that a thread wants to carry out itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallAdmission {
-    /// It goes and is not counted: no other class uses the device.
-    Pass,
-    /// It goes if the budget has room for it, and is counted.
-    Count,
-    /// It goes to a shard.
-    Shard,
-}
-
-/// The amounts that such an operation was charged.
-#[derive(Debug)]
-pub(crate) struct CallCharge {
-    kind: OpKind,
-    cost: u64,
-    /// What it takes from its class's share.
-    pub(crate) weight: u64,
 }
 
 /// Returns the index of the virtual time that counts for a class, its own or its tenant's, and the shares
@@ -155,7 +136,7 @@ struct WindowCounts {
 }
 
 impl DeviceScheduler {
-    pub(crate) fn new(name: &str, shards: usize, known: Option<&Calibration>) -> DeviceScheduler {
+    pub(crate) fn new(name: &str, accounts: usize, known: Option<&Calibration>) -> DeviceScheduler {
         let depth_controller = known.map_or_else(DepthController::new, |known| {
             DepthController::at(u64::from(known.knee_depth) * PIECE_COST)
         });
@@ -164,8 +145,7 @@ impl DeviceScheduler {
             name: name.to_string(),
             calibrated: known.is_some(),
             classes: AtomicU32::new(0),
-            // The last one is of the threads that carry out operations themselves.
-            beats: (0..=shards).map(|_| Beat::default()).collect(),
+            beats: (0..accounts).map(|_| Beat::default()).collect(),
             waiting: AtomicU64::new(0),
             leased: AtomicU64::new(0),
             budget: AtomicU64::new(depth_controller.budget),
@@ -185,8 +165,6 @@ impl DeviceScheduler {
                 missed: AtomicU32::new(0),
             },
             estimates: Mutex::new(Estimates { depth_controller, write_cost: WriteCost::new(write_cost) }),
-            calls_ns: [const { AtomicU64::new(0) }; CLASSES_MAX],
-            looked_ns: AtomicU64::new(0),
             #[cfg(test)]
             lease_writes: LeaseWrites::default(),
         }
@@ -222,57 +200,16 @@ impl DeviceScheduler {
         had_room
     }
 
-    /// Decides whether an operation of this class may go without a shard's queue. Notes the use, so that shards with other classes
-    /// find the device contended.
+    /// Returns whether an account without a queue may have a place for an operation of this class. An operation that waits elsewhere
+    /// goes first, unless the class is alone.
     #[inline]
-    pub(crate) fn admit_call(&self, class: usize, now_ns: u64) -> CallAdmission {
-        if now_ns.saturating_sub(self.calls_ns[class].load(Ordering::Relaxed)) > CALL_NOTED_NS {
-            self.note_call(class, now_ns);
-        }
-        if self.classes.load(Ordering::Relaxed) & !(1 << class) == 0 {
-            return CallAdmission::Pass;
-        }
-        // Shards alone find out that a class does not use the device any more.
-        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-        let looks = now_ns.saturating_sub(looked_ns) > ACTIVE_NS
-            && self
-                .looked_ns
-                .compare_exchange(looked_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if looks || self.has_backlog() { CallAdmission::Shard } else { CallAdmission::Count }
+    pub(crate) fn takes_calls(&self, class: usize) -> bool {
+        self.classes.load(Ordering::Relaxed) & !(1 << class) == 0 || !self.has_backlog()
     }
 
     /// Returns whether operations wait for room or for their turn on any shard.
-    fn has_backlog(&self) -> bool {
+    pub(super) fn has_backlog(&self) -> bool {
         self.backlog.iter().any(|shards| shards.load(Ordering::Relaxed) > 0)
-    }
-
-    /// Begins an operation that a thread carries out itself beside other classes: as on a shard on which nothing waits, if there is
-    /// room for it in the budget. Returns the charge, which [`end_call`](Self::end_call) takes back.
-    pub(crate) fn begin_call(
-        &self,
-        class: usize,
-        kind: OpKind,
-        bytes: u32,
-        specs: &Specs,
-    ) -> Option<CallCharge> {
-        let cost = cost(bytes);
-        if self.has_backlog() || !self.lease(cost, true) {
-            return None;
-        }
-        let weight = self.weigh(kind, cost);
-        self.catch_up(class, specs);
-        self.advance(class, weight, specs);
-        Some(CallCharge { kind, cost, weight })
-    }
-
-    /// Ends such an operation. Returns the shards to wake, one bit each: they wait for room.
-    pub(crate) fn end_call(&self, charge: &CallCharge, now_ns: u64) -> u64 {
-        self.give_back(charge.cost);
-        let mut cost = CompletedCost::default();
-        cost.add(charge.kind, charge.cost);
-        self.completed(cost, now_ns);
-        if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.waiting.swap(0, Ordering::Relaxed) }
     }
 
     /// Brings an idle class's virtual time up to now: a class does not catch up on a share that it did not
@@ -294,21 +231,6 @@ impl DeviceScheduler {
             let takes = (weight << TAG_SHIFT) / u64::from(spec.shares.max(1));
             now.fetch_max(self.tags[class].fetch_add(takes, Ordering::Relaxed), Ordering::Relaxed);
         }
-    }
-
-    #[cold]
-    fn note_call(&self, class: usize, now_ns: u64) {
-        self.calls_ns[class].store(now_ns, Ordering::Relaxed);
-        let is_recent = |class: &usize| {
-            let at_ns = self.calls_ns[*class].load(Ordering::Relaxed);
-            at_ns > 0 && now_ns.saturating_sub(at_ns) < ACTIVE_NS
-        };
-        let classes = (0..CLASSES_MAX).filter(is_recent).fold(0, |mask, class| mask | 1 << class);
-        let beat = &self.beats[self.beats.len() - 1];
-        beat.classes.store(classes, Ordering::Relaxed);
-        beat.turns.fetch_add(1, Ordering::Relaxed);
-        // A shard with another class finds it at its next turn, and keeps it as long as the beat goes on.
-        self.classes.fetch_or(1 << class, Ordering::Relaxed);
     }
 
     /// Takes a lease even if there is no room for it.
@@ -455,39 +377,6 @@ mod tests {
             assert!(bytes.abs_diff(10_000_000) < 100_000, "{bytes} bytes, looking every {look_ns} ns");
         }
         assert_eq!(device.cap_opens_ns(3, &spec, true, 0), 0, "writes have no cap");
-    }
-
-    #[test]
-    fn calls_beside_other_classes_take_room_and_shares_and_give_the_room_back() {
-        let (device, specs) = (DeviceScheduler::new("d", 1, None), Specs::default());
-        let (mine, other, now_ns) = (1, 2, 1_000_000_000);
-        assert_eq!(device.admit_call(mine, now_ns), CallAdmission::Pass);
-        device.classes.fetch_or(1 << other, Ordering::Relaxed);
-        assert_eq!(
-            device.admit_call(mine, now_ns),
-            CallAdmission::Shard,
-            "the shard looks for the other class"
-        );
-        assert_eq!(device.admit_call(mine, now_ns), CallAdmission::Count);
-        assert_eq!(device.admit_call(mine, now_ns + ACTIVE_NS + 1), CallAdmission::Shard, "and again");
-        let begin = || device.begin_call(mine, OpKind::Read, 4096, &specs);
-        let charges: Vec<CallCharge> = std::iter::from_fn(begin).collect();
-        assert!(charges.len() > 1 && charges.len() as u64 <= device.budget() / cost(4096));
-        let tag = device.tags[mine].load(Ordering::Relaxed);
-        let shares = u64::from(specs.classes[mine].shares);
-        assert_eq!(tag, charges.len() as u64 * ((cost(4096) << TAG_SHIFT) / shares));
-        device.waiting.store(0b101, Ordering::Relaxed);
-        assert_eq!(device.end_call(&charges[0], now_ns), 0b101, "shards that wait for room");
-        assert_eq!(device.end_call(&charges[1], now_ns), 0, "each is woken once");
-        let again = begin().expect("room");
-        device.end_call(&again, now_ns);
-        device.backlog[other].store(1, Ordering::Relaxed);
-        assert!(begin().is_none(), "what waits goes first");
-        assert_eq!(device.admit_call(mine, now_ns + ACTIVE_NS + 2), CallAdmission::Shard);
-        for charge in &charges[2..] {
-            device.end_call(charge, now_ns);
-        }
-        assert_eq!(device.leased.load(Ordering::Relaxed), 0);
     }
 
     #[test]

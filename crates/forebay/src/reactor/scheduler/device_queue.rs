@@ -1,4 +1,4 @@
-//! One shard's side of a device: the operations that wait on this shard, those in flight from it, and its
+//! One account's side of a device: the operations that wait on its shard, those in flight from it, and its
 //! lease.
 
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::reactor::shard::optable::{OpTable, Slot};
 mod dispatch;
 
 /// A class counts as in use until it has made no request for this long.
-pub(super) const ACTIVE_NS: u64 = 100_000_000;
+const ACTIVE_NS: u64 = 100_000_000;
 
-/// The shard's state that a decision depends on.
+/// The account's state that a decision depends on.
 #[derive(Clone, Copy)]
 pub(super) struct ShardView<'s> {
-    /// The shard's number.
+    /// The account's number.
     pub(super) me: usize,
     pub(super) now_ns: u64,
     pub(super) specs: &'s Specs,
@@ -28,10 +28,10 @@ pub(super) struct ShardView<'s> {
 
 /// The properties of a request that the scheduler decides by.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
-    pub(super) class: usize,
-    pub(super) kind: OpKind,
-    pub(super) bytes: u32,
+pub(crate) struct Request {
+    pub(crate) class: usize,
+    pub(crate) kind: OpKind,
+    pub(crate) bytes: u32,
 }
 
 impl Request {
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// One class's use of a device from one shard, as cost.
+/// One class's use of a device by one account, as cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) queued: u64,
@@ -66,18 +66,19 @@ struct Flow {
     counts: Counts,
 }
 
+/// One account's side of a device. Without a shard nothing waits in it.
 pub(super) struct DeviceQueue {
     pub(super) shared: Arc<DeviceScheduler>,
     flows: [Flow; CLASSES_MAX],
     /// One bit per class with waiting operations.
     pub(super) waiting: u32,
-    /// One bit per class that this shard has used lately.
+    /// One bit per class that this account has used lately.
     pub(super) active: u32,
     pub(super) contended: bool,
     lease: u64,
     used: u64,
     users_found_ns: u64,
-    /// Other shards' turn counts as last seen, and the times at which they changed.
+    /// Others' turn counts as last seen, and the times at which they changed.
     seen: Box<[(u64, u64)]>,
     /// The time since which this shard lets others catch up, and how far those had come.
     held: Option<(u64, u64)>,
@@ -145,8 +146,7 @@ impl DeviceQueue {
     pub(super) fn admit(&mut self, request: Request, view: ShardView<'_>) -> Admission {
         let class = request.class;
         self.note_use(class, view);
-        let beat = self.beat(view.me);
-        beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.beat(view.me).advance();
         let spec = &view.specs.classes[class];
         if self.waiting & bit(class) != 0 {
             return Admission::Wait;
@@ -162,23 +162,60 @@ impl DeviceQueue {
         if free || self.is_owed(class, view.specs) { Admission::Count } else { Admission::Wait }
     }
 
+    /// Returns whether an operation of this class, of an account without a queue, goes without a further look: the class uses the device
+    /// alone. Notes the use then.
+    #[inline]
+    pub(super) fn passes(&self, class: usize, me: usize) -> bool {
+        let is_alone =
+            self.active == bit(class) && self.shared.classes.load(Ordering::Relaxed) == self.active;
+        if is_alone {
+            self.beat(me).advance();
+        }
+        is_alone
+    }
+
+    /// As [`admit`](Self::admit) for an account without a queue: what does not go at once goes elsewhere, so no room is kept for it.
+    pub(super) fn admit_call(&mut self, request: Request, view: ShardView<'_>) -> Admission {
+        let class = request.class;
+        self.note_use(class, view);
+        self.beat(view.me).advance();
+        if !self.contended {
+            // Another class may have come since the last look.
+            self.find_users(view);
+        }
+        if !self.contended {
+            return Admission::Pass;
+        }
+        let is_read = request.kind == OpKind::Read;
+        if !is_read || self.shared.has_backlog() || !self.extend_lease(self.cost(request)) {
+            return Admission::Wait;
+        }
+        self.shared.catch_up(class, view.specs);
+        Admission::Count
+    }
+
     fn cost(&self, request: Request) -> u64 {
         let piece = if self.contended { PIECE_BYTES } else { u32::MAX };
         cost(request.bytes.min(piece))
     }
 
-    /// Returns whether the lease has room for `cost`, extending the lease if possible.
+    /// Returns whether there is room for `cost`, extending the lease if possible.
     fn has_room(&mut self, cost: u64) -> bool {
+        // Each shard may always have one operation, whatever others hold.
+        self.extend_lease(cost) || self.used == 0
+    }
+
+    /// Returns whether the lease has room for `cost`, extending it if possible.
+    fn extend_lease(&mut self, cost: u64) -> bool {
         let needs = self.used + cost;
         if needs <= self.lease {
             return true;
         }
-        if self.shared.lease(needs - self.lease, self.contended) {
+        let has_more = self.shared.lease(needs - self.lease, self.contended);
+        if has_more {
             self.lease = needs;
-            return true;
         }
-        // Each shard may always have one operation, whatever others hold.
-        self.used == 0
+        has_more
     }
 
     /// Returns whether the class has had less than its share and has nothing in flight. It then need not wait
@@ -252,10 +289,10 @@ impl DeviceQueue {
         }
     }
 
-    /// Runs after a turn's operations: releases the unused part of the lease to the other shards. Returns the
-    /// shards to wake, one bit each.
-    pub(super) fn end_turn(&mut self, me: usize) -> u64 {
-        let others = self.shared.waiting.load(Ordering::Relaxed) & !(1 << me);
+    /// Runs after a turn's operations: releases the unused part of the lease to the others. Returns the
+    /// shards to wake, one bit each. `mine` is the bit of this shard.
+    pub(super) fn end_turn(&mut self, mine: u64) -> u64 {
+        let others = self.shared.waiting.load(Ordering::Relaxed) & !mine;
         if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
             self.give_back_surplus();
         }
@@ -320,7 +357,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Collects the classes that use the device on all shards, and sets `contended` if there are several.
+    /// Collects the classes that use the device in all accounts, and sets `contended` if there are several.
     #[cold]
     pub(in crate::reactor::scheduler) fn find_users(&mut self, view: ShardView<'_>) {
         let ShardView { me, now_ns, .. } = view;
@@ -336,17 +373,17 @@ impl DeviceQueue {
         self.active = bits(self.active).filter(is_active).fold(0, |mask, class| mask | bit(class));
         self.beat(me).classes.store(self.active, Ordering::Relaxed);
         let mut all = self.active;
-        for (shard, beat) in self.shared.beats.iter().enumerate() {
-            let (turns, seen_ns) = &mut self.seen[shard];
+        for (account, beat) in self.shared.beats.iter().enumerate() {
+            let (turns, seen_ns) = &mut self.seen[account];
             let now_turns = beat.turns.load(Ordering::Relaxed);
             if *turns != now_turns {
                 (*turns, *seen_ns) = (now_turns, now_ns);
             }
-            if shard != me && *turns != 0 && now_ns.saturating_sub(*seen_ns) < ACTIVE_NS {
+            if account != me && *turns != 0 && now_ns.saturating_sub(*seen_ns) < ACTIVE_NS {
                 all |= beat.classes.load(Ordering::Relaxed);
             }
         }
-        // A bit that another shard sets meanwhile may be lost. That shard notices at its next turn and sets
+        // A bit that another account sets meanwhile may be lost. That one notices at its next turn and sets
         // it again.
         if self.shared.classes.load(Ordering::Relaxed) != all {
             self.shared.classes.store(all, Ordering::Relaxed);
@@ -426,5 +463,61 @@ impl DeviceQueue {
         if self.used == 0 && self.waiting == 0 {
             self.give_back_surplus();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::TAG_SHIFT;
+    use super::*;
+
+    #[test]
+    fn calls_beside_other_classes_take_room_and_shares_and_give_the_room_back() {
+        let (shared, specs) = (Arc::new(DeviceScheduler::new("d", 2, None)), Specs::default());
+        let (mine, other, now_ns) = (1, 2, 1_000_000_000);
+        let view = ShardView { me: 1, now_ns, specs: &specs };
+        let read = Request { class: mine, kind: OpKind::Read, bytes: 4096 };
+        let mut calls = DeviceQueue::new(shared.clone(), now_ns);
+        assert!(!calls.passes(mine, 1), "it has to look first");
+        assert_eq!(calls.admit_call(read, view), Admission::Pass);
+        assert!(calls.passes(mine, 1) && shared.takes_calls(mine));
+        let mut shard = DeviceQueue::new(shared.clone(), now_ns);
+        shard.note_use(other, ShardView { me: 0, ..view });
+        shard.beat(0).advance();
+        assert!(
+            !calls.passes(mine, 1) && shared.takes_calls(mine),
+            "beside another class, of which nothing waits"
+        );
+        let mut charges = Vec::new();
+        while calls.admit_call(read, view) == Admission::Count {
+            charges.push(calls.charge(read, view));
+        }
+        let count = charges.len() as u64;
+        assert!(count > 1 && count <= shared.budget() / cost(4096));
+        let (tag, shares) =
+            (shared.tags[mine].load(Ordering::Relaxed), u64::from(specs.classes[mine].shares));
+        assert_eq!(tag, count * ((cost(4096) << TAG_SHIFT) / shares));
+        let counts = calls.flows[mine].counts;
+        assert_eq!((counts.received, counts.due), (count * cost(4096), count * cost(4096)));
+        let end = |calls: &mut DeviceQueue, charge| {
+            calls.complete(mine, OpKind::Read, charge, now_ns);
+            calls.begin_turn(now_ns);
+            calls.end_turn(0)
+        };
+        shared.waiting.store(0b101, Ordering::Relaxed);
+        assert_eq!(end(&mut calls, charges[0]), 0b101, "shards that wait for room");
+        assert_eq!(end(&mut calls, charges[1]), 0, "each is woken once");
+        assert_eq!(calls.admit_call(Request { kind: OpKind::Write, ..read }, view), Admission::Wait);
+        assert_eq!(calls.admit_call(read, view), Admission::Count, "there is room");
+        shared.backlog[other].store(1, Ordering::Relaxed);
+        assert_eq!(calls.admit_call(read, view), Admission::Wait, "an operation that waits goes first");
+        assert!(!shared.takes_calls(mine) && !shared.takes_calls(other));
+        for &charge in &charges[2..] {
+            end(&mut calls, charge);
+        }
+        assert_eq!((calls.used, calls.lease), (0, 0));
+        let later = ShardView { now_ns: now_ns + 2 * ACTIVE_NS, ..view };
+        assert_eq!(calls.admit_call(read, later), Admission::Pass, "the other class is idle");
+        assert!(calls.passes(mine, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! A shard's device queues: one for each physical device that the shard uses.
+//! An account's device queues: one for each physical device that it uses.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,6 @@ use super::cost::PIECE_BYTES;
 use super::device_queue::{Counts, DeviceQueue, Request, ShardView};
 use crate::base::class::Specs;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::optable::{OpTable, Slot};
 
 /// The decision on an operation that is to go to its device.
@@ -26,7 +25,7 @@ const NO_LANE: u16 = u16::MAX;
 /// Value of `wake_at_ns` while there is no later time to check at.
 const NEVER: u64 = u64::MAX;
 
-/// All device queues of a shard. Small operations of the one quiet device and class, if there is one, pass without a
+/// All device queues of an account. Small operations of the one quiet device and class, if there is one, pass without a
 /// check.
 pub(crate) struct DeviceQueues {
     quiet: u32,
@@ -43,17 +42,18 @@ pub(crate) struct DeviceQueues {
     open: bool,
 }
 
-/// The calling shard's context.
+/// The context of the account that calls.
 #[derive(Clone, Copy)]
-pub(crate) struct ShardContext<'s> {
+pub(crate) struct AccountContext<'s> {
     pub(crate) engine: &'s EngineShared,
-    pub(crate) clock: &'s Clock,
+    /// The account's number.
     pub(crate) me: usize,
 }
 
-impl ShardContext<'_> {
+impl AccountContext<'_> {
     fn now_ns(&self) -> u64 {
-        self.clock.ns(self.clock.now())
+        let clock = self.engine.clock();
+        clock.ns(clock.now())
     }
 }
 
@@ -91,15 +91,13 @@ impl DeviceQueues {
 
     /// Runs before a turn's operations: checks whether the quiet class is still the only one.
     #[inline]
-    pub(crate) fn begin_turn(&mut self, here: ShardContext<'_>) {
+    pub(crate) fn begin_turn(&mut self, here: AccountContext<'_>) {
         if self.list.is_empty() {
             return;
         }
         if self.quiet != NONE {
             let device_queue = &self.list[self.quiet_queue];
-            let beat = device_queue.beat(here.me);
-            // Only this shard writes it, so no atomic addition is needed.
-            beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            device_queue.beat(here.me).advance();
             if device_queue.shared.classes.load(Ordering::Relaxed) == device_queue.active
                 && self.version == here.engine.classes.version()
             {
@@ -110,7 +108,7 @@ impl DeviceQueues {
     }
 
     #[cold]
-    fn begin_loud_turn(&mut self, here: ShardContext<'_>) {
+    fn begin_loud_turn(&mut self, here: AccountContext<'_>) {
         let now_ns = here.now_ns();
         self.renew_specs(here.engine);
         self.end_quiet(here.me, now_ns);
@@ -139,7 +137,7 @@ impl DeviceQueues {
 
     /// Decides whether an operation may go to its device. Costs one comparison where the device is quiet.
     #[inline]
-    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: ShardContext<'_>) -> Admission {
+    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: AccountContext<'_>) -> Admission {
         if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
             return Admission::Pass;
         }
@@ -147,7 +145,7 @@ impl DeviceQueues {
     }
 
     #[cold]
-    fn admit_loud(&mut self, device: u16, slot: &Slot, here: ShardContext<'_>) -> Admission {
+    fn admit_loud(&mut self, device: u16, slot: &Slot, here: AccountContext<'_>) -> Admission {
         let now_ns = here.now_ns();
         self.renew_specs(here.engine);
         let place = self.device_queue_of(device, here.engine, now_ns);
@@ -166,6 +164,53 @@ impl DeviceQueues {
             (self.quiet, self.quiet_queue) = (key(device, slot), place);
         }
         admission
+    }
+
+    /// Admits an operation that a thread carries out itself, and charges it. Returns the charge, 0 if it is not counted; `None` if the
+    /// operation has to go to a shard, which has a queue for it.
+    #[inline]
+    pub(crate) fn admit_call(
+        &mut self,
+        device: u16,
+        request: Request,
+        here: AccountContext<'_>,
+    ) -> Option<u32> {
+        let passes = |place: usize| self.list[place].passes(request.class, here.me);
+        if device == 0 || self.place(device).is_some_and(passes) {
+            return Some(0);
+        }
+        self.admit_call_loud(device, request, here)
+    }
+
+    #[cold]
+    fn admit_call_loud(&mut self, device: u16, request: Request, here: AccountContext<'_>) -> Option<u32> {
+        let now_ns = here.now_ns();
+        self.renew_specs(here.engine);
+        let place = self.device_queue_of(device, here.engine, now_ns);
+        let view = ShardView { me: here.me, now_ns, specs: &self.specs };
+        let Some(device_queue) = self.list.get_mut(place) else { return Some(0) };
+        match device_queue.admit_call(request, view) {
+            Admission::Pass => Some(0),
+            Admission::Count => Some(device_queue.charge(request, view)),
+            Admission::Wait => None,
+        }
+    }
+
+    /// Takes the charge of such an operation back when it has ended. Returns the shards to wake, one bit each.
+    #[cold]
+    pub(crate) fn end_call(
+        &mut self,
+        device: u16,
+        request: Request,
+        charge: u32,
+        here: AccountContext<'_>,
+    ) -> u64 {
+        let Some(place) = self.place(device) else { return 0 };
+        let (device_queue, now_ns) = (&mut self.list[place], here.now_ns());
+        device_queue.complete(request.class, request.kind, charge, now_ns);
+        device_queue.begin_turn(now_ns);
+        // It has no bit: nothing waits here.
+        device_queue.end_turn(0)
     }
 
     /// Returns the index of a device's device queue. The first use of a device creates the device queue.
@@ -198,7 +243,7 @@ impl DeviceQueues {
 
     /// Queues an operation that was not admitted.
     #[cold]
-    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: ShardContext<'_>) {
+    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: AccountContext<'_>) {
         let Some(place) = self.place(device) else { return };
         debug_assert_eq!(
             self.waiting > 0,
@@ -212,7 +257,7 @@ impl DeviceQueues {
 
     /// Returns the waiting operation that goes next, if one may go now.
     #[cold]
-    pub(crate) fn dispatch(&mut self, table: &mut OpTable, here: ShardContext<'_>) -> Option<u32> {
+    pub(crate) fn dispatch(&mut self, table: &mut OpTable, here: AccountContext<'_>) -> Option<u32> {
         let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
         let wake_at_ns = &mut self.wake_at_ns;
         let index = self
@@ -237,7 +282,7 @@ impl DeviceQueues {
 
     /// Counts an operation of `bytes` that went to the device. Returns the charge that its slot stores.
     #[cold]
-    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: ShardContext<'_>) -> u32 {
+    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: AccountContext<'_>) -> u32 {
         let Some(place) = self.place(device) else { return 0 };
         let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
         self.list[place].charge(Request { bytes, ..Request::of(slot) }, view)
@@ -245,7 +290,7 @@ impl DeviceQueues {
 
     /// Counts the completion of an operation that was charged.
     #[cold]
-    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: ShardContext<'_>) {
+    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: AccountContext<'_>) {
         let cost = std::mem::take(&mut slot.charge);
         let Some(place) = self.place(slot.device) else { return };
         debug_assert!(cost > 0, "only operations that were charged are given back");
@@ -257,16 +302,16 @@ impl DeviceQueues {
         }
     }
 
-    /// Runs after a turn's operations: releases the leases that this shard does not use. Returns the shards
+    /// Runs after a turn's operations: releases the leases that this account does not use. Returns the shards
     /// to wake, one bit each.
     #[inline]
-    pub(crate) fn end_turn(&mut self, here: ShardContext<'_>) -> u64 {
+    pub(crate) fn end_turn(&mut self, here: AccountContext<'_>) -> u64 {
         if self.quiet != NONE {
             return 0;
         }
         let busy =
             self.list.iter_mut().filter(|device_queue| device_queue.contended || device_queue.is_waiting());
-        busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(here.me))
+        busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(1 << here.me))
     }
 
     /// Lets every operation go at once from now on, because the shard is ending.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::base::class::Class;
 use crate::io::command::Commands;
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKey, OpKind, OpRequest};
+use crate::reactor::account::files::NO_FILE;
 use crate::reactor::shard::Shard;
-use crate::reactor::shard::optable::{Continuation, NO_FILE, Slot, SlotState};
+use crate::reactor::shard::optable::{Continuation, Slot, SlotState};
 
 impl Shard {
     /// Puts the command with this number of its owner into a slot; the end of this turn submits it.

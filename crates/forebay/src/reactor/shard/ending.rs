@@ -106,7 +106,8 @@ impl Shard {
     /// Releases all files and notifies the callers that wait for a close. A file that the device may still
     /// use stays open.
     fn drain_files(&self, keep_all: bool) {
-        let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
+        let unregister = |index, route| self.driver.with(|driver| driver.unregister_file(index, route));
+        let drained = self.account.with(|account| account.files.drain(unregister));
         for (core, in_use) in drained {
             core.entry_gone_from(in_use || keep_all);
         }
@@ -143,10 +144,11 @@ impl Shard {
                 self.finish_with(key.index, OpFailure::EngineClosed);
             }
         }
+        self.ops.with(|ops| ops.forget_staged());
         let me = self.index();
-        self.ops.with(|ops| {
-            ops.forget_staged(me);
-            ops.device_queues.open();
+        self.account.with(|account| {
+            account.queues.retire(me);
+            account.queues.open();
         });
     }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::base::health::Degradation;
 use crate::driver::Wait;
 use crate::io::op::{OpFailure, OpOutcome};
+use crate::reactor::account::files::NO_FILE;
 use crate::reactor::open_file::CloseNode;
 use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::ending::EndReport;
 use crate::reactor::shard::inbox::{MESSAGES_PER_TURN, Message};
-use crate::reactor::shard::optable::{Continuation, NO_FILE};
+use crate::reactor::shard::optable::Continuation;
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 use crate::reactor::walk;
@@ -151,7 +152,7 @@ impl Shard {
                 // Dropped first: when the entry is removed below, a caller that waits for the close finds the
                 // descriptor closed. The entry, if there is one, keeps the file.
                 drop(core);
-                if self.files.with(|files| files.close(file)) {
+                if self.account.with(|account| account.files.close(file)) {
                     self.remove_file(file);
                 }
             }
@@ -214,7 +215,7 @@ impl Shard {
         if self.driver.with(|driver| driver.is_polling()) {
             return Wait::Poll;
         }
-        let (in_flight, waiting) = self.ops.with(|ops| (ops.in_flight, ops.waiting()));
+        let (in_flight, waiting) = (self.ops.with(|ops| ops.in_flight), self.waiting());
         // The kernel's deferred work of a command runs while this thread waits in it: a shard that looked for
         // completions would enter the kernel for each such part.
         if self.ops.with(|ops| ops.commands == 0) && self.spin_until_news(in_flight) {
@@ -224,15 +225,15 @@ impl Shard {
         if waiting > 0 && self.ops.with(|ops| ops.in_flight) < in_flight {
             return Wait::Poll;
         }
-        let (in_flight, starved, wake_at_ns) = self.ops.with(|ops| {
-            (ops.in_flight, ops.waiting_uncalled() > 0 && ops.in_flight == 0, ops.device_queues.wake_at_ns())
-        });
+        let in_flight = self.ops.with(|ops| ops.in_flight);
+        let starved = in_flight == 0 && self.waiting_uncalled() > 0;
+        let wake_at_ns = self.account.with(|account| account.queues.wake_at_ns());
         self.inbox.about_to_sleep();
         if !self.inbox.is_quiet() {
             return Wait::Poll;
         }
         #[cfg(debug_assertions)]
-        self.ops.with(|ops| ops.check_invariants());
+        self.check_invariants();
         #[cfg(debug_assertions)]
         self.engine.arena.check_line(self.index());
         if in_flight == 0 {

@@ -1,5 +1,9 @@
 //! What holds for all slots of a shard together, checked in debug builds.
 
+#[cfg(debug_assertions)]
+use crate::reactor::scheduler::DeviceQueues;
+#[cfg(debug_assertions)]
+use crate::reactor::shard::Shard;
 use crate::reactor::shard::ops::Ops;
 #[cfg(debug_assertions)]
 use crate::reactor::shard::ops::brings_memory;
@@ -16,10 +20,9 @@ impl Ops {
         );
     }
 
-    /// Checks what takes a look at every slot, in debug builds before a shard sleeps. A large table is left
-    /// out: the tests that fill one would take minutes.
+    /// Checks what takes a look at every slot. A large table is left out: the tests that fill one would take minutes.
     #[cfg(debug_assertions)]
-    pub(crate) fn check_invariants(&self) {
+    fn check_invariants(&self, queues: &DeviceQueues) {
         const CHECKED_SLOTS_MAX: u32 = 1024;
         if self.table.capacity() > CHECKED_SLOTS_MAX {
             return;
@@ -44,15 +47,24 @@ impl Ops {
         assert_eq!(self.table.live(), live, "each slot in use is counted");
         assert_eq!(self.in_flight, in_flight, "each operation in flight is counted");
         assert_eq!(self.returning, returning, "each return is counted");
-        assert!(
-            self.returning_queued <= self.device_queues.waiting(),
-            "a queued return is an operation in a queue"
-        );
-        assert_eq!(self.waiting(), staged, "an operation that is not in flight waits in one queue");
+        assert!(self.returning_queued <= queues.waiting(), "a queued return is an operation in a queue");
         assert_eq!(
-            self.device_queues.in_flight(),
+            self.unsubmitted() + queues.waiting(),
+            staged,
+            "an operation that is not in flight waits in one queue"
+        );
+        assert_eq!(
+            queues.in_flight(),
             (charges, charged),
             "the device queues count what the slots were charged"
         );
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Shard {
+    /// Checks, in debug builds before a shard sleeps, what holds for all its slots.
+    pub(super) fn check_invariants(&self) {
+        self.ops.with(|ops| self.account.with(|account| ops.check_invariants(&account.queues)));
     }
 }

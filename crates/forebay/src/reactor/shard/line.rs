@@ -8,15 +8,13 @@ use crate::reactor::shard::Shard;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::optable::{Continuation, Slot};
 
-impl Ops {
+impl Shard {
     /// Returns the number of operations that only a later look can help: a place in the line is called when it is its turn.
     #[inline]
-    pub(crate) fn waiting_uncalled(&self) -> u32 {
-        self.waiting() - self.lined.len() as u32
+    pub(super) fn waiting_uncalled(&self) -> u32 {
+        self.waiting() - self.ops.with(|ops| ops.lined.len()) as u32
     }
-}
 
-impl Shard {
     /// Gives a long read its memory. Returns false if it has to wait in the line; it is there then.
     #[cold]
     pub(super) fn begin_long(&self, ops: &mut Ops, index: u32) -> Result<bool, OpFailure> {

@@ -47,8 +47,7 @@ use crate::base::class::Class;
 use crate::base::here;
 use crate::base::wakes;
 use crate::driver::Driver;
-use crate::io::stats::Flows;
-use crate::reactor::account::files::FileTable;
+use crate::reactor::account::Account;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::read_many::Batches;
 use crate::reactor::walk::Walks;
@@ -83,11 +82,11 @@ pub(crate) struct Shard {
     /// The most operations in flight at once.
     depth: u32,
     ops: LocalCell<Ops>,
-    files: LocalCell<FileTable>,
+    /// The counters, files and shares of its operations.
+    pub(crate) account: LocalCell<Account>,
     driver: LocalCell<Driver>,
     executor: Executor,
     timers: LocalCell<Timers>,
-    flows: LocalCell<Flows>,
     pub(crate) batches: LocalCell<Batches>,
     pub(crate) walks: LocalCell<Walks>,
     /// Local futures that found the op table full and wait for room.
@@ -228,8 +227,8 @@ impl Shard {
 
     /// Removes an unused, closing file from the table.
     fn remove_file(&self, file: u32) {
-        let core =
-            self.files.with(|files| self.driver.with(|driver| files.remove(file, self.index(), driver)));
+        let unregister = |index, route| self.driver.with(|driver| driver.unregister_file(index, route));
+        let core = self.account.with(|account| account.files.remove(file, unregister));
         if let Some(core) = core {
             core.entry_gone();
         }

@@ -9,16 +9,20 @@ use std::task::{Poll, Waker};
 use crate::base::mutants::Mutant;
 use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
-use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX};
+use crate::io::op::{
+    Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX, read_goes_on,
+    write_goes_on,
+};
 use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
-use crate::reactor::account::files::{EntryError, FileTarget};
+use crate::reactor::account::Account;
+use crate::reactor::account::files::{FileTarget, NO_FILE};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
-use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
+use crate::reactor::scheduler::{AccountContext, Admission};
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::line::end_long;
-use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
+use crate::reactor::shard::optable::{Continuation, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::shard::{NOT_LOOKED, Shard};
 use crate::reactor::walk;
@@ -34,8 +38,6 @@ pub(crate) struct Ops {
     pub(super) lined: VecDeque<(u32, Ticket)>,
     /// Reads of more bytes are long.
     short_bytes_max: u32,
-    /// Operations that wait for their device, by device and class.
-    pub(crate) device_queues: DeviceQueues,
     /// Whether the arena was notified that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
@@ -45,12 +47,8 @@ pub(crate) struct Ops {
     pub(super) returning: u32,
     /// Such operations with their buffers in a device's queue.
     pub(super) returning_queued: u32,
-    /// Counts operations, to sample one in 32.
-    started: u32,
 }
 
-/// One operation in this many is timed.
-const SAMPLE_EVERY: u32 = 32;
 /// The number of retries that an attempt counts for if the kernel had no worker thread for it: the kernel
 /// already looked for one for 30 ms.
 const RETRY_WITHOUT_WORKER: u8 = 25;
@@ -134,13 +132,11 @@ impl Ops {
             starved: VecDeque::new(),
             lined: VecDeque::new(),
             short_bytes_max: arena.short_bytes_max() as u32,
-            device_queues: DeviceQueues::new(),
             starving: false,
             in_flight: 0,
             commands: 0,
             returning: 0,
             returning_queued: 0,
-            started: 0,
         }
     }
 
@@ -150,12 +146,11 @@ impl Ops {
     }
 
     /// Empties the queues after every staged operation was ended another way.
-    pub(crate) fn forget_staged(&mut self, me: usize) {
+    pub(crate) fn forget_staged(&mut self) {
         self.staged.clear();
         self.starved.clear();
         self.lined.clear();
         self.returning_queued = 0;
-        self.device_queues.retire(me);
     }
 
     /// Puts a read that found no memory into its queue: to the front if it came from there.
@@ -184,10 +179,10 @@ impl Ops {
         !self.staged.is_empty()
     }
 
-    /// Returns the number of operations that wait for the queue depth, for memory or for their device.
+    /// Returns the number of operations that wait for the queue depth or for memory.
     #[inline]
-    pub(crate) fn waiting(&self) -> u32 {
-        (self.staged.len() + self.starved.len() + self.lined.len()) as u32 + self.device_queues.waiting()
+    pub(super) fn unsubmitted(&self) -> u32 {
+        (self.staged.len() + self.starved.len() + self.lined.len()) as u32
     }
 
     /// Returns whether an operation under way frees memory at its end without the program's help: in flight, or in a device's queue, which
@@ -210,35 +205,30 @@ impl Shard {
             }
             registration
         };
-        let entered = self.files.with(|files| files.enter(core, self.index(), register));
-        entered.map_err(|error| {
-            if let EntryError::ClosedMeanwhile = error {
-                core.clone().entry_gone();
-            }
-            OpFailure::FileClosed
-        })
+        let entered = self.account.with(|account| account.files.enter(core, register));
+        entered.map_err(|error| error.refuse(core))
     }
 
     /// As [`enter_file`](Self::enter_file) for an entry that is in use.
     #[inline]
     pub(crate) fn enter_file_again(&self, file: u32) {
-        self.files.with(|files| files.enter_again(file));
+        self.account.with(|account| account.files.enter_again(file));
     }
 
     /// Returns the properties of an entry's file that a submission needs.
     #[inline]
     pub(crate) fn file_target(&self, file: u32) -> Option<FileTarget> {
-        self.files.with(|files| files.target(file))
+        self.account.with(|account| account.files.target(file))
     }
 
     /// Returns the file of an entry.
     pub(crate) fn file_core(&self, file: u32) -> Option<Arc<FileCore>> {
-        self.files.with(|files| files.core(file))
+        self.account.with(|account| account.files.core(file))
     }
 
     /// Undoes [`enter_file`](Self::enter_file).
     pub(crate) fn leave_file(&self, file: u32) {
-        if file != NO_FILE && self.files.with(|files| files.leave(file)) {
+        if self.account.with(|account| account.leave(file)) {
             self.remove_file(file);
         }
     }
@@ -254,8 +244,7 @@ impl Shard {
     ) -> Option<OpKey> {
         self.ops.with(|ops| {
             let key = ops.table.take()?;
-            ops.started = ops.started.wrapping_add(1);
-            let sampled = ops.started % SAMPLE_EVERY == 0;
+            let sampled = self.account.with(Account::begin);
             // Field by field: clearing the whole slot first would write each cache line twice.
             let slot = ops.table.slot(key.index);
             slot.state = SlotState::Staged;
@@ -314,8 +303,8 @@ impl Shard {
             if slot.sampled {
                 let handed_over = self.clock.now().wrapping_sub(slot.stamp);
                 let (class, device) = (slot.class.0, slot.device);
-                self.flows.with(|flows| {
-                    flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
+                self.account.with(|account| {
+                    account.flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
                 });
             }
             ops.table.give_back(key.index);
@@ -430,35 +419,34 @@ impl Shard {
         }
     }
 
+    /// Returns the number of operations that wait for the queue depth, for memory or for their device.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        self.ops.with(|ops| ops.unsubmitted()) + self.account.with(|account| account.queues.waiting())
+    }
+
     /// Submits staged operations to the driver while the device has room.
     #[inline]
     pub(crate) fn submit_staged(&self) {
-        if self.ops.with(|ops| ops.waiting() == 0) {
+        if self.waiting() == 0 {
             return;
         }
         self.register_new_regions();
-        self.ops.with(|ops| ops.device_queues.begin_turn(self.here()));
+        self.account.with(|account| account.queues.begin_turn(self.here()));
         let mut now = None;
         while let Some((index, failure)) = self.submit_until_failure(&mut now) {
             self.finish(index, Err(failure));
         }
-        let wake = self.ops.with(|ops| ops.device_queues.end_turn(self.here()));
+        let wake = self.account.with(|account| account.queues.end_turn(self.here()));
         if wake != 0 {
-            self.wake_shards(wake);
+            self.engine.wake_shards(wake);
         }
     }
 
     /// Returns this shard's context for the device queues.
     #[inline]
-    fn here(&self) -> ShardContext<'_> {
-        ShardContext { engine: &self.engine, clock: &self.clock, me: self.index() }
-    }
-
-    /// Wakes the shards that wait for the room that this shard has just returned.
-    #[cold]
-    fn wake_shards(&self, mask: u64) {
-        let woken = self.engine.all_inboxes().filter(|inbox| mask & (1 << inbox.index) != 0);
-        woken.for_each(|inbox| inbox.kick());
+    fn here(&self) -> AccountContext<'_> {
+        AccountContext { engine: &self.engine, me: self.index() }
     }
 
     /// Submits until nothing is left or the depth is reached. Returns a slot that cannot be submitted.
@@ -503,11 +491,13 @@ impl Shard {
         }
         // Without memory only one is picked per turn: the queues drain by themselves, and keep their order
         // until then.
-        if ops.device_queues.waiting() == 0 || round.picked_starving {
-            return None;
-        }
-        round.picked_starving = round.starved_again;
-        let index = ops.device_queues.dispatch(&mut ops.table, self.here())?;
+        let index = self.account.with(|account| {
+            if account.queues.waiting() == 0 || round.picked_starving {
+                return None;
+            }
+            round.picked_starving = round.starved_again;
+            account.queues.dispatch(&mut ops.table, self.here())
+        })?;
         let slot = ops.table.slot(index);
         ops.returning_queued -= u32::from(returns_memory(slot));
         Some(Next { index, picked: true, retry })
@@ -543,7 +533,7 @@ impl Shard {
         }
         let target = match slot.file {
             NO_FILE => Some(FileTarget::none()),
-            file => self.files.with(|files| files.target(file)),
+            file => self.file_target(file),
         };
         let Some(target) = target else { return Err(OpFailure::FileClosed) };
         let is_long = match slot.buffer {
@@ -556,12 +546,14 @@ impl Shard {
         }
         let slot = ops.table.slot(index);
         let counted = picked
-            || match ops.device_queues.admit(target.device, slot, self.here()) {
+            || match self.account.with(|account| account.queues.admit(target.device, slot, self.here())) {
                 Admission::Pass => false,
                 Admission::Count => true,
                 Admission::Wait => {
                     ops.returning_queued += u32::from(returns_memory(slot));
-                    ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
+                    self.account.with(|account| {
+                        account.queues.enqueue(&mut ops.table, target.device, index, self.here());
+                    });
                     return Ok(Step::GoOn);
                 }
             };
@@ -587,7 +579,8 @@ impl Shard {
         let rest = slot.len - slot.done;
         // An operation that the shard's thread executes itself is not split into pieces.
         let len = if counted && slot.flush != Flush::Blocking {
-            rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
+            let piece = |account: &mut Account| account.queues.piece_bytes(target.device, target.read_grain);
+            rest.min(self.account.with(piece))
         } else {
             rest
         };
@@ -611,7 +604,8 @@ impl Shard {
             return Ok(Step::DriverIsFull);
         }
         if counted {
-            slot.charge = ops.device_queues.charge(target.device, slot, len, self.here());
+            let charge = |account: &mut Account| account.queues.charge(target.device, slot, len, self.here());
+            slot.charge = self.account.with(charge);
         }
         ops.in_flight += 1;
         ops.returning += u32::from(brings_memory(slot));
@@ -638,7 +632,8 @@ impl Shard {
             *now = None;
         }
         if let Some(queued_ns) = queued_ns {
-            self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
+            self.account
+                .with(|account| account.flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
         }
         true
     }
@@ -687,10 +682,10 @@ impl Shard {
                 let ns = self.pass(slot, now);
                 device_ns = Some(ns);
                 self.device_ns.set(ns);
-                self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(ns));
+                self.account.with(|account| account.flows.of(slot.class.0, slot.device).device_ns.record(ns));
             }
             if slot.charge != 0 {
-                ops.device_queues.complete(slot, device_ns, self.here());
+                self.account.with(|account| account.queues.complete(slot, device_ns, self.here()));
             }
             let verdict = self.judge(slot, result, orphan);
             if !matches!(verdict, Verdict::Finished(_)) {
@@ -717,7 +712,7 @@ impl Shard {
     fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
         if result < 0 {
             if result == NOT_POLLABLE {
-                self.files.with(|files| files.leave_route(slot.file));
+                self.account.with(|account| account.files.leave_route(slot.file));
                 return if orphan || slot.cancelling {
                     Verdict::Finished(Err(OpFailure::Errno(libc::ECANCELED)))
                 } else {
@@ -746,30 +741,24 @@ impl Shard {
             OpKind::Command => Verdict::Finished(Ok(result as u32)),
             OpKind::Read => {
                 slot.done += result as u32;
-                if slot.done >= slot.len || result == 0 || orphan {
-                    return Verdict::Finished(Ok(slot.done.min(slot.len)));
-                }
                 #[cfg(feature = "_mutants")]
-                if Mutant::ShortReadIsSuccess.is_on() {
+                if Mutant::ShortReadIsSuccess.is_on() && slot.done < slot.len && result > 0 && !orphan {
                     return Verdict::Finished(Ok(slot.len));
                 }
-                // A direct read ends off the device's grain only at the end of the file.
-                let grain =
-                    self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
-                match slot.done % grain.max(1) {
-                    0 => Verdict::Again,
-                    _ => Verdict::Finished(Ok(slot.done)),
+                let grain = || self.file_target(slot.file).map_or(1, |target| target.read_grain);
+                if !orphan && read_goes_on(slot.len, slot.done, result as u32, grain) {
+                    Verdict::Again
+                } else {
+                    Verdict::Finished(Ok(slot.done.min(slot.len)))
                 }
             }
             OpKind::Write => {
                 let whole = slot.synced && result == 0;
                 slot.done = if whole { slot.len } else { slot.done + result as u32 };
-                if slot.done < slot.len {
-                    // A write that makes no progress would be requested for ever.
-                    return match result {
-                        0 => Verdict::Finished(Err(OpFailure::Errno(libc::EIO))),
-                        _ => Verdict::Again,
-                    };
+                match write_goes_on(slot.len, slot.done, result as u32) {
+                    Ok(false) => {}
+                    Ok(true) => return Verdict::Again,
+                    Err(failure) => return Verdict::Finished(Err(failure)),
                 }
                 let sync_kind = slot.durability.sync_kind();
                 #[cfg(feature = "_mutants")]
@@ -794,7 +783,7 @@ impl Shard {
     /// Ends an operation that is not in flight: counts it, releases the file, and runs its continuation.
     #[inline]
     fn finish(&self, index: u32, result: OpResult) {
-        let (task, file, ended) = self.ops.with(|ops| {
+        let (task, unused) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             debug_assert!(
                 matches!(slot.state, SlotState::Staged | SlotState::InFlight) && slot.charge == 0,
@@ -805,10 +794,14 @@ impl Shard {
             }
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             let bytes = result.unwrap_or_default();
-            let ended = EndedOp { kind: slot.kind, bytes, after_write: slot.done > 0 };
-            self.flows.with(|flows| {
-                flows.of(slot.class.0, slot.device).ended(ended, slot.asked, result.is_err());
-            });
+            let ended = EndedOp {
+                kind: slot.kind,
+                bytes,
+                asked: slot.asked,
+                has_failed: result.is_err(),
+                after_write: slot.done > 0,
+            };
+            let is_unused = self.account.with(|account| account.end(file, slot.class, slot.device, ended));
             slot.result = result;
             slot.state = SlotState::Done;
             let task = match slot.continuation {
@@ -818,9 +811,9 @@ impl Shard {
                 }
                 _ => None,
             };
-            (task, file, ended)
+            (task, is_unused.then_some(file))
         });
-        if file != NO_FILE && self.files.with(|files| files.leave_after(file, ended)) {
+        if let Some(file) = unused {
             self.remove_file(file);
         }
         match task {

@@ -10,6 +10,7 @@ use std::task::Waker;
 
 use crate::base::class::Class;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKey, OpKind, OpResult};
+use crate::reactor::account::files::NO_FILE;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::remote::RemotePtr;
 
@@ -65,7 +66,7 @@ pub(crate) struct Slot {
     pub(crate) retries: u8,
     /// Whether it has a part of the line's allowance.
     pub(crate) has_allowance: bool,
-    /// Index in the shard's file table; `NO_FILE` for operations without one.
+    /// Index in its account's file table; `NO_FILE` for operations without one.
     pub(crate) file: u32,
     /// The file's device, for the statistics; set from submission on.
     pub(crate) device: u16,
@@ -85,8 +86,6 @@ pub(crate) struct Slot {
 
 /// End of a list of slots.
 pub(crate) const NIL: u32 = u32::MAX;
-/// The file index of an operation that has none.
-pub(crate) const NO_FILE: u32 = u32::MAX;
 /// The most slots a shard may have. An operation beyond that waits like one beyond the queue depth.
 pub(crate) const SLOTS_MAX: u32 = 1 << 20;
 const CHUNK_SLOTS: u32 = 256;

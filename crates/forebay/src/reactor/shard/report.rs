@@ -1,23 +1,21 @@
 //! A shard's reports on itself.
 
 use crate::base::pending::Sender;
-use crate::io::stats::{FileReport, FlowStats, ShardStats, Stall, WalkStats};
-use crate::reactor::scheduler::Counts;
+use crate::io::stats::{FileReport, ShardStats, Stall};
+use crate::reactor::account::AccountReport;
 use crate::reactor::shard::Shard;
 
 /// One shard's part of [`Stats`](crate::Stats).
 pub(crate) struct ShardReport {
     pub(crate) stats: ShardStats,
-    pub(crate) flows: Vec<((u8, u16), FlowStats)>,
-    pub(crate) walks: WalkStats,
-    pub(crate) classes: Vec<(String, usize, Counts)>,
+    pub(crate) account: AccountReport,
     pub(crate) stalls: Vec<Stall>,
 }
 
 impl Shard {
     /// Reports the operations on each file from this shard; called by a message.
     pub(crate) fn tell_files(&self, answer: Sender<Vec<FileReport>>) {
-        answer.send(Ok(self.files.with(|files| files.report())));
+        answer.send(Ok(self.account.with(|account| account.files.report())));
     }
 
     /// Reports this shard's counters; called by a message.
@@ -43,10 +41,7 @@ impl Shard {
             polls_empty: polling.empty,
             polls_refused: self.counters.polls_refused.get(),
         };
-        let flows = self.flows.with(|flows| flows.snapshot());
-        let walks = self.walks.with(|walks| walks.counts());
-        let classes = self.ops.with(|ops| ops.device_queues.counts());
-        let stalls = self.executor.stalls();
-        answer.send(Ok(ShardReport { stats, flows, walks, classes, stalls }));
+        let account = self.account.with(|account| account.report());
+        answer.send(Ok(ShardReport { stats, account, stalls: self.executor.stalls() }));
     }
 }

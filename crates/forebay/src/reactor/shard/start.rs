@@ -13,8 +13,7 @@ use crate::base::pending::Sender;
 use crate::base::priority;
 use crate::driver::{Driver, WakeHandle, threads::ThreadsDriver};
 use crate::io::config::DriverChoice;
-use crate::io::stats::Flows;
-use crate::reactor::account::files::FileTable;
+use crate::reactor::account::Account;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::read_many;
 use crate::reactor::shard::clock::Clock;
@@ -248,10 +247,9 @@ pub(crate) fn new_shard(
         engine: engine.clone(),
         clock,
         ops: LocalCell::new(Ops::new(&engine.arena)),
-        files: LocalCell::new(FileTable::new()),
+        account: LocalCell::new(Account::new(index)),
         driver: LocalCell::new(driver),
         timers: LocalCell::new(Timers::default()),
-        flows: LocalCell::new(Flows::new()),
         batches: LocalCell::new(read_many::Batches::default()),
         walks: LocalCell::new(Walks::new()),
         slot_waiters: LocalCell::new(Vec::new()),

@@ -5,10 +5,11 @@ use std::task::Waker;
 
 use crate::driver::Wait;
 use crate::io::op::{OpFailure, OpKey, OpRequest, OpResult};
+use crate::reactor::account::files::NO_FILE;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
-use crate::reactor::shard::optable::{Continuation, NO_FILE};
+use crate::reactor::shard::optable::Continuation;
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::{visited, walk};
 
@@ -117,7 +118,7 @@ impl Shard {
     /// Returns whether staged operations wait for more, to be submitted together.
     #[inline]
     fn gathers(&self, although_few: bool) -> bool {
-        let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
+        let (staged, in_flight) = (self.waiting(), self.ops.with(|ops| ops.in_flight));
         if staged >= STAGED_MAX || (staged + in_flight <= IN_FLIGHT_FEW && !although_few) {
             return false;
         }
@@ -157,10 +158,10 @@ impl Shard {
     #[inline]
     pub(crate) fn leaving(&self) -> ExitState {
         #[cfg(debug_assertions)]
-        self.ops.with(|ops| ops.check_invariants());
+        self.check_invariants();
         #[cfg(debug_assertions)]
         self.engine.arena.check_line(self.index());
-        let load = self.ops.with(|ops| ops.in_flight + ops.waiting());
+        let load = self.ops.with(|ops| ops.in_flight) + self.waiting();
         let walks = self.walks.with(|walks| walks.load());
         if load + walks == 0 {
             return ExitState::default();
@@ -170,12 +171,9 @@ impl Shard {
 
     #[cold]
     fn leaving_loaded(&self, load: u32) -> ExitState {
-        let (waits_for_memory, at_ns) = self.ops.with(|ops| {
-            (
-                ops.waiting_uncalled() > 0 && ops.in_flight == 0 && !ops.has_staged(),
-                ops.device_queues.wake_at_ns(),
-            )
-        });
+        let is_idle = self.ops.with(|ops| ops.in_flight == 0 && !ops.has_staged());
+        let waits_for_memory = is_idle && self.waiting_uncalled() > 0;
+        let at_ns = self.account.with(|account| account.queues.wake_at_ns());
         let memory_ns = waits_for_memory.then(|| self.clock.ns(self.clock.now()) + MEMORY_LOOK_NS);
         ExitState {
             load,

@@ -109,7 +109,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     );
     let left = progress.next < batch.len() && !batch.is_cancelled();
     if progress.running == 0 && !left && !batch.is_done() {
-        shard.walks.with(|walks| walks.counts.wakes += 1);
+        shard.account.with(|account| account.walks.wakes += 1);
         batch.end();
     }
 }

@@ -43,7 +43,7 @@ use crate::memory::block::Block;
 pub(crate) use batch::Batch;
 pub(crate) use many::{begin_batch, refuse_all, resume};
 pub(crate) use reads::{Refusal, check_request};
-pub(crate) use run::{STEP_NS_SLOW, arrived, as_step, drop_walk_at, run, turn};
+pub(crate) use run::{arrived, as_step, describe, drop_walk_at, run, timed, turn};
 pub use step::{Ranges, Step};
 pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 

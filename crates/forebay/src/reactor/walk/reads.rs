@@ -51,9 +51,9 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
     }
     let grain = shard.file_target(file).map_or(1, |target| target.read_grain);
     check_request(asked, hops, hops_max, grain)?;
+    shard.account.with(|account| account.walks.hops += 1);
     shard.walks.with(|walks| {
         let turn = walks.turn;
-        walks.counts.hops += 1;
         let slot = walks.slot(index);
         debug_assert_eq!(
             (slot.state, slot.coming),
@@ -88,7 +88,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
         if let Some(core) = &cached
             && let Some(block) = from_page_cache(core, &range)
         {
-            shard.walks.with(|walks| walks.counts.inline_blocks += 1);
+            shard.account.with(|account| account.walks.inline_blocks += 1);
             arrived(shard, index, place, OpOutcome { result: Ok(wide.len), buffer: OpBuffer::Shared(block) });
             continue;
         }

@@ -14,13 +14,14 @@ use crate::base::class::Class;
 use crate::base::error::Error;
 use crate::base::here;
 use crate::io::op::{OpFailure, OpOutcome};
+use crate::reactor::account::files::NO_FILE;
 use crate::reactor::class_scope::run_as;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
-use crate::reactor::shard::optable::NO_FILE;
+use crate::reactor::shard::clock::Clock;
 
 /// A step that takes longer is counted under its walk's type.
-pub(crate) const STEP_NS_SLOW: u64 = 20_000;
+const STEP_NS_SLOW: u64 = 20_000;
 /// Where reading the clock costs as much as half an operation, one step in this many is timed.
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
 
@@ -64,8 +65,6 @@ pub(crate) fn begin_with(
 ) -> Option<WalkKey> {
     let key = shard.walks.with(|walks| {
         let key = walks.take()?;
-        walks.counts.boxed_states += u64::from(job.is_boxed());
-        walks.counts.walks += 1;
         let slot = walks.slot(key.index);
         slot.state = WalkState::Stepping;
         slot.class = settings.class;
@@ -78,6 +77,10 @@ pub(crate) fn begin_with(
         shard.leave_file(file);
         return None;
     };
+    shard.account.with(|account| {
+        account.walks.walks += 1;
+        account.walks.boxed_states += u64::from(job.is_boxed());
+    });
     // The slot's old owner is `Nobody`, or a task's number.
     let old = shard.walks.with(|walks| std::mem::replace(&mut walks.slot(key.index).owner, owner));
     drop(old);
@@ -193,43 +196,51 @@ pub(crate) fn run(shard: &Shard) {
 
 fn step(shard: &Shard, arrival: Arrival) {
     let index = arrival.walk;
+    let steps = shard.account.with(|account| {
+        account.walks.steps += 1;
+        account.walks.steps
+    });
     let taken = shard.walks.with(|walks| {
-        walks.counts.steps += 1;
-        let steps = walks.counts.steps;
         let slot = walks.slot(index);
         slot.coming &= !(1 << arrival.place);
         let job = slot.job.take()?;
         slot.state = WalkState::Stepping;
         let range = slot.reads[arrival.place as usize].range();
-        Some((job, range, slot.file, slot.class, steps))
+        Some((job, range, slot.file, slot.class))
     });
-    let Some((mut job, range, file, class, steps)) = taken else { return };
+    let Some((mut job, range, file, class)) = taken else { return };
     let block = match block_of(shard, file, arrival.outcome, &range) {
         Ok(block) => block,
         Err(error) => return fail(shard, index, job, error, Some(&range)),
     };
-    let clock = shard.clock();
-    let began = (clock.is_cheap() || steps % STEPS_PER_SLOW_CLOCK == 0).then(|| clock.now());
-    let next = if shard.is_current() {
-        shard.set_class(class);
-        let next = job.step(&block, range.clone());
-        shard.set_class(Class::DEFAULT);
-        next
-    } else {
-        as_step(class, || job.step(&block, range.clone()))
-    };
-    if let Some(began) = began {
-        let ns = clock.ns(clock.now().wrapping_sub(began));
-        if ns > STEP_NS_SLOW {
-            let name = job.name();
-            shard.walks.with(|walks| walks.counts.add_slow(name, ns));
+    let (next, slow_ns) = timed(shard.clock(), steps, || {
+        if shard.is_current() {
+            shard.set_class(class);
+            let next = job.step(&block, range.clone());
+            shard.set_class(Class::DEFAULT);
+            next
+        } else {
+            as_step(class, || job.step(&block, range.clone()))
         }
+    });
+    if let Some(ns) = slow_ns {
+        let name = job.name();
+        shard.account.with(|account| account.walks.add_slow(name, ns));
     }
     drop(block);
     match next {
         Next::Panicked(error) => fail(shard, index, job, error, Some(&range)),
         next => go_on(shard, index, job, next),
     }
+}
+
+/// Runs a step, the one with this number of its account. Returns also the time that it took if that was too long.
+#[inline]
+pub(crate) fn timed(clock: &Clock, number: u64, step: impl FnOnce() -> Next) -> (Next, Option<u64>) {
+    let began = (clock.is_cheap() || number % STEPS_PER_SLOW_CLOCK == 0).then(|| clock.now());
+    let next = step();
+    let ns = began.map(|began| clock.ns(clock.now().wrapping_sub(began)));
+    (next, ns.filter(|&ns| ns > STEP_NS_SLOW))
 }
 
 /// Runs a step on a thread that is not its shard's: in the walk's class, and where nothing may wait.
@@ -282,22 +293,26 @@ fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     }
 }
 
-/// Ends a walk with an error of the core, and adds hop, range and path as far as they are known.
-fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Range<u64>>) {
-    let (file, hop) = shard.walks.with(|walks| {
-        let slot = walks.slot(index);
-        (slot.file, slot.hops)
-    });
+/// Adds the hop, the range and the file to the error of a walk, as far as they are known.
+pub(crate) fn describe(error: Error, hop: u32, range: Option<&Range<u64>>, core: Option<&FileCore>) -> Error {
     let error = if error.hop().is_none() { error.with_hop(hop) } else { error };
     let error = match range {
         Some(range) => error.with_range(range.start, range.end.saturating_sub(range.start)),
         None => error,
     };
-    let error = match shard.file_core(file) {
+    match core {
         Some(core) => core.describe(error),
         None => error,
-    };
-    job.fail(error);
+    }
+}
+
+/// Ends a walk with an error of the core.
+fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Range<u64>>) {
+    let (file, hop) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        (slot.file, slot.hops)
+    });
+    job.fail(describe(error, hop, range, shard.file_core(file).as_deref()));
     over(shard, index, job);
 }
 
@@ -317,7 +332,7 @@ fn over(shard: &Shard, index: u32, job: Job) {
         if matches!(slot.owner, Owner::Task(_) | Owner::Wake(_)) {
             slot.job = job.take();
             slot.state = WalkState::Over;
-            walks.counts.wakes += 1;
+            shard.account.with(|account| account.walks.wakes += 1);
         }
         (file, task)
     });

@@ -9,11 +9,8 @@ use super::batch::Batch;
 use super::state::Job;
 use crate::base::class::Class;
 use crate::io::op::{OpKey, OpOutcome};
-use crate::io::stats::WalkStats;
-use crate::reactor::shard::optable::{NIL, NO_FILE};
-
-/// Walk types with slow steps that are counted without an allocation; any further type costs one.
-const SLOW_TYPES: usize = 16;
+use crate::reactor::account::files::NO_FILE;
+use crate::reactor::shard::optable::NIL;
 
 /// Identifies a slot and one particular use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +130,6 @@ pub(crate) struct Walks {
     pub(crate) waiters: Vec<Waker>,
     /// Walks with a read that found the op table full.
     pub(crate) unstaged: Vec<u32>,
-    pub(crate) counts: WalkStats,
 }
 
 impl Walks {
@@ -151,9 +147,6 @@ impl Walks {
             waiting: VecDeque::new(),
             waiters: Vec::new(),
             unstaged: Vec::new(),
-            // Room for the types of slow steps: a step is slow whenever its thread is preempted, and counting it must not
-            // allocate on the path.
-            counts: WalkStats { slow_steps: Vec::with_capacity(SLOW_TYPES), ..WalkStats::default() },
         }
     }
 
@@ -166,10 +159,6 @@ impl Walks {
     #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
         !self.arrivals.is_empty() || !self.later.is_empty()
-    }
-
-    pub(crate) fn counts(&self) -> WalkStats {
-        self.counts.clone()
     }
 
     /// Returns the number of slots that exist.
