@@ -846,8 +846,7 @@ impl Engine {
     /// ```
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        let clock = self.shared.clock();
-        clock.ns(clock.now())
+        self.shared.now_ns()
     }
 }
 

@@ -28,6 +28,8 @@ const SLOW_TYPES: usize = 16;
 
 /// The account of a shard, or of some waiting threads; see the module's documentation.
 pub(crate) struct Account {
+    /// Its number among all accounts of the engine.
+    pub(crate) number: usize,
     pub(crate) files: FileTable,
     /// Its share of each device.
     pub(crate) queues: DeviceQueues,
@@ -49,8 +51,9 @@ pub(crate) struct AccountReport {
 impl Account {
     pub(crate) fn new(number: usize) -> Account {
         Account {
+            number,
             files: FileTable::new(number),
-            queues: DeviceQueues::new(),
+            queues: DeviceQueues::new(number),
             flows: Flows::new(),
             walks: WalkStats { slow_steps: Vec::with_capacity(SLOW_TYPES), ..WalkStats::default() },
             begun: 0,

@@ -35,7 +35,7 @@ use crate::reactor::account::files::NO_FILE;
 use crate::reactor::account::{Account, AccountReport};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::scheduler::{AccountContext, PIECE_BYTES, Request};
+use crate::reactor::scheduler::{PIECE_BYTES, Request};
 
 /// The most stripes: accounts that are kept apart so that threads on several processors do not wait for each other.
 const STRIPES_MAX: usize = 8;
@@ -103,34 +103,30 @@ struct Call<'c> {
     ended: Option<EndedOp>,
 }
 
-impl<'c> Call<'c> {
+impl Call<'_> {
     /// Begins the call: admits it, and gives it memory and the file. `None` if it has to go to the file's home shard.
     fn begin(&mut self, buffer: &mut OpBuffer) -> Option<Result<(), OpFailure>> {
         let Call { core, request, .. } = *self;
-        let (engine, here) = self.here();
+        let engine = core.engine();
         let entered = {
             let Stripe { account, cache, .. } = &mut *engine.calls.lock(self.stripe);
             // Under the lock, which the engine's end takes as well: that finds the call, or this finds the end.
             if let Some(failure) = engine.failure() {
                 return Some(Err(failure));
             }
-            self.charge = account.queues.admit_call(core.device_index(), request, here)?;
+            self.charge = account.queues.admit_call(core.device_index(), request, engine)?;
             if matches!(buffer, OpBuffer::Late) {
                 // A read that came before waits in its shard's queue.
                 if engine.arena.is_awaited() {
                     return None;
                 }
-                buffer.move_from(&mut OpBuffer::Buffer(memory(engine, cache, here.me, request.bytes)?));
+                let memory = memory(engine, cache, account.number, request.bytes)?;
+                buffer.move_from(&mut OpBuffer::Buffer(memory));
             }
             let entered = account.files.enter(core, |_, _, _| FileRegistration::default());
             entered.map(|file| (self.file, self.began) = (file, account.begin().then(Instant::now)))
         };
         Some(entered.map_err(|error| error.refuse(core)))
-    }
-
-    fn here(&self) -> (&'c EngineShared, AccountContext<'c>) {
-        let engine = &**self.core.engine();
-        (engine, AccountContext { engine, me: engine.calls.first + self.stripe })
     }
 }
 
@@ -141,7 +137,7 @@ impl Drop for Call<'_> {
             return;
         }
         let device_ns = self.began.map(|began| u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        let ((engine, here), device) = (self.here(), core.device_index());
+        let (engine, device) = (core.engine(), core.device_index());
         let (unused, wake) = {
             let Stripe { account, calls, .. } = &mut *engine.calls.lock(self.stripe);
             let is_unused = match self.ended {
@@ -159,7 +155,7 @@ impl Drop for Call<'_> {
             }
             let unused = is_unused.then(|| account.files.remove(file, |_, _| ())).flatten();
             let wake =
-                if charge == 0 { 0 } else { account.queues.end_call(device, self.request, charge, here) };
+                if charge == 0 { 0 } else { account.queues.end_call(device, self.request, charge, engine) };
             (unused, wake)
         };
         if wake != 0 {

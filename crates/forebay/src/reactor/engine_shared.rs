@@ -168,6 +168,13 @@ impl EngineShared {
         Clock::system()
     }
 
+    /// Returns the time on that clock, in nanoseconds.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        let clock = self.clock();
+        clock.ns(clock.now())
+    }
+
     /// Returns whether an open file or directory has no name any more.
     pub(crate) fn is_removed(&self, operation: &'static str, fd: &Descriptor) -> Result<bool> {
         self.check(operation)?;

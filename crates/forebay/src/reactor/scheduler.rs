@@ -28,7 +28,7 @@ mod write_cost;
 pub(crate) use cost::PIECE_BYTES;
 pub(crate) use device::DeviceScheduler;
 pub(crate) use device_queue::{Counts, Request};
-pub(crate) use device_queues::{AccountContext, Admission, DeviceQueues};
+pub(crate) use device_queues::{Admission, DeviceQueues};
 
 #[cfg(all(test, feature = "sim", not(forebay_loom)))]
 mod tests;

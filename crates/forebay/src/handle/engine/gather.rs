@@ -62,15 +62,13 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
 
 /// Requests the counters of its files from each shard with one message.
 pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
-    let mut sum = FileSum::default();
+    let (mut sum, mut files) = (FileSum::default(), shared.calls.report_files());
     for inbox in shared.reporting_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_files(answer)));
-        for file in report.await? {
-            sum.add(file, |device| shared.lock_devices().name(device));
-        }
+        files.extend(report.await?);
     }
-    for file in shared.calls.report_files() {
+    for file in files {
         sum.add(file, |device| shared.lock_devices().name(device));
     }
     // Outside of the lock: a file's last count may be dropped here.

@@ -28,6 +28,8 @@ const NEVER: u64 = u64::MAX;
 /// All device queues of an account. Small operations of the one quiet device and class, if there is one, pass without a
 /// check.
 pub(crate) struct DeviceQueues {
+    /// The account's number.
+    me: usize,
     quiet: u32,
     quiet_queue: usize,
     version: u32,
@@ -42,29 +44,15 @@ pub(crate) struct DeviceQueues {
     open: bool,
 }
 
-/// The context of the account that calls.
-#[derive(Clone, Copy)]
-pub(crate) struct AccountContext<'s> {
-    pub(crate) engine: &'s EngineShared,
-    /// The account's number.
-    pub(crate) me: usize,
-}
-
-impl AccountContext<'_> {
-    fn now_ns(&self) -> u64 {
-        let clock = self.engine.clock();
-        clock.ns(clock.now())
-    }
-}
-
 #[inline]
 fn key(device: u16, slot: &Slot) -> u32 {
     u32::from(device) << 8 | u32::from(slot.class.0)
 }
 
 impl DeviceQueues {
-    pub(crate) fn new() -> DeviceQueues {
+    pub(crate) fn new(me: usize) -> DeviceQueues {
         DeviceQueues {
+            me,
             quiet: NONE,
             quiet_queue: 0,
             version: 0,
@@ -91,27 +79,27 @@ impl DeviceQueues {
 
     /// Runs before a turn's operations: checks whether the quiet class is still the only one.
     #[inline]
-    pub(crate) fn begin_turn(&mut self, here: AccountContext<'_>) {
+    pub(crate) fn begin_turn(&mut self, engine: &EngineShared) {
         if self.list.is_empty() {
             return;
         }
         if self.quiet != NONE {
             let device_queue = &self.list[self.quiet_queue];
-            device_queue.beat(here.me).advance();
+            device_queue.beat(self.me).advance();
             if device_queue.shared.classes.load(Ordering::Relaxed) == device_queue.active
-                && self.version == here.engine.classes.version()
+                && self.version == engine.classes.version()
             {
                 return;
             }
         }
-        self.begin_loud_turn(here);
+        self.begin_loud_turn(engine);
     }
 
     #[cold]
-    fn begin_loud_turn(&mut self, here: AccountContext<'_>) {
-        let now_ns = here.now_ns();
-        self.renew_specs(here.engine);
-        self.end_quiet(here.me, now_ns);
+    fn begin_loud_turn(&mut self, engine: &EngineShared) {
+        let now_ns = engine.now_ns();
+        self.renew_specs(engine);
+        self.end_quiet(now_ns);
         for device_queue in &mut self.list {
             device_queue.begin_turn(now_ns);
         }
@@ -119,10 +107,10 @@ impl DeviceQueues {
     }
 
     /// Ends the quiet state. Its class was in use until now, although its last use was not recorded.
-    fn end_quiet(&mut self, me: usize, now_ns: u64) {
+    fn end_quiet(&mut self, now_ns: u64) {
         if self.quiet != NONE {
             let class = (self.quiet & 0xff) as usize % crate::base::class::CLASSES_MAX;
-            let view = ShardView { me, now_ns, specs: &self.specs };
+            let view = ShardView { me: self.me, now_ns, specs: &self.specs };
             self.list[self.quiet_queue].note_use(class, view);
             self.list[self.quiet_queue].find_users(view);
             self.quiet = NONE;
@@ -137,22 +125,22 @@ impl DeviceQueues {
 
     /// Decides whether an operation may go to its device. Costs one comparison where the device is quiet.
     #[inline]
-    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: AccountContext<'_>) -> Admission {
+    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, engine: &EngineShared) -> Admission {
         if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
             return Admission::Pass;
         }
-        self.admit_loud(device, slot, here)
+        self.admit_loud(device, slot, engine)
     }
 
     #[cold]
-    fn admit_loud(&mut self, device: u16, slot: &Slot, here: AccountContext<'_>) -> Admission {
-        let now_ns = here.now_ns();
-        self.renew_specs(here.engine);
-        let place = self.device_queue_of(device, here.engine, now_ns);
+    fn admit_loud(&mut self, device: u16, slot: &Slot, engine: &EngineShared) -> Admission {
+        let now_ns = engine.now_ns();
+        self.renew_specs(engine);
+        let place = self.device_queue_of(device, engine, now_ns);
         if key(device, slot) != self.quiet {
-            self.end_quiet(here.me, now_ns);
+            self.end_quiet(now_ns);
         }
-        let view = ShardView { me: here.me, now_ns, specs: &self.specs };
+        let view = ShardView { me: self.me, now_ns, specs: &self.specs };
         let Some(device_queue) = self.list.get_mut(place) else { return Admission::Pass };
         let admission = match device_queue.admit(Request::of(slot), view) {
             Admission::Wait if self.open => Admission::Count,
@@ -169,25 +157,20 @@ impl DeviceQueues {
     /// Admits an operation that a thread carries out itself, and charges it. Returns the charge, 0 if it is not counted; `None` if the
     /// operation has to go to a shard, which has a queue for it.
     #[inline]
-    pub(crate) fn admit_call(
-        &mut self,
-        device: u16,
-        request: Request,
-        here: AccountContext<'_>,
-    ) -> Option<u32> {
-        let passes = |place: usize| self.list[place].passes(request.class, here.me);
+    pub(crate) fn admit_call(&mut self, device: u16, request: Request, engine: &EngineShared) -> Option<u32> {
+        let passes = |place: usize| self.list[place].passes(request.class, self.me);
         if device == 0 || self.place(device).is_some_and(passes) {
             return Some(0);
         }
-        self.admit_call_loud(device, request, here)
+        self.admit_call_loud(device, request, engine)
     }
 
     #[cold]
-    fn admit_call_loud(&mut self, device: u16, request: Request, here: AccountContext<'_>) -> Option<u32> {
-        let now_ns = here.now_ns();
-        self.renew_specs(here.engine);
-        let place = self.device_queue_of(device, here.engine, now_ns);
-        let view = ShardView { me: here.me, now_ns, specs: &self.specs };
+    fn admit_call_loud(&mut self, device: u16, request: Request, engine: &EngineShared) -> Option<u32> {
+        let now_ns = engine.now_ns();
+        self.renew_specs(engine);
+        let place = self.device_queue_of(device, engine, now_ns);
+        let view = ShardView { me: self.me, now_ns, specs: &self.specs };
         let Some(device_queue) = self.list.get_mut(place) else { return Some(0) };
         match device_queue.admit_call(request, view) {
             Admission::Pass => Some(0),
@@ -203,10 +186,10 @@ impl DeviceQueues {
         device: u16,
         request: Request,
         charge: u32,
-        here: AccountContext<'_>,
+        engine: &EngineShared,
     ) -> u64 {
         let Some(place) = self.place(device) else { return 0 };
-        let (device_queue, now_ns) = (&mut self.list[place], here.now_ns());
+        let (device_queue, now_ns) = (&mut self.list[place], engine.now_ns());
         device_queue.complete(request.class, request.kind, charge, now_ns);
         device_queue.begin_turn(now_ns);
         // It has no bit: nothing waits here.
@@ -243,22 +226,22 @@ impl DeviceQueues {
 
     /// Queues an operation that was not admitted.
     #[cold]
-    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: AccountContext<'_>) {
+    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, engine: &EngineShared) {
         let Some(place) = self.place(device) else { return };
         debug_assert_eq!(
             self.waiting > 0,
             self.list.iter().any(DeviceQueue::is_waiting),
             "each queued operation is counted"
         );
-        self.list[place].enqueue(table, index, here.now_ns());
+        self.list[place].enqueue(table, index, engine.now_ns());
         self.waiting += 1;
         self.quiet = NONE;
     }
 
     /// Returns the waiting operation that goes next, if one may go now.
     #[cold]
-    pub(crate) fn dispatch(&mut self, table: &mut OpTable, here: AccountContext<'_>) -> Option<u32> {
-        let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+    pub(crate) fn dispatch(&mut self, table: &mut OpTable, engine: &EngineShared) -> Option<u32> {
+        let view = ShardView { me: self.me, now_ns: engine.now_ns(), specs: &self.specs };
         let wake_at_ns = &mut self.wake_at_ns;
         let index = self
             .list
@@ -282,20 +265,20 @@ impl DeviceQueues {
 
     /// Counts an operation of `bytes` that went to the device. Returns the charge that its slot stores.
     #[cold]
-    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: AccountContext<'_>) -> u32 {
+    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, engine: &EngineShared) -> u32 {
         let Some(place) = self.place(device) else { return 0 };
-        let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+        let view = ShardView { me: self.me, now_ns: engine.now_ns(), specs: &self.specs };
         self.list[place].charge(Request { bytes, ..Request::of(slot) }, view)
     }
 
     /// Counts the completion of an operation that was charged.
     #[cold]
-    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: AccountContext<'_>) {
+    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, engine: &EngineShared) {
         let cost = std::mem::take(&mut slot.charge);
         let Some(place) = self.place(slot.device) else { return };
         debug_assert!(cost > 0, "only operations that were charged are given back");
         let device_queue = &mut self.list[place];
-        device_queue.complete(slot.class.index(), slot.kind, cost, here.now_ns());
+        device_queue.complete(slot.class.index(), slot.kind, cost, engine.now_ns());
         let goal_ns = self.specs.classes[slot.class.index()].goal_ns;
         if let Some(ns) = device_ns.filter(|_| device_queue.contended && goal_ns != 0) {
             device_queue.shared.note_time(ns, goal_ns);
@@ -305,13 +288,14 @@ impl DeviceQueues {
     /// Runs after a turn's operations: releases the leases that this account does not use. Returns the shards
     /// to wake, one bit each.
     #[inline]
-    pub(crate) fn end_turn(&mut self, here: AccountContext<'_>) -> u64 {
+    pub(crate) fn end_turn(&mut self) -> u64 {
         if self.quiet != NONE {
             return 0;
         }
+        let mine = 1 << self.me;
         let busy =
             self.list.iter_mut().filter(|device_queue| device_queue.contended || device_queue.is_waiting());
-        busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(1 << here.me))
+        busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(mine))
     }
 
     /// Lets every operation go at once from now on, because the shard is ending.
@@ -321,9 +305,10 @@ impl DeviceQueues {
     }
 
     /// Forgets the waiting operations, after each was ended another way, and releases all leases.
-    pub(crate) fn retire(&mut self, me: usize) {
+    pub(crate) fn retire(&mut self) {
         self.waiting = 0;
         self.quiet = NONE;
+        let me = self.me;
         self.list.iter_mut().for_each(|device_queue| device_queue.retire(me));
     }
 

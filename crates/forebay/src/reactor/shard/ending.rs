@@ -145,9 +145,8 @@ impl Shard {
             }
         }
         self.ops.with(|ops| ops.forget_staged());
-        let me = self.index();
         self.account.with(|account| {
-            account.queues.retire(me);
+            account.queues.retire();
             account.queues.open();
         });
     }

@@ -19,7 +19,7 @@ use crate::reactor::account::Account;
 use crate::reactor::account::files::{FileTarget, NO_FILE};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
-use crate::reactor::scheduler::{AccountContext, Admission};
+use crate::reactor::scheduler::Admission;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, OpTable, SLOTS_MAX, Slot, SlotState};
@@ -432,21 +432,15 @@ impl Shard {
             return;
         }
         self.register_new_regions();
-        self.account.with(|account| account.queues.begin_turn(self.here()));
+        self.account.with(|account| account.queues.begin_turn(&self.engine));
         let mut now = None;
         while let Some((index, failure)) = self.submit_until_failure(&mut now) {
             self.finish(index, Err(failure));
         }
-        let wake = self.account.with(|account| account.queues.end_turn(self.here()));
+        let wake = self.account.with(|account| account.queues.end_turn());
         if wake != 0 {
             self.engine.wake_shards(wake);
         }
-    }
-
-    /// Returns this shard's context for the device queues.
-    #[inline]
-    fn here(&self) -> AccountContext<'_> {
-        AccountContext { engine: &self.engine, me: self.index() }
     }
 
     /// Submits until nothing is left or the depth is reached. Returns a slot that cannot be submitted.
@@ -496,7 +490,7 @@ impl Shard {
                 return None;
             }
             round.picked_starving = round.starved_again;
-            account.queues.dispatch(&mut ops.table, self.here())
+            account.queues.dispatch(&mut ops.table, &self.engine)
         })?;
         let slot = ops.table.slot(index);
         ops.returning_queued -= u32::from(returns_memory(slot));
@@ -546,13 +540,13 @@ impl Shard {
         }
         let slot = ops.table.slot(index);
         let counted = picked
-            || match self.account.with(|account| account.queues.admit(target.device, slot, self.here())) {
+            || match self.account.with(|account| account.queues.admit(target.device, slot, &self.engine)) {
                 Admission::Pass => false,
                 Admission::Count => true,
                 Admission::Wait => {
                     ops.returning_queued += u32::from(returns_memory(slot));
                     self.account.with(|account| {
-                        account.queues.enqueue(&mut ops.table, target.device, index, self.here());
+                        account.queues.enqueue(&mut ops.table, target.device, index, &self.engine);
                     });
                     return Ok(Step::GoOn);
                 }
@@ -604,7 +598,8 @@ impl Shard {
             return Ok(Step::DriverIsFull);
         }
         if counted {
-            let charge = |account: &mut Account| account.queues.charge(target.device, slot, len, self.here());
+            let charge =
+                |account: &mut Account| account.queues.charge(target.device, slot, len, &self.engine);
             slot.charge = self.account.with(charge);
         }
         ops.in_flight += 1;
@@ -685,7 +680,7 @@ impl Shard {
                 self.account.with(|account| account.flows.of(slot.class.0, slot.device).device_ns.record(ns));
             }
             if slot.charge != 0 {
-                self.account.with(|account| account.queues.complete(slot, device_ns, self.here()));
+                self.account.with(|account| account.queues.complete(slot, device_ns, &self.engine));
             }
             let verdict = self.judge(slot, result, orphan);
             if !matches!(verdict, Verdict::Finished(_)) {
