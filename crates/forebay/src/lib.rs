@@ -49,7 +49,6 @@
 //! | `backtrace` | `Stall::back_trace`: the place of a task that held its shard; Linux on x86_64 and aarch64 | the crates framehop and backtrace, a thread an engine, and SIGURG |
 //! | `tracing` | an event for each degradation, and for each task that held its shard | the crate tracing |
 //! | `sim` | `forebay::sim`: a simulated machine from one seed, with power cuts and faults; for tests | two small crates |
-//! | `testing` | `forebay::testing`: the conformance suite that every driver passes; for tests | the feature `sim` |
 //!
 //! # Guides
 //!
@@ -82,6 +81,9 @@
     )
 )]
 
+// `internal` shows more of the modules.
+#![cfg_attr(not(feature = "sim"), allow(unreachable_pub, reason = "public for `internal`"))]
+
 // Before the others, so that rustdoc, which follows this order, begins the page of `File` with reads and writes.
 mod ops;
 
@@ -93,13 +95,17 @@ mod io;
 mod memory;
 mod reactor;
 #[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod internal;
+#[cfg(feature = "sim")]
 pub mod sim;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 pub use base::class::{Class, ClassSpec, Tenant};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::health::{Degradation, Health};
+#[cfg(feature = "_mutants")]
+#[doc(hidden)]
+pub use base::mutants;
 pub use base::pending::Pending;
 pub use base::priority::{Priority, polite_worker};
 pub use base::wait::{FromError, Waitable, thread_waker};

@@ -343,7 +343,7 @@ fn an_engine_that_is_dropped_carries_out_what_was_detached() {
 #[cfg(feature = "_mutants")]
 #[test]
 fn a_core_as_in_the_story_is_caught() {
-    use forebay::testing::mutants::{self, Mutant};
+    use forebay::mutants::{self, Mutant};
     let story =
         || mutants::with(Mutant::DroppedCallsStayQueued, a_dropped_call_has_no_effect_after_the_close);
     assert!(std::panic::catch_unwind(story).is_err());

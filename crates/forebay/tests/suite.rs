@@ -6,9 +6,9 @@
 //! `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
 
 use forebay::sim::{Profile, World};
-use forebay::testing::Env;
-use forebay::testing::suite::{self, Case, Need, Verdict};
 use forebay::{DriverChoice, WorkerRings};
+use forebay_conformance::Env;
+use forebay_conformance::suite::{self, Case, Need, Verdict};
 
 mod common;
 

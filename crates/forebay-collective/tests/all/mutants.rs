@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay::testing::mutants as core_mutants;
+use forebay::mutants as core_mutants;
 use forebay_collective::mutants::{self, Mutant};
 
 use crate::{collective_world, write_combiner_world};

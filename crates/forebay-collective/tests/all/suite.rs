@@ -4,10 +4,10 @@ use std::error::Error;
 use std::path::Path;
 
 use forebay::sim::{Profile, World};
-use forebay::testing::suite::{self, Case};
-use forebay::testing::{Env, Operation};
 use forebay::{Config, DriverChoice, Durability, Engine, Open, WorkerRings};
 use forebay_collective::{Collective, Options, WriteCombiner};
+use forebay_conformance::suite::{self, Case};
+use forebay_conformance::{Env, Operation};
 use futures::future::join_all;
 
 use crate::common::{bytes_of, config, dir};

@@ -26,8 +26,9 @@ macro_rules! _mutant_switch {
         }
 
         impl $mutant {
+            /// Returns whether this mutant is on, on the calling thread.
             #[inline]
-            pub(crate) fn is_on(self) -> bool {
+            pub fn is_on(self) -> bool {
                 ON.try_with(::std::cell::Cell::get).ok().flatten() == Some(self)
             }
         }

@@ -205,7 +205,7 @@ impl<T> Drop for Call<T> {
 
 /// Returns a sender and the [`Pending`] that it completes. A sender dropped unused completes it with
 /// [`ErrorKind::EngineClosed`].
-pub(crate) fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
+pub fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
     call(operation, Stays::default())
 }
 
@@ -227,7 +227,7 @@ impl<T> Pending<T> {
 }
 
 /// The sending half of a [`channel`].
-pub(crate) struct Sender<T> {
+pub struct Sender<T> {
     operation: &'static str,
     cell: Option<Arc<Cell<T>>>,
     stays: Stays,
@@ -235,7 +235,7 @@ pub(crate) struct Sender<T> {
 
 impl<T> Sender<T> {
     /// Stores the result and wakes the waiter.
-    pub(crate) fn send(mut self, result: Result<T>) {
+    pub fn send(mut self, result: Result<T>) {
         self.finish(result);
     }
 
@@ -247,6 +247,12 @@ impl<T> Sender<T> {
         drop(cell);
         self.stays = Stays::default();
         waiter.into_iter().for_each(wakes::wake);
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("operation", &self.operation).finish_non_exhaustive()
     }
 }
 

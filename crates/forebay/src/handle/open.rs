@@ -50,7 +50,7 @@ impl Open {
         if self.mode == Mode::Adaptive { 2 } else { 1 }
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "sim")]
     /// Returns whether the options request write access.
     pub(crate) fn is_writable(&self) -> bool {
         self.how.write

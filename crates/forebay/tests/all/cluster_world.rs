@@ -649,7 +649,7 @@ fn outside_of_a_world_there_are_no_nodes() {
 #[cfg(feature = "_mutants")]
 #[test]
 fn each_mutant_is_caught() {
-    use forebay::testing::mutants::{self, Mutant};
+    use forebay::mutants::{self, Mutant};
     let cases: [(Mutant, fn()); 5] = [
         (Mutant::CutReachesOthers, a_cut_node_loses_what_was_not_synced_and_the_others_lose_nothing),
         (Mutant::SocketsOutliveCut, a_socket_ends_with_the_node_that_bound_it),

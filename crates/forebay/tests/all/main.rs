@@ -51,9 +51,7 @@ mod regressions;
 #[cfg(feature = "sim")]
 mod rings_world;
 mod scan;
-#[cfg(feature = "testing")]
 mod sequence;
-#[cfg(feature = "testing")]
 mod sequence_fuzz;
 mod shutdown;
 #[cfg(feature = "sim")]

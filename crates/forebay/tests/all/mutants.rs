@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::tree::{self, Sum, Tree};
+use forebay::mutants::{self, Mutant};
 use forebay::sim::{Fault, Profile, Rule, World};
-use forebay::testing::mutants::{self, Mutant};
-use forebay::testing::{Env, sequence, suite};
 use forebay::{Block, Error, Open, Step, Walk};
+use forebay_conformance::{Env, sequence, suite};
 
 /// Fewer seeds than CI runs, which are 1,000.
 const SEEDS: u64 = 300;

@@ -524,7 +524,7 @@ fn one_seed_is_one_run() {
 mod broken {
     use std::panic::catch_unwind;
 
-    use forebay::testing::mutants::{self, Mutant};
+    use forebay::mutants::{self, Mutant};
 
     use super::*;
 

@@ -7,8 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common;
-use forebay::testing::sequence::{self, Mismatch, Report, Step};
 use forebay::{Class, Config, DriverChoice, Engine, sim};
+use forebay_conformance::sequence::{self, Mismatch, Report, Step};
 
 /// Steps of a sequence.
 const STEPS: usize = 40;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use forebay::testing::sequence;
+use forebay_conformance::sequence;
 
 /// Bytes that one step uses at least, roughly: longer inputs make longer sequences.
 const BYTES_PER_STEP: usize = 12;

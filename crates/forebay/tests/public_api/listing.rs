@@ -70,7 +70,10 @@ impl<'a> Listing<'a> {
                     let path = format!("{public_path}::{}", child.ident);
                     let child_conditions = [conditions, &shown_attributes(&child.attrs)].concat();
                     self.lines.insert(format!("{path}  {child_conditions}mod {}", child.ident));
-                    self.reach_module(&[module, &[child.ident.to_string()]].concat(), &path, "", visited);
+                    // Nothing of a hidden module is promised.
+                    if !child_conditions.contains("hidden") {
+                        self.reach_module(&[module, &[child.ident.to_string()]].concat(), &path, "", visited);
+                    }
                 }
             } else if let Some(name) = defined_name(item).filter(|_| is_public(item)) {
                 self.reach((module.to_vec(), name.clone()), format!("{public_path}::{name}"), conditions);
@@ -86,7 +89,9 @@ impl<'a> Listing<'a> {
                 (Some(Target::Module(inner)), Some(name)) => {
                     let path = format!("{public_path}::{name}");
                     self.lines.insert(format!("{path}  {conditions}mod {name}"));
-                    self.reach_module(&inner, &path, "", visited);
+                    if !conditions.contains("hidden") {
+                        self.reach_module(&inner, &path, "", visited);
+                    }
                 }
                 (Some(Target::Module(inner)), None) => {
                     self.reach_module(&inner, public_path, &conditions, visited)

@@ -1,6 +1,6 @@
 //! A program of its own: it parses sources and uses nothing of the core; commands name it by `--test public_api`.
 //!
-//! The public API of the core, the cache, the combining writers, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
+//! The public API of the core, the conformance suite, the cache, the combining writers, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
 //! A change of the API is then a change of that file, seen in review. After an intended change:
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
@@ -45,6 +45,7 @@ const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
 /// The crates whose API is recorded: name, and the folder beside this crate's. A packed crate has only itself.
 const CRATES: [(&str, &str); 7] = [
     ("forebay", "."),
+    ("forebay_conformance", "../forebay-conformance"),
     ("forebay_cache", "../forebay-cache"),
     ("forebay_collective", "../forebay-collective"),
     ("forebay_wal", "../forebay-wal"),

@@ -1,0 +1,61 @@
+//! The promises of the crate `forebay` that hold for every driver, as cases that anyone can run.
+//!
+//! [`suite`] holds the cases. [`Env`] is the environment of one of them: an engine and a directory of its
+//! own. The cases use the public interface only. So they show whether a program may rely on the
+//! documentation: on a new driver, on an untried kernel or file system, and in the simulator.
+//! [`sequence`] follows random operations on an engine and on a model at once.
+//!
+//! To try a configuration, a kernel or a file system:
+//!
+//! ```
+//! use forebay::Config;
+//! use forebay_conformance::suite::{self, Verdict};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let base = tempfile::tempdir()?;
+//! # let base = base.path();
+//! let config = Config::default().shards(2);
+//! for case in suite::cases().iter().filter(|case| case.name().starts_with("names::")) {
+//!     if let Verdict::Skipped(why) = suite::run_at(case, &config, base)? {
+//!         println!("{} was skipped: {why}", case.name());
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
+
+mod env;
+pub mod sequence;
+mod storage;
+pub mod suite;
+
+pub use env::{Env, Operation};
+
+use forebay::{Config, Engine, Result};
+
+/// Starts an engine as [`Engine::start`] does on a machine of that many processors (at least 1), whatever this one has: with as many
+/// shards, places for rings of runtimes and caches of waiting threads. The memory is this machine's.
+///
+/// # Errors
+/// Those of [`Engine::start`].
+///
+/// ```
+/// # fn main() -> forebay::Result<()> {
+/// let engine = forebay_conformance::start_on_processors(64, forebay::Config::default())?;
+/// assert_eq!(engine.shard_count(), 16);
+/// # Ok(()) }
+/// ```
+pub fn start_on_processors(processors: usize, config: Config) -> Result<Engine> {
+    forebay::internal::start_on_processors(processors, config)
+}
