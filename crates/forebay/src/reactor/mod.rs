@@ -18,6 +18,8 @@ pub(crate) mod releases;
 pub(crate) mod scheduler;
 pub mod shard;
 pub(crate) mod stall_profiler;
+#[cfg(feature = "sim")]
+pub(crate) mod stepped;
 #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) mod visited;
 pub(crate) mod walk;

@@ -18,6 +18,7 @@ use crate::driver::sim::{SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::visited::VisitedShard;
 use crate::reactor::world::{self, MachineCall};
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Completion, IoId, SimIo};
@@ -213,7 +214,7 @@ impl Hub {
 
     /// Makes the rings of a new engine, as many as the seed decides.
     pub(crate) fn add_rings(self: &Rc<Hub>, engine: &Arc<EngineShared>) {
-        let most = engine.visited.places() as u64;
+        let most = VisitedShard::count_max(engine) as u64;
         if most == 0 {
             return;
         }

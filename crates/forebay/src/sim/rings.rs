@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::driver::Driver;
-use crate::driver::sim::{SimDriver, SimMachine, SimWake};
+use crate::driver::sim::{SimMachine, SimWake};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::visited::{InterruptedVisit, VisitedShard};
 use crate::sim::hub::Hub;
@@ -49,9 +48,7 @@ impl Ring {
     /// Makes the next ring of an engine. `None` if it has enough.
     pub(crate) fn new(hub: &Rc<Hub>, engine: &Arc<EngineShared>) -> Option<Rc<Ring>> {
         let wake = Arc::new(SimWake::new(hub.foreign.clone()));
-        let driver = SimDriver::new(hub.clone(), wake.clone());
-        let port = driver.port();
-        let visited = engine.visited.add_simulated(engine, Driver::Sim(driver))?;
+        let (visited, port) = VisitedShard::add(engine, hub.clone(), wake.clone())?;
         let waker = Waker::from(Arc::new(Attendant(wake.clone())));
         visited.attend(&waker);
         Some(Rc::new(Ring {

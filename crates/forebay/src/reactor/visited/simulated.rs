@@ -1,12 +1,14 @@
 //! Visited shards of a simulated world, which is itself the runtime: it visits after completions, or is late, or stops in the middle.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use super::{VisitedShard, VisitedShards};
+use super::VisitedShard;
 use crate::base::wakes;
 use crate::driver::Driver;
+use crate::driver::sim::{SimDriver, SimMachine, SimWake};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::{ExitState, Shard};
 
@@ -18,18 +20,25 @@ pub(crate) struct InterruptedVisit {
     left: Option<ExitState>,
 }
 
-impl VisitedShards {
-    /// Makes one more shard, over `driver`. `None` if there are enough.
-    pub(crate) fn add_simulated(
-        &self,
-        engine: &Arc<EngineShared>,
-        driver: Driver,
-    ) -> Option<Arc<VisitedShard>> {
-        self.add(&mut self.lock(), engine, driver)
-    }
-}
-
 impl VisitedShard {
+    /// Returns how many an engine may have.
+    pub fn count_max(engine: &EngineShared) -> usize {
+        engine.visited.places()
+    }
+
+    /// Makes one more for an engine. It reaches `machine` by a port of its own, whose number is returned as well, and `wake` is woken
+    /// when it has news. `None` if there are enough.
+    pub fn add(
+        engine: &Arc<EngineShared>,
+        machine: Rc<dyn SimMachine>,
+        wake: Arc<SimWake>,
+    ) -> Option<(Arc<VisitedShard>, usize)> {
+        let driver = SimDriver::new(machine, wake);
+        let port = driver.port();
+        let visited = &engine.visited;
+        Some((visited.add(&mut visited.lock(), engine, Driver::Sim(driver))?, port))
+    }
+
     /// Returns whether its engine has ended it.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_over()

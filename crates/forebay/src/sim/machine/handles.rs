@@ -255,9 +255,10 @@ impl Machine {
             return true;
         }
         inode.locks.retain(|(holder, _)| *holder != number);
-        let free = match lock {
-            Lock::Exclusive => inode.locks.is_empty(),
-            Lock::Shared => inode.locks.iter().all(|(_, held)| *held == Lock::Shared),
+        let free = if lock == Lock::Shared {
+            inode.locks.iter().all(|(_, held)| *held == Lock::Shared)
+        } else {
+            inode.locks.is_empty()
         };
         if free {
             inode.locks.push((number, lock));
