@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use forebay::internal::{ErrorExt, channel};
-use forebay::{Config, Engine, Error, File, Open, Pending, Result, Waitable, sim};
+use forebay::{Config, Engine, Error, File, Open, Pending, Result, Waitable};
 
 use crate::storage::{Namespace, Storage};
 
@@ -130,7 +130,7 @@ impl Env {
             return in_world(future).await;
         }
         let (answer, pending) = channel("elsewhere");
-        let future = async { Ok(future.await) };
+        let future = async move { Ok::<_, Error>(future.await) };
         let thread = std::thread::Builder::new()
             .name("forebay-suite".to_string())
             .spawn(move || {
@@ -154,7 +154,7 @@ impl Env {
     /// Lets other threads, or the other tasks of a simulated world, run for a while.
     pub(crate) async fn pause(&self) {
         if self.is_simulated() {
-            sim::sleep(Duration::from_micros(20)).await.unwrap_or_default()
+            forebay_sim::sleep(Duration::from_micros(20)).await.unwrap_or_default()
         } else {
             std::thread::yield_now()
         }
@@ -179,7 +179,7 @@ where
             Ok(polled) => polled.map(Ok),
             Err(panic) => Poll::Ready(Err(Error::panicked("elsewhere", panic.as_ref()))),
         });
-    sim::spawn(caught).await?
+    forebay_sim::spawn(caught).await?
 }
 
 /// A future that only its own thread uses.

@@ -42,20 +42,6 @@ pub mod suite;
 
 pub use env::{Env, Operation};
 
-use forebay::{Config, Engine, Result};
-
-/// Starts an engine as [`Engine::start`] does on a machine of that many processors (at least 1), whatever this one has: with as many
-/// shards, places for rings of runtimes and caches of waiting threads. The memory is this machine's.
-///
-/// # Errors
-/// Those of [`Engine::start`].
-///
-/// ```
-/// # fn main() -> forebay::Result<()> {
-/// let engine = forebay_conformance::start_on_processors(64, forebay::Config::default())?;
-/// assert_eq!(engine.shard_count(), 16);
-/// # Ok(()) }
-/// ```
-pub fn start_on_processors(processors: usize, config: Config) -> Result<Engine> {
-    forebay::internal::start_on_processors(processors, config)
-}
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;

@@ -215,7 +215,8 @@ fn lack(need: Need, env: &Env) -> Option<&'static str> {
 /// The promise that was not kept; on a shard's thread, an error because a case cannot run there.
 ///
 /// ```
-/// # use forebay::{Config, suite, suite::Verdict};
+/// # use forebay::Config;
+/// # use forebay_conformance::suite::{self, Verdict};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let base = tempfile::tempdir()?;
 /// let case = suite::cases().into_iter().find(|case| case.name().starts_with("reads::")).ok_or("no case")?;

@@ -3,7 +3,7 @@
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::Duration;
 
-use forebay::sim;
+use forebay_sim as sim;
 use openraft_rt::Instant;
 
 /// The beginning of a world, so that times before it have a value as well.

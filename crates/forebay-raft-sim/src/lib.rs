@@ -1,7 +1,7 @@
 //! Runs [openraft] in Forebay's simulated worlds: whole clusters on one thread, in virtual time, from one seed.
 //!
-//! [`SimRuntime`] is openraft's runtime, [`SimNetwork`] and [`serve`] its network on [`forebay::sim::net`]. A Raft node runs in
-//! a task of a [node](forebay::sim::Node): its timers follow that node's clock, and it ends with that node's power.
+//! [`SimRuntime`] is openraft's runtime, [`SimNetwork`] and [`serve`] its network on [`forebay_sim::net`]. A Raft node runs in
+//! a task of a [node](forebay_sim::Node): its timers follow that node's clock, and it ends with that node's power.
 //!
 //! [openraft]: https://docs.rs/openraft
 
@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use forebay::sim::{self, World};
+use forebay_sim::{self as sim, World};
 use openraft_rt::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
 use rand::TryRng;

@@ -7,8 +7,8 @@ use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay::sim::net::{self, Address, Message, Socket};
-use forebay::sim::{self};
+use forebay_sim as sim;
+use forebay_sim::net::{self, Address, Message, Socket};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf, VoteOf};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};

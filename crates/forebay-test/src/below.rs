@@ -4,7 +4,7 @@ use std::fmt::{self, Debug, Display};
 use std::future::Future;
 
 use forebay::Engine;
-use forebay::sim::{self, Fault, Rule, World};
+use forebay_sim::{self as sim, Fault, Rule, World};
 
 use crate::worlds;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay::sim;
+use forebay_sim as sim;
 use futures::StreamExt as _;
 use futures::executor::block_on;
 use futures::stream::FuturesUnordered;

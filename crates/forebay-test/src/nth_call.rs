@@ -2,7 +2,7 @@
 //! After each of these lives, whose power fails at its end, another one judges the contents.
 
 use forebay::Engine;
-use forebay::sim::{Dirty, Fault, Rule, World};
+use forebay_sim::{Dirty, Fault, Rule, World};
 
 use crate::worlds;
 

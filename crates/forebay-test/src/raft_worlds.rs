@@ -8,10 +8,10 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::sim::{self, Rule, World};
 use forebay::{Config, Engine};
 use forebay_kv::Options;
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftSnapshot, RaftStore};
+use forebay_sim::{self as sim, Rule, World};
 use openraft::RaftTypeConfig;
 use openraft::alias::{EntryOf, LogIdOf, SnapshotMetaOf};
 use openraft::entry::RaftEntry;

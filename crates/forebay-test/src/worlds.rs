@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, Dirty, Fault, Loss, MetadataOrder, Profile, Rule, World};
+use forebay_sim::{self as sim, Dirty, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 pub use crate::draw::{Draw, mix};
 

@@ -35,7 +35,7 @@
 //! | an NVMe namespace without a file system | [`Engine::open_nvme`] |
 //! | to know how it runs, and why it is slow | [`Engine::health`], [`Engine::stats`], [`StatsServer`], [`Exposition`] |
 //! | the devices below a file | [`Device`](device::Device) |
-//! | to test your code with faults and power cuts | `forebay::sim` (feature `sim`) |
+//! | to test your code with faults and power cuts | the crate `forebay-sim` |
 //!
 //! # Features
 //!
@@ -48,7 +48,6 @@
 //! | `calibration` | `Calibration::load`, `from_toml`, `to_toml` | the crate toml |
 //! | `backtrace` | `Stall::back_trace`: the place of a task that held its shard; Linux on x86_64 and aarch64 | the crates framehop and backtrace, a thread an engine, and SIGURG |
 //! | `tracing` | an event for each degradation, and for each task that held its shard | the crate tracing |
-//! | `sim` | `forebay::sim`: a simulated machine from one seed, with power cuts and faults; for tests | two small crates |
 //!
 //! # Guides
 //!
@@ -66,7 +65,8 @@
 //! - [Frozen futures](https://github.com/forebay-rs/forebay/blob/main/docs/frozen-futures.md): the cost of a future that is not polled
 //! - [When not to use it](https://github.com/forebay-rs/forebay/blob/main/docs/when-not.md): and what to use instead
 //!
-//! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`.
+//! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`; `forebay-sim` is a simulated machine for
+//! tests, and `forebay-conformance` has the promises of every driver as cases.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(
@@ -80,9 +80,8 @@
         clippy::exit
     )
 )]
-
 // `internal` shows more of the modules.
-#![cfg_attr(not(feature = "sim"), allow(unreachable_pub, reason = "public for `internal`"))]
+#![cfg_attr(not(feature = "_sim"), allow(unreachable_pub, reason = "public for `internal`"))]
 
 // Before the others, so that rustdoc, which follows this order, begins the page of `File` with reads and writes.
 mod ops;
@@ -91,14 +90,12 @@ mod base;
 pub mod device;
 mod driver;
 mod handle;
+#[cfg(feature = "_sim")]
+#[doc(hidden)]
+pub mod internal;
 mod io;
 mod memory;
 mod reactor;
-#[cfg(feature = "sim")]
-#[doc(hidden)]
-pub mod internal;
-#[cfg(feature = "sim")]
-pub mod sim;
 
 pub use base::class::{Class, ClassSpec, Tenant};
 pub use base::error::{Error, ErrorKind, Result};
@@ -185,6 +182,3 @@ struct Classes;
 #[cfg(all(doctest, feature = "calibration"))]
 #[doc = include_str!("../../../docs/calibration.md")]
 struct CalibrationPage;
-#[cfg(all(doctest, feature = "sim"))]
-#[doc = include_str!("../../../docs/simulator.md")]
-struct Simulator;

@@ -129,9 +129,10 @@ fn one_shard_is_small() {
 
 /// The engine of a machine with 64 processors: one shard for four of them.
 #[test]
+#[cfg(feature = "_sim")]
 fn sixty_four_processors_have_sixteen_small_shards() {
     alone("sixty_four_processors_have_sixteen_small_shards", || {
-        is_small(16, |config| forebay_conformance::start_on_processors(64, config).unwrap());
+        is_small(16, |config| forebay::internal::start_on_processors(64, config).unwrap());
     });
 }
 

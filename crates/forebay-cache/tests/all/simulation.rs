@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::common::poll_once;
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Engine, Open};
 use forebay_cache::{Cache, CacheOptions, CachedFile};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw};
 use futures::future::join_all;
 

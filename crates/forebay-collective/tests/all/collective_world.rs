@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::sim::{self, Profile, World};
 use forebay::{Class, Config, Durability, Engine, ErrorKind, Open};
 use forebay_collective::{Collective, Options};
+use forebay_sim::{self as sim, Profile, World};
 
 use crate::worlds::{PATH, content, disk, draw, survive};
 

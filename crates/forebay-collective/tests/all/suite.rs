@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::path::Path;
 
-use forebay::sim::{Profile, World};
 use forebay::{Config, DriverChoice, Durability, Engine, Open, WorkerRings};
 use forebay_collective::{Collective, Options, WriteCombiner};
 use forebay_conformance::suite::{self, Case};
 use forebay_conformance::{Env, Operation};
+use forebay_sim::{Profile, World};
 use futures::future::join_all;
 
 use crate::common::{bytes_of, config, dir};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Durability, Engine, Error, Open};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 
 pub(crate) const PATH: &str = "/file";
 

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Class, Durability, Engine, ErrorKind, File, Open};
 use forebay_collective::{Options, WriteCombiner};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 
 use crate::worlds::{PATH, disk, draw, survive};
 

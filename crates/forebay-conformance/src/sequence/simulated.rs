@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use forebay::sim::{Dirty, Failure, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay::{Config, Mode, WorkerRings};
+use forebay_sim::{Dirty, Failure, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 use super::generate::generate;
 use super::session::Session;

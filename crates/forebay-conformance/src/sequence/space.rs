@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay::{Append, Durability, Error, ErrorKind, Result};
+use forebay::{Append, Durability, Error, ErrorKind, Pending, Result};
 
 use super::flight::{Flight, Outcome, poll_some};
 use super::sector::Patch;
@@ -206,16 +206,17 @@ impl Session {
         };
         let (Some(source), Some(target)) = (self.handle(handle), self.handle(to)) else { return Ok(false) };
         let file = &source.file;
-        let begun = match call {
-            Step::Truncate { len, .. } => file.truncate(*len),
-            Step::Allocate { range, .. } => file.allocate(range.clone()),
-            Step::PunchHole { range, .. } => file.punch_hole(range.clone()),
+        let done = |begun: Pending<()>| -> Flight { Box::pin(async move { Outcome::Done(begun.await) }) };
+        let mut flight = match call {
+            Step::Truncate { len, .. } => done(file.truncate(*len)),
+            Step::Allocate { range, .. } => done(file.allocate(range.clone())),
+            Step::PunchHole { range, .. } => done(file.punch_hole(range.clone())),
             Step::CopyRange { range, offset, .. } => {
-                file.copy_range(range.clone(), &target.file, *offset).map(|_| Ok(()))
+                let begun = file.copy_range(range.clone(), &target.file, *offset);
+                Box::pin(async move { Outcome::Done(begun.await.map(drop)) })
             }
             _ => return Ok(false),
         };
-        let mut flight: Flight = Box::pin(async move { Outcome::Done(begun.await) });
         let ended = poll_some(&mut flight, polls).await;
         self.report.dropped += u64::from(ended.is_none());
         drop(flight);

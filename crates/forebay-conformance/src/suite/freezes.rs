@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use forebay::{Class, Engine, ErrorKind, Open, WorkerRings, shard, sim};
+use forebay::{Class, Engine, ErrorKind, Open, WorkerRings, shard};
 
 use super::check::{Outcome, fail, fails, holds, same, same_bytes};
 use super::drops::{POLLS, begin, finish, settled};
@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     // On an engine that nothing is frozen on, so that its shard's timers go.
     let (mut alarm, task): (SendFuture<()>, _) = if env.is_simulated() {
-        (Box::pin(async { sim::sleep(LIMIT).await.unwrap_or_default() }), None)
+        (Box::pin(async { forebay_sim::sleep(LIMIT).await.unwrap_or_default() }), None)
     } else {
         let task = env.engine().spawn_on_shard(0, Class::DEFAULT, || shard::sleep(LIMIT));
         let task = Arc::new(Mutex::new(task));
@@ -203,7 +203,9 @@ async fn many_of_each_kind_on_a_shard_at_the_smallest_depths(env: &Env) -> Outco
 fn chosen_kinds(env: &Env, engine: &Engine, scene: &Scene) -> Vec<(u64, &'static str)> {
     let names: Vec<_> = kinds(env, engine, scene).into_keys().collect();
     if env.is_simulated() {
-        (0..4).map(|_| (sim::random(4), names[sim::random(names.len() as u64) as usize])).collect()
+        (0..4)
+            .map(|_| (forebay_sim::random(4), names[forebay_sim::random(names.len() as u64) as usize]))
+            .collect()
     } else {
         names.into_iter().enumerate().map(|(round, name)| (round as u64, name)).collect()
     }
@@ -269,7 +271,7 @@ async fn among_others(mut list: Vec<Operation>, frozen: Frozen, mut dice: Dice) 
 async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(2).inbox_depth(2).queue_depth(3))?;
     let scene = scene(env, &engine).await?;
-    let seed = if env.is_simulated() { sim::random(1 << 32) } else { 0x5EED };
+    let seed = if env.is_simulated() { forebay_sim::random(1 << 32) } else { 0x5EED };
     let frozen = Frozen::default();
     let worker = |number: u64| {
         let list = operations(env, &engine, &scene);

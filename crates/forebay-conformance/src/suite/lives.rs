@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::{Advice, Class, Dir, Durability, Engine, ErrorKind, File, Lock, Open, Pending, sim};
+use forebay::{Advice, Class, Dir, Durability, Engine, ErrorKind, File, Lock, Open, Pending};
 
 use super::check::{Outcome, fails_with, holds, same, same_bytes};
 use super::tools::{SendFuture, bytes_of, content, poll_now, poll_times, put, put_bytes, some};
@@ -45,7 +45,7 @@ async fn give_up(calls: Vec<Call>, times: u64) {
 /// Lets whatever is left in a queue have its turn.
 async fn later(env: &Env) -> Outcome {
     if env.is_simulated() {
-        return Ok(sim::sleep(Duration::from_millis(100)).await?);
+        return Ok(forebay_sim::sleep(Duration::from_millis(100)).await?);
     }
     for _ in 0..CROWD {
         env.engine().metadata(env.dir()).await?;

@@ -47,7 +47,7 @@ impl Dice {
 /// decides.
 pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     if env.is_simulated() {
-        (0..count.min(2)).map(|_| forebay::sim::random(count)).collect()
+        (0..count.min(2)).map(|_| forebay_sim::random(count)).collect()
     } else {
         (0..count).collect()
     }

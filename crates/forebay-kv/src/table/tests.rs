@@ -188,7 +188,7 @@ fn a_table_answers_as_a_map_does() {
 #[test]
 fn a_table_answers_as_a_map_does_in_simulated_worlds() {
     for seed in 0..4 {
-        let mut world = forebay::sim::World::new(seed);
+        let mut world = forebay_sim::World::new(seed);
         let leaf_bytes = [4096, 12288][seed as usize % 2];
         world
             .run(async move |engine| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{dir, engine, engines, files, key, open, options, value};
 use forebay::Engine;
-use forebay::sim::{self, Dirty, Fault, MetadataOrder, Profile, Rule, World};
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
+use forebay_sim::{self as sim, Dirty, Fault, MetadataOrder, Profile, Rule, World};
 use futures::future::{Either, select};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{self, dir, engine, files, key, open, options, random, value};
-use forebay::sim::{self, Profile, World};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Stats, Store};
+use forebay_sim::{self as sim, Profile, World};
 use forebay_test::worlds::{self, Draw};
 
 /// Returns the bytes of all tables.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{dir, engines, open, options};
 use forebay::Engine;
-use forebay::sim::{self, Profile, World};
 use forebay_kv::{ErrorKind, Isolation, Keyspace, Result, Store};
+use forebay_sim::{self as sim, Profile, World};
 
 /// Increments the counter once; returns the number of tries.
 async fn increment(store: &Store, counters: &Keyspace) -> Result<usize> {

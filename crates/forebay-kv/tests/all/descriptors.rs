@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Class, Engine};
 use forebay_kv::{Error, ErrorKind, Keyspace, Options, Store};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_test::children::{all_descriptors, with_descriptors};
 use futures::stream::FuturesUnordered;
 use futures::{StreamExt, TryStreamExt};

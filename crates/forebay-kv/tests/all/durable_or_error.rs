@@ -4,8 +4,8 @@
 
 use crate::common::{dir, engines, options};
 use forebay::Engine;
-use forebay::sim::Fault;
 use forebay_kv::{ErrorKind, Result, Store};
+use forebay_sim::Fault;
 use forebay_test::below::{self, Below, Case};
 
 const WRITES: u32 = 40;

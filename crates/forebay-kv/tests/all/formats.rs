@@ -8,9 +8,9 @@ use crate::common::{self, dir, engine, key, named};
 #[cfg(all(feature = "_mutants", feature = "zstd"))]
 use crate::moved;
 use forebay::Engine;
-#[cfg(all(feature = "_mutants", feature = "zstd"))]
-use forebay::sim::{Profile, World};
 use forebay_kv::{Batch, Compression, Error, ErrorKind, Options, SortedFile, SortedFileOptions, Store};
+#[cfg(all(feature = "_mutants", feature = "zstd"))]
+use forebay_sim::{Profile, World};
 use forebay_test::live_files::copy;
 
 /// The time at which fixtures were written and are read: between the expiries of the two kinds of values.

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, Profile, World};
 use forebay_kv::{Keyspace, Options, Store};
+use forebay_sim::{self as sim, Profile, World};
 use futures::future::{Either, select};
 use futures::{FutureExt, StreamExt, stream};
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{self, key};
-use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Isolation, Keyspace, Options, SortedFile, SortedFileOptions, Store, verify};
+use forebay_sim::{Profile, World};
 use forebay_test::frozen::{self, NamedCall, Scene as _, begin, freeze, in_time, resume};
 
 /// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.

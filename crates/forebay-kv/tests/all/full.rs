@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{self, random};
-use forebay::sim::{self, Fault, MetadataOrder, Profile, Rule, World};
 use forebay::{Engine, Open};
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
+use forebay_sim::{self as sim, Fault, MetadataOrder, Profile, Rule, World};
 
 const DIR: &str = "/disk/store";
 const FILLER: &str = "/disk/filler";

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, World};
 use forebay_kv::{Error, ErrorKind, Isolation, Keyspace, Options, Result, Store};
+use forebay_sim::{self as sim, World};
 use forebay_test::history::{Fate, Level, Operation, Transaction, check};
 use forebay_test::worlds::{self, Draw};
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, Fault, Rule, World};
 use forebay_kv::{
     Error, ErrorKind, Isolation, Keyspace, Options, Result, Snapshot, SortedFile, SortedFileOptions, Store,
 };
+use forebay_sim::{self as sim, Fault, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 
 /// Keys of a file that are there to be many.
@@ -330,7 +330,7 @@ fn an_ingest_waits_for_relaxed_writes_from_before() {
 
 fn relaxed_before(seed: u64) {
     let mut world = World::new(seed);
-    world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+    world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let cut = world.run(async move |engine| {
         let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
         let mut file =
@@ -360,7 +360,7 @@ fn relaxed_before(seed: u64) {
 #[test]
 fn an_ingest_takes_older_unlogged_writes_along() {
     let mut world = World::new(6);
-    world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+    world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let cut = world.run(async move |engine| {
         let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
         let other = open.store.unlogged_keyspace("other").await.expect("a keyspace");
@@ -399,7 +399,7 @@ fn a_file_that_takes_the_place_of_an_ingested_one_stays() {
 
 fn is_replaced_meanwhile(seed: u64) -> bool {
     let mut world = World::new(seed);
-    world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+    world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let replaced = world.run(async move |engine| {
         let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
         for path in ["/disk/file", "/disk/next"] {
@@ -440,7 +440,7 @@ fn is_replaced_meanwhile(seed: u64) -> bool {
 fn the_name_of_an_ingested_file_does_not_come_back() {
     for seed in 0..20 {
         let mut world = World::new(seed);
-        world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+        world.add_disk(forebay_sim::Profile::nand().at("/disk"));
         let cut = world.run(async move |engine| {
             let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
             engine.create_dir("/disk/files").await.expect("a directory");

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay::Engine;
-use forebay::sim::{self, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_kv::{Error, ErrorKind};
+use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 
 use crate::simulation::model::{At, KEYS, SPACES, WRITERS};
 use crate::simulation::store::{DIR, Open, Shape, number};

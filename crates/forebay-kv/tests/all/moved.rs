@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::{dir, engines, key, options, value};
-use forebay::sim::{Profile, World};
 use forebay::{Engine, FileKind, Open};
 use forebay_kv::{ErrorKind, Keyspace, Store};
+use forebay_sim::{Profile, World};
 
 /// Returns every file below a directory with its bytes.
 pub(crate) async fn content(engine: &Engine, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

@@ -2,7 +2,7 @@
 //! contents. From the twentieth call on, increasingly many calls are skipped, so that the test ends.
 
 use forebay::Engine;
-use forebay::sim::{Dirty, Fault, Rule};
+use forebay_sim::{Dirty, Fault, Rule};
 use forebay_test::nth_call::{self, Call};
 
 use crate::simulation::program::{self, Plan, Shared};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{dir, engine, open};
 use forebay::Engine;
-use forebay::sim::{self, World};
 use forebay_kv::{Batch, ErrorKind, Isolation, Keyspace, Options, Store, SwapOutcome};
+use forebay_sim::{self as sim, World};
 use forebay_test::worlds::{self, Draw};
 
 fn number(keyspace: &Keyspace, key: &str) -> Option<u64> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::{dir, engine, engines, named, options, random};
 use forebay::Engine;
-use forebay::sim::{self, World};
 use forebay_kv::{Batch, Compression, ErrorKind, Options, Store};
+use forebay_sim::{self as sim, World};
 use forebay_test::worlds::{self, Draw};
 
 type Values = BTreeMap<Vec<u8>, Vec<u8>>;

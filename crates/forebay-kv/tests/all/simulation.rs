@@ -5,7 +5,7 @@ pub(crate) mod model;
 pub(crate) mod program;
 pub(crate) mod store;
 
-use forebay::sim::World;
+use forebay_sim::World;
 use forebay_test::worlds::{self, Draw, Trouble};
 
 use crate::simulation::program::{Plan, Shared};

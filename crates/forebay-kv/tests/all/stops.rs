@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay_kv::{Batch, Options, Stats, Store};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 
 /// Guaranteed maximum wait of a writer.
 const WAIT_MAX: Duration = Duration::from_millis(100);

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use forebay::Engine;
-use forebay::sim::MetadataOrder;
 use forebay_object_store::ForebayStore;
+use forebay_sim::MetadataOrder;
 use forebay_test::below::{self, Below, Case};
 use forebay_test::worlds;
 use object_store::path::Path;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::common::{self, bytes_of, dir};
-use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_object_store::{ForebayStore, ReadPolicy};
+use forebay_sim::{Profile, World};
 use forebay_test::frozen::{self, NamedCall, Scene};
 use forebay_test::worlds;
 use futures::{StreamExt, TryStreamExt};

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::sim::{self, Loss, MetadataOrder, Profile, Rule, World};
 use forebay::{Engine, FileKind};
 use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay_sim::{self as sim, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
 use futures::future::join_all;

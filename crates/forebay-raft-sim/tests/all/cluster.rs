@@ -7,9 +7,9 @@ use crate::common::memory::{Disk, Machine};
 use crate::common::{
     Defect, History, RAFT, Seen, Types, Work, client, initialize, judge, recovers, serve_clients,
 };
-use forebay::sim::net::{self, Address, Conditions};
-use forebay::sim::{self, World};
 use forebay_raft_sim::{InMemory, SimNetwork, serve};
+use forebay_sim::net::{self, Address, Conditions};
+use forebay_sim::{self as sim, World};
 use openraft::{Config, Raft, SnapshotPolicy};
 
 const NODES: u32 = 3;

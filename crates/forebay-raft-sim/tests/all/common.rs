@@ -8,9 +8,9 @@ use std::fmt::{self, Debug};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::sim;
-use forebay::sim::net::{self, Address, Socket};
 use forebay_raft_sim::SimRuntime;
+use forebay_sim as sim;
+use forebay_sim::net::{self, Address, Socket};
 use forebay_test::history::{Fate, Level, Operation, Transaction, check};
 use openraft::storage::RaftStateMachine;
 use openraft::{Raft, ReadPolicy};

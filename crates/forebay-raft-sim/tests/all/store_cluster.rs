@@ -15,8 +15,8 @@ use crate::common::{Defect, History, MS, Seen, client, judge, recovers};
 use crate::store_cluster::ledger::{Cluster, Events, get};
 use crate::store_cluster::node::{agree, run_node};
 use crate::store_cluster::trouble::{Trouble, pause, start_all, trouble};
-use forebay::sim::net::{self, Conditions};
-use forebay::sim::{self, Fault, Rule, World};
+use forebay_sim::net::{self, Conditions};
+use forebay_sim::{self as sim, Fault, Rule, World};
 use forebay_test::worlds::{self, Draw};
 
 /// Worlds of each kind of trouble.

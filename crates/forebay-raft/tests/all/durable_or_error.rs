@@ -6,9 +6,9 @@ use std::io;
 
 use crate::common::{Texts, WorldTypes, apply, count, log_id, parts};
 use forebay::Engine;
-use forebay::sim::Fault;
 use forebay_kv::Options;
 use forebay_raft::{Error, ErrorKind, RaftStore, Result, SnapshotPart};
+use forebay_sim::Fault;
 use forebay_test::below::{self, Below, Case};
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::common::{Types, WorldTypes, dir, entry, log_id};
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Config, DriverChoice, Engine, WorkerRings};
 use forebay_raft::{Error, ErrorKind, LogOptions, RaftLog};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use futures_util::{FutureExt, StreamExt};
 use openraft::RaftTypeConfig;
 use openraft::alias::{EntryOf, LeaderIdOf, VoteOf};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::{WorldTypes, entry, log_id};
 use forebay::Engine;
-use forebay::sim::{self, Rule, World};
 use forebay_raft::{LogOptions, RaftLog};
+use forebay_sim::{self as sim, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures_util::FutureExt;
 use openraft::alias::{LogIdOf, OneshotReceiverOf, VoteOf};
@@ -369,14 +369,14 @@ fn the_same_on_disks_that_fail() {
 #[test]
 fn a_read_that_fails_on_its_way_is_an_error() {
     worlds::explore(20, |world| {
-        world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+        world.add_disk(forebay_sim::Profile::nand().at("/disk"));
         let run = world.run(async |engine: Engine| {
             let groups = forebay_wal::Options::new().group_bytes_max(16 << 10);
             let options = LogOptions::new().segment_bytes(64 << 10).tail_bytes_max(0).wal(groups);
             let mut log = Log::open(&engine, DIR, options).await.map_err(|error| error.to_string())?;
             let entries: Vec<_> = (0..200).map(|index| entry::<C>(1, index, "x".repeat(4000))).collect();
             log.blocking_append(entries).await.map_err(|error| error.to_string())?;
-            sim::inject(Rule::new(forebay::sim::Fault::ReadError).chance_ppm(400_000));
+            sim::inject(Rule::new(forebay_sim::Fault::ReadError).chance_ppm(400_000));
             let read = log.try_get_log_entries(..).await;
             match read {
                 Ok(entries) if entries.len() < 200 => Err(format!("{} entries of 200", entries.len())),
@@ -392,7 +392,7 @@ fn a_read_that_fails_on_its_way_is_an_error() {
 #[test]
 fn entries_are_read_while_a_purge_is_under_way() {
     worlds::explore(20, |world| {
-        world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+        world.add_disk(forebay_sim::Profile::nand().at("/disk"));
         let run = world.run(async |engine: Engine| {
             let text = |error: std::io::Error| error.to_string();
             let log = Log::open(&engine, DIR, LogOptions::new()).await.map_err(|error| error.to_string())?;

@@ -5,9 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use crate::common::{WorldTypes, apply};
-use forebay::sim::{self, Profile, World};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options};
 use forebay_raft::{Apply, RaftStore, until_memory};
+use forebay_sim::{self as sim, Profile, World};
 use futures_util::future::{Either, select};
 use openraft::alias::EntryOf;
 use openraft::entry::RaftEntry;

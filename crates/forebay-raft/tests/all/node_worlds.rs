@@ -100,8 +100,8 @@ fn the_same_on_disks_that_fail() {
 mod broken {
     use std::rc::Rc;
 
-    use forebay::sim::World;
     use forebay_raft::mutants::{self, Mutant};
+    use forebay_sim::World;
     use forebay_test::raft_worlds::attempt;
 
     use super::*;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{Types, WorldTypes, dir};
-use forebay::sim::World;
 use forebay::{Config, DriverChoice, Engine, WorkerRings};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftStore};
+use forebay_sim::World;
 use forebay_test::worlds::{self, Draw};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{RaftTypeConfig, StorageError};

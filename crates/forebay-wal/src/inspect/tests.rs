@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::sim::{Profile, World};
 use forebay::{Engine, Result as CoreResult};
+use forebay_sim::{Profile, World};
 
 use super::rewrite::Rewrite;
 use super::{GroupKind, Report, inspect};

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, Profile, World};
+use forebay_sim::{self as sim, Profile, World};
 use forebay_wal::{Append, Lsn, Options, Wal};
 
 const LIMIT: usize = 1000;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
+use forebay_sim::{Profile, World};
 use forebay_test::frozen::{self, NamedCall, Scene as _};
 use forebay_wal::inspect::{inspect, records, repair};
 use forebay_wal::{Batch, ErrorKind, Lsn, Options, Wal};

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::common::{expected, options, record, records};
-use forebay::sim::{self, MetadataOrder, Profile, World};
 use forebay::{Durability, Engine, File, Open};
+use forebay_sim::{self as sim, MetadataOrder, Profile, World};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 
 fn small() -> Options {

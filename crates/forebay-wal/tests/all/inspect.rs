@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::left;
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Durability, Engine, Open};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_wal::inspect::{GroupKind, Report, Verdict, inspect, records, repair};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 

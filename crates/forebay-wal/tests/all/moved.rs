@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use crate::common::{dir, engine, expected, options, record, records};
-use forebay::sim::{Profile, World};
 use forebay::{Engine, Open};
+use forebay_sim::{Profile, World};
 use forebay_wal::{Lsn, Wal};
 
 /// Returns every file of a directory with its bytes.

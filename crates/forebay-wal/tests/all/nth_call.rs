@@ -2,7 +2,7 @@
 //! recovered contents.
 
 use forebay::Engine;
-use forebay::sim::{Dirty, Fault, Rule};
+use forebay_sim::{Dirty, Fault, Rule};
 use forebay_test::nth_call::{self, Call};
 
 use crate::simulation::log::Shape;

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::common::{expected, options, record, records};
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Engine, Open};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_wal::{Error, ErrorKind, Lsn, Options, Wal};
 
 fn small() -> Options {

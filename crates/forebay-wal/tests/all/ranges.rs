@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{self, dir, engine, open, options, record};
-use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Config, Engine};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_wal::{Batch, ErrorKind, LogOperation, Lsn, Options, Record, Wal};
 
 fn found(records: &[Record]) -> Vec<(u64, Vec<u8>)> {

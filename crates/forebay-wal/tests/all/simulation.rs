@@ -9,7 +9,7 @@ pub(crate) mod model;
 pub(crate) mod program;
 pub(crate) mod records;
 
-use forebay::sim::{Rule, World};
+use forebay_sim::{Rule, World};
 use forebay_test::worlds::{self, Draw};
 
 use crate::simulation::log::Shape;

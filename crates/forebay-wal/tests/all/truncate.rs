@@ -215,8 +215,8 @@ mod early {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use forebay::sim::{self, Profile, World};
     use forebay::{Durability, Engine, Open};
+    use forebay_sim::{self as sim, Profile, World};
     use forebay_wal::mutants::{self, Mutant};
     use forebay_wal::{ErrorKind, Lsn, Recovery, Result, Wal};
 

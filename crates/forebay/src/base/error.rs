@@ -96,9 +96,9 @@ pub enum ErrorKind {
     WaitOnShard,
     /// The call works only inside a task that runs on a shard.
     NotOnShard,
-    /// `.wait()` was called inside a simulated world (feature `sim`), whose one thread would wait for itself.
+    /// `.wait()` was called inside a simulated world (crate `forebay-sim`), whose one thread would wait for itself.
     WaitInWorld,
-    /// The handle belongs to a simulated world (feature `sim`), and this is another thread, or the world's
+    /// The handle belongs to a simulated world (crate `forebay-sim`), and this is another thread, or the world's
     /// run has ended.
     OutsideWorld,
     /// An argument cannot be valid (an empty name, a range that ends before it starts, ...).
@@ -307,7 +307,7 @@ impl From<Error> for io::Error {
 }
 
 /// Returns the message of a panic.
-pub(crate) fn panic_words(payload: &(dyn Any + Send)) -> &str {
+pub fn panic_words(payload: &(dyn Any + Send)) -> &str {
     let words = payload.downcast_ref::<&str>().copied();
     words
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))

@@ -7,9 +7,9 @@ thread_local! {
     static ON_SHARD: Cell<bool> = const { Cell::new(false) };
     static WAITS: Cell<Waits> = const { Cell::new(Waits::No) };
     /// The number of the world that runs on this thread, 0 for none, and its time.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     static WORLD: Cell<u64> = const { Cell::new(0) };
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -47,28 +47,28 @@ pub(crate) fn set_waits(waits: Waits) -> Waits {
 }
 
 /// Returns the number of the world that runs on this thread; 0 when none does.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 #[inline]
-pub(crate) fn world() -> u64 {
+pub fn world() -> u64 {
     WORLD.get()
 }
 
 /// Returns the virtual time of this thread's world, in nanoseconds since its beginning.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 #[inline]
-pub(crate) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     NOW_NS.get()
 }
 
 /// Sets the number of the world that begins to run on this thread (`number` above 0), or 0 when it ends.
-#[cfg(feature = "sim")]
-pub(crate) fn set_world(number: u64, now_ns: u64) {
+#[cfg(feature = "_sim")]
+pub fn set_world(number: u64, now_ns: u64) {
     WORLD.set(number);
     NOW_NS.set(now_ns);
 }
 
 /// Sets the virtual time of this thread's world. Called by the world.
-#[cfg(feature = "sim")]
-pub(crate) fn set_now_ns(now_ns: u64) {
+#[cfg(feature = "_sim")]
+pub fn set_now_ns(now_ns: u64) {
     NOW_NS.set(now_ns);
 }

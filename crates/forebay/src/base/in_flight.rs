@@ -1,5 +1,6 @@
 //! The work in flight of a file, a directory or an engine; its close waits for it.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -69,7 +70,13 @@ impl InFlight {
 }
 
 /// One that is in flight; its drop reports the end. Whatever refers to the owner must be dropped before.
-pub(crate) struct Stay(Arc<InFlight>);
+pub struct Stay(Arc<InFlight>);
+
+impl fmt::Debug for Stay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stay")
+    }
+}
 
 impl Drop for Stay {
     fn drop(&mut self) {

@@ -14,7 +14,7 @@ pub(crate) mod priority;
 pub(crate) mod signal_mask;
 pub(crate) mod sync;
 #[cfg(any(
-    feature = "sim",
+    feature = "_sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
     all(test, forebay_loom)
 ))]
@@ -22,7 +22,7 @@ pub(crate) mod try_lock;
 pub(crate) mod wait;
 pub(crate) mod wakes;
 #[cfg(any(
-    feature = "sim",
+    feature = "_sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
     all(test, forebay_loom)
 ))]

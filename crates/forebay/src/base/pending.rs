@@ -157,7 +157,7 @@ fn completed_before() -> Error {
 }
 
 /// The queue in which calls wait for their turn. Each has a number, which is not used again.
-pub(crate) trait Turns: Send + Sync {
+pub trait Turns: Send + Sync {
     /// Takes the call out and drops it, if it has not begun.
     fn withdraw(&self, call: u64);
 

@@ -43,7 +43,7 @@ pub(crate) fn refusal() -> Option<ErrorKind> {
     if here::is_on_shard() {
         return Some(ErrorKind::WaitOnShard);
     }
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     if here::world() != 0 {
         return Some(ErrorKind::WaitInWorld);
     }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 #[cfg(any(
     all(test, not(forebay_loom)),
-    feature = "sim",
+    feature = "_sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
 ))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ pub(crate) fn wake(waker: Waker) {
 }
 
 /// Returns whether this thread is inside of a lock.
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 #[inline]
 pub(crate) fn is_collecting() -> bool {
     LIST.try_with(|list| !list.get().is_null()).unwrap_or(false)
@@ -56,7 +56,7 @@ pub(crate) fn wake_registered(waker: &AtomicWaker) {
 /// Runs `run`, which may hold a lock, and puts the wakers of its wake-ups onto `list`.
 #[cfg(any(
     all(test, not(forebay_loom)),
-    feature = "sim",
+    feature = "_sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
 ))]
 pub(crate) fn collect<T>(list: &mut Vec<Waker>, run: impl FnOnce() -> T) -> T {
@@ -75,7 +75,7 @@ pub(crate) fn collect<T>(list: &mut Vec<Waker>, run: impl FnOnce() -> T) -> T {
 /// Wakes all and empties the list. A panic of one keeps the others from nothing; returns whether there was one.
 #[cfg(any(
     all(test, not(forebay_loom)),
-    feature = "sim",
+    feature = "_sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
 ))]
 pub(crate) fn wake_all(list: &mut Vec<Waker>) -> bool {

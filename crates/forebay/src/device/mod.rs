@@ -77,7 +77,7 @@ impl Device {
     }
 
     /// Returns a simulated disk of that name.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) fn simulated(name: &str) -> Device {
         Device { file_system: Some(FileSystem::simulated(name)), ..Device::default() }
     }

@@ -35,7 +35,7 @@ impl FileSystem {
     }
 
     /// Returns the file system of a simulated disk.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(super) fn simulated(source: &str) -> FileSystem {
         FileSystem {
             type_name: "sim".to_string(),

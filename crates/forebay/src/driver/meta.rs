@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-pub(crate) use at::At;
+pub use at::At;
 pub(crate) use file::{is_removed, metadata_now};
 
 use crate::base::error::{Error, Result};
@@ -26,11 +26,11 @@ use crate::base::in_flight::Stay;
 use crate::io::metadata::{DirEntry, Metadata};
 
 /// The driver's reference to an open file.
-pub(crate) enum Descriptor {
+pub enum Descriptor {
     /// A descriptor of the operating system.
     Os(OwnedFd),
     /// A file of a simulated machine.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     Sim(super::sim::SimFile),
 }
 
@@ -39,14 +39,14 @@ impl Descriptor {
     pub(crate) fn raw(&self) -> RawFd {
         match self {
             Descriptor::Os(fd) => fd.as_raw_fd(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Descriptor::Sim(file) => file.raw(),
         }
     }
 
     /// Returns the simulated machine's file, if it is one.
-    #[cfg(feature = "sim")]
-    pub(crate) fn simulated(&self) -> Option<&super::sim::SimFile> {
+    #[cfg(feature = "_sim")]
+    pub fn simulated(&self) -> Option<&super::sim::SimFile> {
         match self {
             Descriptor::Os(_) => None,
             Descriptor::Sim(file) => Some(file),
@@ -58,7 +58,7 @@ impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Descriptor::Os(fd) => fd.as_fd(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Descriptor::Sim(file) => file.as_fd(),
         }
     }
@@ -71,7 +71,8 @@ impl fmt::Debug for Descriptor {
 }
 
 /// An owner that keeps a descriptor open.
-pub(crate) trait DescriptorOwner {
+pub trait DescriptorOwner {
+    /// Returns the descriptor.
     fn descriptor(&self) -> &Descriptor;
 
     /// Counts a call in an owner that can be closed.
@@ -90,23 +91,25 @@ impl DescriptorOwner for Descriptor {
 }
 
 /// An open file that lives at least as long as the request that names it.
-pub(crate) type FdOwner = Arc<dyn DescriptorOwner + Send + Sync>;
+pub type FdOwner = Arc<dyn DescriptorOwner + Send + Sync>;
 
 /// Access and flags for opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OpenHow {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
+pub struct OpenHow {
+    /// Read access.
+    pub read: bool,
+    /// Write access.
+    pub write: bool,
     /// Create the file if it does not exist.
-    pub(crate) create: bool,
+    pub create: bool,
     /// Create the file, and fail if it exists. Implies `create`.
-    pub(crate) create_new: bool,
+    pub create_new: bool,
     /// Set its length to zero.
-    pub(crate) truncate: bool,
+    pub truncate: bool,
     /// Bypass the page cache (`O_DIRECT`).
-    pub(crate) direct: bool,
+    pub direct: bool,
     /// Permissions of a created file, before the process's umask.
-    pub(crate) mode: u32,
+    pub mode: u32,
 }
 
 /// The access pattern that a program expects for a range of a file; see
@@ -143,7 +146,8 @@ pub enum Lock {
 
 /// A call about a file, as plain data.
 #[derive(Clone)]
-pub(crate) enum MetaRequest {
+#[allow(missing_docs, reason = "the names are those of the calls")]
+pub enum MetaRequest {
     /// Returns [`MetaReply::Opened`].
     Open {
         path: At,
@@ -256,7 +260,8 @@ pub(crate) enum MetaRequest {
 
 /// The reply to a call that succeeded.
 #[derive(Debug)]
-pub(crate) enum MetaReply {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum MetaReply {
     Done,
     Opened(Descriptor),
     Entries(Vec<DirEntry>),
@@ -268,7 +273,7 @@ pub(crate) enum MetaReply {
 
 impl MetaRequest {
     /// Returns the name of this call for errors.
-    pub(crate) fn operation(&self) -> &'static str {
+    pub fn operation(&self) -> &'static str {
         match self {
             MetaRequest::Open { .. } => "open",
             MetaRequest::OpenDir { .. } => "open_dir",
@@ -299,8 +304,8 @@ impl MetaRequest {
 
 impl MetaRequest {
     /// Returns whether the reply is an open file or directory.
-    #[cfg(feature = "sim")]
-    pub(crate) fn opens(&self) -> bool {
+    #[cfg(feature = "_sim")]
+    pub fn opens(&self) -> bool {
         matches!(self, MetaRequest::Open { .. } | MetaRequest::OpenDir { .. } | MetaRequest::TempFile { .. })
     }
 

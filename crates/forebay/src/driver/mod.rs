@@ -5,7 +5,7 @@
 pub(crate) mod aio;
 pub(crate) mod meta;
 pub(crate) mod pool;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) mod sim;
 pub(crate) mod threads;
 #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
@@ -34,17 +34,22 @@ pub(crate) fn registered_bytes_max() -> Option<u64> {
     any(not(target_os = "linux"), forebay_no_uring),
     allow(dead_code, reason = "only rings register files and memory, and only Linux has the flags")
 )]
-pub(crate) struct IoRequest {
-    pub(crate) key: OpKey,
-    pub(crate) kind: OpKind,
-    pub(crate) fd: RawFd,
+pub struct IoRequest {
+    /// The name of the slot, which the completion names again.
+    pub key: OpKey,
+    /// The kind of the operation.
+    pub kind: OpKind,
+    /// The number of the open file.
+    pub fd: RawFd,
     /// The file's index in the driver's table of registered files.
     pub(crate) fixed_file: Option<u32>,
     pub(crate) memory: Option<NonNull<u8>>,
     /// The arena region that contains the memory.
     pub(crate) region: Option<u16>,
-    pub(crate) len: u32,
-    pub(crate) offset: u64,
+    /// The bytes to move.
+    pub len: u32,
+    /// The place in the file.
+    pub offset: u64,
     /// `RWF_*` of preadv2(2).
     pub(crate) rw_flags: i32,
     /// The file's route through the driver, as returned by [`Driver::register_file`]; 0 is the ordinary one.
@@ -144,7 +149,7 @@ pub(crate) enum Driver {
     Threads(threads::ThreadsDriver),
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     Aio(aio::AioDriver),
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     Sim(sim::SimDriver),
 }
 
@@ -157,7 +162,7 @@ macro_rules! each {
             Driver::Threads($driver) => $call,
             #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
             Driver::Aio($driver) => $call,
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Driver::Sim($driver) => $call,
         }
     };
@@ -299,7 +304,7 @@ impl Driver {
             Driver::Threads(_) => "threads",
             #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
             Driver::Aio(_) => "aio",
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Driver::Sim(_) => "sim",
         }
     }
@@ -321,11 +326,11 @@ pub(crate) enum WakeHandle {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     Uring(std::sync::Arc<uring::UringWake>),
     Threads(std::sync::Arc<threads::CompletionQueue>),
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     Sim(std::sync::Arc<sim::SimWake>),
     /// Calls a function; for a shard without a thread.
     #[cfg(any(
-        feature = "sim",
+        feature = "_sim",
         all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
         all(test, forebay_loom)
     ))]
@@ -338,10 +343,10 @@ impl WakeHandle {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             WakeHandle::Uring(wake) => wake.wake(),
             WakeHandle::Threads(queue) => queue.wake(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             WakeHandle::Sim(wake) => wake.wake(),
             #[cfg(any(
-                feature = "sim",
+                feature = "_sim",
                 all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
                 all(test, forebay_loom)
             ))]

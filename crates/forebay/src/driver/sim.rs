@@ -21,7 +21,7 @@ use crate::io::op::OpKey;
 
 /// Memory that a simulated device reads or writes while an operation is in flight.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub struct Transfer {
     memory: NonNull<u8>,
     len: usize,
 }
@@ -35,24 +35,25 @@ impl Transfer {
     }
 
     /// Wraps the memory of a test, which lives as long as the process and is accessed on one thread.
-    #[cfg(test)]
-    pub(crate) fn of(memory: &'static [std::cell::Cell<u8>]) -> Transfer {
+    pub fn of(memory: &'static [std::cell::Cell<u8>]) -> Transfer {
         Transfer { memory: NonNull::from(memory).cast(), len: memory.len() }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no transfer is empty")]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Returns the address range, to check whether two operations share memory. Never part of a history:
     /// addresses differ between runs.
-    pub(crate) fn as_range(&self) -> Range<usize> {
+    pub fn as_range(&self) -> Range<usize> {
         let start = self.memory.as_ptr() as usize;
         start..start + self.len
     }
 
     /// Writes `bytes` at `at`, as far as there is room.
-    pub(crate) fn fill(&mut self, at: usize, bytes: &[u8]) {
+    pub fn fill(&mut self, at: usize, bytes: &[u8]) {
         let at = at.min(self.len);
         let len = bytes.len().min(self.len - at);
         // SAFETY: the range is inside the memory, which `new`'s caller keeps valid; the source is a reference
@@ -61,7 +62,7 @@ impl Transfer {
     }
 
     /// Reads into `out` from `at` on, as far as there is memory.
-    pub(crate) fn copy_to(&self, at: usize, out: &mut [u8]) {
+    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         let at = at.min(self.len);
         let len = out.len().min(self.len - at);
         // SAFETY: as in `fill`.
@@ -71,15 +72,19 @@ impl Transfer {
 
 /// A file of a simulated machine; dropping it closes it there.
 #[derive(Debug)]
-pub(crate) struct SimFile {
-    pub(crate) number: u32,
-    pub(crate) alignment: Alignment,
-    pub(crate) device: Arc<Device>,
-    pub(crate) device_number: u64,
+pub struct SimFile {
+    /// The number by which the machine knows it.
+    pub number: u32,
+    /// The alignment of its operations.
+    pub alignment: Alignment,
+    /// The disk that it is on.
+    pub device: Arc<Device>,
+    /// The number of that disk.
+    pub device_number: u64,
     /// Numbers of closed files, queued for the machine: a destructor may run while the machine is at work.
-    pub(crate) closed: Arc<Mutex<Vec<u32>>>,
+    pub closed: Arc<Mutex<Vec<u32>>>,
     /// `/dev/null`, for callers that need a descriptor.
-    pub(crate) null: Arc<OwnedFd>,
+    pub null: Arc<OwnedFd>,
 }
 
 impl SimFile {
@@ -101,19 +106,21 @@ impl Drop for SimFile {
 }
 
 /// The machine of a simulated world, as its shards' drivers see it: one port per driver.
-pub(crate) trait SimMachine {
+pub trait SimMachine {
     /// Makes a port and returns its number.
     fn add_port(&self) -> usize;
 
     /// Begins an operation, whose memory is `transfer`.
     fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>);
 
+    /// Tries to end an operation early.
     fn cancel(&self, port: usize, key: OpKey);
 
     /// Lets virtual time pass until `completions` operations of the port are complete, or the limit has
     /// passed.
     fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>);
 
+    /// Returns how many completions of the port are there.
     fn done_count(&self, port: usize) -> usize;
 
     /// Returns the port's completions since the last call.
@@ -144,7 +151,7 @@ impl SimDriver {
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         // SAFETY: the caller keeps the memory until the completion was reported; the machine drops all
-        // unreported operations before the memory can go (see `Hub::kill` in `sim`).
+        // unreported operations before the memory can go (see `Hub::kill` in `forebay-sim`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
         self.hub.submit(self.port, request, transfer);
         // Write and sync are two steps here, so that a power cut may fall between them.
@@ -194,7 +201,7 @@ impl SimDriver {
 /// Notifies the world that a shard has news. It also records wake-ups from another thread, which no seed
 /// could repeat.
 #[derive(Debug)]
-pub(crate) struct SimWake {
+pub struct SimWake {
     woken: AtomicBool,
     thread: ThreadId,
     /// Shared by all shards of a world.
@@ -202,22 +209,26 @@ pub(crate) struct SimWake {
 }
 
 impl SimWake {
-    pub(crate) fn new(foreign: Arc<AtomicBool>) -> SimWake {
+    /// Returns one whose wake-ups by other threads set `foreign`.
+    pub fn new(foreign: Arc<AtomicBool>) -> SimWake {
         SimWake { woken: AtomicBool::new(false), thread: std::thread::current().id(), foreign }
     }
 
-    pub(crate) fn wake(&self) {
+    /// Wakes.
+    pub fn wake(&self) {
         if std::thread::current().id() != self.thread {
             self.foreign.store(true, Ordering::SeqCst);
         }
         self.woken.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn take(&self) -> bool {
+    /// Returns whether it was woken, and takes the wake-up.
+    pub fn take(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
-    pub(crate) fn is_woken(&self) -> bool {
+    /// Returns whether it was woken.
+    pub fn is_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
 }

@@ -90,7 +90,7 @@ impl Engine {
     /// Fails with the system's error if a thread or the memory cannot be had, or if
     /// [`DriverChoice::Uring`](crate::DriverChoice::Uring) was requested and the kernel refuses io_uring.
     ///
-    /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the
+    /// Inside a simulated world (crate `forebay-sim`) the engine runs on that world's machine; the settings of the
     /// driver and of spinning mean nothing there.
     ///
     /// ```
@@ -103,7 +103,7 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn start(config: Config) -> Result<Engine> {
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if let Some(world) = crate::reactor::world::current() {
             return Engine::start_in(config, world);
         }
@@ -140,7 +140,7 @@ impl Engine {
 
     /// Starts an engine whose shards `world` steps. Memory is mapped when it is needed, never in the
     /// background.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     fn start_in(config: Config, world: Arc<dyn crate::reactor::world::World>) -> Result<Engine> {
         let (engine, ends) =
             Engine::build(config.for_world(), Host::SIMULATED, Environment::World(world.clone()))?;
@@ -163,7 +163,7 @@ impl Engine {
         let (bytes_initial, bytes_max) = config.arena_limits(host);
         let registered = match &place {
             Environment::Here => crate::driver::registered_bytes_max(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Environment::World(_) => None,
         };
         let first_region_bytes = registered.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
@@ -178,7 +178,7 @@ impl Engine {
         .map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
         })?;
-        #[cfg(not(feature = "sim"))]
+        #[cfg(not(feature = "_sim"))]
         let Environment::Here = place;
         let watch = StallProfiler::new(count, config.stall_after);
         let idle_files = IdleFiles::new(config.descriptor_limit(host));
@@ -206,7 +206,7 @@ impl Engine {
             idle_files,
             closing: AtomicBool::new(false),
             origin: Origin::here(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             world: match place {
                 Environment::Here => None,
                 Environment::World(world) => Some(world),
@@ -559,7 +559,7 @@ impl Engine {
 /// The place where an engine runs: this machine, or a simulated world.
 enum Environment {
     Here,
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     World(Arc<dyn crate::reactor::world::World>),
 }
 

@@ -50,7 +50,7 @@ impl Open {
         if self.mode == Mode::Adaptive { 2 } else { 1 }
     }
 
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     /// Returns whether the options request write access.
     pub(crate) fn is_writable(&self) -> bool {
         self.how.write
@@ -282,7 +282,7 @@ fn begin<T: Send + 'static>(
     shared.call(request, move |reply| {
         then(match reply {
             Ok(MetaReply::Opened(Descriptor::Os(fd))) => Ok(finish(&engine, fd, path, open)),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Ok(MetaReply::Opened(Descriptor::Sim(file))) => Ok(finish_simulated(&engine, file, path, open)),
             Ok(_) => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
             Err(error) => Err(error),
@@ -362,7 +362,7 @@ fn alignment(fd: &OwnedFd, mode: Mode) -> Alignment {
 }
 
 /// Builds the file of a simulated machine, which supplies all these properties itself.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: PathBuf, open: Open) -> File {
     let alignment = found.alignment;
     let (device_index, device) = engine.shared().device_known(found.device_number, found.device.clone());

@@ -35,7 +35,7 @@ pub enum WorkerRings {
     Auto,
     /// As `Auto`, and every runtime is taken to have an I/O driver. Where one has none, the first operation from it panics.
     ///
-    /// In a simulated world (feature `sim`) tasks outside of shards get up to three rings, and the seed decides who visits them when.
+    /// In a simulated world (crate `forebay-sim`) tasks outside of shards get up to three rings, and the seed decides who visits them when.
     Always,
     /// They do not: operations of tasks go through the shards.
     Off,
@@ -69,7 +69,7 @@ const INBOX_DEPTH_MAX: usize = 65_536;
 /// Descriptors that an engine, its rings and a runtime have for themselves, or a few more.
 const DESCRIPTORS_OWN: usize = 32;
 /// I/O memory at the start of an engine in a simulated world, where nothing grows in the background.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 const WORLD_ARENA_BYTES: usize = 1 << 20;
 
 /// The settings of an engine. Every setting has a default that suits a program with a few files.
@@ -364,7 +364,7 @@ impl Config {
 
     /// Returns settings for a simulated world: none depends on the machine, which a seed could not repeat,
     /// and they need little set-up.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) fn for_world(mut self) -> Config {
         self.shards = self.shards.or(Some(2));
         // The world's threads are steps of one thread, whose priority is the program's own choice.

@@ -23,7 +23,7 @@ impl Host {
     }
 
     /// The host of a simulated world: the same on every machine.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) const SIMULATED: Host = Host { processors: 1, memory_bytes: usize::MAX, descriptors: 1024 };
 }
 

@@ -150,7 +150,7 @@ impl Metadata {
     }
 
     /// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) fn simulated(found: SimMetadata) -> Metadata {
         let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));
         Metadata {
@@ -182,17 +182,18 @@ impl Metadata {
     }
 }
 
-/// The input of [`Metadata::simulated`].
-#[cfg(feature = "sim")]
+/// The [`Metadata`] of a file of a simulated machine.
+#[cfg(feature = "_sim")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SimMetadata {
-    pub(crate) kind: FileKind,
-    pub(crate) len: u64,
-    pub(crate) blocks_bytes: u64,
-    pub(crate) mode: u32,
-    pub(crate) inode: u64,
-    pub(crate) links: u64,
-    pub(crate) device: u64,
-    pub(crate) modified_ns: u64,
-    pub(crate) created_ns: u64,
+#[allow(missing_docs, reason = "as in `Metadata`")]
+pub struct SimMetadata {
+    pub kind: FileKind,
+    pub len: u64,
+    pub blocks_bytes: u64,
+    pub mode: u32,
+    pub inode: u64,
+    pub links: u64,
+    pub device: u64,
+    pub modified_ns: u64,
+    pub created_ns: u64,
 }

@@ -11,7 +11,7 @@ use crate::memory::lent::LentMemory;
 
 /// Names a slot and one use of it: a stale key never matches a reused slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpKey {
+pub struct OpKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
@@ -19,7 +19,7 @@ pub(crate) struct OpKey {
 impl OpKey {
     /// Returns the key in the form of the kernel's `user_data`.
     #[inline]
-    pub(crate) fn to_user_data(self) -> u64 {
+    pub fn to_user_data(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
@@ -53,10 +53,12 @@ pub(crate) fn write_goes_on(len: u32, done: u32, moved: u32) -> Result<bool, OpF
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpKind {
+pub enum OpKind {
     /// Travels the whole path and does nothing, as a gauge of its cost.
     Nop,
+    /// Reads into memory.
     Read,
+    /// Writes from memory.
     Write,
     /// `fdatasync(2)`.
     SyncData,
@@ -267,7 +269,7 @@ pub(crate) enum OpFailure {
     #[cfg(target_os = "linux")]
     Nvme(u16),
     /// The operation was used on a thread that is not the simulated world's.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     OutsideWorld,
 }
 

@@ -254,7 +254,7 @@ impl Calls {
     /// Waits at the engine's end until all calls have returned, those of the pool as well, or for `limit`. Returns the number of
     /// waiting threads' calls that have not, and the names of the pool's, once.
     pub(crate) fn drain(&self, engine: &EngineShared, limit: Duration) -> (usize, Vec<&'static str>) {
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if let Some(world) = &engine.world {
             return (0, world.end_calls(Arc::as_ptr(&engine.in_flight) as usize, limit));
         }

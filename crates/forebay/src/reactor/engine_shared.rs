@@ -1,5 +1,6 @@
 //! State shared by an engine's handles, files and shards.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -31,7 +32,7 @@ use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 use crate::reactor::world::{MachineCall, World};
 
 /// An object that is notified of an engine's end.
@@ -41,7 +42,7 @@ pub(crate) trait AtEnd: Send + Sync {
 }
 
 /// State shared by an engine's handles, files and shards.
-pub(crate) struct EngineShared {
+pub struct EngineShared {
     /// The inboxes of the shards with a thread.
     pub(crate) inboxes: Arc<[Arc<Inbox>]>,
     pub(crate) visited: VisitedShards,
@@ -70,13 +71,19 @@ pub(crate) struct EngineShared {
     pub(crate) closing: AtomicBool,
     pub(crate) origin: Origin,
     /// The simulated machine that this engine runs on, if any.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) world: Option<Arc<dyn World>>,
     pub(crate) shards_left: AtomicUsize,
     /// Watches for tasks that hold a shard.
     pub(crate) watch: StallProfiler,
     /// Servers that report on this engine and are notified of its end.
     pub(crate) servers: Mutex<Vec<Weak<dyn AtEnd>>>,
+}
+
+impl fmt::Debug for EngineShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineShared").finish_non_exhaustive()
+    }
 }
 
 impl EngineShared {
@@ -142,7 +149,7 @@ impl EngineShared {
         if self.is_forked() {
             return Some(OpFailure::Forked);
         }
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if self.world.as_ref().is_some_and(|world| !world.is_here()) {
             return Some(OpFailure::OutsideWorld);
         }
@@ -152,16 +159,16 @@ impl EngineShared {
     /// Returns whether the engine runs on a simulated machine.
     #[inline]
     pub(crate) fn is_simulated(&self) -> bool {
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         return self.world.is_some();
-        #[cfg(not(feature = "sim"))]
+        #[cfg(not(feature = "_sim"))]
         false
     }
 
     /// Returns the clock that the engine's shards use.
     #[inline]
     pub(crate) fn clock(&self) -> Clock {
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if self.world.is_some() {
             return Clock::simulated();
         }
@@ -181,7 +188,7 @@ impl EngineShared {
         match fd {
             Descriptor::Os(fd) => crate::driver::meta::is_removed(fd.as_fd())
                 .map_err(|errno| Error::os(operation, errno.raw_os_error())),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Descriptor::Sim(file) => {
                 let removed = self.world.as_ref().and_then(|world| world.is_removed(file.number));
                 removed.ok_or_else(|| Error::os(operation, libc::EIO))
@@ -237,7 +244,7 @@ impl EngineShared {
             Err(error) => return Pending::ready(finish(Err(error))),
         };
         let room = self.descriptor_room();
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if let Some(world) = &self.world {
             let (sender, pending) = crate::base::pending::call(operation, stays);
             let engine = Arc::as_ptr(&self.in_flight) as usize;
@@ -388,7 +395,7 @@ impl EngineShared {
     }
 
     /// As [`device_of`](Self::device_of), for a device that is known already.
-    #[cfg(any(feature = "sim", target_os = "linux"))]
+    #[cfg(any(feature = "_sim", target_os = "linux"))]
     pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
         self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.accounts_max())
@@ -438,12 +445,12 @@ impl EngineShared {
     }
 
     /// Requests the end of every shard, once.
-    pub(crate) fn begin_close(&self) {
+    pub fn begin_close(&self) {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
         self.pool.close();
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "_sim")]
         if let Some(world) = &self.world {
             world.refuse(Arc::as_ptr(&self.in_flight) as usize);
         }

@@ -18,15 +18,15 @@ pub(crate) mod releases;
 pub(crate) mod scheduler;
 pub mod shard;
 pub(crate) mod stall_profiler;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) mod stepped;
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) mod visited;
 pub(crate) mod walk;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) mod world;
 
-#[cfg(not(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
+#[cfg(not(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
 pub(crate) mod no_visited;
-#[cfg(not(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
+#[cfg(not(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
 pub(crate) use no_visited as visited;

@@ -334,7 +334,7 @@ impl OpFailure {
             OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
             #[cfg(target_os = "linux")]
             OpFailure::Nvme(status) => crate::device::namespace::status_error(operation, status),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
         };
         match file {

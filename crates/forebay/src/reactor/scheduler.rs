@@ -29,6 +29,3 @@ pub(crate) use cost::PIECE_BYTES;
 pub(crate) use device::DeviceScheduler;
 pub(crate) use device_queue::{Counts, Request};
 pub(crate) use device_queues::{Admission, DeviceQueues};
-
-#[cfg(all(test, feature = "sim", not(forebay_loom)))]
-mod tests;

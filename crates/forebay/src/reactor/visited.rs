@@ -26,11 +26,12 @@ mod gathering;
 mod interface;
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod runtime;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 mod simulated;
 mod watch;
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -54,8 +55,8 @@ use crate::reactor::shard::{self, ExitState, Shard};
 pub(crate) use begin::{OpStart, begin_batch, begin_op, begin_walks};
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 pub(crate) use interface::Interface;
-#[cfg(feature = "sim")]
-pub(crate) use simulated::InterruptedVisit;
+#[cfg(feature = "_sim")]
+pub use simulated::InterruptedVisit;
 pub(crate) use watch::visit_all;
 
 /// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.
@@ -74,7 +75,7 @@ thread_local! {
 }
 
 /// A shard without a thread; see the module's documentation.
-pub(crate) struct VisitedShard {
+pub struct VisitedShard {
     pub(crate) inbox: Arc<Inbox>,
     /// The inbox of shard 0, which visits when asked.
     bell: Arc<Inbox>,
@@ -109,6 +110,12 @@ pub(crate) struct VisitedShard {
     origin: Origin,
     /// The engine's end waits no longer for the visitor that is inside: that one ends the shard when it leaves.
     is_abandoned: AtomicBool,
+}
+
+impl fmt::Debug for VisitedShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VisitedShard").field("index", &self.inbox.index).finish_non_exhaustive()
+    }
 }
 
 /// The contents that the lock protects.
@@ -171,7 +178,7 @@ impl VisitedShard {
     }
 
     /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
-    pub(crate) fn visit(&self) {
+    pub fn visit(&self) {
         // A runtime that goes on in a forked child drives its attendants there, and the parent's ring is not inherited.
         if self.origin.is_elsewhere() {
             return;

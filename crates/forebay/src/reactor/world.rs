@@ -14,14 +14,15 @@ use crate::reactor::engine_shared::{DescriptorRoom, EngineShared};
 use crate::reactor::shard::EndReport;
 
 /// A call about files that a world's machine carries out.
-pub(crate) struct MachineCall {
+pub struct MachineCall {
     /// The engine that the call belongs to, by its address.
-    pub(crate) engine: usize,
-    pub(crate) operation: &'static str,
+    pub engine: usize,
+    /// The name of the call.
+    pub operation: &'static str,
     /// Whether a `Pending` is its owner.
-    pub(crate) has_caller: bool,
+    pub has_caller: bool,
     /// Takes the reply. Dropped, it sends an error.
-    pub(crate) answer: Box<dyn FnOnce(Result<MetaReply>) + Send>,
+    pub answer: Box<dyn FnOnce(Result<MetaReply>) + Send>,
 }
 
 impl MachineCall {
@@ -39,6 +40,12 @@ impl MachineCall {
         let again = request.opens().then(|| (world.clone(), request.clone()));
         let answer = Answer { engine, again, room, finish, sender };
         MachineCall { engine, operation, has_caller: true, answer: Box::new(move |reply| answer.take(reply)) }
+    }
+}
+
+impl fmt::Debug for MachineCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineCall").field("operation", &self.operation).finish_non_exhaustive()
     }
 }
 
@@ -73,7 +80,7 @@ impl<T: Send + 'static, F: FnOnce(Result<MetaReply>) -> Result<T> + Send + 'stat
 }
 
 /// A world that engines run in. It is reached on its own thread only, while it runs.
-pub(crate) trait World: Turns + fmt::Debug {
+pub trait World: Turns + fmt::Debug {
     /// Returns whether this is the world's thread, and it runs.
     fn is_here(&self) -> bool;
 
@@ -117,6 +124,6 @@ pub(crate) fn current() -> Option<Arc<dyn World>> {
 }
 
 /// Sets the world that runs on this thread, or none.
-pub(crate) fn set_current(world: Option<Arc<dyn World>>) {
+pub fn set_current(world: Option<Arc<dyn World>>) {
     CURRENT.set(world);
 }

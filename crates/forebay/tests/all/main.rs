@@ -11,13 +11,7 @@ mod tree;
 mod adaptive;
 mod append;
 mod basic;
-#[cfg(feature = "sim")]
-mod calibration_world;
 mod classes;
-#[cfg(feature = "sim")]
-mod classes_world;
-#[cfg(feature = "sim")]
-mod cluster_world;
 #[cfg(target_os = "linux")]
 mod commands;
 mod device;
@@ -37,8 +31,6 @@ mod futures;
 mod lent;
 mod limits;
 mod long_reads;
-#[cfg(feature = "_mutants")]
-mod mutants;
 mod operations;
 mod other_engines;
 mod ownership;
@@ -48,14 +40,8 @@ mod read_many;
 #[cfg(target_os = "linux")]
 mod refused;
 mod regressions;
-#[cfg(feature = "sim")]
-mod rings_world;
 mod scan;
-mod sequence;
-mod sequence_fuzz;
 mod shutdown;
-#[cfg(feature = "sim")]
-mod simulator;
 mod stats;
 mod stats_server;
 mod tasks;
@@ -66,9 +52,5 @@ mod wait_calls;
 mod waiting;
 mod walk;
 mod walk_endings;
-#[cfg(feature = "sim")]
-mod walk_world;
 #[cfg(feature = "tokio")]
 mod worker_rings;
-#[cfg(feature = "sim")]
-mod world;

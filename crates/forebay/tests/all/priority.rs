@@ -363,22 +363,3 @@ fn a_prompt_engine_started_by_a_polite_worker() {
         close(engine);
     });
 }
-
-/// A world's machine is not this one.
-#[cfg(feature = "sim")]
-#[test]
-fn in_a_world_nothing_is_asked_of_the_kernel() {
-    scene("in_a_world_nothing_is_asked_of_the_kernel", Rights::Same, || {
-        let before = Scheduling::of(0);
-        let run = forebay::sim::World::new(7).run(async move |_| {
-            let engine = Engine::start(Config::default().priority(Priority::RealTime)).unwrap();
-            let file = engine.open("file", Open::create()).await.unwrap();
-            file.write(0, bytes_of(0..4096)).await.unwrap();
-            assert_eq!(engine.health().priority, Priority::Default);
-            assert!(told(&engine).is_empty());
-            assert_eq!(engine.stats().await.unwrap().shards[0].priority, Priority::Default);
-            assert_eq!(Scheduling::of(0), before);
-        });
-        run.unwrap();
-    });
-}

@@ -48,22 +48,3 @@ fn the_clock_goes_on_at_the_usual_rate() {
     // The thread may have been away for long at any point, but no clock runs ahead of the other by much.
     assert!(elapsed_ns >= 4_000_000 && elapsed_ns < 2 * wall.elapsed().as_nanos() as u64, "{elapsed_ns}");
 }
-
-#[cfg(feature = "sim")]
-#[test]
-fn in_a_world_nobody_waits_and_the_clock_is_the_worlds() {
-    use forebay::sim::{self, World};
-    let mut world = World::new(1);
-    let (engine, slept_ns) = world
-        .run(async |engine| {
-            assert_eq!(engine.block_on(async {}).unwrap_err().kind(), ErrorKind::WaitInWorld);
-            let (before, before_ns) = (sim::now(), engine.now_ns());
-            sim::sleep(Duration::from_secs(7)).await.unwrap();
-            let slept = (sim::now() - before).as_nanos() as u64;
-            assert_eq!(engine.now_ns() - before_ns, slept);
-            (engine, slept)
-        })
-        .unwrap();
-    assert!(slept_ns >= 7_000_000_000);
-    assert_eq!(engine.block_on(async {}).unwrap_err().kind(), ErrorKind::WaitInWorld);
-}

@@ -1,6 +1,6 @@
 //! A program of its own: it parses sources and uses nothing of the core; commands name it by `--test public_api`.
 //!
-//! The public API of the core, the conformance suite, the cache, the combining writers, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
+//! The public API of the core, the simulator, the conformance suite, the cache, the combining writers, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
 //! A change of the API is then a change of that file, seen in review. After an intended change:
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
@@ -24,7 +24,7 @@ use listing::Listing;
 use tree::Krate;
 
 /// Crates whose types may appear in public signatures.
-const ALLOWED_TYPES: &[&str] = &["bytes", "forebay", "forebay_kv", "forebay_wal"];
+const ALLOWED_TYPES: &[&str] = &["bytes", "forebay", "forebay_kv", "forebay_sim", "forebay_wal"];
 
 /// Crates whose traits public types may implement, under a feature of the crate.
 const ALLOWED_TRAITS: &[&str] = &["tokio", "futures_core", "object_store_013"];
@@ -43,8 +43,9 @@ const EXHAUSTIVE: &[(&str, &str)] = &[
 const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
 
 /// The crates whose API is recorded: name, and the folder beside this crate's. A packed crate has only itself.
-const CRATES: [(&str, &str); 7] = [
+const CRATES: [(&str, &str); 8] = [
     ("forebay", "."),
+    ("forebay_sim", "../forebay-sim"),
     ("forebay_conformance", "../forebay-conformance"),
     ("forebay_cache", "../forebay-cache"),
     ("forebay_collective", "../forebay-collective"),

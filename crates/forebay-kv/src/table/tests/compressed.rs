@@ -79,7 +79,7 @@ fn a_compressed_table_answers_as_a_map_does() {
 #[test]
 fn a_compressed_table_answers_as_a_map_does_in_simulated_worlds() {
     for seed in 0..4 {
-        let mut world = forebay::sim::World::new(seed);
+        let mut world = forebay_sim::World::new(seed);
         let leaf_bytes = [4096, 16384][seed as usize % 2];
         let run = world.run(async move |engine| {
             engine.create_dir("/kv").await?;

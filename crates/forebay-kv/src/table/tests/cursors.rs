@@ -68,7 +68,7 @@ pub(super) async fn assert_cursors(table: &Arc<Table>, model: &Model, random: &m
 /// Dropping a future of `next` at any point leaves the cursor at its entry.
 #[test]
 fn a_dropped_next_moves_nothing() {
-    let mut world = forebay::sim::World::new(11);
+    let mut world = forebay_sim::World::new(11);
     let program = async |engine: Engine| {
         let model = model(&mut Random(5), 1500, 20, 9000);
         let meta = write(&engine, Path::new("/00000001.fkv"), spec(1, 4096), &model).await?;
@@ -82,7 +82,7 @@ fn a_dropped_next_moves_nothing() {
             }
             let mut dropped = 0;
             for (index, key) in keys.into_iter().enumerate() {
-                while forebay::sim::dropped_after(1 + (index + dropped) % 3, cursor.next()).await.is_none() {
+                while forebay_sim::dropped_after(1 + (index + dropped) % 3, cursor.next()).await.is_none() {
                     dropped += 1;
                 }
                 assert_eq!(cursor.key(), &key[..]);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::Engine;
-use forebay::sim::{self, Rule};
 use forebay_kv::{Error, ErrorKind, Snapshot, SwapOutcome};
+use forebay_sim::{self as sim, Rule};
 
 use crate::simulation::model::{At, KEYS, Model, OPEN_MAX, SPACES, State, WRITERS};
 use crate::simulation::store::{Open, Shape, bytes, is_failure, is_full, key, number, rest};

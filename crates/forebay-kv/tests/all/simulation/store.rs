@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim;
 use forebay_kv::{
     Batch, Compression, Error, ErrorKind, Ingest, Keyspace, Options, Result, Snapshot, Store, Value,
 };
+use forebay_sim as sim;
 use forebay_test::worlds::mix;
 
 use crate::simulation::model::{At, KEYS, SPACES, State};

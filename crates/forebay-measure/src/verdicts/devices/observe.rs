@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::sim::{self, World};
 use forebay::{Config, Durability, Engine, File, Open};
+use forebay_sim::{self as sim, World};
 
 use super::simulated::{Device, MS, READ};
 

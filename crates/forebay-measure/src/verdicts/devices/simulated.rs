@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::sim::Profile;
+use forebay_sim::Profile;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 /// Time of a read on all devices, and of a write and a flush on most.

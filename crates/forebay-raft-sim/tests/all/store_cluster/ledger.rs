@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, net};
 use forebay_raft::RaftLog;
+use forebay_sim::{self as sim, net};
 use openraft::OptionalSend;
 use openraft::alias::{EntryOf, LogIdOf, VoteOf};
 use openraft::entry::RaftEntry;

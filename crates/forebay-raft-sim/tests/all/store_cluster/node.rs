@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use forebay::sim;
-use forebay::sim::net::{self, Address, Socket};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftSnapshot, RaftStore, SnapshotReader, SnapshotReceiver};
 use forebay_raft_sim::{SimNetwork, Transfer, serve};
+use forebay_sim as sim;
+use forebay_sim::net::{self, Address, Socket};
 use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use openraft::alias::{EntryOf, LogIdOf};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use forebay::sim::{self, net};
+use forebay_sim::{self as sim, net};
 use openraft::SnapshotPolicy;
 
 use crate::common::{MS, SECOND, Work};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::sim::{self, Fault, Rule};
+use forebay_sim::{self as sim, Fault, Rule};
 use forebay_wal::{Error, ErrorKind, Lsn};
 
 use crate::simulation::damage;

@@ -11,7 +11,7 @@ use super::{FdOwner, fd};
 /// A path, or a name in an open directory. The latter keeps naming the same directory if that is moved, and
 /// does not depend on the process's working directory.
 #[derive(Clone)]
-pub(crate) struct At {
+pub struct At {
     dir: Option<FdOwner>,
     /// The path argument of the `*at` system call: one name, or `.` for the directory itself.
     name: PathBuf,
@@ -32,7 +32,7 @@ impl At {
     }
 
     /// Returns the path for messages.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -42,12 +42,12 @@ impl At {
     }
 
     /// Returns the second argument of a `*at` call.
-    pub(crate) fn name(&self) -> &Path {
+    pub fn name(&self) -> &Path {
         &self.name
     }
 
     /// Returns the open directory, if the name is in one.
-    pub(crate) fn dir(&self) -> Option<&FdOwner> {
+    pub fn dir(&self) -> Option<&FdOwner> {
         self.dir.as_ref()
     }
 }
@@ -64,7 +64,6 @@ impl From<&Path> for At {
     }
 }
 
-#[cfg(test)]
 impl From<&str> for At {
     fn from(path: &str) -> At {
         At::from(PathBuf::from(path))

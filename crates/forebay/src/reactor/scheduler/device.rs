@@ -72,7 +72,7 @@ pub(crate) struct DeviceScheduler {
     window: WindowCounts,
     estimates: Mutex<Estimates>,
     /// How often shards wrote `leased`, for the test that says what leases cost.
-    #[cfg(test)]
+    #[cfg(feature = "_sim")]
     pub(super) lease_writes: LeaseWrites,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn top(class: usize, specs: &Specs) -> (usize, u64) {
 }
 
 /// The writes of the line that all shards share.
-#[cfg(test)]
+#[cfg(feature = "_sim")]
 #[derive(Debug, Default)]
 pub(super) struct LeaseWrites {
     pub(super) taken: AtomicU64,
@@ -165,7 +165,7 @@ impl DeviceScheduler {
                 missed: AtomicU32::new(0),
             },
             estimates: Mutex::new(Estimates { depth_controller, write_cost: WriteCost::new(write_cost) }),
-            #[cfg(test)]
+            #[cfg(feature = "_sim")]
             lease_writes: LeaseWrites::default(),
         }
     }
@@ -194,7 +194,7 @@ impl DeviceScheduler {
         let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
         let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);
         let had_room = self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
-        #[cfg(test)]
+        #[cfg(feature = "_sim")]
         if had_room { &self.lease_writes.taken } else { &self.lease_writes.refused }
             .fetch_add(1, Ordering::Relaxed);
         had_room
@@ -233,15 +233,22 @@ impl DeviceScheduler {
         }
     }
 
+    /// Returns how often leases were taken, refused and given back, and shards woken because room came back.
+    #[cfg(feature = "_sim")]
+    pub(crate) fn lease_writes(&self) -> [u64; 4] {
+        let LeaseWrites { taken, refused, given_back, wakes } = &self.lease_writes;
+        [taken, refused, given_back, wakes].map(|count| count.load(Ordering::Relaxed))
+    }
+
     /// Takes a lease even if there is no room for it.
     pub(super) fn lease_anyway(&self, cost: u64) {
-        #[cfg(test)]
+        #[cfg(feature = "_sim")]
         self.lease_writes.taken.fetch_add(1, Ordering::Relaxed);
         self.leased.fetch_add(cost, Ordering::Relaxed);
     }
 
     pub(super) fn give_back(&self, cost: u64) {
-        #[cfg(test)]
+        #[cfg(feature = "_sim")]
         self.lease_writes.given_back.fetch_add(1, Ordering::Relaxed);
         let leased = self.leased.fetch_sub(cost, Ordering::Relaxed);
         debug_assert!(leased >= cost, "no more is given back than was leased: {cost} of {leased}");

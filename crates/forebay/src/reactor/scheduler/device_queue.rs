@@ -303,7 +303,7 @@ impl DeviceQueue {
             0 => 0,
             others => {
                 let woken = self.shared.waiting.fetch_and(!others, Ordering::Relaxed) & others;
-                #[cfg(test)]
+                #[cfg(feature = "_sim")]
                 self.shared.lease_writes.wakes.fetch_add(u64::from(woken.count_ones()), Ordering::Relaxed);
                 woken
             }

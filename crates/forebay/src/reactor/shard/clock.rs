@@ -31,7 +31,7 @@ enum Counter {
     TimeStamp,
     Monotonic,
     /// The virtual time of the simulated world on this thread, in nanoseconds.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     Virtual,
 }
 
@@ -57,7 +57,7 @@ impl Clock {
     }
 
     /// Returns a clock that reads the time of the simulated world on this thread.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     pub(crate) const fn simulated() -> Clock {
         Clock { counter: Counter::Virtual, ns_per_tick: 1 << 32 }
     }
@@ -65,7 +65,7 @@ impl Clock {
     #[inline]
     pub(crate) fn now(&self) -> Ticks {
         match self.counter {
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "_sim")]
             Counter::Virtual => crate::base::here::now_ns(),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: every x86_64 processor has the instruction; it reads a counter and touches no memory.

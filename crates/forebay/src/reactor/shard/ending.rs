@@ -14,7 +14,7 @@ use crate::reactor::walk;
 
 /// The result of a shard's end.
 #[derive(Clone, Debug)]
-pub(crate) struct EndReport {
+pub struct EndReport {
     /// Operations whose completion did not arrive before the deadline. Their memory and files are leaked.
     pub(crate) leaked: usize,
     /// The names of the pool's calls that had not ended by the deadline.

@@ -121,7 +121,7 @@ impl Shard {
     /// Handles the notices that destructors on other threads left.
     pub(super) fn drain_remote(&self) {
         self.inbox.take_memory_call();
-        #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+        #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
         self.visit_asked();
         let capacity = self.ops.with(|ops| ops.table.capacity());
         self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));

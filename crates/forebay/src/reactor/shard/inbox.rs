@@ -370,7 +370,7 @@ impl Inbox {
 
     /// Asks this shard to visit the one with that number.
     #[cfg(any(
-        feature = "sim",
+        feature = "_sim",
         all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
         all(test, forebay_loom)
     ))]
@@ -382,7 +382,7 @@ impl Inbox {
     /// Returns the shards to visit, a bit for each; called by the shard.
     #[inline]
     #[cfg(any(
-        feature = "sim",
+        feature = "_sim",
         all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
         all(test, forebay_loom)
     ))]
@@ -403,7 +403,7 @@ impl Inbox {
     /// Lets senders wake a shard without a thread from now on. Returns whether there is nothing to do that came before.
     #[inline]
     #[cfg(any(
-        feature = "sim",
+        feature = "_sim",
         all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
         all(test, forebay_loom)
     ))]

@@ -20,7 +20,7 @@
 
 pub(crate) mod clock;
 mod commands;
-mod ending;
+pub(crate) mod ending;
 mod event_loop;
 pub(crate) mod executor;
 pub(crate) mod inbox;
@@ -35,7 +35,7 @@ mod report;
 mod start;
 mod task;
 mod timers;
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 mod visiting;
 
 use std::cell::Cell;
@@ -59,16 +59,16 @@ use ops::Ops;
 use timers::Timers;
 
 pub(crate) use ending::EndReport;
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use start::new_shard;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) use start::shard_over;
 pub(crate) use start::start_shards;
 pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
 };
 pub(crate) use task::{spawn_on, wait_for_a_turn};
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use visiting::{ExitState, VisitStart};
 
 /// The number of known regions before the first operation.
@@ -99,7 +99,7 @@ pub(crate) struct Shard {
     /// The device time of the last sampled operation.
     device_ns: Cell<u64>,
     /// The time at which a visitor staged the first of the operations that wait for more.
-    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     gathers_since: Cell<clock::Ticks>,
     /// The longest spins: while nothing is in flight, and while something is.
     spin_idle_max: clock::Ticks,
@@ -144,13 +144,13 @@ fn make_current(shard: *const Shard) -> *const Shard {
 ///
 /// # Safety
 /// The shard stays in place until another one, or none, is set.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
     make_current(shard)
 }
 
 /// Runs `run` as on a thread without a shard. For the same.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 pub(crate) fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
     let before = make_current(ptr::null());
     let result = run();

@@ -173,7 +173,7 @@ impl Ops {
     }
 
     /// Returns whether operations are ready to be submitted.
-    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     #[inline]
     pub(crate) fn has_staged(&self) -> bool {
         !self.staged.is_empty()

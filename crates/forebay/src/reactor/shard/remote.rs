@@ -72,7 +72,7 @@ impl RemoteCell {
     }
 
     /// Returns a cell for an operation that is about to begin on the thread that holds its shard.
-    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     pub(crate) fn waiting() -> RemotePtr {
         RemoteCell::new(None, NO_KEY)
     }

@@ -258,7 +258,7 @@ pub(crate) fn new_shard(
         known_regions: Cell::new(NOT_LOOKED),
         late_calls: LateCalls::default(),
         device_ns: Cell::new(u64::MAX),
-        #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+        #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
         gathers_since: Cell::new(0),
         spin_idle_max: clock.ticks(engine.spin_ns.0),
         spin_flying_max: clock.ticks(engine.spin_ns.1),

@@ -1,9 +1,9 @@
 //! Which ring an operation may use: that of the Tokio worker which polls it, or one that a simulated world chooses.
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 use std::cell::Cell;
 use std::sync::Arc;
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 use std::sync::atomic::Ordering;
 use std::task::Context;
 
@@ -29,7 +29,7 @@ pub(super) fn with_ring<T>(
     if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
         return None;
     }
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     if let Some(world) = &engine.world {
         return with_chosen(engine, world.ring(engine)?, run);
     }
@@ -40,7 +40,7 @@ pub(super) fn with_ring<T>(
 }
 
 /// Runs `run` with the ring that a world chose.
-#[cfg(feature = "sim")]
+#[cfg(feature = "_sim")]
 fn with_chosen<T>(
     engine: &Arc<EngineShared>,
     (place, is_inline): (usize, bool),
@@ -67,7 +67,7 @@ fn with_chosen<T>(
 /// Returns whether the task that is polled may go on in this turn. If not, it has been woken for the next one.
 #[inline]
 pub(super) fn proceeds(engine: &EngineShared, context: &mut Context<'_>) -> bool {
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     if let Some(world) = &engine.world {
         return world.proceeds(context.waker());
     }

@@ -111,7 +111,7 @@ impl VisitedShard {
 
 /// Lets a visitor go on.
 fn pause(engine: &EngineShared) {
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "_sim")]
     if let Some(world) = &engine.world {
         return world.pause(PAUSE);
     }

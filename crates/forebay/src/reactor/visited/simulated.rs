@@ -1,5 +1,6 @@
 //! Visited shards of a simulated world, which is itself the runtime: it visits after completions, or is late, or stops in the middle.
 
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::{ExitState, Shard};
 
 /// A visit that stopped in the middle, with the lock held: its thread does not run at the moment.
-pub(crate) struct InterruptedVisit {
+pub struct InterruptedVisit {
     visited: Arc<VisitedShard>,
     woken: Vec<Waker>,
     /// The state in which it is about to leave; `None` while it has not looked yet.
@@ -40,12 +41,12 @@ impl VisitedShard {
     }
 
     /// Returns whether its engine has ended it.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.is_over()
     }
 
     /// Begins a turn of the attendant, which is woken by `waker` the next time.
-    pub(crate) fn attend(&self, waker: &Waker) {
+    pub fn attend(&self, waker: &Waker) {
         self.is_neglected.store(false, Ordering::Relaxed);
         self.attendant.register(waker);
         self.begin_flush();
@@ -53,7 +54,7 @@ impl VisitedShard {
 
     /// Begins a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
     /// inside.
-    pub(crate) fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<InterruptedVisit> {
+    pub fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<InterruptedVisit> {
         if !self.lock.try_lock_or_mark() {
             return None;
         }
@@ -63,9 +64,15 @@ impl VisitedShard {
     }
 }
 
+impl fmt::Debug for InterruptedVisit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InterruptedVisit").field("visited", &self.visited).finish_non_exhaustive()
+    }
+}
+
 impl InterruptedVisit {
     /// Ends the visit.
-    pub(crate) fn go_on(mut self) {
+    pub fn go_on(mut self) {
         match self.left {
             None => drop(self.visited.stay(Shard::visit)),
             Some(left) => {

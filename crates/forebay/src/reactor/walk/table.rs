@@ -168,7 +168,7 @@ impl Walks {
 
     /// Returns the number of walks in progress or waiting to begin.
     #[inline]
-    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     pub(crate) fn load(&self) -> u32 {
         self.live + self.waiting.len() as u32
     }
