@@ -452,7 +452,7 @@ fn read_many(job: &Job) -> anyhow::Result<LoopTally> {
                 let ranges = offsets.iter().map(|offset| *offset..offset + work.block_bytes);
                 let mut many = file.read_many(ranges).depth(work.depth as u32);
                 if job.row == "read-many-wide" {
-                    many = many.max_gap(WIDE_GAP_BYTES).amplify_at_most(WIDE_WASTE_BYTES);
+                    many = many.gap_bytes_max(WIDE_GAP_BYTES).waste_bytes_max(WIDE_WASTE_BYTES);
                     many = many.request_bytes_max(WIDE_REQUEST_BYTES);
                 }
                 let blocks = many.await?;

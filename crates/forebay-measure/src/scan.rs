@@ -404,7 +404,7 @@ fn async_read(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Ou
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     paced(job, work, |pace| {
         runtime.block_on(async {
-            let scan = file.scan().range(0..work.file_bytes).buffer(SMALL_BYTES).depth(SMALL_DEPTH);
+            let scan = file.scan().range(0..work.file_bytes).request_bytes(SMALL_BYTES).depth(SMALL_DEPTH);
             let mut reader = scan.start().into_async_read();
             let mut buffer = vec![0; SMALL_BYTES];
             loop {
@@ -422,9 +422,9 @@ fn blocks(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcom
     paced(job, work, |pace| {
         let scan = file.scan().range(0..work.file_bytes);
         let scan = match job.row.as_str() {
-            "direct-no-copy" => scan.buffer(SMALL_BYTES).depth(SMALL_DEPTH),
-            LARGE => scan.buffer(LARGE_BYTES).depth(work.depth.unwrap_or(LARGE_DEPTH)),
-            "uncached" => scan.buffer(UNCACHED_BYTES),
+            "direct-no-copy" => scan.request_bytes(SMALL_BYTES).depth(SMALL_DEPTH),
+            LARGE => scan.request_bytes(LARGE_BYTES).depth(work.depth.unwrap_or(LARGE_DEPTH)),
+            "uncached" => scan.request_bytes(UNCACHED_BYTES),
             _ => scan,
         };
         let (mut scan, mut largest) = (scan.start(), 0);

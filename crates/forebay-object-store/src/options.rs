@@ -121,7 +121,7 @@ impl ForebayStoreBuilder {
     }
 
     /// Sets the most bytes between two ranges of `get_ranges` that are read with one request. Default: 16 KiB; 0 merges only ranges
-    /// that touch or overlap. See [`ReadMany::max_gap`](forebay::ReadMany::max_gap).
+    /// that touch or overlap. See [`ReadMany::gap_bytes_max`](forebay::ReadMany::gap_bytes_max).
     pub fn gap_bytes_max(mut self, bytes: u64) -> Self {
         self.settings.gap_bytes_max = bytes;
         self

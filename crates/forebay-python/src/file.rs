@@ -331,9 +331,9 @@ impl Settings {
             batch = batch.depth(depth);
         }
         if let Some(bytes) = self.max_gap {
-            batch = batch.max_gap(bytes);
+            batch = batch.gap_bytes_max(bytes);
             // Two ranges with such a gap are merged then, whatever the default says.
-            batch = batch.amplify_at_most(bytes.max(if bytes == 0 { 0 } else { 64 << 10 }));
+            batch = batch.waste_bytes_max(bytes.max(if bytes == 0 { 0 } else { 64 << 10 }));
         }
         batch
     }
@@ -554,7 +554,7 @@ impl File {
         if block == 0 || depth == Some(0) {
             return Err(PyValueError::new_err("block and depth must be at least 1"));
         }
-        let scan = self.opened(py)?.main.scan().buffer(block).class(self.class());
+        let scan = self.opened(py)?.main.scan().request_bytes(block).class(self.class());
         let scan = match stop {
             Some(stop) => scan.range(start..stop.max(start)),
             None => scan.range(start..),

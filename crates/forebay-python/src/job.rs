@@ -142,7 +142,7 @@ pub(crate) fn read_in_parts(handle: Handle, offset: u64, mut memory: Destination
             .read_many(ranges)
             .class(handle.class)
             .depth(PARTS)
-            .max_gap(0)
+            .gap_bytes_max(0)
             .request_bytes_max(part)
             .into_memory(memory);
         let (result, memory) = parts.await;

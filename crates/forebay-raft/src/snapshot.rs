@@ -217,7 +217,7 @@ impl SnapshotReceiver {
             self.dirs.insert(dir.to_owned());
         }
         let file = self.engine.open(self.held.path.join(path), Open::create_new()).await?;
-        self.open = Some(file.append().buffer(WRITE_BYTES).depth(2).start());
+        self.open = Some(file.append().request_bytes(WRITE_BYTES).depth(2).start());
         self.files.push(SnapshotFile { name: name.to_owned(), bytes: 0 });
         Ok(())
     }

@@ -296,7 +296,7 @@ pub(crate) const READ_DEPTH: usize = 4;
 /// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
 pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
     let mut scanner = Scanner::new(path, generation, file.len().await?);
-    let mut blocks = file.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
+    let mut blocks = file.scan().request_bytes(READ_BYTES).depth(READ_DEPTH).start();
     while let Some(block) = blocks.next().await.transpose()? {
         scanner.push(&block);
         forebay::shard::yield_if_needed().await;

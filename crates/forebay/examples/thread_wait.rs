@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // A pipeline without a runtime: the scan has its reads in flight while this thread processes a block.
-    let mut scan = file.scan().buffer(256 << 10).depth(4).start();
+    let mut scan = file.scan().request_bytes(256 << 10).depth(4).start();
     let mut bytes = 0;
     while let Some(block) = scan.next().wait() {
         bytes += block?.len();

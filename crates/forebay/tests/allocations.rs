@@ -110,7 +110,7 @@ fn scans_allocate_nothing_per_block_on_a_shard() {
     let (engine, _dir, file) = scene();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let scan = async |from: u64| {
-            let mut scan = file.scan().range(from..FILE_BYTES).buffer(16 << 10).depth(8).start();
+            let mut scan = file.scan().range(from..FILE_BYTES).request_bytes(16 << 10).depth(8).start();
             let mut blocks = 0u64;
             while let Some(block) = scan.next().await.transpose().unwrap() {
                 assert!(!block.is_empty());
@@ -140,7 +140,7 @@ fn batches_allocate_nothing_per_range() {
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         // Not merged, so that every range is a request of its own.
         let batch = async |ranges: Vec<std::ops::Range<u64>>| {
-            let blocks = inner.read_many(ranges.iter().cloned()).max_gap(0).await.unwrap();
+            let blocks = inner.read_many(ranges.iter().cloned()).gap_bytes_max(0).await.unwrap();
             assert_eq!(&blocks[7].as_ref().unwrap()[..], &bytes_of(ranges[7].clone())[..]);
         };
         batch(ranges(1_300)).await;
@@ -165,7 +165,7 @@ fn batches_allocate_nothing_per_range() {
         let ranges = ranges(count);
         watch(true);
         let (blocks, here) =
-            runtime.block_on(allocations::during(file.read_many(ranges).max_gap(0).into_future()));
+            runtime.block_on(allocations::during(file.read_many(ranges).gap_bytes_max(0).into_future()));
         drop(blocks.unwrap());
         (here, watch(false).unwrap())
     };

@@ -32,7 +32,8 @@ impl Session {
         }
         let Some(open) = self.handle(handle) else { return Ok(false) };
         let node = open.node;
-        let scan = open.file.scan().range(range.clone()).buffer(buffer as usize).depth(usize::from(depth));
+        let scan =
+            open.file.scan().range(range.clone()).request_bytes(buffer as usize).depth(usize::from(depth));
         let mut scan = scan.start();
         let mut bytes = Vec::new();
         loop {
@@ -65,7 +66,7 @@ impl Session {
         let (node, grain) = (open.node, u64::from(open.file.alignment().offset.max(1)));
         let total = sizes.iter().map(|size| *size as usize).sum();
         let bytes = pattern_bytes(pattern, offset, total);
-        let append = open.file.append().at(offset).buffer(8192).depth(2).start();
+        let append = open.file.append().at(offset).request_bytes(8192).depth(2).start();
         let result = written(append, &bytes, sizes, durability).await;
         let patch = Patch::bytes(offset, bytes);
         let padded = patch.end().next_multiple_of(grain);

@@ -24,7 +24,7 @@ async fn pieces_of_any_size_become_the_file(env: &Env) -> Outcome {
         for len in [0u64, 1, 4096, 4097, 300_007] {
             let path = env.path(&format!("{number}-{len}"));
             let file = fresh(env, &path, open, len).await?;
-            let mut append = file.append().buffer(16 << 10).depth(3).class(Class::LOG).start();
+            let mut append = file.append().request_bytes(16 << 10).depth(3).class(Class::LOG).start();
             let mut at = 0;
             while at < len {
                 let end = len.min(at + 1 + dice.roll(20_000));
@@ -51,7 +51,7 @@ async fn it_begins_anywhere_and_keeps_what_is_there(env: &Env) -> Outcome {
             if env.is_namespace() && at + 3_000 > whole_blocks {
                 continue;
             }
-            let mut append = file.append().at(at).buffer(4096).start();
+            let mut append = file.append().at(at).request_bytes(4096).start();
             append.write(&[0xAB; 3_000]).await?;
             same("the result of close", append.close().await?, at + 3_000)?;
             let mut expected = bytes_of(0..10_000);
@@ -67,7 +67,7 @@ async fn a_sync_leaves_the_exact_length(env: &Env) -> Outcome {
     for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
         let file = env.open(&path, open).await?;
-        let mut append = file.append().buffer(8192).start();
+        let mut append = file.append().request_bytes(8192).start();
         let mut at = 0;
         for (piece, durability) in [
             (1, Durability::None),
@@ -93,7 +93,7 @@ async fn blocks_go_as_they_are(env: &Env) -> Outcome {
     for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
         let file = fresh(env, &path, open, 200_000).await?;
-        let mut append = file.append().buffer(8192).depth(2).start();
+        let mut append = file.append().request_bytes(8192).depth(2).start();
         let mut at = 0;
         for len in [4096, 65_536, 1, 10_000, 0, 50_001] {
             append.write_block(source.read(at..at + len).await?).await?;
@@ -111,7 +111,7 @@ async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
         let mut dice = Dice(0xDEC0DE + number as u64);
         let path = env.path(&number.to_string());
         let file = fresh(env, &path, open, 60 * 9_000).await?;
-        let mut append = file.append().buffer(4096).depth(2).start();
+        let mut append = file.append().request_bytes(4096).depth(2).start();
         let mut expected: Vec<u8> = Vec::new();
         for round in 0..60u64 {
             let (data, times) = (vec![round as u8 + 1; dice.roll(9_000) as usize], dice.roll(4) as u32);
@@ -139,7 +139,7 @@ async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outc
         let path = env.path(&number.to_string());
         let file = fresh(env, &path, open, 120_000).await?;
         for _ in 0..10 {
-            let mut append = file.append().buffer(8192).depth(16).start();
+            let mut append = file.append().request_bytes(8192).depth(16).start();
             append.write(&bytes_of(0..100_000)).await?;
             drop(append);
         }
@@ -191,7 +191,7 @@ async fn several_side_by_side(env: &Env) -> Outcome {
         let writers = (0..4).map(|writer| {
             let file = file.clone();
             async move {
-                let mut append = file.append().at(writer * part).buffer(8192).depth(2).start();
+                let mut append = file.append().at(writer * part).request_bytes(8192).depth(2).start();
                 for at in (0..part).step_by(7_001) {
                     append.write(&bytes_of(writer * part + at..writer * part + part.min(at + 7_001))).await?;
                 }

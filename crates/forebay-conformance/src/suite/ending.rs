@@ -112,7 +112,8 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
 async fn closing_answers_a_batch(env: &Env) -> Outcome {
     let (engine, file) = scene(env, |config| config.shards(1)).await?;
     let range = |n: u64| n % 250 * 4096..n % 250 * 4096 + 4096;
-    let mut batch = file.read_many((0..10_000).map(range)).max_gap(0).request_bytes_max(4096).into_future();
+    let mut batch =
+        file.read_many((0..10_000).map(range)).gap_bytes_max(0).request_bytes_max(4096).into_future();
     // On a busy machine the whole batch may be there before the poll looks.
     let first = poll_now(&mut batch);
     engine.nop().await?;

@@ -160,7 +160,8 @@ async fn a_file_dropped_with_operations_in_flight_serves_them(env: &Env) -> Outc
     const LEN: u64 = 200_000;
     let path = put(env, "a", LEN).await?;
     for file in open_all(env, &path, Open::read()).await? {
-        let mut scans: Vec<_> = (0..3).map(|_| file.scan().buffer(16 << 10).depth(4).start()).collect();
+        let mut scans: Vec<_> =
+            (0..3).map(|_| file.scan().request_bytes(16 << 10).depth(4).start()).collect();
         let mut stream = file.read_many((0..20).map(|n| n * 9_000..n * 9_000 + 10)).depth(2).stream();
         for scan in &mut scans {
             scan.next().await.transpose()?;

@@ -366,7 +366,7 @@ async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
         let (mut streams, mut batches) = (Vec::new(), Vec::new());
         for number in 0..6u64 {
             let ranges = || (0..200u64).map(move |n| (n * 5000 + number)..(n * 5000 + number + 100));
-            let mut stream = file.read_many(ranges()).amplify_at_most(0).depth(4).stream();
+            let mut stream = file.read_many(ranges()).waste_bytes_max(0).depth(4).stream();
             for _ in 0..number {
                 let Some((n, block)) = stream.next().await else { return fail("a stream ended early") };
                 let at = n as u64 * 5000 + number;

@@ -186,7 +186,7 @@ async fn batches_go_into_memory_side_by_side(env: &Env) -> Outcome {
     for file in open_all(env, &path, Open::read()).await? {
         for (gap, skip) in [(0, 0), (16 << 10, 0), (0, 16)] {
             let what = format!("gap {gap}, {skip} behind a page, {:?}", file.mode());
-            let many = || file.read_many(ranges.iter().cloned()).max_gap(gap);
+            let many = || file.read_many(ranges.iter().cloned()).gap_bytes_max(gap);
             let (result, mut placed) = many().into_memory(WatchedMemory::new(skip, expected.len())?).await;
             result?;
             same_bytes(&what, placed.bytes(), &expected)?;

@@ -51,7 +51,7 @@ async fn however_ranges_are_merged_each_is_right(env: &Env) -> Outcome {
             (u64::MAX, u64::MAX, u64::MAX, 128),
             (4096, 8192, 65_536, 0),
         ] {
-            let many = file.read_many(ranges.clone()).max_gap(gap).amplify_at_most(waste);
+            let many = file.read_many(ranges.clone()).gap_bytes_max(gap).waste_bytes_max(waste);
             let results = many.request_bytes_max(request).depth(depth).await?;
             for (range, result) in ranges.iter().zip(results) {
                 let what = format!("{range:?}, gap {gap}, request {request}, {:?}", file.mode());
@@ -154,7 +154,7 @@ async fn a_scan_gives_the_file_in_order(env: &Env) -> Outcome {
             let what = format!("{len} bytes, {:?}", file.mode());
             same_bytes(&what, &drained(file.scan().start()).await?, &bytes_of(0..len))?;
             for (buffer, depth) in [(4096, 1), (16 << 10, 7), (1 << 20, 2)] {
-                let scan = file.scan().buffer(buffer).depth(depth).class(Class::BACKGROUND).start();
+                let scan = file.scan().request_bytes(buffer).depth(depth).class(Class::BACKGROUND).start();
                 same_bytes(&what, &drained(scan).await?, &bytes_of(0..len))?;
             }
         }
@@ -166,7 +166,7 @@ async fn a_scan_of_a_range_gives_that_range(env: &Env) -> Outcome {
     let path = put(env, "a", LEN).await?;
     for file in open_all(env, &path, Open::read()).await? {
         for range in [0..1, 1..4096, 4_097..70_001, LEN - 5..LEN, LEN - 5..u64::MAX, 100_001..250_002] {
-            let scan = file.scan().range(range.clone()).buffer(32 << 10).start();
+            let scan = file.scan().range(range.clone()).request_bytes(32 << 10).start();
             let expected = bytes_of(range.start..range.end.min(LEN));
             same_bytes(format_args!("{range:?}, {:?}", file.mode()), &drained(scan).await?, &expected)?;
         }
@@ -191,7 +191,7 @@ async fn a_scan_of_nothing_is_over_at_once(env: &Env) -> Outcome {
 async fn scans_beside_each_other(env: &Env) -> Outcome {
     let path = put(env, "a", LEN).await?;
     let files = open_all(env, &path, Open::read()).await?;
-    let scans = files.iter().map(|file| drained(file.scan().buffer(16 << 10).depth(3).start()));
+    let scans = files.iter().map(|file| drained(file.scan().request_bytes(16 << 10).depth(3).start()));
     for bytes in all(scans).await {
         same_bytes("each scan has all of the file", &bytes?, &bytes_of(0..LEN))?;
     }

@@ -178,7 +178,7 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
     for result in file.read_many((0..10).map(|n| n * 100_000..n * 100_000 + 10)).await? {
         result?;
     }
-    let (mut scan, mut bytes) = (file.scan().buffer(4096).depth(2).start(), 0);
+    let (mut scan, mut bytes) = (file.scan().request_bytes(4096).depth(2).start(), 0);
     while let Some(block) = scan.next().await.transpose()? {
         bytes += block.len();
     }
@@ -194,7 +194,7 @@ async fn a_batch_may_keep_more_than_there_is_io_memory(env: &Env) -> Outcome {
     for open in [Open::read(), Open::read().buffered()] {
         let file = env.open_on(&engine, path.clone(), open).await?;
         for gap in [0, 16 << 10] {
-            let results = file.read_many(ranges.iter().cloned()).max_gap(gap).await?;
+            let results = file.read_many(ranges.iter().cloned()).gap_bytes_max(gap).await?;
             holds("results lie in ordinary memory", engine.memory().result_bytes > 1 << 20)?;
             let first = file.read(0..65_536).await?;
             for (range, result) in ranges.iter().zip(results) {
@@ -218,7 +218,7 @@ async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
         for (buffer, depth) in [(None, None), (Some(128 << 10), Some(32))].into_iter().skip(on_shard.into()) {
             let mut scan = file.scan();
             if let (Some(buffer), Some(depth)) = (buffer, depth) {
-                scan = scan.buffer(buffer).depth(depth);
+                scan = scan.request_bytes(buffer).depth(depth);
             }
             let mut scan = scan.start();
             let bytes = async move {
@@ -243,7 +243,7 @@ async fn an_append_without_memory_is_told_and_goes_on(env: &Env) -> Outcome {
     let engine = env.restart(small)?;
     let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     let target = fresh_on(env, &engine, env.path("target"), Open::create_new(), 12 << 20).await?;
-    let mut append = target.append().buffer(65_536).depth(4).start();
+    let mut append = target.append().request_bytes(65_536).depth(4).start();
     append.write(&bytes_of(0..65_536)).await?;
     append.sync(forebay::Durability::None).await?;
     let (held, _) = hold_all(&file).await;

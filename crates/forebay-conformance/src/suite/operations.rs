@@ -94,14 +94,14 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
             }
         });
         operation!("scan", file => {
-            let mut scan = file.scan().buffer(8 << 10).depth(4).start();
+            let mut scan = file.scan().request_bytes(8 << 10).depth(4).start();
             for n in 0..6u64 {
                 let block = scan.next().await.transpose()?.unwrap_or_default();
                 same_bytes("scan", &block, &bytes_of(n << 13..(n + 1) << 13))?;
             }
         });
         operation!("append", other => {
-            let mut append = other.append().buffer(4096).depth(2).start();
+            let mut append = other.append().request_bytes(4096).depth(2).start();
             append.write(&bytes_of(0..20_001)).await?;
             append.sync(Durability::None).await?;
             same("position", append.close().await?, 20_001)?;

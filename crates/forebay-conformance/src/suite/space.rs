@@ -235,7 +235,7 @@ async fn a_scan_of_a_file_that_is_cut_ends_early(env: &Env) -> Outcome {
     for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), LEN).await?;
         let file = env.engine().open(&path, open).await?;
-        let mut scan = file.scan().buffer(64 << 10).depth(4).start();
+        let mut scan = file.scan().request_bytes(64 << 10).depth(4).start();
         let mut at = 0;
         while let Some(block) = scan.next().await.transpose()? {
             holds("in order", is_of_file(&block, at))?;

@@ -35,7 +35,7 @@ fn wait_for_all(engine: &Engine, file: &File, env: &Env) -> Outcome {
     for result in file.read_many([1..2, 50..99]).wait()? {
         result?;
     }
-    let mut stream = file.read_many([0..3, 3..5]).max_gap(0).stream();
+    let mut stream = file.read_many([0..3, 3..5]).gap_bytes_max(0).stream();
     let mut count = 0;
     while let Some((_, result)) = stream.next().wait() {
         count += result?.len();

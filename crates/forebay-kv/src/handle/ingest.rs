@@ -380,7 +380,7 @@ async fn stage(shared: &Arc<StoreCore>, candidate: &Candidate) -> Result<bool> {
     }
     let class = shared.options.background;
     let copy = shared.tables.open(&name, Open::create_new().shard(shared.background_shard())).await?;
-    let mut append = copy.append().buffer(COPY_BYTES as usize).depth(1).class(class).start();
+    let mut append = copy.append().request_bytes(COPY_BYTES as usize).depth(1).class(class).start();
     let mut at = 0;
     while at < candidate.meta.bytes {
         let end = (at + COPY_BYTES).min(candidate.meta.bytes);

@@ -146,7 +146,7 @@ impl PartReader<'_> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let offset = range.start;
         let mut scan =
-            self.file.scan().range(range).buffer(READ_BYTES).depth(READS).class(self.class).start();
+            self.file.scan().range(range).request_bytes(READ_BYTES).depth(READS).class(self.class).start();
         while let Some(block) = scan.next().await.transpose()? {
             bytes.extend_from_slice(&block);
         }

@@ -29,7 +29,7 @@ fn check(file: &File, range: Range<u64>, result: forebay::Result<forebay::Block>
 /// Makes the file of these worlds.
 async fn content(engine: &Engine) -> forebay::Result<File> {
     let file = engine.open("file", Open::create()).await?;
-    let mut append = file.append().buffer(64 << 10).depth(2).start();
+    let mut append = file.append().request_bytes(64 << 10).depth(2).start();
     append.write(part(0..LEN)).await?;
     append.close().await?;
     Ok(file)

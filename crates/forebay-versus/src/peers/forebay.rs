@@ -78,7 +78,7 @@ pub(crate) fn random_read_many(reads: &Work) -> Result<Outcome> {
         let before = Usage::now();
         let begun = Instant::now();
         runtime.block_on(async {
-            let blocks = file.read_many(ranges).max_gap(0).depth(reads.depth as u32).await?;
+            let blocks = file.read_many(ranges).gap_bytes_max(0).depth(reads.depth as u32).await?;
             ensure!(blocks.len() == BATCH_RANGES, "{} of {BATCH_RANGES} ranges came back", blocks.len());
             for (place, block) in blocks.iter().enumerate() {
                 let block = block.as_ref().map_err(|error| anyhow!("{error}"))?;
@@ -124,7 +124,7 @@ async fn run_scan(
     let pass = scan.begin();
     let mut builder = engine.open(&scan.path, open).await?.scan();
     if let Some((bytes, depth)) = geometry {
-        builder = builder.buffer(bytes).depth(depth);
+        builder = builder.request_bytes(bytes).depth(depth);
     }
     let mut scan = builder.start();
     let (mut checksum, mut offset) = (Checksum::default(), 0);

@@ -31,7 +31,7 @@ impl Scene {
             let to = self.unused_name(name).await;
             let to = self.dir.open(&to, Open::create_new().buffered().shard(self.options.shard)).await?;
             let mut append = to.append().start();
-            let mut blocks = from.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
+            let mut blocks = from.scan().request_bytes(READ_BYTES).depth(READ_DEPTH).start();
             while let Some(block) = blocks.next().await.transpose()? {
                 append.write(&block).await?;
             }

@@ -30,7 +30,7 @@ impl File {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
-    /// let mut append = file.append().buffer(256 << 10).depth(2).start();
+    /// let mut append = file.append().request_bytes(256 << 10).depth(2).start();
     /// for number in 0..1000 {
     ///     append.write(format!("line {number}\n").as_bytes()).await?; // waits only when the device is behind
     /// }
@@ -80,7 +80,7 @@ impl AppendBuilder {
 
     /// Sets the bytes of one write, 4 KiB to 64 MiB, rounded up to a multiple of
     /// [`Alignment::offset`](crate::Alignment::offset). Default: 512 KiB. Powers of two waste no memory.
-    pub fn buffer(mut self, bytes: usize) -> AppendBuilder {
+    pub fn request_bytes(mut self, bytes: usize) -> AppendBuilder {
         self.buffer_bytes = bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         self
     }

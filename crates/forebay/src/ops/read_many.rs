@@ -177,13 +177,13 @@ impl ReadMany {
 
     /// Sets the most bytes between two ranges that are read with one request. Default: 16 KiB, which a device
     /// that moves 1 GB/s reads in less time than it needs for a second request.
-    pub fn max_gap(self, bytes: u64) -> Self {
+    pub fn gap_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.gap_bytes_max = bytes)
     }
 
     /// Sets the most bytes that one merged request may read in vain, between its ranges. Default: 64 KiB; 0
     /// merges only ranges that touch or overlap.
-    pub fn amplify_at_most(self, bytes: u64) -> Self {
+    pub fn waste_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.waste_bytes_max = bytes)
     }
 
@@ -254,7 +254,7 @@ impl ReadMany {
     /// let ranges = || (0..100).map(|part| part * 10_000..part * 10_000 + 4_000);
     /// let plan = file.read_many(ranges()).plan().unwrap();
     /// println!("{} requests, {:.2} bytes read for one wanted", plan.requests.len(), plan.amplification());
-    /// let apart = file.read_many(ranges()).max_gap(0).plan().unwrap();
+    /// let apart = file.read_many(ranges()).gap_bytes_max(0).plan().unwrap();
     /// assert!(apart.requests.len() == 100 && plan.requests.len() < 10);
     /// # Ok(()) }
     /// ```

@@ -342,7 +342,7 @@ impl fmt::Debug for Scan {
 
 /// Settings of a scan, which reads a file from front to back; see [`File::scan`].
 ///
-/// Without [`buffer`](ScanBuilder::buffer) and [`depth`](ScanBuilder::depth) the scan adapts. It begins with
+/// Without [`request_bytes`](ScanBuilder::request_bytes) and [`depth`](ScanBuilder::depth) the scan adapts. It begins with
 /// two requests of 128 KiB and doubles the bytes in flight with every block taken, up to eight requests of
 /// 512 KiB (4 MiB), which was the best of all cells measured. A consumer that is slower than the device makes
 /// it reduce the depth.
@@ -383,7 +383,7 @@ impl ScanBuilder {
 
     /// Sets the bytes of one request, 4 KiB to 64 MiB, rounded up to whole pages; the scan then does not
     /// adapt.
-    pub fn buffer(mut self, bytes: usize) -> ScanBuilder {
+    pub fn request_bytes(mut self, bytes: usize) -> ScanBuilder {
         let pages = bytes.clamp(4096, 64 << 20).next_multiple_of(4096);
         self.buffer = Some(pages as u32);
         self

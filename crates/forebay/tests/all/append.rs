@@ -23,7 +23,7 @@ fn one_write_of_any_size_gives_that_length() {
         for size in sizes {
             let path = dir.path().join("sized");
             let file = open(&engine, &path, mode.truncate());
-            let mut append = file.append().buffer(64 * KIB).start();
+            let mut append = file.append().request_bytes(64 * KIB).start();
             let data = bytes_of(0..size as u64);
             append.write(&data).wait().unwrap();
             assert_eq!(append.position(), size as u64);
@@ -41,7 +41,7 @@ fn random_sizes_and_syncs_equal_a_model() {
         let path = dir.path().join(format!("random-{round}"));
         let file = open(&engine, &path, mode);
         let depth = 1 + numbers.below(5) as usize;
-        let mut append = file.append().buffer(4096 << numbers.below(4)).depth(depth).start();
+        let mut append = file.append().request_bytes(4096 << numbers.below(4)).depth(depth).start();
         let mut model = Vec::new();
         for _ in 0..60 {
             let data = bytes_of(model.len() as u64..(model.len() + numbers.size()) as u64);
@@ -76,7 +76,7 @@ fn begins_anywhere_and_keeps_what_stands_before() {
             let data = vec![0xA5u8; 9_001];
             expected.resize(expected.len().max(at + data.len()), 0);
             expected[at..at + data.len()].copy_from_slice(&data);
-            let mut append = open(&engine, &path, mode).append().at(at as u64).buffer(4096).start();
+            let mut append = open(&engine, &path, mode).append().at(at as u64).request_bytes(4096).start();
             assert_eq!(append.position(), at as u64);
             append.write(&data).wait().unwrap();
             assert_eq!(append.close().wait().unwrap(), (at + data.len()) as u64);
@@ -97,7 +97,7 @@ fn a_longer_file_is_neither_cut_nor_padded_over() {
             write_file(&path, before);
             let mut expected = bytes_of(0..before);
             expected[..size].fill(0xC3);
-            let mut append = open(&engine, &path, mode).append().buffer(16 * KIB).start();
+            let mut append = open(&engine, &path, mode).append().request_bytes(16 * KIB).start();
             append.write(&vec![0xC3u8; size / 2]).wait().unwrap();
             append.sync(Durability::None).wait().unwrap();
             append.write(&vec![0xC3u8; size - size / 2]).wait().unwrap();
@@ -127,7 +127,7 @@ fn padding_is_only_taken_off_where_the_file_still_ends_with_it() {
     let path = dir.path().join("shared");
     let file = open(&engine, &path, Open::create());
     file.truncate(1 << 20).wait().unwrap();
-    let mut appends = [0u64, 256 << 10, 512 << 10].map(|at| file.append().at(at).buffer(4096).start());
+    let mut appends = [0u64, 256 << 10, 512 << 10].map(|at| file.append().at(at).request_bytes(4096).start());
     for (number, append) in appends.iter_mut().enumerate() {
         append.write(&vec![number as u8 + 1; 10_001]).wait().unwrap();
     }
@@ -168,7 +168,8 @@ fn blocks_of_any_alignment() {
     let (engine, dir) = (engine(), dir());
     for mode in modes() {
         let path = dir.path().join("blocks");
-        let mut append = open(&engine, &path, mode.truncate()).append().buffer(16 * KIB).depth(2).start();
+        let mut append =
+            open(&engine, &path, mode.truncate()).append().request_bytes(16 * KIB).depth(2).start();
         let data = bytes_of(0..50_000);
         let block = engine.block_from(&data).unwrap().freeze();
         let mut model = Vec::new();
@@ -190,7 +191,7 @@ fn blocks_of_any_alignment() {
 fn holds_no_more_than_depth_and_one_buffers() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("pressed");
-    let mut append = open(&engine, &path, Open::create()).append().buffer(32 * KIB).depth(3).start();
+    let mut append = open(&engine, &path, Open::create()).append().request_bytes(32 * KIB).depth(3).start();
     let data = bytes_of(0..3_000_000);
     for part in data.chunks(7_001) {
         append.write(part).wait().unwrap();
@@ -204,7 +205,7 @@ fn holds_no_more_than_depth_and_one_buffers() {
 }
 
 async fn exercise(engine: &Engine, file: File) -> u64 {
-    let mut append: Append = file.append().buffer(16 * KIB).class(Class::BACKGROUND).start();
+    let mut append: Append = file.append().request_bytes(16 * KIB).class(Class::BACKGROUND).start();
     let data = bytes_of(0..200_003);
     for part in data[..150_000].chunks(9_999) {
         append.write(part).await.unwrap();
@@ -247,7 +248,7 @@ fn from_a_shard_and_across() {
         // Begun on the shard with writes in flight there, ended here.
         let file = open(&engine, &path, mode.truncate());
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, || async move {
-            let mut append = file.append().buffer(4 * KIB).depth(8).start();
+            let mut append = file.append().request_bytes(4 * KIB).depth(8).start();
             append.write(&bytes_of(0..50_001)).await.unwrap();
             append
         });
@@ -279,7 +280,7 @@ fn dropped_with_writes_in_flight_leaves_file_and_engine_in_order() {
         let path = dir.path().join("dropped");
         let file = open(&engine, &path, mode.truncate());
         for _ in 0..20 {
-            let mut append = file.append().buffer(8 * KIB).depth(16).start();
+            let mut append = file.append().request_bytes(8 * KIB).depth(16).start();
             append.write(&bytes_of(0..100_000)).wait().unwrap();
             drop(append);
         }
@@ -321,7 +322,7 @@ fn calls_given_up_half_way_lose_nothing() {
         let at = numbers.below(before + 100);
         let mut model = bytes_of(0..before);
         model.resize(model.len().max(at as usize), 0);
-        let mut append = file.append().at(at).buffer(4 * KIB).depth(2).start();
+        let mut append = file.append().at(at).request_bytes(4 * KIB).depth(2).start();
         let mut end = at as usize;
         let mut given_up = 0;
         for _ in 0..150 {
@@ -389,7 +390,7 @@ fn a_sync_given_up_at_any_of_its_steps_harms_nothing() {
                 let path = dir.path().join("stepped");
                 write_file(&path, before);
                 let mut expected = bytes_of(0..before);
-                let mut append = open(&engine, &path, mode).append().buffer(4 * KIB).depth(3).start();
+                let mut append = open(&engine, &path, mode).append().request_bytes(4 * KIB).depth(3).start();
                 append.write(&vec![1; 5_000]).wait().unwrap();
                 if let Some(synced) = poll_until_woken(append.sync(Durability::Data), wakes) {
                     synced.unwrap();
@@ -426,7 +427,7 @@ fn a_failed_write_ends_the_append_for_good() {
     let engine = engine();
     for mode in [Open::write(), Open::write().buffered()] {
         let (_kept, path) = full_after_20_kib();
-        let mut append = open(&engine, &path, mode).append().buffer(8 * KIB).depth(2).start();
+        let mut append = open(&engine, &path, mode).append().request_bytes(8 * KIB).depth(2).start();
         let data = bytes_of(0..100_000);
         let mut parts = data.chunks(4096);
         let error = parts.find_map(|part| append.write(part).wait().err()).unwrap();
@@ -490,7 +491,7 @@ fn lack_of_memory_is_waited_for_or_told_and_ends_nothing() {
     let config = config().shards(1).arena_bytes(4 << 20).arena_bytes_max(4 << 20).overflow_bytes_max(0);
     let engine = Engine::start(config).unwrap();
     let path = dir.path().join("memory");
-    let mut append = open(&engine, &path, Open::create()).append().buffer(256 * KIB).depth(64).start();
+    let mut append = open(&engine, &path, Open::create()).append().request_bytes(256 * KIB).depth(64).start();
     append.write(b"begin").wait().unwrap();
     append.sync(Durability::None).wait().unwrap();
     let mut held = Vec::new();
@@ -522,7 +523,8 @@ fn as_an_async_write() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for mode in modes() {
         let path = dir.path().join("async-write");
-        let mut append = open(&engine, &path, mode.truncate()).append().buffer(8 * KIB).depth(2).start();
+        let mut append =
+            open(&engine, &path, mode.truncate()).append().request_bytes(8 * KIB).depth(2).start();
         let data = bytes_of(0..123_457);
         runtime.block_on(async {
             append.write_all(&data[..60_001]).await.unwrap();

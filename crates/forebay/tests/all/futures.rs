@@ -193,7 +193,7 @@ fn options_change_nothing_after_the_end() {
     assert!(again.is_err(), "polled after its end");
     let mut many = file.read_many([0..10, 20..30]);
     assert_eq!(engine.block_on(&mut many).unwrap().unwrap().len(), 2);
-    assert_eq!(engine.block_on(many.depth(1).max_gap(9)).unwrap().unwrap().len(), 0);
+    assert_eq!(engine.block_on(many.depth(1).gap_bytes_max(9)).unwrap().unwrap().len(), 0);
 }
 
 #[test]

@@ -94,21 +94,21 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
         })
     };
     for number in [0, 1, usize::MAX] {
-        let found = scan(file.scan().buffer(number)).unwrap().unwrap();
-        assert_eq!(found, 65536, "scan.buffer({number})");
+        let found = scan(file.scan().request_bytes(number)).unwrap().unwrap();
+        assert_eq!(found, 65536, "scan.request_bytes({number})");
         assert_eq!(scan(file.scan().depth(number)).unwrap().unwrap(), 65536, "scan.depth({number})");
         let word = number.min(u32::MAX as usize) as u32;
         let many = |builder: forebay::ReadMany| builder.depth(word).wait().map(|read| read.len());
         assert_eq!(many(file.read_many([0..512, 8192..8704])).unwrap(), 2, "read_many.depth({number})");
-        let merged = file.read_many([0..512, 8192..8704]).max_gap(number as u64).wait().unwrap();
-        assert_eq!(merged.len(), 2, "read_many.max_gap({number})");
+        let merged = file.read_many([0..512, 8192..8704]).gap_bytes_max(number as u64).wait().unwrap();
+        assert_eq!(merged.len(), 2, "read_many.gap_bytes_max({number})");
         let short = file.read_many([0..512, 8192..8704]).request_bytes_max(number as u64).wait().unwrap();
         assert_eq!(short.len(), 2, "read_many.request_bytes_max({number})");
-        let some = file.read_many([0..512, 8192..8704]).amplify_at_most(number as u64).wait().unwrap();
-        assert_eq!(some.len(), 2, "read_many.amplify_at_most({number})");
-        append(open("buffer").append().buffer(number))
+        let some = file.read_many([0..512, 8192..8704]).waste_bytes_max(number as u64).wait().unwrap();
+        assert_eq!(some.len(), 2, "read_many.waste_bytes_max({number})");
+        append(open("buffer").append().request_bytes(number))
             .unwrap()
-            .unwrap_or_else(|e| panic!("append.buffer({number}): {e}"));
+            .unwrap_or_else(|e| panic!("append.request_bytes({number}): {e}"));
         append(open("depth").append().depth(number))
             .unwrap()
             .unwrap_or_else(|e| panic!("append.depth({number}): {e}"));

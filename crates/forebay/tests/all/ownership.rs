@@ -87,7 +87,7 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
     all.push((
         "scan",
         Box::pin(async move {
-            let mut scan = file.scan().buffer(64 << 10).depth(4).start();
+            let mut scan = file.scan().request_bytes(64 << 10).depth(4).start();
             for _ in 0..8 {
                 scan.next().await.transpose().unwrap().unwrap();
             }
@@ -288,7 +288,8 @@ fn a_file_dropped_with_operations_in_flight_stays_open_for_them() {
     let scene = scene(config());
     for _ in 0..20 {
         let file = scene.engine.open(&scene.path, Open::read()).wait().unwrap();
-        let mut scans: Vec<_> = (0..4).map(|_| file.scan().buffer(128 << 10).depth(4).start()).collect();
+        let mut scans: Vec<_> =
+            (0..4).map(|_| file.scan().request_bytes(128 << 10).depth(4).start()).collect();
         for scan in &mut scans {
             scan.next().wait().transpose().unwrap().unwrap();
         }

@@ -79,12 +79,12 @@ fn results_are_in_the_order_of_the_ranges_whatever_their_shape() {
         check(&ranges, &file.read_many(ranges.clone()).wait().unwrap());
         check(
             &ranges,
-            &file.read_many(ranges.clone()).max_gap(0).amplify_at_most(0).depth(1).wait().unwrap(),
+            &file.read_many(ranges.clone()).gap_bytes_max(0).waste_bytes_max(0).depth(1).wait().unwrap(),
         );
         check(&ranges, &file.read_many(ranges.clone()).request_bytes_max(0).wait().unwrap());
         check(
             &ranges,
-            &file.read_many(ranges.clone()).max_gap(1 << 30).amplify_at_most(1 << 30).wait().unwrap(),
+            &file.read_many(ranges.clone()).gap_bytes_max(1 << 30).waste_bytes_max(1 << 30).wait().unwrap(),
         );
     }
     let file = engine.open(&path, Open::read()).wait().unwrap();
@@ -132,17 +132,21 @@ fn merging_keeps_to_gap_amplification_and_size() {
         check(&ranges, &results);
         cost
     };
-    assert_eq!(cost(batch().max_gap(0)), (64, 256 * KIB), "gaps are not read");
-    assert_eq!(cost(batch().max_gap(4095)), (64, 256 * KIB), "one byte short of the gap");
-    let generous = || batch().max_gap(4 * KIB).request_bytes_max(1 << 20);
-    assert_eq!(cost(generous().amplify_at_most(1 << 20)), (1, 508 * KIB), "all in one");
-    assert_eq!(cost(generous().amplify_at_most(0)), (64, 256 * KIB), "nothing may be read in vain");
+    assert_eq!(cost(batch().gap_bytes_max(0)), (64, 256 * KIB), "gaps are not read");
+    assert_eq!(cost(batch().gap_bytes_max(4095)), (64, 256 * KIB), "one byte short of the gap");
+    let generous = || batch().gap_bytes_max(4 * KIB).request_bytes_max(1 << 20);
+    assert_eq!(cost(generous().waste_bytes_max(1 << 20)), (1, 508 * KIB), "all in one");
+    assert_eq!(cost(generous().waste_bytes_max(0)), (64, 256 * KIB), "nothing may be read in vain");
     // Three gaps a request: 16 requests of four ranges.
-    assert_eq!(cost(generous().amplify_at_most(12 * KIB)), (16, 16 * 28 * KIB));
-    assert_eq!(cost(batch().max_gap(4 * KIB).request_bytes_max(20 * KIB)), (22, 21 * 20 * KIB + 4 * KIB));
+    assert_eq!(cost(generous().waste_bytes_max(12 * KIB)), (16, 16 * 28 * KIB));
+    assert_eq!(
+        cost(batch().gap_bytes_max(4 * KIB).request_bytes_max(20 * KIB)),
+        (22, 21 * 20 * KIB + 4 * KIB)
+    );
     // Ranges that touch or overlap need no allowance.
     let touching: Vec<_> = (0..64).map(|n| n * 4 * KIB..(n + 1) * 4 * KIB).collect();
-    let (cost, results) = measured(&engine, file.read_many(touching.clone()).max_gap(0).amplify_at_most(0));
+    let (cost, results) =
+        measured(&engine, file.read_many(touching.clone()).gap_bytes_max(0).waste_bytes_max(0));
     check(&touching, &results);
     assert_eq!(cost, (1, 256 * KIB));
 }
@@ -198,7 +202,7 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
     let file = engine.open(&path, Open::read()).wait().unwrap();
     assert!(matches!(file.read(0..116 * KIB).wait().unwrap_err().kind(), ErrorKind::ArenaExhausted { .. }));
     let ranges: Vec<_> = (0..16).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
-    let results = file.read_many(ranges.clone()).amplify_at_most(1 << 20).depth(4).wait().unwrap();
+    let results = file.read_many(ranges.clone()).waste_bytes_max(1 << 20).depth(4).wait().unwrap();
     check(&ranges, &results);
     // Single reads hold all memory but 8 KiB: one range after the other gets it.
     let mut held: Vec<_> = std::iter::from_fn(|| file.read(0..4096).wait().ok()).collect();
@@ -212,7 +216,7 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
         assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
     }
     drop((held, results));
-    check(&ranges, &file.read_many(ranges.clone()).amplify_at_most(1 << 20).wait().unwrap());
+    check(&ranges, &file.read_many(ranges.clone()).waste_bytes_max(1 << 20).wait().unwrap());
 }
 
 /// A loop device of our own over a file of ours, removed at the end.
@@ -256,8 +260,11 @@ fn a_merged_request_that_the_device_fails_is_read_range_by_range() {
     // Half of the disk is gone behind the device's back: reads from there fail with EIO.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(512 * KIB).unwrap();
     let ranges: Vec<_> = (0..64).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
-    let everything =
-        file.read_many(ranges.clone()).max_gap(1 << 20).amplify_at_most(1 << 30).request_bytes_max(1 << 20);
+    let everything = file
+        .read_many(ranges.clone())
+        .gap_bytes_max(1 << 20)
+        .waste_bytes_max(1 << 30)
+        .request_bytes_max(1 << 20);
     let results = everything.wait().unwrap();
     check(&ranges[..32], &results[..32]);
     for (range, result) in ranges.iter().zip(&results).skip(32) {

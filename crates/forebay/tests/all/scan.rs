@@ -31,13 +31,13 @@ async fn drain(mut scan: Scan, start: u64) -> (u64, u64) {
 fn paces(file: &File) -> Vec<(ScanBuilder, u64)> {
     vec![
         (file.scan(), 8 * MIB),
-        (file.scan().buffer(4096).depth(1), 4096),
-        (file.scan().buffer(4096).depth(7), 7 * 4096),
-        (file.scan().buffer(5000).depth(3), 3 * 8192),
-        (file.scan().buffer(64 << 10), 8 * (64 << 10)),
+        (file.scan().request_bytes(4096).depth(1), 4096),
+        (file.scan().request_bytes(4096).depth(7), 7 * 4096),
+        (file.scan().request_bytes(5000).depth(3), 3 * 8192),
+        (file.scan().request_bytes(64 << 10), 8 * (64 << 10)),
         (file.scan().depth(2), MIB),
-        (file.scan().buffer(0).depth(0), 4096),
-        (file.scan().buffer(1 << 20).depth(8), 8 * MIB),
+        (file.scan().request_bytes(0).depth(0), 4096),
+        (file.scan().request_bytes(1 << 20).depth(8), 8 * MIB),
     ]
 }
 
@@ -148,7 +148,7 @@ fn a_file_that_grows_ends_where_it_ended_at_the_start() {
     for open in [Open::read(), Open::read().buffered()] {
         let file = engine.open(&path, open).wait().unwrap();
         let len = file.len().wait().unwrap();
-        let mut scan = file.scan().buffer(64 << 10).depth(2).start();
+        let mut scan = file.scan().request_bytes(64 << 10).depth(2).start();
         let first = scan.next().wait().transpose().unwrap().unwrap();
         check(&first, 0);
         let mut more = std::fs::File::options().append(true).open(&path).unwrap();
@@ -166,7 +166,7 @@ fn a_file_that_shrinks_ends_early_and_without_an_error() {
             let path = dir.path().join(format!("{number}-{cut}"));
             write_file(&path, 4 * MIB);
             let file = engine.open(&path, open).wait().unwrap();
-            let mut scan = file.scan().buffer(64 << 10).depth(depth).start();
+            let mut scan = file.scan().request_bytes(64 << 10).depth(depth).start();
             let first = scan.next().wait().transpose().unwrap().unwrap();
             check(&first, 0);
             file.truncate(cut).wait().unwrap();
@@ -188,7 +188,7 @@ fn dropped_at_any_point_it_gives_everything_back() {
     write_file(&path, 8 * MIB);
     let file = engine.open(&path, Open::read()).wait().unwrap();
     for taken in [0usize, 1, 2, 5, 20] {
-        let mut scan = file.scan().buffer(256 << 10).depth(8).start();
+        let mut scan = file.scan().request_bytes(256 << 10).depth(8).start();
         for n in 0..taken {
             check(&scan.next().wait().transpose().unwrap().unwrap(), n as u64 * (256 << 10));
         }
@@ -199,7 +199,7 @@ fn dropped_at_any_point_it_gives_everything_back() {
         drop(scan);
     }
     // A next() that was dropped loses no block.
-    let mut scan = file.scan().buffer(256 << 10).depth(4).start();
+    let mut scan = file.scan().request_bytes(256 << 10).depth(4).start();
     let mut at = 0;
     for _ in 0..32 {
         let mut next = Box::pin(scan.next());
@@ -229,7 +229,7 @@ fn blocks_that_the_consumer_keeps_stay_right_until_memory_is_out() {
     write_file(&path, 16 * MIB);
     let file = engine.open(&path, Open::read()).wait().unwrap();
     let mut kept = Vec::new();
-    let mut scan = file.scan().buffer(256 << 10).depth(4).start();
+    let mut scan = file.scan().request_bytes(256 << 10).depth(4).start();
     let error = loop {
         match scan.next().wait().transpose() {
             Ok(Some(block)) => kept.push(block),
@@ -299,7 +299,7 @@ fn the_same_on_a_shard_and_from_tokio_tasks() {
         // A scan that moves from the shard where it began to a Tokio task.
         let moved = file.clone();
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-            let mut scan = moved.scan().buffer(64 << 10).depth(4).start();
+            let mut scan = moved.scan().request_bytes(64 << 10).depth(4).start();
             let first = scan.next().await.transpose().unwrap().unwrap();
             check(&first, 0);
             (scan, first.len() as u64)
@@ -324,7 +324,7 @@ fn as_async_read_it_equals_std() {
             let mut bytes = Vec::new();
             file.scan().start().into_async_read().read_to_end(&mut bytes).await.unwrap();
             assert!(bytes == expected, "read_to_end of {len}");
-            let mut reader = file.scan().buffer(4096).depth(3).start().into_async_read();
+            let mut reader = file.scan().request_bytes(4096).depth(3).start().into_async_read();
             let mut bytes = Vec::new();
             let mut piece = [0u8; 777];
             loop {

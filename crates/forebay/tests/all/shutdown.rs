@@ -53,7 +53,7 @@ fn closing_answers_every_operation_in_flight() {
 fn closing_stops_a_batch_and_its_file_is_closed() {
     let (engine, file, dir) = scene(config().shards(1));
     let ranges = (0..400_000u64).map(|n| n % 2000 * 4096..n % 2000 * 4096 + 4096);
-    let mut batch = file.read_many(ranges).max_gap(0).request_bytes_max(4096).into_future();
+    let mut batch = file.read_many(ranges).gap_bytes_max(0).request_bytes_max(4096).into_future();
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut batch).poll(&mut context).is_pending());
     let path = dir.path().join("a");

@@ -94,7 +94,7 @@ fn amplification_is_what_was_read_in_vain() {
     assert_eq!(lone.read_amplification(), grain as f64 / 10.0);
     // Merged: two grains with two between them.
     let ranges = [0..grain, 3 * grain..4 * grain];
-    file.read_many(ranges).max_gap(2 * grain).class(Class::LOG).wait().unwrap();
+    file.read_many(ranges).gap_bytes_max(2 * grain).class(Class::LOG).wait().unwrap();
     let stats = engine.stats().wait().unwrap();
     let merged = flow(&stats, "log");
     assert_eq!((merged.reads, merged.read_bytes, merged.read_bytes_asked), (1, 4 * grain, 2 * grain));

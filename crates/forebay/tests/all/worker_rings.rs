@@ -163,7 +163,7 @@ fn all_operations_work_in_a_task() {
                 assert_eq!(block.unwrap()[..], (number + 1_000_000).to_le_bytes());
             }
             let mut stream =
-                file.read_many((60..1000u64).map(|n| n * 4096..n * 4096 + 8)).max_gap(0).stream();
+                file.read_many((60..1000u64).map(|n| n * 4096..n * 4096 + 8)).gap_bytes_max(0).stream();
             let mut count = 0;
             while let Some((number, block)) = stream.next().await {
                 assert_eq!(block.unwrap()[..], (number as u64 + 60).to_le_bytes());

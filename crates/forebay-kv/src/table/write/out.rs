@@ -27,7 +27,7 @@ pub(super) struct Out {
 impl Out {
     pub(super) fn new(engine: &Engine, file: &File, spec: &TableSpec) -> Out {
         let buffer_bytes = spec.buffer_bytes.max(BUFFER_BYTES_MIN).next_multiple_of(UNIT);
-        let append = file.append().buffer(buffer_bytes).depth(spec.depth).class(spec.class).start();
+        let append = file.append().request_bytes(buffer_bytes).depth(spec.depth).class(spec.class).start();
         let cache = spec.cache.clone();
         Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes, cache }
     }
