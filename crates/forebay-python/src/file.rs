@@ -54,15 +54,6 @@ struct OpenFile {
     line: Arc<async_lock::Mutex<()>>,
 }
 
-pub(crate) fn with_mode(open: Open, mode: Mode) -> Open {
-    match mode {
-        Mode::Direct => open.direct(),
-        Mode::Buffered => open.buffered(),
-        Mode::Uncached => open.uncached(),
-        _ => open.adaptive(),
-    }
-}
-
 pub(crate) fn parse_mode(mode: &str) -> PyResult<Mode> {
     match mode {
         "adaptive" => Ok(Mode::Adaptive),
@@ -140,7 +131,7 @@ impl File {
     /// that descriptor is gone, the path does, if it is still the path of this file.
     fn open_again(&self, py: Python<'_>, mode: Mode) -> PyResult<forebay::File> {
         let engine = process::engine(py)?;
-        let open = with_mode(if self.is_writable { Open::write() } else { Open::read() }, mode);
+        let open = if self.is_writable { Open::write() } else { Open::read() }.mode(mode);
         let inherited: RawFd = self.descriptor.load(Ordering::Relaxed);
         let open_one = |path: &Path| drive::wait_for(py, engine, Box::pin(engine.open(path, open)), false);
         let by_descriptor = open_one(Path::new(&format!("/proc/self/fd/{inherited}")))?;
@@ -365,7 +356,7 @@ impl File {
             (true, ..) => Open::write(),
             _ => Open::read(),
         };
-        let mut open = with_mode(open, mode).permissions(permissions);
+        let mut open = open.mode(mode).permissions(permissions);
         if truncate {
             open = open.truncate();
         }

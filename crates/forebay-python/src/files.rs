@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
 use crate::fault::Fault;
-use crate::file::{Settings, identity, mode_name, parse_mode, with_mode};
+use crate::file::{Settings, identity, mode_name, parse_mode};
 use crate::job::{Job, Outcome, Value};
 use crate::memory::{AlignedMemory, Destination, Here};
 use crate::ranges::{Ranges, position};
@@ -84,7 +84,7 @@ impl Files {
         if let Some(here) = state.here.as_ref().and_then(Here::get) {
             return Ok(here.clone());
         }
-        let cache = FileCache::new(engine, with_mode(Open::read(), self.mode), None);
+        let cache = FileCache::new(engine, Open::read().mode(self.mode), None);
         let entries = self.names.iter().map(|name| cache.file(&name.absolute)).collect();
         let new = Arc::new(OpenFiles { cache, entries });
         state.here = Some(Here::new(new.clone()));

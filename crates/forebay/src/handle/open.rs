@@ -78,10 +78,16 @@ impl Open {
         open
     }
 
-    /// Bypasses the page cache; the default.
-    pub fn direct(mut self) -> Open {
-        self.mode = Mode::Direct;
+    /// Sets the path of the file's bytes. Default: [`Mode::Direct`]. [`direct`](Open::direct), [`buffered`](Open::buffered),
+    /// [`uncached`](Open::uncached) and [`adaptive`](Open::adaptive) set one each.
+    pub fn mode(mut self, mode: Mode) -> Open {
+        self.mode = mode;
         self
+    }
+
+    /// Bypasses the page cache; the default.
+    pub fn direct(self) -> Open {
+        self.mode(Mode::Direct)
     }
 
     /// Uses the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no
@@ -95,9 +101,8 @@ impl Open {
     /// assert_eq!(file.mode(), Mode::Buffered);
     /// # Ok(()) }
     /// ```
-    pub fn buffered(mut self) -> Open {
-        self.mode = Mode::Buffered;
-        self
+    pub fn buffered(self) -> Open {
+        self.mode(Mode::Buffered)
     }
 
     /// Uses the page cache without leaving anything in it.
@@ -114,9 +119,8 @@ impl Open {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn uncached(mut self) -> Open {
-        self.mode = Mode::Uncached;
-        self
+    pub fn uncached(self) -> Open {
+        self.mode(Mode::Uncached)
     }
 
     /// Reads bytes that the page cache has from it, and all others past it, as [`direct`](Open::direct) does. It never fills the
@@ -156,9 +160,8 @@ impl Open {
     /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
     /// # Ok(()) }
     /// ```
-    pub fn adaptive(mut self) -> Open {
-        self.mode = Mode::Adaptive;
-        self
+    pub fn adaptive(self) -> Open {
+        self.mode(Mode::Adaptive)
     }
 
     /// Sets the file's length to zero while opening it. Needs write access.

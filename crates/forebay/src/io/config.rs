@@ -86,6 +86,7 @@ const WORLD_ARENA_BYTES: usize = 1 << 20;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "give it to Engine::start"]
 pub struct Config {
     pub(crate) shards: Option<usize>,
     pub(crate) driver: DriverChoice,
@@ -109,28 +110,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Adds the measured figures of one of the devices; may be given for several devices. When classes
-    /// compete for a device that it [fits](Calibration::fits), they begin with its figures for
-    /// the requests in flight and for the cost of writes, instead of finding both out. Default: none.
-    ///
-    /// A device that files are opened on and that no calibration fits, where any was given, is told in
-    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
-    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
-    ///
-    /// ```
-    /// # use forebay::{Calibration, Config, Engine, device::Device};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// // Of `forebay calibrate`, or measured by the program itself.
-    /// let mut calibration = Calibration::new(&Device::of_path(".")?);
-    /// calibration.knee_depth = 16;
-    /// let engine = Engine::start(Config::default().calibration(calibration))?;
-    /// # Ok(()) }
-    /// ```
-    pub fn calibration(mut self, calibration: Calibration) -> Config {
-        self.calibrations.push(calibration);
-        self
-    }
-
     /// Returns the default settings.
     pub fn new() -> Config {
         Config {
@@ -359,6 +338,28 @@ impl Config {
     /// ([`queue_depth`](Config::queue_depth)).
     pub fn wait_calls(mut self, allowed: bool) -> Config {
         self.wait_calls = allowed;
+        self
+    }
+
+    /// Adds the measured figures of one of the devices; may be given for several devices. When classes
+    /// compete for a device that it [fits](Calibration::fits), they begin with its figures for
+    /// the requests in flight and for the cost of writes, instead of finding both out. Default: none.
+    ///
+    /// A device that files are opened on and that no calibration fits, where any was given, is told in
+    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
+    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
+    ///
+    /// ```
+    /// # use forebay::{Calibration, Config, Engine, device::Device};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Of `forebay calibrate`, or measured by the program itself.
+    /// let mut calibration = Calibration::new(&Device::of_path(".")?);
+    /// calibration.knee_depth = 16;
+    /// let engine = Engine::start(Config::default().calibration(calibration))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn calibration(mut self, calibration: Calibration) -> Config {
+        self.calibrations.push(calibration);
         self
     }
 

@@ -4,7 +4,7 @@
 ///
 /// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same
 /// range are in flight together: Linux then cannot drop the cached pages and fails the next sync with `EIO`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
     /// Past the page cache (`O_DIRECT`): the device's speed, memory of a few MB, nothing cached.

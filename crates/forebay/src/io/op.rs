@@ -91,7 +91,7 @@ pub(crate) fn nvme_status(result: i32) -> Option<u16> {
 /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
     /// The kernel or the device's volatile cache has it; a power cut may lose it.
