@@ -20,7 +20,7 @@ mod store;
 mod versions;
 mod write;
 
-pub use options::{ForebayStoreBuilder, PutDurability, ReadPolicy};
+pub use options::ForebayStoreBuilder;
 pub use store::ForebayStore;
 
 /// Returns whether a fault is put in on purpose; never outside of this crate's own tests.

@@ -1,63 +1,25 @@
-//! How a store reads and writes, and its start.
+//! The settings of a store, and its start.
 
 use std::path::{Path, PathBuf};
 
-use forebay::{Class, Engine, Open, Waitable};
+use forebay::{Class, Durability, Engine, Mode, Waitable};
 
 use crate::store::{ForebayStore, StoreState};
 
-/// Where the bytes of reads come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReadPolicy {
-    /// The page cache where it has all bytes of a range, else the device, past the page cache; see
-    /// [`Open::adaptive`]. The default.
-    #[default]
-    Adaptive,
-    /// The device, past the page cache; see [`Open::direct`].
-    Direct,
-    /// The page cache, which loads missing pages; see [`Open::buffered`].
-    Buffered,
-}
-
-impl ReadPolicy {
-    pub(crate) fn open(self) -> Open {
-        match self {
-            ReadPolicy::Adaptive => Open::read().adaptive(),
-            ReadPolicy::Direct => Open::read().direct(),
-            ReadPolicy::Buffered => Open::read().buffered(),
-        }
-    }
-}
-
-/// What is safe from a power failure once a put has returned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PutDurability {
-    /// Nothing: the kernel writes when it likes. After a power failure an object may be missing, empty or torn.
-    None,
-    /// The object, its name, and the directories that were made for it. The default.
-    ///
-    /// An object is there whole or not at all after a power failure, also one that was replaced: then the old or the new one is there.
-    /// Copies and renames are durable as well; deletions are not.
-    #[default]
-    Data,
-}
-
-/// The settings of a [`ForebayStore`] to open; made by [`ForebayStore::new`].
+/// The settings of a [`ForebayStore`] to open; made by [`ForebayStore::builder`].
 ///
 /// ```
-/// use forebay::{Class, Config, Engine};
-/// use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+/// use forebay::{Config, Durability, Engine, Mode};
+/// use forebay_object_store::ForebayStore;
 ///
 /// # #[tokio::main]
 /// # async fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let root = dir.path();
 /// let engine = Engine::start(Config::default())?;
-/// let store = ForebayStore::new(&engine, root)
-///     .read_policy(ReadPolicy::Adaptive)
-///     .put_durability(PutDurability::None)
+/// let store = ForebayStore::builder(&engine, root)
+///     .read_mode(Mode::Adaptive)
+///     .put_durability(Durability::None)
 ///     .class(engine.class("reports", 50)?)
 ///     .open()
 ///     .await?;
@@ -75,8 +37,8 @@ pub struct ForebayStoreBuilder {
 /// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    pub(crate) read_policy: ReadPolicy,
-    pub(crate) put_durability: PutDurability,
+    pub(crate) read_mode: Mode,
+    pub(crate) put_durability: Durability,
     pub(crate) open_files_max: Option<usize>,
     pub(crate) gap_bytes_max: u64,
     pub(crate) automatic_cleanup: bool,
@@ -86,8 +48,8 @@ pub(crate) struct Settings {
 impl ForebayStoreBuilder {
     pub(crate) fn new(engine: &Engine, root: &Path) -> ForebayStoreBuilder {
         let settings = Settings {
-            read_policy: ReadPolicy::default(),
-            put_durability: PutDurability::default(),
+            read_mode: Mode::Adaptive,
+            put_durability: Durability::Data,
             open_files_max: None,
             gap_bytes_max: 16 << 10,
             automatic_cleanup: false,
@@ -96,14 +58,18 @@ impl ForebayStoreBuilder {
         ForebayStoreBuilder { engine: engine.clone(), root: root.to_path_buf(), settings }
     }
 
-    /// Sets where the bytes of reads come from. Default: [`ReadPolicy::Adaptive`].
-    pub fn read_policy(mut self, policy: ReadPolicy) -> Self {
-        self.settings.read_policy = policy;
+    /// Sets the path of the bytes of reads. Default: [`Mode::Adaptive`].
+    pub fn read_mode(mut self, mode: Mode) -> Self {
+        self.settings.read_mode = mode;
         self
     }
 
-    /// Sets what is safe from a power failure once a put has returned. Default: [`PutDurability::Data`].
-    pub fn put_durability(mut self, durability: PutDurability) -> Self {
+    /// Sets the durability of puts, copies and renames when they return. Default: [`Durability::Data`].
+    ///
+    /// With it an object, its name, and the directories that were made for it survive a power failure: the object is there whole or not
+    /// at all, and of one that was replaced the old or the new one. With [`Durability::None`] an object may be missing, empty or torn
+    /// afterwards. [`Durability::All`] syncs the other metadata of the object as well. Deletions are never durable.
+    pub fn put_durability(mut self, durability: Durability) -> Self {
         self.settings.put_durability = durability;
         self
     }

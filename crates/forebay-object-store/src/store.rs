@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Class, Durability, Engine, Pending, shard};
+use forebay::{Class, Durability, Engine, Open, Pending, shard};
 
 use crate::directories::Directories;
 use crate::handles::Handles;
 use crate::is_broken;
-use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
+use crate::options::{ForebayStoreBuilder, Settings};
 
 /// An `ObjectStore` for files below a directory, which reads and writes with a Forebay engine.
 ///
@@ -37,7 +37,7 @@ use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
 /// # let dir = tempfile::tempdir()?;
 /// # let root = dir.path();
 /// let engine = Engine::start(Config::default())?;
-/// let store = ForebayStore::new(&engine, root).open().await?;
+/// let store = ForebayStore::builder(&engine, root).open().await?;
 ///
 /// let location = Path::from("tables/2026/part-0.parquet");
 /// store.put(&location, "PAR1 columns PAR1".into()).await?; // durable
@@ -65,17 +65,17 @@ pub(crate) struct StoreState {
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
-        let handles = Handles::new(&engine, settings.read_policy.open(), settings.open_files_max);
+        let handles = Handles::new(&engine, Open::read().mode(settings.read_mode), settings.open_files_max);
         StoreState { engine, root, settings, handles, directories: Directories::default() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
-        self.settings.put_durability == PutDurability::Data
+        self.settings.put_durability != Durability::None
     }
 
     /// Returns what a put does with its bytes before they get their name.
     pub(crate) fn durability(&self) -> Durability {
-        if self.is_durable() && !is_broken!(BytesNotSynced) { Durability::Data } else { Durability::None }
+        if is_broken!(BytesNotSynced) { Durability::None } else { self.settings.put_durability }
     }
 
     /// Renames a file, and makes that durable if the store's puts are.
@@ -99,8 +99,7 @@ impl StoreState {
 
 impl ForebayStore {
     /// Returns the settings of a store for the files below `root`; [`open`](ForebayStoreBuilder::open) opens it.
-    #[expect(clippy::new_ret_no_self, reason = "the settings come first")]
-    pub fn new(engine: &Engine, root: impl AsRef<Path>) -> ForebayStoreBuilder {
+    pub fn builder(engine: &Engine, root: impl AsRef<Path>) -> ForebayStoreBuilder {
         ForebayStoreBuilder::new(engine, root.as_ref())
     }
 
@@ -118,7 +117,7 @@ impl ForebayStore {
     /// # async fn main() -> forebay::Result<()> {
     /// # let engine = Engine::start(Config::default())?;
     /// # let dir = tempfile::tempdir().unwrap();
-    /// let store = ForebayStore::new(&engine, dir.path()).open().await?;
+    /// let store = ForebayStore::builder(&engine, dir.path()).open().await?;
     /// let compaction = store.with_class(Class::BACKGROUND);
     /// # let _ = compaction;
     /// # engine.close().await?;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use forebay::{Config, Engine};
-use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay::{Config, Durability, Engine, Mode};
+use forebay_object_store::ForebayStore;
 use forebay_report::units::number;
 use futures_util::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
@@ -225,15 +225,14 @@ impl Store {
             }
             row => {
                 let engine = Engine::start(Config::default())?;
-                let policy = match row {
-                    "forebay-direct" => ReadPolicy::Direct,
-                    "forebay-buffered" => ReadPolicy::Buffered,
-                    _ => ReadPolicy::Adaptive,
+                let mode = match row {
+                    "forebay-direct" => Mode::Direct,
+                    "forebay-buffered" => Mode::Buffered,
+                    _ => Mode::Adaptive,
                 };
-                let durability =
-                    if row == "forebay-unsynced" { PutDurability::None } else { PutDurability::Data };
+                let durability = if row == "forebay-unsynced" { Durability::None } else { Durability::Data };
                 let store =
-                    ForebayStore::new(&engine, &work.path).read_policy(policy).put_durability(durability);
+                    ForebayStore::builder(&engine, &work.path).read_mode(mode).put_durability(durability);
                 return Ok((Self::Object(Arc::new(store.open().await?)), Some(engine)));
             }
         };

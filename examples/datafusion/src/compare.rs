@@ -99,7 +99,7 @@ struct Sample {
 pub(crate) async fn run(options: &Options) -> Result<()> {
     let engine = Engine::start(Config::default())?;
     let stores: [Arc<dyn ObjectStore>; 2] =
-        [Arc::new(LocalFileSystem::new()), Arc::new(ForebayStore::new(&engine, "/").open().await?)];
+        [Arc::new(LocalFileSystem::new()), Arc::new(ForebayStore::builder(&engine, "/").open().await?)];
     let files = files(&options.dir)?;
     let bytes = files.iter().map(|file| Ok(file.metadata()?.len())).sum::<Result<u64>>()?;
     println!(
@@ -133,8 +133,9 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
                 }
             }
             let medians = samples.each_ref().map(|samples| median(samples.iter().map(milliseconds)));
-            let processor =
-                samples.each_ref().map(|samples| median(samples.iter().map(|sample| sample.processor.as_secs_f64() * 1e3)));
+            let processor = samples
+                .each_ref()
+                .map(|samples| median(samples.iter().map(|sample| sample.processor.as_secs_f64() * 1e3)));
             let ratios = samples[1].iter().zip(&samples[0]);
             let ratio = median(ratios.map(|(ours, theirs)| milliseconds(ours) / milliseconds(theirs)));
             sums.iter_mut().zip(medians).for_each(|(sum, median)| *sum += median);
@@ -169,7 +170,11 @@ async fn one(
     .await
 }
 
-async fn timed(files: &[File], state: State, work: impl AsyncFnOnce() -> Result<String>) -> Result<(Sample, String)> {
+async fn timed(
+    files: &[File],
+    state: State,
+    work: impl AsyncFnOnce() -> Result<String>,
+) -> Result<(Sample, String)> {
     if state == State::Cold {
         for file in files {
             fadvise(file, 0, None, Advice::DontNeed)?;
@@ -190,7 +195,9 @@ fn processor() -> Duration {
 fn files(dir: &Path) -> Result<Vec<File>> {
     let mut files = Vec::new();
     for table in tables::NAMES {
-        for entry in dir.join(table).read_dir().map_err(|error| format!("{}: {error}", dir.join(table).display()))? {
+        for entry in
+            dir.join(table).read_dir().map_err(|error| format!("{}: {error}", dir.join(table).display()))?
+        {
             files.push(File::open(entry?.path())?);
         }
     }

@@ -48,7 +48,7 @@ async fn main() -> Result<()> {
         Command::Make { dir, scale } => tables::make(&dir, scale),
         Command::Query { dir, sql } => {
             let engine = Engine::start(Config::default())?;
-            let store: Arc<dyn ObjectStore> = Arc::new(ForebayStore::new(&engine, "/").open().await?);
+            let store: Arc<dyn ObjectStore> = Arc::new(ForebayStore::builder(&engine, "/").open().await?);
             Ok(session(store, &dir).await?.sql(&sql).await?.show().await?)
         }
         Command::Compare(options) => compare::run(&options).await,

@@ -49,7 +49,10 @@ where
 }
 
 /// Writes a file as pyarrow and Spark do by default: Snappy, and row groups of a million rows.
-fn write(path: &Path, batches: impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>>) -> Result<()> {
+fn write(
+    path: &Path,
+    batches: impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>>,
+) -> Result<()> {
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let (mut file, mut writer) = (Some(File::create_new(path)?), None);
     for batch in batches {

@@ -37,7 +37,7 @@ pub(crate) fn engine() -> Engine {
 }
 
 pub(crate) fn settings(root: &Path) -> ForebayStoreBuilder {
-    ForebayStore::new(&engine(), root)
+    ForebayStore::builder(&engine(), root)
 }
 
 pub(crate) async fn store(root: &Path) -> ForebayStore {

@@ -7,7 +7,8 @@
 
 use std::fs;
 
-use forebay_object_store::{ForebayStore, PutDurability};
+use forebay::Durability;
+use forebay_object_store::ForebayStore;
 use forebay_test::children::{all_descriptors, with_descriptors};
 use futures::stream::FuturesUnordered;
 use futures::{StreamExt, TryStreamExt};
@@ -50,7 +51,7 @@ fn four_hundred_objects_with_few_descriptors() {
                 fs::write(root.path().join(location(number).as_ref()), bytes_of(0..LEN)).unwrap();
             }
             let engine = engine();
-            let settings = ForebayStore::new(&engine, root.path()).put_durability(PutDurability::None);
+            let settings = ForebayStore::builder(&engine, root.path()).put_durability(Durability::None);
             let store = settings.open().await.unwrap();
             for _ in 0..2 {
                 for number in 0..OBJECTS {
@@ -91,7 +92,7 @@ fn a_process_that_has_no_descriptor_left_reads_again_when_it_has_one() {
             for number in 0..100 {
                 fs::write(root.path().join(location(number).as_ref()), bytes_of(0..LEN)).unwrap();
             }
-            let store = ForebayStore::new(&engine(), root.path()).open().await.unwrap();
+            let store = ForebayStore::builder(&engine(), root.path()).open().await.unwrap();
             for number in 0..50 {
                 read(&store, number).await.unwrap();
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Numbers, dir, settings, tree};
 use bytes::Bytes;
-use forebay_object_store::{PutDurability, ReadPolicy};
+use forebay::{Durability, Mode};
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -319,11 +319,11 @@ async fn compare(seed: u64, steps: usize) {
         std::fs::create_dir(root).unwrap();
     }
     let cleans = numbers.below(2) == 0;
-    let policies = [ReadPolicy::Adaptive, ReadPolicy::Direct, ReadPolicy::Buffered];
-    let policy = policies[numbers.below(3) as usize];
-    let durability = if numbers.below(4) == 0 { PutDurability::Data } else { PutDurability::None };
+    let modes = [Mode::Adaptive, Mode::Direct, Mode::Buffered];
+    let mode = modes[numbers.below(3) as usize];
+    let durability = if numbers.below(4) == 0 { Durability::Data } else { Durability::None };
     let files = 1 + numbers.below(4) as usize;
-    let settings = settings(&ours).read_policy(policy).put_durability(durability);
+    let settings = settings(&ours).read_mode(mode).put_durability(durability);
     let store = settings.open_files_max(files).automatic_cleanup(cleans).open().await.unwrap();
     let local = LocalFileSystem::new_with_prefix(&theirs).unwrap().with_automatic_cleanup(cleans);
     let mut log = Vec::new();
@@ -341,7 +341,7 @@ async fn compare(seed: u64, steps: usize) {
                 tokio::task::yield_now().await;
             }
         }
-        let story = || format!("seed {seed}, step {step}, {policy:?}, {durability:?}:\n{}", log.join("\n"));
+        let story = || format!("seed {seed}, step {step}, {mode:?}, {durability:?}:\n{}", log.join("\n"));
         let kinds = (one.as_ref().map_err(|error| kind(error)), two.as_ref().map_err(|error| kind(error)));
         let names: Vec<_> = without_staged(&theirs).into_keys().collect();
         assert!(kinds.0 == kinds.1, "ours: {one:?}\ntheirs: {two:?}\n{names:?}\n{}", story());
@@ -368,7 +368,7 @@ async fn random_operations_have_the_results_of_local_file_system() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn either_sees_what_the_other_has_done() {
     let root = dir();
-    let store = settings(root.path()).put_durability(PutDurability::None).open().await.unwrap();
+    let store = settings(root.path()).put_durability(Durability::None).open().await.unwrap();
     let local = LocalFileSystem::new_with_prefix(root.path()).unwrap();
     let stores: [&dyn ObjectStore; 2] = [&store, &local];
     for round in 0..20_usize {

@@ -53,13 +53,13 @@ fn content() -> Bytes {
 }
 
 async fn act(engine: Engine, case: Case<Call>) -> Result<()> {
-    let store = ForebayStore::new(&engine, ROOT).open().await.expect("a store");
+    let store = ForebayStore::builder(&engine, ROOT).open().await.expect("a store");
     store.put(&old(), content().into()).await?;
     case.around(engine, case.call.run(&store)).await
 }
 
 async fn found(engine: Engine, at: &Path) -> Option<Bytes> {
-    let store = ForebayStore::new(&engine, ROOT).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
     let found = store.get(at).await.ok()?;
     Some(found.bytes().await.unwrap())
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::common::{self, bytes_of, dir};
-use forebay::{Config, Engine};
-use forebay_object_store::{ForebayStore, ReadPolicy};
+use forebay::{Config, Engine, Mode};
+use forebay_object_store::ForebayStore;
 use forebay_sim::{Profile, World};
 use forebay_test::frozen::{self, NamedCall, Scene};
 use forebay_test::worlds;
@@ -24,8 +24,8 @@ struct Store {
 const LEN: u64 = 300_000;
 
 impl Store {
-    async fn new(engine: &Engine, root: &std::path::Path, policy: ReadPolicy) -> Result<Store, String> {
-        let settings = ForebayStore::new(engine, root).read_policy(policy).open_files_max(2);
+    async fn new(engine: &Engine, root: &std::path::Path, mode: Mode) -> Result<Store, String> {
+        let settings = ForebayStore::builder(engine, root).read_mode(mode).open_files_max(2);
         let store = settings.open().await.map_err(|error| error.to_string())?;
         let content = bytes_of(0..LEN);
         for name in ["a", "d/b", "d/e/c"] {
@@ -103,7 +103,7 @@ impl Scene for Store {
 
 fn on(config: Config) {
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
-    let store = Store::new(&engine, dir.path(), ReadPolicy::Adaptive);
+    let store = Store::new(&engine, dir.path(), Mode::Adaptive);
     let store = futures::executor::block_on(store).unwrap();
     frozen::rounds_of_each(&store);
     for kind in 0..store.calls().len() {
@@ -125,7 +125,7 @@ fn in_world(world: &mut World) -> Result<(), String> {
     let ran = world.run(async move |engine: Engine| {
         let store = async {
             engine.create_dir_all("/disk/store").await.map_err(|error| error.to_string())?;
-            Store::new(&engine, "/disk/store".as_ref(), ReadPolicy::Direct).await
+            Store::new(&engine, "/disk/store".as_ref(), Mode::Direct).await
         };
         frozen::in_world(store, seed, 2).await
     });

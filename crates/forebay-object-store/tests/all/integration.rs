@@ -1,11 +1,11 @@
 //! Shows: the store keeps the contract of object_store. How: the functions of object_store's feature `integration` that it runs on its own
-//! stores, for both versions of the trait, on every way to the kernel, with each read policy and durability.
+//! stores, for both versions of the trait, on every way to the kernel, with each read mode and durability.
 
 use std::sync::Arc;
 
 use crate::common::{self, configs, dir};
-use forebay::{Config, Engine};
-use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay::{Config, Durability, Engine, Mode};
+use forebay_object_store::ForebayStore;
 
 /// Runs every function that applies to a store of local files.
 macro_rules! suite {
@@ -38,21 +38,21 @@ suite!(v14, object_store);
 #[cfg(feature = "object_store_013")]
 suite!(v13, object_store_013);
 
-fn on_each_way(policy: ReadPolicy, durability: PutDurability) {
+fn on_each_way(mode: Mode, durability: Durability) {
     for (name, config) in configs() {
         println!("{name}");
-        on(config, policy, durability);
+        on(config, mode, durability);
     }
 }
 
-fn on(config: Config, policy: ReadPolicy, durability: PutDurability) {
+fn on(config: Config, mode: Mode, durability: Durability) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(async {
         let engine = Engine::start(config).unwrap();
         let dirs = [dir(), dir()];
         let store = async |number: usize| {
-            let settings = ForebayStore::new(&engine, dirs[number].path());
-            Arc::new(settings.read_policy(policy).put_durability(durability).open().await.unwrap())
+            let settings = ForebayStore::builder(&engine, dirs[number].path());
+            Arc::new(settings.read_mode(mode).put_durability(durability).open().await.unwrap())
         };
         v14(store(0).await).await;
         #[cfg(feature = "object_store_013")]
@@ -63,22 +63,22 @@ fn on(config: Config, policy: ReadPolicy, durability: PutDurability) {
 /// What an engine takes without being asked for one way.
 #[test]
 fn automatic() {
-    on(Config::default(), ReadPolicy::Adaptive, PutDurability::None);
+    on(Config::default(), Mode::Adaptive, Durability::None);
 }
 
 #[test]
 fn adaptive_and_durable() {
-    on_each_way(ReadPolicy::Adaptive, PutDurability::Data);
+    on_each_way(Mode::Adaptive, Durability::Data);
 }
 
 #[test]
 fn direct() {
-    on_each_way(ReadPolicy::Direct, PutDurability::None);
+    on_each_way(Mode::Direct, Durability::None);
 }
 
 #[test]
 fn buffered() {
-    on_each_way(ReadPolicy::Buffered, PutDurability::None);
+    on_each_way(Mode::Buffered, Durability::None);
 }
 
 /// No runtime at all: the executor of a plain thread.
@@ -88,7 +88,7 @@ fn without_a_runtime() {
     use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
 
     let (engine, dir) = (common::engine(), dir());
-    let store = ForebayStore::new(&engine, dir.path()).open().wait().unwrap();
+    let store = ForebayStore::builder(&engine, dir.path()).open().wait().unwrap();
     futures::executor::block_on(async {
         let shared = Arc::new(store.clone());
         suite::put_get_delete_list(&shared).await;

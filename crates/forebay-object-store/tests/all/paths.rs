@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::common::{self, dir, settings, store};
-use forebay_object_store::{ForebayStore, PutDurability};
+use forebay::Durability;
+use forebay_object_store::ForebayStore;
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -214,19 +215,19 @@ async fn what_is_no_file_has_no_bytes() {
 #[tokio::test]
 async fn a_relative_root_is_that_of_the_start_and_the_whole_system_is_one_as_well() {
     let engine = common::engine();
-    let store = ForebayStore::new(&engine, ".").open().await.unwrap();
+    let store = ForebayStore::builder(&engine, ".").open().await.unwrap();
     assert_eq!(store.root(), std::env::current_dir().unwrap());
     store.head(&Path::from("Cargo.toml")).await.unwrap();
-    let whole = ForebayStore::new(&engine, "/").open().await.unwrap();
+    let whole = ForebayStore::builder(&engine, "/").open().await.unwrap();
     let manifest = Path::from_filesystem_path("Cargo.toml").unwrap();
     assert_eq!(
         whole.head(&manifest).await.unwrap().e_tag,
         store.head(&Path::from("Cargo.toml")).await.unwrap().e_tag
     );
     whole.list_with_delimiter(None).await.unwrap();
-    let missing = ForebayStore::new(&engine, "none").open().await.unwrap_err();
+    let missing = ForebayStore::builder(&engine, "none").open().await.unwrap_err();
     assert_eq!(missing.kind(), forebay::ErrorKind::NotFound, "{missing}");
-    let file = ForebayStore::new(&engine, "Cargo.toml").open().await.unwrap_err();
+    let file = ForebayStore::builder(&engine, "Cargo.toml").open().await.unwrap_err();
     assert_eq!(file.kind(), forebay::ErrorKind::NotADirectory, "{file}");
     assert!(store.to_string().starts_with("ForebayStore(/"), "{store}");
 }
@@ -234,7 +235,7 @@ async fn a_relative_root_is_that_of_the_start_and_the_whole_system_is_one_as_wel
 #[tokio::test]
 async fn a_list_goes_through_directories_of_thousands_and_skips_before_the_offset() {
     let root = dir();
-    let settings = settings(root.path()).put_durability(PutDurability::None);
+    let settings = settings(root.path()).put_durability(Durability::None);
     let (store, local) =
         (settings.open().await.unwrap(), LocalFileSystem::new_with_prefix(root.path()).unwrap());
     for number in 0..1300 {

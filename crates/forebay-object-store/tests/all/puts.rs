@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{bytes_of, dir, engine, settings, store, tree};
 use bytes::Bytes;
-use forebay::{Class, Engine};
-use forebay_object_store::{ForebayStore, PutDurability};
+use forebay::{Class, Durability, Engine};
+use forebay_object_store::ForebayStore;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{
@@ -37,7 +37,7 @@ async fn settled(engine: &Engine, root: &FsPath) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_of_any_shape_are_put() {
     let root = dir();
-    for durability in [PutDurability::Data, PutDurability::None] {
+    for durability in [Durability::Data, Durability::None] {
         let store = settings(root.path()).put_durability(durability).open().await.unwrap();
         for (number, sizes) in [
             vec![],
@@ -118,7 +118,7 @@ async fn modes_and_attributes_are_those_of_local_file_system() {
 async fn an_upload_in_parts_ends_once_and_leaves_nothing_else() {
     let root = dir();
     let engine = engine();
-    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
     let location = Path::from("d/a");
     store.put(&location, "old".into()).await.unwrap();
     let begin = async || -> Box<dyn MultipartUpload> { store.put_multipart(&location).await.unwrap() };
@@ -183,10 +183,10 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
 /// Polls each change once, twice, ... and drops it then. Each happens as a whole, and nothing staged is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_was_begun_and_dropped_runs_to_its_end() {
-    for durability in [PutDurability::Data, PutDurability::None] {
+    for durability in [Durability::Data, Durability::None] {
         let root = dir();
         let engine = engine();
-        let settings = ForebayStore::new(&engine, root.path()).put_durability(durability);
+        let settings = ForebayStore::builder(&engine, root.path()).put_durability(durability);
         let store = settings.automatic_cleanup(true).open().await.unwrap();
         let content = bytes_of(0..100_000);
         for polls in 0..8 {
@@ -229,7 +229,7 @@ async fn a_change_that_was_begun_and_dropped_runs_to_its_end() {
 async fn puts_beside_deletions_that_clean_up() {
     let root = dir();
     let engine = engine();
-    let settings = ForebayStore::new(&engine, root.path()).put_durability(PutDurability::None);
+    let settings = ForebayStore::builder(&engine, root.path()).put_durability(Durability::None);
     let store = settings.automatic_cleanup(true).open().await.unwrap();
     let tasks: Vec<_> = (0..8)
         .map(|task| {
@@ -255,7 +255,7 @@ async fn puts_beside_deletions_that_clean_up() {
 async fn a_directory_that_comes_and_goes_fails_no_put() {
     let root = dir();
     let engine = engine();
-    let settings = ForebayStore::new(&engine, root.path()).put_durability(PutDurability::None);
+    let settings = ForebayStore::builder(&engine, root.path()).put_durability(Durability::None);
     let store = settings.automatic_cleanup(true).open().await.unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -285,7 +285,7 @@ async fn a_directory_that_comes_and_goes_fails_no_put() {
 async fn a_file_in_place_of_a_directory_fails_a_put() {
     let root = dir();
     let engine = engine();
-    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
     store.put(&Path::from("a"), "x".into()).await.unwrap();
     for below in ["a/b", "a/b/c"] {
         let error = store.put(&Path::from(below), "x".into()).await.unwrap_err().to_string();
@@ -298,7 +298,7 @@ async fn a_file_in_place_of_a_directory_fails_a_put() {
 async fn a_put_that_fails_leaves_nothing_behind() {
     let root = dir();
     let engine = engine();
-    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
     store.put(&Path::from("a"), "old".into()).await.unwrap();
     // A name that is too long for a staged one, but not by itself.
     let long = Path::from("x".repeat(255));
@@ -336,7 +336,7 @@ async fn a_sync_that_fails_is_reported() {
 async fn after_the_engines_end_every_call_fails() {
     let root = dir();
     let engine = engine();
-    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
     let location = Path::from("a");
     store.put(&location, bytes_of(0..5 << 20).into()).await.unwrap();
     store.get_ranges(&location, &[0..1, 5..6]).await.unwrap();

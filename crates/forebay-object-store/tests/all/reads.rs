@@ -8,14 +8,14 @@ use std::path::Path as FsPath;
 
 use crate::common::{Numbers, bytes_of, dir, engine, settings, store};
 use bytes::Bytes;
-use forebay::{Class, Config, Engine};
-use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay::{Class, Config, Durability, Engine, Mode};
+use forebay_object_store::ForebayStore;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
 const MIB: u64 = 1 << 20;
-const POLICIES: [ReadPolicy; 3] = [ReadPolicy::Adaptive, ReadPolicy::Direct, ReadPolicy::Buffered];
+const MODES: [Mode; 3] = [Mode::Adaptive, Mode::Direct, Mode::Buffered];
 
 fn write(root: &FsPath, name: &str, len: u64) {
     fs::write(root.join(name), bytes_of(0..len)).unwrap();
@@ -55,14 +55,14 @@ async fn ranges_of_every_kind_come_back_in_their_order() {
         7..5 * MIB,
         12 * MIB..12 * MIB + 5,
     ]);
-    for policy in POLICIES {
+    for mode in MODES {
         for gap in [0, 16 << 10, MIB] {
-            let store = settings(root.path()).read_policy(policy).gap_bytes_max(gap).open().await.unwrap();
+            let store = settings(root.path()).read_mode(mode).gap_bytes_max(gap).open().await.unwrap();
             let parts = store.get_ranges(&location, &ranges).await.unwrap();
             assert_eq!(parts.len(), ranges.len());
             for (range, part) in ranges.iter().zip(&parts) {
                 let expected = if range.is_empty() { Vec::new() } else { bytes_of(range.clone()) };
-                assert!(*part == expected, "{policy:?}, gap {gap}, {range:?}");
+                assert!(*part == expected, "{mode:?}, gap {gap}, {range:?}");
             }
             assert!(store.get_ranges(&location, &[]).await.unwrap().is_empty());
         }
@@ -85,10 +85,10 @@ async fn results_keep_little_beside_their_own_bytes() {
     let root = dir();
     write(root.path(), "a", 8 * MIB);
     let location = Path::from("a");
-    for policy in POLICIES {
+    for mode in MODES {
         for is_cold in [false, true] {
             let engine = engine();
-            let store = ForebayStore::new(&engine, root.path()).read_policy(policy).open().await.unwrap();
+            let store = ForebayStore::builder(&engine, root.path()).read_mode(mode).open().await.unwrap();
             if is_cold {
                 evict(&root.path().join("a"));
             }
@@ -103,7 +103,7 @@ async fn results_keep_little_beside_their_own_bytes() {
             let held = memory.held_bytes + memory.result_bytes;
             assert!(
                 held <= 20 * (1000 + 4096),
-                "{policy:?}, cold {is_cold}: {held} bytes are held by 20 results"
+                "{mode:?}, cold {is_cold}: {held} bytes are held by 20 results"
             );
             assert!(kept[3] == bytes_of(1_200_000..1_201_000));
         }
@@ -119,8 +119,8 @@ async fn a_file_that_was_replaced_is_seen_by_the_next_read() {
     write(&root, "v1/a", 5000);
     fs::write(root.join("v2/a"), "second").unwrap();
     std::os::unix::fs::symlink("v1", root.join("current")).unwrap();
-    for policy in POLICIES {
-        let store = settings(&root).read_policy(policy).open().await.unwrap();
+    for mode in MODES {
+        let store = settings(&root).read_mode(mode).open().await.unwrap();
         let first = async |location: &str| {
             let location = Path::from(location);
             let part = store.get_ranges(&location, &[0..4]).await.unwrap();
@@ -169,9 +169,9 @@ async fn a_file_that_was_replaced_is_seen_by_the_next_read() {
 async fn a_stream_goes_on_with_the_file_that_it_began_with() {
     let root = dir();
     let location = Path::from("a");
-    for policy in POLICIES {
+    for mode in MODES {
         write(root.path(), "a", 20 * MIB);
-        let store = settings(root.path()).read_policy(policy).open_files_max(1).open().await.unwrap();
+        let store = settings(root.path()).read_mode(mode).open_files_max(1).open().await.unwrap();
         let mut chunks = store.get(&location).await.unwrap().into_stream();
         let mut found = chunks.next().await.unwrap().unwrap().to_vec();
         store.put(&location, "other".into()).await.unwrap();
@@ -180,7 +180,7 @@ async fn a_stream_goes_on_with_the_file_that_it_began_with() {
         while let Some(chunk) = chunks.next().await {
             found.extend_from_slice(&chunk.unwrap());
         }
-        assert!(found == bytes_of(0..20 * MIB), "{policy:?}");
+        assert!(found == bytes_of(0..20 * MIB), "{mode:?}");
         store.delete(&location).await.unwrap();
     }
     // One that becomes shorter ends with an error, not with fewer bytes.
@@ -205,8 +205,8 @@ async fn parts_come_as_streams_and_short_ones_as_one_chunk() {
     let root = dir();
     write(root.path(), "a", 9 * MIB + 77);
     let location = Path::from("a");
-    for policy in POLICIES {
-        let store = settings(root.path()).read_policy(policy).open().await.unwrap();
+    for mode in MODES {
+        let store = settings(root.path()).read_mode(mode).open().await.unwrap();
         for (range, expected, chunks_max) in [
             (None, 0..9 * MIB + 77, usize::MAX),
             (Some(GetRange::Bounded(5..5 + 2 * MIB)), 5..5 + 2 * MIB, 1),
@@ -219,7 +219,7 @@ async fn parts_come_as_streams_and_short_ones_as_one_chunk() {
             assert_eq!(got.range, expected);
             let chunks: Vec<Bytes> = got.into_stream().try_collect().await.unwrap();
             assert!(chunks.len() <= chunks_max, "{} chunks for {expected:?}", chunks.len());
-            assert!(chunks.concat() == bytes_of(expected.clone()), "{policy:?} {expected:?}");
+            assert!(chunks.concat() == bytes_of(expected.clone()), "{mode:?} {expected:?}");
         }
     }
 }
@@ -231,12 +231,12 @@ async fn chunks_may_be_kept_beyond_the_engines_memory() {
     let memory = 32 << 20;
     let config =
         Config::default().shards(2).arena_bytes(memory).arena_bytes_max(memory).overflow_bytes_max(0);
-    for policy in POLICIES {
+    for mode in MODES {
         let engine = Engine::start(config.clone()).unwrap();
-        let store = ForebayStore::new(&engine, root.path()).read_policy(policy).open().await.unwrap();
+        let store = ForebayStore::builder(&engine, root.path()).read_mode(mode).open().await.unwrap();
         let got = store.get(&Path::from("a")).await.unwrap();
         let chunks: Vec<Bytes> = got.into_stream().try_collect().await.unwrap();
-        assert!(chunks.concat() == bytes_of(0..48 * MIB), "{policy:?}");
+        assert!(chunks.concat() == bytes_of(0..48 * MIB), "{mode:?}");
         assert!(engine.memory().held_bytes <= memory as u64 / 2, "{:?}", engine.memory());
         let ranges: Vec<_> = (0..48).map(|number| number * MIB..(number + 1) * MIB).collect();
         let parts = store.get_ranges(&Path::from("a"), &ranges).await.unwrap();
@@ -249,9 +249,9 @@ async fn a_stream_may_be_dropped_at_any_point() {
     let root = dir();
     write(root.path(), "a", 12 * MIB);
     let location = Path::from("a");
-    for policy in POLICIES {
+    for mode in MODES {
         let engine = engine();
-        let store = ForebayStore::new(&engine, root.path()).read_policy(policy).open().await.unwrap();
+        let store = ForebayStore::builder(&engine, root.path()).read_mode(mode).open().await.unwrap();
         for chunks in 0..12 {
             if chunks % 3 == 0 {
                 evict(&root.path().join("a"));
@@ -262,9 +262,7 @@ async fn a_stream_may_be_dropped_at_any_point() {
             }
             // Also in the middle of a read.
             if chunks % 2 == 0 {
-                assert!(
-                    futures::poll!(stream.next()).is_pending() || chunks > 0 || policy != ReadPolicy::Direct
-                );
+                assert!(futures::poll!(stream.next()).is_pending() || chunks > 0 || mode != Mode::Direct);
             }
             drop(stream);
             let ranges: Vec<_> = (0..200).map(|number| number * 60_000..number * 60_000 + 500).collect();
@@ -280,7 +278,7 @@ async fn a_stream_may_be_dropped_at_any_point() {
         drop(store);
         let report = engine.close().await.unwrap();
         assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
-        assert_eq!(descriptors(root.path()), 0, "{policy:?}");
+        assert_eq!(descriptors(root.path()), 0, "{mode:?}");
     }
 }
 
@@ -299,7 +297,7 @@ async fn open_files_have_a_limit() {
         }
         descriptors(root.path())
     };
-    let store = ForebayStore::new(&engine, root.path()).open_files_max(10).open().await.unwrap();
+    let store = ForebayStore::builder(&engine, root.path()).open_files_max(10).open().await.unwrap();
     let mut peak = 0;
     for number in 0..300 {
         let location = Path::from(number.to_string());
@@ -345,7 +343,7 @@ async fn open_files_have_a_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_of_many_tasks_on_many_objects_beside_puts() {
     let root = dir();
-    let settings = settings(root.path()).put_durability(PutDurability::None).open_files_max(3);
+    let settings = settings(root.path()).put_durability(Durability::None).open_files_max(3);
     let store = settings.open().await.unwrap();
     let content = |version: u64| bytes_of(version * 8192..(version + 1) * 8192);
     for object in 0..8 {
@@ -381,7 +379,7 @@ async fn reads_and_writes_are_of_the_stores_class() {
     let root = dir();
     let engine = engine();
     let query = engine.class("query", 100).unwrap();
-    let settings = ForebayStore::new(&engine, root.path()).read_policy(ReadPolicy::Direct);
+    let settings = ForebayStore::builder(&engine, root.path()).read_mode(Mode::Direct);
     let store = settings.class(query).open().await.unwrap();
     let counts = async || {
         let stats = engine.stats().await.unwrap();
@@ -413,8 +411,8 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
         write(root.path(), &number.to_string(), 5000);
     }
     let engine = engine();
-    let settings = ForebayStore::new(&engine, root.path()).open_files_max(4);
-    let store = settings.put_durability(PutDurability::None).open().await.unwrap();
+    let settings = ForebayStore::builder(&engine, root.path()).open_files_max(4);
+    let store = settings.put_durability(Durability::None).open().await.unwrap();
     let read = |number: usize| {
         let store = store.clone();
         async move {

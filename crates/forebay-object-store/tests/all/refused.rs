@@ -32,7 +32,7 @@ mod refused_for {
         let ring = forebay::Config::default().driver(forebay::DriverChoice::Uring);
         assert!(Engine::start(ring).is_err(), "rings are refused");
         assert_eq!(engine.try_metadata("Cargo.toml").is_none(), restricted == "openat2");
-        let missing = ForebayStore::new(&engine, "none").open().wait().unwrap_err();
+        let missing = ForebayStore::builder(&engine, "none").open().wait().unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::{Engine, FileKind};
-use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay::{Durability, Engine, FileKind, Mode};
+use forebay_object_store::ForebayStore;
 use forebay_sim::{self as sim, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
@@ -300,8 +300,8 @@ async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(
     let text = |error: forebay::Error| error.to_string();
     engine.create_dir_all(ROOT).await.map_err(text)?;
     engine.sync_dir("/disk").await.map_err(text)?;
-    let durability = if plan.is_durable { PutDurability::Data } else { PutDurability::None };
-    let settings = ForebayStore::new(&engine, ROOT).read_policy(ReadPolicy::Direct).open_files_max(3);
+    let durability = if plan.is_durable { Durability::Data } else { Durability::None };
+    let settings = ForebayStore::builder(&engine, ROOT).read_mode(Mode::Direct).open_files_max(3);
     let settings = settings.put_durability(durability).automatic_cleanup(plan.cleans);
     let store = settings.open().await.map_err(text)?;
     judge(&store, &shared, plan.after_cut).await?;
@@ -382,7 +382,7 @@ fn put_again(world: &mut World) -> Result<(), String> {
     let run = world.run(async |engine: Engine| {
         engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
         engine.sync_dir("/disk").await.map_err(|error| error.to_string())?;
-        let settings = ForebayStore::new(&engine, ROOT).automatic_cleanup(true);
+        let settings = ForebayStore::builder(&engine, ROOT).automatic_cleanup(true);
         let store = settings.open().await.map_err(|error| error.to_string())?;
         let at = Path::from("d/e/object");
         let both = async {
@@ -396,7 +396,7 @@ fn put_again(world: &mut World) -> Result<(), String> {
     world.power_cut();
     world.reboot();
     let run = world.run(async |engine: Engine| {
-        let store = ForebayStore::new(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
         let got = store.get(&Path::from("d/e/object")).await.map_err(|error| error.to_string())?;
         let bytes = got.bytes().await.map_err(|error| error.to_string())?;
         (bytes == "second").then_some(()).ok_or_else(|| format!("{bytes:?} came back"))
