@@ -105,7 +105,9 @@ pub use base::health::{Degradation, Health};
 pub use base::mutants;
 pub use base::pending::Pending;
 pub use base::priority::{Priority, polite_worker};
-pub use base::wait::{FromError, Waitable, thread_waker};
+#[doc(hidden)]
+pub use base::wait::FromError;
+pub use base::wait::{Waitable, thread_waker};
 pub use device::Alignment;
 pub use device::calibration::{Calibration, Rates};
 pub use driver::meta::{Advice, Lock};

@@ -54,7 +54,7 @@ impl Default for Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(pub(crate) u8);
 
-/// The shares, limits and goal of a class on each device. [`Engine::set_class`](crate::Engine::set_class)
+/// The shares and limits of a class on each device. [`Engine::set_class`](crate::Engine::set_class)
 /// sets them, and may be called again at any time.
 ///
 /// Shares count only while classes compete for a device, and a part that one class does not use is available
@@ -78,7 +78,7 @@ pub struct ClassSpec {
 }
 
 impl ClassSpec {
-    /// Returns a class of that name with 400 shares, no caps, no goal, and no tenant.
+    /// Returns a class of that name with 400 shares, no caps and no tenant.
     pub fn new(name: impl Into<String>) -> ClassSpec {
         ClassSpec { name: name.into(), spec: Spec::default() }
     }
@@ -117,7 +117,8 @@ impl ClassSpec {
 
     /// Sets a goal for the device's time for most operations of the class. Where the device takes longer
     /// while classes compete, fewer requests are dispatched to it, at the cost of bandwidth. Zero, the
-    /// default, is no goal.
+    /// default, is no goal. Used by tests alone.
+    #[doc(hidden)]
     pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
         self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);
         self

@@ -33,7 +33,8 @@ pub struct Alignment {
 
 impl Alignment {
     /// Returns the alignment of an open file; `direct` is whether it was opened for direct I/O. Where the
-    /// kernel reports nothing, the alignment is 4096.
+    /// kernel reports nothing, the alignment is 4096. For tests; programs have [`File::alignment`](crate::File::alignment).
+    #[doc(hidden)]
     pub fn of_fd(fd: BorrowedFd<'_>, direct: bool) -> Alignment {
         if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
     }

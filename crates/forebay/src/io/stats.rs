@@ -304,14 +304,6 @@ impl FlowStats {
         }
     }
 
-    /// Returns the bytes read for each byte requested; 1.0 when nothing was read.
-    pub fn read_amplification(&self) -> f64 {
-        match self.read_bytes_asked {
-            0 => 1.0,
-            asked => self.read_bytes as f64 / asked as f64,
-        }
-    }
-
     /// Counts an operation that has ended.
     #[inline]
     pub(crate) fn ended(&mut self, op: EndedOp) {

@@ -260,7 +260,8 @@ impl Append {
         self.writer.position()
     }
 
-    /// Returns the bytes in writes that were begun and not yet seen to complete, padding included.
+    /// Returns the bytes in writes that were begun and not yet seen to complete, padding included. For tests.
+    #[doc(hidden)]
     pub fn in_flight_bytes(&self) -> u64 {
         self.writer.in_flight_bytes()
     }

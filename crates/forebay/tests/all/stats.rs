@@ -53,8 +53,6 @@ fn counts_and_bytes_are_exact_for_each_class() {
     assert_eq!(counts("log"), (0, 0, 0, 10, 10 * 4096, 0, 0));
     assert_eq!(counts("reports"), (0, 0, 0, 10, 10 * 8192, 10, 0));
     assert_eq!(counts("background"), (0, 0, 0, 0, 0, 1, 0));
-    assert_eq!(flow(&stats, "default").read_amplification(), 1.0);
-    assert_eq!(flow(&stats, "log").read_amplification(), 1.0, "nothing was read");
 }
 
 #[test]
@@ -91,14 +89,12 @@ fn amplification_is_what_was_read_in_vain() {
     let stats = engine.stats().wait().unwrap();
     let lone = flow(&stats, "default");
     assert_eq!((lone.reads, lone.read_bytes, lone.read_bytes_asked), (8, 8 * grain, 80));
-    assert_eq!(lone.read_amplification(), grain as f64 / 10.0);
     // Merged: two grains with two between them.
     let ranges = [0..grain, 3 * grain..4 * grain];
     file.read_many(ranges).gap_bytes_max(2 * grain).class(Class::LOG).wait().unwrap();
     let stats = engine.stats().wait().unwrap();
     let merged = flow(&stats, "log");
     assert_eq!((merged.reads, merged.read_bytes, merged.read_bytes_asked), (1, 4 * grain, 2 * grain));
-    assert_eq!(merged.read_amplification(), 2.0);
     // A scan reads nothing in vain.
     let mut scan = file.scan().class(Class::BACKGROUND).start();
     while scan.next().wait().transpose().unwrap().is_some() {}

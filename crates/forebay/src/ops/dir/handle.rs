@@ -169,26 +169,13 @@ impl Dir {
         self.rename_into(from, self, to)
     }
 
-    /// Moves the entry `from` into the directory `into`, as `to`, and syncs both directories.
+    /// Moves the entry `from` into the directory `into`, as `to`, and syncs both directories. Used by tests alone.
     ///
     /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine, Open};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
-    /// # let dir = engine.open_dir(dir.path()).wait()?;
-    /// dir.create_dir("archive").wait()?;
-    /// dir.open("rows", Open::create_new()).wait()?;
-    /// let archive = dir.open_dir("archive").wait()?;
-    /// dir.rename_into("rows", &archive, "rows-1").wait()?;
-    /// assert_eq!(archive.read_dir().wait()?.len(), 1);
-    /// # Ok(()) }
-    /// ```
+    #[doc(hidden)]
     pub fn rename_into(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
         let both = self.at("rename", from).and_then(|from| Ok((from, into.at("rename", to)?)));
         self.ask(both.map(|(from, to)| MetaRequest::Rename { from, to }), done)
