@@ -79,8 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::start(Config::default().shards(1).driver(driver))?;
     // Room for all pages where hits are wanted, and for a few of them where misses are.
     let room = if matches!(only.as_deref(), Some("miss")) { 1 << 20 } else { 2 * PAGES * PAGE };
-    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(room))?;
-    let small = Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20))?;
+    let cache = Cache::new(&engine, CacheOptions::new().bytes_max(room))?;
+    let small = Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20))?;
     let file = cache.open(&path, Open::read()).wait()?;
     let missing = small.open(&path, Open::read()).wait()?;
     std::fs::remove_file(&path)?;

@@ -103,7 +103,7 @@ pub struct BlockStats {
     pub misses: u64,
     /// Blocks that came in, replacements of blocks that were there included.
     pub insertions: u64,
-    /// Blocks that [`offer`](BlockCache::offer) did not insert because they had not been offered lately.
+    /// Blocks that were offered and did not come in, because they had not been offered lately.
     pub refusals: u64,
     /// Blocks that made room for others, or were refused because they alone exceed a part of the limit.
     pub evictions: u64,
@@ -117,7 +117,7 @@ impl BlockCache {
 
     /// As [`new`](Self::new), for blocks of about `block_bytes`. More blocks that are smaller only make the memory of
     /// evicted blocks that are remembered too short.
-    pub fn with_block_bytes(bytes_max: u64, block_bytes: u64) -> BlockCache {
+    pub(crate) fn with_block_bytes(bytes_max: u64, block_bytes: u64) -> BlockCache {
         let block_bytes = block_bytes.max(512);
         let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
         let count = (bytes_max / block_bytes).max(1) as usize;
@@ -181,7 +181,8 @@ impl BlockCache {
         &self.stripes[(owner.wrapping_add(offset >> 12)) as usize % STRIPES]
     }
 
-    /// As [`get`](Self::get), without counting: for callers that only check whether the block is there.
+    /// As [`get`](Self::get), without counting: for callers that only check whether the block is there. For `forebay-kv`.
+    #[doc(hidden)]
     pub fn peek(&self, owner: u64, offset: u64) -> Option<Block> {
         let at = At { owner, offset };
         self.blocks.get(&at).or_else(|| self.offered.get()?.window.peek(&at))
@@ -219,6 +220,9 @@ impl BlockCache {
     /// assert_eq!((blocks.stats().refusals, blocks.stats().insertions), (1, 1));
     /// # Ok(()) }
     /// ```
+    ///
+    /// For `forebay-kv`.
+    #[doc(hidden)]
     pub fn offer(&self, owner: u64, offset: u64, block: &Block) -> bool {
         if !self.admits(block) {
             return false;
@@ -236,7 +240,8 @@ impl BlockCache {
     }
 
     /// Notes that a block was read which the caller has no [`Block`] of, as an [`offer`](Self::offer) of it would. Returns
-    /// whether it was offered or noted before, not long ago: then a read of the block that offers it will insert it.
+    /// whether it was offered or noted before, not long ago: then a read of the block that offers it will insert it. For `forebay-kv`.
+    #[doc(hidden)]
     pub fn note(&self, owner: u64, offset: u64) -> bool {
         self.offered().doorkeeper.note(owner, offset)
     }
@@ -275,7 +280,8 @@ impl BlockCache {
         self.blocks.remove(&at).map(|(_, block)| block).or(recent)
     }
 
-    /// Removes the blocks of an owner that begin in a range of offsets, in a pass over all blocks.
+    /// Removes the blocks of an owner that begin in a range of offsets, in a pass over all blocks. For tests.
+    #[doc(hidden)]
     pub fn remove_range(&self, owner: u64, offsets: Range<u64>) {
         let keeps = |at: &At| at.owner != owner || !offsets.contains(&at.offset);
         if let Some(offered) = self.offered.get() {
@@ -303,7 +309,8 @@ impl BlockCache {
     }
 
     /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
-    /// Returns whether another attempt is worthwhile.
+    /// Returns whether another attempt is worthwhile. For `forebay-kv`.
+    #[doc(hidden)]
     pub fn give_way(&self, error: &Error) -> bool {
         if !error.is_out_of_memory() {
             return false;

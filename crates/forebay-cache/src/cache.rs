@@ -20,10 +20,10 @@ use crate::read::ReadMany;
 /// ```
 /// use forebay_cache::CacheOptions;
 ///
-/// let options = CacheOptions::default().bytes_max(64 << 20).page_bytes(16 << 10);
-/// # let _ = options;
+/// let options = CacheOptions::new().bytes_max(64 << 20).page_bytes(16 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use = "give it to Cache::new"]
 pub struct CacheOptions {
     bytes_max: Option<u64>,
     page_bytes: Option<u64>,
@@ -38,6 +38,11 @@ const PAGE_BYTES_MAX: u64 = 256 << 10;
 const BYPASS_BYTES: u64 = 1 << 20;
 
 impl CacheOptions {
+    /// Returns the default settings.
+    pub fn new() -> CacheOptions {
+        CacheOptions::default()
+    }
+
     /// Sets the limit in bytes, the map's own memory included. Default: half of
     /// [`Engine::memory_unreserved`]. The limit is reserved of the engine's I/O memory.
     pub fn bytes_max(mut self, bytes: u64) -> Self {
@@ -54,7 +59,8 @@ impl CacheOptions {
     }
 
     /// Sets the longest range that goes through the cache; longer ones are read from the device alone. Default:
-    /// 1 MiB, or a sixteenth of the cache where that is less.
+    /// 1 MiB, or a sixteenth of the cache where that is less. For tests.
+    #[doc(hidden)]
     pub fn bypass_above(mut self, bytes: u64) -> Self {
         self.bypass_bytes = Some(bytes);
         self
@@ -71,7 +77,7 @@ impl CacheOptions {
 ///
 /// # fn main() -> forebay::Result<()> {
 /// let engine = Engine::start(Config::default())?;
-/// let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+/// let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
 /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
 /// let from_device = file.read(1..8).wait()?;
 /// let from_memory = file.read(1..8).wait()?;
@@ -187,7 +193,7 @@ impl Cache {
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
     /// # let engine = Engine::start(Config::default())?;
-    /// # let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+    /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let (first, second) = (cache.open("Cargo.toml", Open::read()), cache.open("README.md", Open::read()));
     /// let (first, second) = (first.wait()?, second.wait()?);
     /// let blocks = cache.read_many([(&first, 1..8), (&second, 0..9)]).wait()?;

@@ -72,7 +72,7 @@ impl CachedFile {
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
     /// # let engine = Engine::start(Config::default())?;
-    /// # let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+    /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
     /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
     /// # Ok(()) }
@@ -99,7 +99,7 @@ impl CachedFile {
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
     /// # let engine = Engine::start(Config::default())?;
-    /// # let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+    /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
     /// assert_eq!(file.get(1..8), None);
     /// file.read(0..9).wait()?;
@@ -140,7 +140,7 @@ impl CachedFile {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+    /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open(dir.path().join("data"), Open::create()).wait()?;
     /// file.write(0, vec![7; 4096]).wait()?;
     /// assert_eq!(&file.read(10..12).wait()?[..], [7, 7]);

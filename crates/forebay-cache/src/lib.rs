@@ -10,7 +10,7 @@
 //! # let path = dir.path().join("records");
 //! # std::fs::write(&path, vec![7; 1 << 20])?;
 //! let engine = Engine::start(Config::default())?;
-//! let cache = Cache::new(&engine, CacheOptions::default().bytes_max(256 << 20))?;
+//! let cache = Cache::new(&engine, CacheOptions::new().bytes_max(256 << 20))?;
 //! let file = cache.open(&path, Open::read()).await?; // direct I/O, past the page cache
 //! let record = file.read(10_000..10_200).await?; // from the device
 //! let again = file.read(10_000..10_200).await?; // from memory: no system call, no copy
@@ -34,7 +34,6 @@
 //! | to forget pages after other changes | [`CachedFile::invalidate`] |
 //! | figures | [`Cache::stats`] |
 //! | a cache for blocks that you read yourself | [`BlockCache`] |
-//! | to keep only what comes a second time | [`BlockCache::offer`], [`Doorkeeper`] |
 //!
 //! A read that a task has begun goes on when nothing polls that task any more, and whichever waiter is polled first picks
 //! it up: a future that is kept and not polled holds up no other.
@@ -67,6 +66,7 @@ mod write;
 
 pub use blocks::{BlockCache, BlockStats};
 pub use cache::{Cache, CacheOptions, CacheStats};
+#[doc(hidden)]
 pub use doorkeeper::Doorkeeper;
 pub use file::CachedFile;
 pub use read::{Read, ReadMany};

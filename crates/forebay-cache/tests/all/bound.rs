@@ -38,7 +38,7 @@ impl Zipf {
 #[test]
 fn its_bytes_stay_within_the_limit() {
     for (bytes_max, page_bytes) in [(1 << 20, 4096), (8 << 20, 4096), (8 << 20, 16 << 10)] {
-        let options = CacheOptions::default().bytes_max(bytes_max).page_bytes(page_bytes);
+        let options = CacheOptions::new().bytes_max(bytes_max).page_bytes(page_bytes);
         let cache = Cache::new(&engine(), options).expect("a cache");
         let data = scratch(&cache, 16 << 20);
         for number in 0..8000 {
@@ -69,7 +69,7 @@ fn the_memory_of_a_full_cache_is_within_its_bound() {
 /// Fills a cache with this bound. All else may take `beside` bytes.
 fn fill(bound: u64, beside: u64) {
     let engine = Engine::start(Config::default().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
-    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(bound)).expect("a cache");
+    let cache = Cache::new(&engine, CacheOptions::new().bytes_max(bound)).expect("a cache");
     let dir = common::dir();
     let path = dir.path().join("data");
     std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).expect("a sparse file");
@@ -164,8 +164,8 @@ fn it_hits_as_often_as_the_cache_inside_of_it() {
 fn pages_give_way_when_io_memory_runs_out() {
     let engine = Engine::start(Config::default().shards(1).arena_bytes_max(64 << 20)).expect("an engine");
     let most = engine.memory_unreserved();
-    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(most)).expect("a cache");
-    Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20)).expect_err("all is promised");
+    let cache = Cache::new(&engine, CacheOptions::new().bytes_max(most)).expect("a cache");
+    Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20)).expect_err("all is promised");
     let data = scratch(&cache, 80 << 20);
     for page in 0..(80 << 20) / PAGE {
         data.file.read(page * PAGE..page * PAGE + 1).wait().expect("pages give way");

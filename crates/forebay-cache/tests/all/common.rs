@@ -23,7 +23,7 @@ pub(crate) fn engine() -> Engine {
 }
 
 pub(crate) fn cache(bytes: u64) -> Cache {
-    Cache::new(&engine(), CacheOptions::default().bytes_max(bytes)).expect("a cache")
+    Cache::new(&engine(), CacheOptions::new().bytes_max(bytes)).expect("a cache")
 }
 
 /// Returns the byte at a place of every test's file.

@@ -57,8 +57,7 @@ fn blocks_within_a_page_share_its_memory_and_longer_ones_are_copies() {
 fn any_offset_and_length_is_the_bytes_of_the_file() {
     let len = 1_000_003;
     for page_bytes in [4096, 16 << 10] {
-        let options =
-            CacheOptions::default().bytes_max(512 << 10).page_bytes(page_bytes).bypass_above(200_000);
+        let options = CacheOptions::new().bytes_max(512 << 10).page_bytes(page_bytes).bypass_above(200_000);
         let cache = forebay_cache::Cache::new(&common::engine(), options).expect("a cache");
         let data = scratch(&cache, len);
         let whole = bytes(0..len);

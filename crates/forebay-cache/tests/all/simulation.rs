@@ -163,7 +163,7 @@ async fn live(engine: Engine, seed: u64, hits: &Cell<u64>) -> Result<(), String>
     let text = |error: forebay::Error| error.to_string();
     let page_bytes = [PAGE, PAGE, 4 * PAGE][draw.below(3) as usize];
     let room = (8 + draw.below(40)) * (PAGE + 160);
-    let options = CacheOptions::default().bytes_max(room).page_bytes(page_bytes).bypass_above(1 << 20);
+    let options = CacheOptions::new().bytes_max(room).page_bytes(page_bytes).bypass_above(1 << 20);
     let cache = Cache::new(&engine, options).map_err(text)?;
     let file = cache.open("/disk/data", Open::create()).await.map_err(text)?;
     let model = Rc::new(Model::default());
@@ -223,7 +223,7 @@ fn errors_are_not_cached() {
     world.add_disk(Profile::optane().at("/disk"));
     world.inject(Rule::new(Fault::ReadError).nth(1).times(1));
     let run = world.run(async |engine: Engine| {
-        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20)).expect("a cache");
+        let cache = Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20)).expect("a cache");
         let file = cache.open("/disk/data", Open::create()).await.expect("opens");
         file.write(0, contents(7, 1)).await.expect("a write");
         let (mut first, mut second) = (file.read(0..8), file.read(8..16));
@@ -244,7 +244,7 @@ fn an_error_of_a_page_is_not_that_of_its_neighbours() {
     world.add_disk(Profile::optane().at("/disk"));
     world.inject(Rule::new(Fault::ReadError).within(5 * PAGE..6 * PAGE));
     let run = world.run(async |engine: Engine| {
-        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20)).expect("a cache");
+        let cache = Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20)).expect("a cache");
         let file = cache.open("/disk/data", Open::create()).await.expect("opens");
         file.write(0, contents(7, 16)).await.expect("a write");
         let blocks = file.read_many((0..16).map(|page| page * PAGE..page * PAGE + 8)).await;

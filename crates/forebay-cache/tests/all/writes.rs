@@ -21,7 +21,7 @@ fn pages_in_memory_have_the_new_bytes_and_others_do_not_come_in() {
 
 #[test]
 fn a_write_changes_its_part_of_a_larger_page() {
-    let options = forebay_cache::CacheOptions::default().bytes_max(8 << 20).page_bytes(16 << 10);
+    let options = forebay_cache::CacheOptions::new().bytes_max(8 << 20).page_bytes(16 << 10);
     let cache = forebay_cache::Cache::new(&common::engine(), options).expect("a cache");
     let data = scratch(&cache, 1 << 20);
     data.file.read(0..1).wait().expect("a read");
