@@ -80,7 +80,9 @@ impl ForebayStoreBuilder {
     ///
     /// Calls have more files open beside them: an eighth as many descriptors as the engine keeps, from 2 to 64 files, and as many more
     /// while others wait for their turn; each unfinished stream and upload has one as well. When the process has no descriptor left,
-    /// the least recently used files that nothing reads are closed, and the call that needs one is made again.
+    /// the least recently used files that nothing reads are closed, and the call that needs one is made again. For tests; programs
+    /// have the engine's setting.
+    #[doc(hidden)]
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.settings.open_files_max = Some(files.max(1));
         self
@@ -94,6 +96,8 @@ impl ForebayStoreBuilder {
     }
 
     /// Sets whether a directory that a deletion leaves empty is removed, and those above it up to the root. Default: no.
+    /// Used by tests alone.
+    #[doc(hidden)]
     pub fn automatic_cleanup(mut self, cleans: bool) -> Self {
         self.settings.automatic_cleanup = cleans;
         self
