@@ -15,8 +15,8 @@ use crate::reactor::Start;
 use crate::worker::{Outcome, Worker};
 
 /// Advice for the case that walks run in the reactor.
-pub(crate) const REMEDY: &str = "`forebay doctor` says what is missing, docs/kernel-walks.md how to get it; Options::only = \
-                                 Some(EngineKind::Reactor) asks for the reactor";
+pub(crate) const REMEDY: &str = "`forebay doctor` says what is missing, docs/kernel-walks.md how to get it; \
+                                 Options::only(EngineKind::Reactor) asks for the reactor";
 
 /// Starts the best engine inside the kernel, and returns it with the reason for the choice. Returns no engine
 /// where the reactor is the best.

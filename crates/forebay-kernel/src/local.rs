@@ -49,7 +49,7 @@ impl<P: Program> LocalWalk<P> {
     /// # Errors
     /// [`Error::Unavailable`] with the missing requirement.
     pub fn open(file: &impl AsFd, program: P, depth: u32) -> Result<LocalWalk<P>> {
-        LocalWalk::open_with(file, program, Options { depth, ..Options::default() })
+        LocalWalk::open_with(file, program, Options::new().depth(depth))
     }
 
     /// Opens walks like `open`, with choices.

@@ -1,4 +1,4 @@
-//! Choices at opening, and counters of walks.
+//! The settings of walks, and their counters.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,32 +28,27 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// Choices of how walks run; see [`KernelWalk::open_with`](crate::KernelWalk::open_with).
+/// The settings of walks; see [`KernelWalk::open_with`](crate::KernelWalk::open_with).
+///
+/// ```
+/// use forebay_kernel::{EngineKind, Options};
+///
+/// let options = Options::new().only(EngineKind::Module).depth(8);
+/// # let _ = options;
+/// ```
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
+#[must_use = "give it to KernelWalk::open_with or LocalWalk::open_with"]
 pub struct Options {
-    /// Uses this engine, or fails. Default: the best engine that works.
-    pub only: Option<EngineKind>,
-    /// Walks in the kernel at once, 1 to 64; more wait. Each takes 512 bytes and its program's pages of locked memory.
-    /// Default: 32.
-    pub depth: u32,
-    /// Hops after which a walk fails; its first page is the first hop, and a fan-out counts once. Default:
-    /// 64.
-    pub hops_max: u32,
-    /// Polls the device instead of waiting for its interrupts, where the module runs walks and the device has
-    /// queues for it. This gives more walks a second, and occupies a processor for as long as walks are in
-    /// flight. Default: no.
-    pub polled: bool,
-    /// The longest time that the thread spins in the kernel for the next read of a walk, where the module runs walks and
-    /// waits for interrupts: up to 200 us, in steps of 1 ns. A thread that spins need not be woken for each read. That
-    /// makes a walk on a fast device shorter, and occupies the thread's processor for as long as its reads take. It spins
-    /// only while it is the only thread that can run on its processor, and seldom where the device takes longer.
-    /// For a [`LocalWalk`](crate::LocalWalk); walks of a [`KernelWalk`](crate::KernelWalk) do not spin. Default: zero, never.
-    pub spin: Duration,
+    pub(crate) only: Option<EngineKind>,
+    pub(crate) depth: u32,
+    pub(crate) hops_max: u32,
+    pub(crate) polled: bool,
+    pub(crate) spin: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Options {
+    /// Returns the default settings.
+    pub fn new() -> Options {
         Options {
             only: None,
             depth: 32,
@@ -61,6 +56,51 @@ impl Default for Options {
             polled: false,
             spin: Duration::ZERO,
         }
+    }
+
+    /// Sets the one engine to use: opening fails where it is not possible. Default: the best engine that works.
+    pub fn only(mut self, kind: EngineKind) -> Options {
+        self.only = Some(kind);
+        self
+    }
+
+    /// Sets the walks in the kernel at once, 1 to 64; more wait. Each takes 512 bytes and its program's pages of locked
+    /// memory. Default: 32.
+    pub fn depth(mut self, walks: u32) -> Options {
+        self.depth = walks;
+        self
+    }
+
+    /// Sets the hops after which a walk fails; its first page is the first hop, and a fan-out counts once. Default: 64.
+    pub fn hops_max(mut self, hops: u32) -> Options {
+        self.hops_max = hops;
+        self
+    }
+
+    /// Sets whether to poll the device instead of waiting for its interrupts, where the module runs walks and the device
+    /// has queues for it. This gives more walks a second, and occupies a processor for as long as walks are in flight.
+    /// Default: no.
+    pub fn polled(mut self, polled: bool) -> Options {
+        self.polled = polled;
+        self
+    }
+
+    /// Sets the longest time that the thread spins in the kernel for the next read of a walk, where the module runs walks
+    /// and waits for interrupts: up to 200 us, in steps of 1 ns. Default: zero, never.
+    ///
+    /// A thread that spins need not be woken for each read. That makes a walk on a fast device shorter, and occupies the
+    /// thread's processor for as long as its reads take. It spins only while it is the only thread that can run on its
+    /// processor, and seldom where the device takes longer. For a [`LocalWalk`](crate::LocalWalk); walks of a
+    /// [`KernelWalk`](crate::KernelWalk) do not spin.
+    pub fn spin(mut self, time: Duration) -> Options {
+        self.spin = time;
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
     }
 }
 

@@ -49,7 +49,7 @@ impl<P: Program> KernelWalk<P> {
     /// # Errors
     /// The program's pages cannot be right.
     pub fn open(engine: &Engine, file: &File, program: P) -> Result<KernelWalk<P>> {
-        KernelWalk::open_with(engine, file, program, Options::default())
+        KernelWalk::open_with(engine, file, program, Options::new())
     }
 
     /// Opens walks like `open`, with choices.

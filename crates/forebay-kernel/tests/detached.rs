@@ -96,7 +96,7 @@ fn inside() -> Vec<EngineKind> {
     let engine = engine();
     let file = Tree::new(4096, 9, 1, 8).plant(&engine, &dir.path().join("tree"));
     let mut kinds = Vec::new();
-    for (kind, walk) in engines(&engine, &file, || PROGRAM, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || PROGRAM, Options::new()) {
         if INSIDE.contains(&kind) && !kinds.contains(&kind) {
             kinds.push(kind);
         }
@@ -115,8 +115,7 @@ fn walks_under_way_go_on_in_the_reactor() {
     for kind in kinds {
         let (before, attached) = (held(), links());
         for _ in 0..2 {
-            let mut only = Options::default();
-            only.only = Some(kind);
+            let only = Options::new().only(kind);
             let walk = KernelWalk::open_with(&engine, &file, NeverEnds, only).expect("it is possible here");
             let walks = walk.walk_many(&[(); 60]);
             detach_all_but(&attached);
@@ -157,9 +156,7 @@ fn walks_of_a_thread_of_its_own_end() {
     let file = File::open(&path).expect("the same file");
     for (kind, polled) in kinds.iter().flat_map(|kind| [(*kind, false), (*kind, true)]) {
         let (before, attached) = (held(), links());
-        let mut options = Options::default();
-        options.only = Some(kind);
-        options.polled = polled;
+        let options = Options::new().only(kind).polled(polled);
         let mut walk = LocalWalk::open_with(&file, PROGRAM, options).expect("it is possible here");
         for key in 0..32 {
             walk.begin(&Lookup { root: tree.root(6, key), level: 5, key }).expect("there is room");

@@ -35,9 +35,7 @@ fn inside() -> Vec<EngineKind> {
 }
 
 fn only(kind: EngineKind, depth: u32) -> Options {
-    let mut options = Options::default();
-    (options.only, options.depth) = (Some(kind), depth);
-    options
+    Options::new().only(kind).depth(depth)
 }
 
 fn is_forked(error: &Error) -> bool {

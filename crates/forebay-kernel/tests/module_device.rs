@@ -264,8 +264,7 @@ fn the_module_is_not_removed_under_load() {
     let tree = Tree::new(4096, 50, 5, 60);
     for round in 0..5 {
         let file = tree.plant(&engine, &dir.path().join(format!("tree-{round}")));
-        let mut options = Options::default();
-        (options.only, options.polled) = (Some(EngineKind::Module), round % 2 == 1);
+        let options = Options::new().only(EngineKind::Module).polled(round % 2 == 1);
         let walk = KernelWalk::open_with(&engine, &file, TreeLookup { node_bytes: 4096 }, options)
             .expect("the module takes it");
         let lookups: Vec<Lookup> =

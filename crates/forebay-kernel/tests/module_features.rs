@@ -21,8 +21,7 @@ use forebay_kernel::{EngineKind, Error, LocalWalk, Lookup, Options, TreeLookup};
 use tempfile::TempDir;
 
 fn refusal(file: &File, node_bytes: u32) -> String {
-    let mut options = Options::default();
-    options.only = Some(EngineKind::Module);
+    let options = Options::new().only(EngineKind::Module);
     match LocalWalk::open_with(file, TreeLookup { node_bytes }, options) {
         Err(Error::Unavailable(why)) => why,
         Ok(_) => panic!("the module took it"),
@@ -117,7 +116,7 @@ fn devices_on_top_of_others_are_walked() {
         // A device that holds reads back cannot report that they would have to wait.
         let refused = device.ends_with("slow").then_some((EngineKind::BpfLoop, "RWF_NOWAIT"));
         let program = || TreeLookup { node_bytes: 4096 };
-        let walks = engines_but(&engine, &file, program, Options::default(), refused);
+        let walks = engines_but(&engine, &file, program, Options::new(), refused);
         assert!(refused.is_none() || walks.iter().all(|(kind, _)| *kind != EngineKind::BpfLoop));
         for (kind, walk) in walks {
             let lookups: Vec<Lookup> =
@@ -151,7 +150,7 @@ fn no_thread_is_made_inside_of_the_loop() {
     let file = OpenOptions::new().read(true).write(true).open(&device).expect("the device is there");
     file.write_all_at(&tree.bytes, 0).and_then(|()| file.sync_all()).expect("it takes bytes");
     let file = engine.open(&device, Open::read()).wait().expect("a block device is a file");
-    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
         if kind != EngineKind::BpfLoop {
             continue;
         }

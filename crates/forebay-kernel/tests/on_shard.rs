@@ -44,8 +44,7 @@ impl Scene {
     }
 
     fn open<P: Program>(&self, program: P, depth: u32) -> KernelWalk<P> {
-        let mut options = Options::default();
-        (options.only, options.depth) = (Some(EngineKind::Module), depth);
+        let options = Options::new().only(EngineKind::Module).depth(depth);
         let walk = KernelWalk::open_with(&self.engine, &self.file, program, options);
         let walk = walk.expect("the module takes it");
         assert!(walk.why().contains("on the ring of shard"), "{}", walk.why());
@@ -394,8 +393,7 @@ fn the_last_handle_may_be_a_dropped_walks_waker() {
 #[test]
 fn without_such_a_ring_walks_have_a_thread() {
     let Some(scene) = Scene::new(Config::default().driver(DriverChoice::Threads)) else { return };
-    let mut options = Options::default();
-    options.only = Some(EngineKind::Module);
+    let options = Options::new().only(EngineKind::Module);
     let walk = KernelWalk::open_with(&scene.engine, &scene.file, TreeLookup { node_bytes: 4096 }, options)
         .expect("the module takes it");
     assert!(walk.why().contains("a thread and a ring of their own, as no shard's ring"), "{}", walk.why());

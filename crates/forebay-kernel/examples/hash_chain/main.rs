@@ -51,8 +51,7 @@ fn look_up(path: &Path, wanted: &[String]) -> Result<(), Box<dyn Error>> {
     for (kind, name) in
         [(EngineKind::Reactor, "reactor"), (EngineKind::BpfLoop, "loop"), (EngineKind::Module, "module")]
     {
-        let mut options = Options::default();
-        options.only = Some(kind);
+        let options = Options::new().only(kind);
         let walk = match KernelWalk::open_with(&engine, &file, HashChain { buckets: BUCKETS }, options) {
             Ok(walk) => walk,
             Err(why) if wanted.iter().any(|wanted| wanted == name) => {

@@ -145,26 +145,26 @@ pub(crate) fn ring(
     Ok(Taken::since(begun, done, calls))
 }
 
-pub(crate) fn options(kind: EngineKind, depth: u32, polled: bool) -> Options {
-    let mut options = Options::default();
-    (options.only, options.depth, options.polled) = (Some(kind), depth, polled);
-    options
+/// Options, and the depth that they set.
+pub(crate) type OptionsOfDepth = (Options, u32);
+
+pub(crate) fn options(kind: EngineKind, depth: u32, polled: bool) -> OptionsOfDepth {
+    (Options::new().only(kind).depth(depth).polled(polled), depth)
 }
 
-pub(crate) fn spinning(mut options: Options, spin: Duration) -> Options {
-    options.spin = spin;
-    options
+pub(crate) fn spinning((options, depth): OptionsOfDepth, spin: Duration) -> OptionsOfDepth {
+    (options.spin(spin), depth)
 }
 
 pub(crate) fn local(
     path: &Path,
     reads: u64,
-    options: Options,
+    (options, depth): OptionsOfDepth,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
     let file = direct(path)?;
-    let (mut walk, depth) = (LocalWalk::open_with(&file, PROGRAM, options)?, options.depth);
+    let mut walk = LocalWalk::open_with(&file, PROGRAM, options)?;
     let begun = start.wait();
     let mut keys = Keys::new(0, reads);
     let mut lookups = vec![Lookup { root: 0, level: 0, key: 0 }; 64];
@@ -199,7 +199,7 @@ pub(crate) fn local(
 pub(crate) fn shared(
     engine: &Engine,
     file: &File,
-    options: Options,
+    (options, _): OptionsOfDepth,
     at_once: u32,
     time: Duration,
     start: &mut Start<'_>,
@@ -235,12 +235,11 @@ pub(crate) enum Callers {
 pub(crate) fn tasks(
     engine: &Engine,
     file: &File,
-    options: Options,
+    (options, depth): OptionsOfDepth,
     callers: Callers,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
-    let depth = options.depth;
     let walk = Arc::new(KernelWalk::open_with(engine, file, PROGRAM, options)?);
     let lane = move |walk: Arc<KernelWalk<TreeLookup>>, lane: u32| async move {
         let (mut keys, until, mut done) = (Keys::new(lane, LEVELS), Instant::now() + time, 0_u64);

@@ -17,8 +17,7 @@ fn many_threads_share_a_session() {
     let engine = engine();
     let tree = Tree::new(4096, 60, 5, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
-    let mut options = Options::default();
-    options.depth = 4;
+    let options = Options::new().depth(4);
     for (kind, walk) in engines(&engine, &file, PROGRAM, options) {
         std::thread::scope(|scope| {
             for thread in 0..8 {
@@ -45,8 +44,7 @@ fn walks_that_were_dropped_leave_room_for_others() {
     let engine = engine();
     let tree = Tree::new(4096, 60, 5, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
-    let mut options = Options::default();
-    options.depth = 2;
+    let options = Options::new().depth(2);
     for (kind, walk) in engines(&engine, &file, PROGRAM, options) {
         for key in 0..300 {
             let lookup = Lookup { root: tree.root(5, key), level: 4, key };
@@ -65,7 +63,7 @@ fn a_session_ends_with_walks_in_it() {
     let tree = Tree::new(4096, 60, 6, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     for round in 0..20 {
-        for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, PROGRAM, Options::new()) {
             let lookups: Vec<Lookup> =
                 (0..100 + round).map(|key| Lookup { root: tree.root(6, key), level: 5, key }).collect();
             let walks = walk.walk_many(&lookups);
@@ -87,7 +85,7 @@ fn a_shard_awaits_walks_and_must_not_wait_for_them() {
     let engine = engine();
     let tree = Tree::new(4096, 60, 4, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
-    for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, PROGRAM, Options::new()) {
         let lookup = Lookup { root: tree.root(4, 9), level: 3, key: 9 };
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let refused = walk.walk(&lookup).wait();
@@ -157,8 +155,7 @@ fn a_thread_gets_its_workers_back() {
     let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let before = workers_max(&ring);
     assert!(before[0] > 1 && before[1] > 1, "{before:?}");
-    let mut only = Options::default();
-    only.only = Some(EngineKind::BpfLoop);
+    let only = Options::new().only(EngineKind::BpfLoop);
     let open = || LocalWalk::open_with(&file, PROGRAM(), only);
     let first = match open() {
         Ok(walk) => walk,
@@ -222,7 +219,7 @@ fn a_program_that_panics_ends_neither_shard_nor_thread() {
     let tree = Tree::new(4096, 60, 5, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     let one = Lookup { root: tree.root(5, 5), level: 4, key: 5 };
-    for (kind, walk) in engines(&engine, &file, || Panics(PROGRAM()), Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || Panics(PROGRAM()), Options::new()) {
         PANICS.store(true, Ordering::SeqCst);
         let others = walk.walk_many(&[one, one]);
         let failed = walk.walk(&one).wait();

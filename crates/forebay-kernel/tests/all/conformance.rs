@@ -24,7 +24,7 @@ fn lookups_of_every_depth_find_what_a_search_in_memory_finds() {
             eprintln!("nodes of {node_bytes} bytes are smaller than a read of this file system");
             continue;
         }
-        for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, program, Options::new()) {
             for depth in 1..=6 {
                 let lookups: Vec<Lookup> = (0..300)
                     .map(|key| Lookup { root: tree.root(depth, key), level: (depth - 1) as u16, key })
@@ -55,7 +55,7 @@ fn trees_of_up_to_sixty_four_levels() {
             eprintln!("nodes of {node_bytes} bytes are smaller than a read of this file system");
             continue;
         }
-        for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, program, Options::new()) {
             for depth in [1, 2, 7, 16, 33, 63, 64] {
                 let lookups: Vec<Lookup> = (0..40)
                     .map(|key| Lookup { root: tree.root(depth, key), level: (depth - 1) as u16, key })
@@ -79,7 +79,7 @@ fn ranges_are_counted_over_up_to_sixteen_leaves_at_once() {
     let tree = Tree::new(4096, 60, 4, 50);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     let mut most = 0;
-    for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::new()) {
         for key in 0..400 {
             let (one, other) = (mix(key), mix(key + 1000));
             let width = [u64::MAX, u64::MAX / 5, u64::MAX / 60, 10][key as usize / 4 % 4];
@@ -142,7 +142,7 @@ fn failures_are_the_same_everywhere() {
     for (case, root) in cases {
         let lookup = Lookup { root, level: 2, key: 1 };
         let program = || TreeLookup { node_bytes: 4096 };
-        let answers: Vec<(String, String)> = engines(&engine, &file, program, Options::default())
+        let answers: Vec<(String, String)> = engines(&engine, &file, program, Options::new())
             .into_iter()
             .map(|(kind, walk)| (kind.to_string(), told(walk.walk(&lookup).wait())))
             .collect();
@@ -161,8 +161,7 @@ fn the_hops_are_limited_as_was_asked() {
     let tree = Tree::new(4096, 20, 6, 10);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     for hops_max in 1..=6 {
-        let mut options = Options::default();
-        options.hops_max = hops_max;
+        let options = Options::new().hops_max(hops_max);
         for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, options) {
             for depth in 1..=6 {
                 let answer = walk
@@ -190,8 +189,8 @@ fn a_buffered_file_and_a_second_session_answer_the_same() {
     tree.plant(&engine, &path);
     let buffered = engine.open(&path, Open::read().buffered()).wait().expect("the same file");
     let program = || TreeLookup { node_bytes: 512 };
-    let one = engines(&engine, &buffered, program, Options::default());
-    let other = engines(&engine, &buffered, program, Options::default());
+    let one = engines(&engine, &buffered, program, Options::new());
+    let other = engines(&engine, &buffered, program, Options::new());
     for key in 0..200 {
         let lookup = Lookup { root: tree.root(4, key), level: 3, key };
         for (kind, walk) in one.iter().chain(&other) {
@@ -213,7 +212,7 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
         (0..500).map(|key| Lookup { root: tree.root(3, key), level: 2, key }).collect();
     let writer = std::fs::OpenOptions::new().write(true).open(&path).expect("the same file");
     // The module keeps writers away instead: the tests in module.rs.
-    let all = engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()).into_iter();
+    let all = engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()).into_iter();
     let (pinning, changing): (Vec<_>, Vec<_>) = all.partition(|(kind, _)| *kind == EngineKind::Module);
     pinning.into_iter().for_each(|(_, walk)| walk.close());
     for (kind, walk) in changing {
@@ -237,7 +236,7 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
     }
     // Its name may go: the descriptor keeps the file.
     std::fs::remove_file(&path).expect("the name goes");
-    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
         let lookup = &lookups[3];
         assert_eq!(walk.walk(lookup).wait().ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
     }
@@ -267,14 +266,14 @@ fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
             }
             _ => false,
         };
-        for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
             for key in 0..20 {
                 let lookup = Lookup { root: whole.root(4, key), level: 3, key };
                 let answer = walk.walk(&lookup).wait().map(drop);
                 assert!(damaged(answer), "{kind}: level {level} says {said}, key {key}");
             }
         }
-        for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::new()) {
             let count = Count { root: whole.root(4, 3), level: 3, key: 3, low: 0, high: u64::MAX };
             let answer = walk.walk(&count).wait().map(drop);
             assert!(damaged(answer), "{kind}: a count where level {level} says {said}");
@@ -303,7 +302,7 @@ fn a_batch_is_woken_a_few_times_and_not_for_each_walk() {
     let file = tree.plant(&engine, &dir.path().join("tree"));
     let lookups: Vec<Lookup> =
         (0..256).map(|key| Lookup { root: tree.root(6, key), level: 5, key }).collect();
-    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
         if kind == EngineKind::Reactor {
             continue;
         }

@@ -25,8 +25,7 @@ fn lock(file: &File) -> bool {
 /// Opens the loop's engine on a file; `None` where it is not possible and not demanded.
 fn open(file: &File, depth: u32) -> Option<LocalWalk<TreeLookup>> {
     // The module keeps to one file.
-    let mut options = Options::default();
-    (options.only, options.depth) = (Some(EngineKind::BpfLoop), depth);
+    let options = Options::new().only(EngineKind::BpfLoop).depth(depth);
     match LocalWalk::open_with(file, PROGRAM, options) {
         Ok(walk) => Some(walk),
         Err(error) => {

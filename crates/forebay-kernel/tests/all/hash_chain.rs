@@ -25,7 +25,7 @@ fn results(bytes: &[u8], keys: &[u64]) -> Vec<(EngineKind, Vec<String>)> {
     let engine = engine();
     let file = engine.open(&path, Open::read()).wait().expect("a file that was just written");
     let program = || HashChain { buckets: BUCKETS };
-    let all = engines(&engine, &file, program, Options::default());
+    let all = engines(&engine, &file, program, Options::new());
     let told = all.into_iter().map(|(kind, walk)| {
         let results = walk.walk_many(keys).wait().expect("this is a plain thread");
         assert_eq!(walk.stats().fell_back, 0, "{kind} gave walks to the reactor");

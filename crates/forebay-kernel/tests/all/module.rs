@@ -19,9 +19,7 @@ use forebay_kernel::{
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
 
 fn module_only() -> Options {
-    let mut options = Options::default();
-    options.only = Some(EngineKind::Module);
-    options
+    Options::new().only(EngineKind::Module)
 }
 
 /// A tree in a file, and walks of the module on it.
@@ -169,8 +167,7 @@ fn a_bound_file_may_grow() {
     bound.writer.set_len(end + 8192).expect("a file may be made longer");
     bound.check();
     let file = bound.engine.open(&bound.path, Open::read()).wait().expect("the same file");
-    let mut options = Options::default();
-    options.only = Some(EngineKind::Reactor);
+    let options = Options::new().only(EngineKind::Reactor);
     let reactor = KernelWalk::open_with(&bound.engine, &file, PROGRAM, options).expect("the reactor");
     for root in [end, end + 4096, end + 8192] {
         let lookup = Lookup { root, level: 0, key: 1 };
@@ -206,8 +203,7 @@ fn a_session_that_ends_with_walks_in_it_frees_its_file() {
             let tree = Tree::new(4096, 50, 6, 60);
             tree.plant(&engine, &path);
             let file = File::open(&path).expect("the same file");
-            let mut options = module_only();
-            options.polled = polled;
+            let options = module_only().polled(polled);
             let mut walk = LocalWalk::open_with(&file, PROGRAM, options).expect("the module takes it");
             for key in 0..32 {
                 walk.begin(&Lookup { root: tree.root(6, key), level: 5, key }).expect("there is room");
@@ -461,11 +457,10 @@ fn a_file_in_pieces_is_walked_in_all_of_them() {
     }
     let file = engine.open(&path, Open::read()).wait().expect("just written");
     for (page_bytes, falls_back) in [(512, false), (4096, false), (8192, true)] {
-        let mut options = module_only();
-        options.hops_max = 40;
+        let options = module_only().hops_max(40);
         let walk = KernelWalk::open_with(&engine, &file, Follow { page_bytes }, options)
             .expect("the module takes it");
-        options.only = Some(EngineKind::Reactor);
+        let options = options.only(EngineKind::Reactor);
         let reactor =
             KernelWalk::open_with(&engine, &file, Follow { page_bytes }, options).expect("the reactor");
         for root in [0, 4096, 40 * 4096, 70 * 4096] {

@@ -38,8 +38,7 @@ fn a_session_opens_after_the_engines_first_read() {
         let engine = engine();
         let file = engine.open(path, Open::read()).wait().expect("a file of this user");
         file.read(0..4096).wait().expect("the first read, which registers memory");
-        let mut only = Options::default();
-        only.only = Some(EngineKind::BpfLoop);
+        let only = Options::new().only(EngineKind::BpfLoop);
         let walk = KernelWalk::open_with(&engine, &file, PROGRAM, only);
         let walk = walk.unwrap_or_else(|error| panic!("{error}; {:?}", engine.health().degraded));
         assert!(walk.walk(&Lookup { root: 0, level: 0, key: 1 }).wait().is_ok());
@@ -56,8 +55,7 @@ fn without_rights_the_error_names_the_capabilities() {
         become_another_user(&[]);
         let engine = engine();
         let file = engine.open(path, Open::read()).wait().expect("a file that all may read");
-        let mut only = Options::default();
-        only.only = Some(EngineKind::BpfLoop);
+        let only = Options::new().only(EngineKind::BpfLoop);
         let Err(Error::Unavailable(why)) = KernelWalk::open_with(&engine, &file, PROGRAM, only) else {
             panic!("nobody may load programs without rights")
         };

@@ -72,7 +72,7 @@ fn planted(engine: &Engine) -> (tempfile::TempDir, File) {
 /// Returns the available engines inside the kernel: without one nothing is loaded, and nothing refused for
 /// its own sake.
 fn inside(engine: &Engine, file: &File) -> Vec<EngineKind> {
-    let all = engines(engine, file, || TreeLookup { node_bytes: 4096 }, Options::default());
+    let all = engines(engine, file, || TreeLookup { node_bytes: 4096 }, Options::new());
     all.into_iter().map(|(kind, _)| kind).filter(|kind| *kind != EngineKind::Reactor).collect()
 }
 
@@ -94,8 +94,7 @@ fn what_reads_or_writes_outside_or_never_returns_is_refused_and_the_reactor_take
         assert_eq!(walk.engine(), EngineKind::Reactor, "{name}");
         walk.walk(&(0, 0)).wait().expect("the reactor's step is harmless");
         for kind in [EngineKind::BpfLoop, EngineKind::Module] {
-            let mut only = Options::default();
-            only.only = Some(kind);
+            let only = Options::new().only(kind);
             let demanded = KernelWalk::open_with(&engine, &file, program, only);
             let Err(Error::Unavailable(why)) = demanded else { panic!("{name} on {kind}: {demanded:?}") };
             if inside.contains(&kind) {
@@ -118,8 +117,7 @@ fn what_writes_where_the_module_lets_nobody_write_is_refused() {
         ("writes_the_page", objects!("writes_the_page"), "cannot write into"),
         ("writes_behind_the_places", objects!("writes_behind_the_places"), "invalid access"),
     ] {
-        let mut only = Options::default();
-        only.only = Some(EngineKind::Module);
+        let only = Options::new().only(EngineKind::Module);
         let program = Odd { objects, step: |_, _, _| Next::Over };
         match KernelWalk::open_with(&engine, &file, program, only) {
             Err(Error::Unavailable(why)) => assert!(why.contains(reason), "{name}: {why}"),
@@ -137,8 +135,7 @@ fn a_structure_without_a_step_is_refused() {
     }
     let engine = engine();
     let (_dir, file) = planted(&engine);
-    let mut only = Options::default();
-    only.only = Some(EngineKind::Module);
+    let only = Options::new().only(EngineKind::Module);
     let program = Odd { objects: objects!("has_no_step"), step: |_, _, _| Next::Over };
     let why = match KernelWalk::open_with(&engine, &file, program, only) {
         Err(Error::Unavailable(why)) => why,
@@ -165,7 +162,7 @@ fn what_is_no_program_is_refused_with_words() {
 fn a_walk_that_goes_in_a_circle_ends_after_its_hops() {
     let engine = engine();
     let (_dir, file) = planted(&engine);
-    for (kind, walk) in engines(&engine, &file, || NEVER_ENDS, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || NEVER_ENDS, Options::new()) {
         for _ in 0..3 {
             let answers = walk.walk_many(&[(0, 0); 100]).wait().expect("not on a shard");
             for answer in answers {
@@ -187,7 +184,7 @@ fn nonsense_is_an_answer_that_fails_the_walk() {
             _ => Next::Read([at; 17].into_iter().collect()),
         },
     };
-    for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, program, Options::new()) {
         for what in 1..=4 {
             let answer = walk.walk(&(4096, what)).wait();
             assert!(matches!(answer, Err(Error::BadAnswer { offset: 4096, .. })), "{kind}: {answer:?}");
@@ -214,7 +211,7 @@ fn a_page_that_leads_anywhere_gives_the_same_error_everywhere() {
         objects: objects!("follows_the_page"),
         step: |page, _, _| Next::read(page.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))),
     };
-    let all = engines(&engine, &file, program, Options::default());
+    let all = engines(&engine, &file, program, Options::new());
     for (index, place) in places.iter().enumerate() {
         let answers: Vec<String> =
             all.iter().map(|(_, walk)| told(walk.walk(&(index as u64 * 4096, 0)).wait())).collect();
@@ -265,7 +262,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
         child.kill().expect("it runs");
         child.wait().expect("and is gone");
     }
-    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
         assert!(walk.walk(&Lookup { root: 0, level: 0, key: 1 }).wait().is_ok(), "{kind}");
     }
 }
@@ -319,7 +316,7 @@ fn walks_on_bad_device(device: &str) {
     };
     // Not every target of the device mapper can report that a read would have to wait.
     let refused = device.starts_with("/dev/mapper/").then_some((EngineKind::BpfLoop, "RWF_NOWAIT"));
-    for (kind, walk) in engines_but(&engine, &file, program, Options::default(), refused) {
+    for (kind, walk) in engines_but(&engine, &file, program, Options::new(), refused) {
         let roots: Vec<(u64, u64)> = (0..100).map(|index| (index % 8 * 4096, 0)).collect();
         for ((root, _), answer) in roots.iter().zip(walk.walk_many(&roots).wait().expect("not on a shard")) {
             match answer {

@@ -112,8 +112,7 @@ fn play(name: &str, service: &Service, body: impl FnOnce(&Path, &Here)) {
 fn refusal(path: &Path, kind: EngineKind) -> Option<String> {
     let engine = engine();
     let file = engine.open(path, Open::read()).wait().expect("a file that all may read");
-    let mut only = Options::default();
-    only.only = Some(kind);
+    let only = Options::new().only(kind);
     match KernelWalk::open_with(&engine, &file, PROGRAM, only) {
         Ok(walk) => {
             walk.walk(&KEY).wait().expect("the tree is whole");
@@ -246,8 +245,7 @@ fn rights_can_be_given_up_after_opening() {
         let file = std::fs::File::open(path).expect("a file that all may read");
         let mut open = Vec::new();
         for (kind, _) in kinds.into_iter().filter(|(_, is_here)| *is_here) {
-            let mut only = Options::default();
-            only.only = Some(kind);
+            let only = Options::new().only(kind);
             let walks = LocalWalk::open_with(&file, PROGRAM, only);
             open.push(walks.unwrap_or_else(|error| panic!("{kind}: {error}")));
         }

@@ -20,9 +20,7 @@ const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
 const LONGEST: Duration = Duration::from_micros(200);
 
 fn spinning(spin: Duration, depth: u32) -> Options {
-    let mut options = Options::default();
-    (options.only, options.spin, options.depth) = (Some(EngineKind::Module), spin, depth);
-    options
+    Options::new().only(EngineKind::Module).spin(spin).depth(depth)
 }
 
 /// Looks up this many keys, always as many at once as the session takes.

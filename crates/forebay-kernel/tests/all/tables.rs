@@ -107,7 +107,7 @@ fn every_key_leads_to_its_leaf() {
         let of_file = Table::of(&path);
         assert!(of_file.levels >= 1, "{name} has inner nodes");
         let file = engine.open(&path, Open::read()).wait().expect("a table");
-        for (kind, walk) in engines(&engine, &file, || TableDescent, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, || TableDescent, Options::new()) {
             let asked: Vec<Descent> = keys.iter().step_by(7).map(|key| of_file.descent(key)).collect();
             for (descent, leaf) in asked.iter().zip(walk.walk_many(&asked).wait().expect("not on a shard")) {
                 let leaf = leaf.unwrap_or_else(|error| panic!("{kind}, {name}, {:?}: {error}", descent.key));
@@ -169,7 +169,7 @@ fn ranges_are_counted() {
             ranges.push((bound(&keys[low], mix(round)), bound(&keys[high], mix(round * 7))));
         }
         let asked: Vec<TableRange> = ranges.iter().map(|(low, high)| of_file.range(low, high)).collect();
-        for (kind, walk) in engines(&engine, &file, || TableCount, Options::default()) {
+        for (kind, walk) in engines(&engine, &file, || TableCount, Options::new()) {
             let (mut whole, mut cut) = (0, 0);
             for (range, counted) in asked.iter().zip(walk.walk_many(&asked).wait().expect("not on a shard")) {
                 let counted = counted.unwrap_or_else(|error| panic!("{kind}, {name}, {range:?}: {error}"));
@@ -230,7 +230,7 @@ fn damaged_nodes_are_told_alike_and_harm_nobody() {
     std::fs::write(&path, &bytes).expect("the directory takes files");
     let file = engine.open(&path, Open::read()).wait().expect("a file that was just written");
     let mut answers: Vec<Vec<String>> = Vec::new();
-    for (kind, walk) in engines(&engine, &file, || TableDescent, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TableDescent, Options::new()) {
         let asked: Vec<Descent> = (0..400)
             .map(|round| Descent { position: (damaged + round) as u32, ..whole.descent(&keys[round * 40]) })
             .collect();
@@ -247,7 +247,7 @@ fn damaged_nodes_are_told_alike_and_harm_nobody() {
     }
     // Chance decides which of several bad leaves comes first, so of a failure only the reason is compared.
     let mut counts: Vec<Vec<String>> = Vec::new();
-    for (kind, walk) in engines(&engine, &file, || TableCount, Options::default()) {
+    for (kind, walk) in engines(&engine, &file, || TableCount, Options::new()) {
         let asked: Vec<TableRange> = (0..200)
             .map(|round| TableRange {
                 position: (damaged + round) as u32,

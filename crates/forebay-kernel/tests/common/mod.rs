@@ -167,9 +167,7 @@ pub(crate) fn engines_but<P: Program>(
     let demanded = std::env::var("FOREBAY_KERNEL_ENGINES").unwrap_or_default();
     let mut all = Vec::new();
     for (kind, name, polled) in kinds {
-        let mut only = options;
-        only.only = Some(kind);
-        only.polled = polled;
+        let only = options.only(kind).polled(polled);
         match KernelWalk::open_with(engine, file, program(), only) {
             Ok(walk) => {
                 assert_eq!(walk.engine(), kind);

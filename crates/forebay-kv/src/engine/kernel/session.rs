@@ -273,8 +273,7 @@ impl Mine {
 impl Session {
     fn open(file: &File, depth: u32) -> forebay_kernel::Result<Session> {
         // Not the module: it would pin each table and keep compaction from removing it.
-        let mut choice = forebay_kernel::Options::default();
-        (choice.only, choice.depth) = (Some(EngineKind::BpfLoop), depth);
+        let choice = forebay_kernel::Options::new().only(EngineKind::BpfLoop).depth(depth);
         let mut walk = LocalWalk::open_with(file, TableDescent, choice)?;
         // Each descent has a file of its own. A table that compaction removes must not stay on disk because
         // of the session.
