@@ -167,7 +167,7 @@ impl From<Failure> for Status {
         match failure {
             Failure::Refused(refusal) => refusal.into(),
             // A snapshot was installed meanwhile, or the server stops: another try, or another member, may do.
-            Failure::Store(error) if *error.kind() == forebay_kv::ErrorKind::Closed => {
+            Failure::Store(error) if error.kind() == forebay_kv::ErrorKind::Closed => {
                 Status::unavailable(error.to_string())
             }
             Failure::Store(error) => Status::internal(error.to_string()),

@@ -113,7 +113,7 @@ fn reopened(engine: &Engine, dir: &Path) -> Result<()> {
                 assert_eq!(recovery.last.0, u64::from(COUNT));
                 return Ok(wal.close().wait()?);
             }
-            Err(error) if *error.kind() == forebay_wal::ErrorKind::Locked => std::thread::yield_now(),
+            Err(error) if error.kind() == forebay_wal::ErrorKind::Locked => std::thread::yield_now(),
             Err(error) => return Err(error.into()),
         }
     }

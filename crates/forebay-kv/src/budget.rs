@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |options: Options| Budget::new(&options).unwrap_err().kind().clone();
+        let refused = |options: Options| Budget::new(&options).unwrap_err().kind();
         let least = Options::MEMORY_MIN;
         assert_eq!(refused(Options::new().memory(least - 1)), ErrorKind::InvalidInput);
         let options = Options::new().memory(least);

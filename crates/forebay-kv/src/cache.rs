@@ -168,7 +168,7 @@ impl Cache {
     /// Evicts an eighth of the blocks that come and go if `error` reports that the engine has no I/O memory
     /// left. Returns whether another attempt is worthwhile.
     pub(crate) fn gives_way(&self, error: &Error) -> bool {
-        error.core().is_some_and(|core| self.blocks.give_way(core))
+        error.cause().is_some_and(|core| self.blocks.give_way(core))
     }
 
     /// Returns the counter of memory that the program holds of tables and memtables.

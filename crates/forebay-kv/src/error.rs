@@ -29,10 +29,10 @@ enum Cause {
 }
 
 /// The kinds of failure that an [`Error`] reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system refused an operation. [`Error::core`] has the operation, the file and the errno, and its
+    /// The system refused an operation. [`Error::cause`] has the operation, the file and the errno, and its
     /// kind is the one to match on ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
     /// [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
@@ -49,12 +49,7 @@ pub enum ErrorKind {
     /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again
     /// recovers.
     ReadOnly,
-    /// A key exceeds the limit for keys.
-    KeyTooLong {
-        /// The maximum length of a key, in bytes.
-        limit: usize,
-    },
-    /// A value, or a batch, exceeds its limit.
+    /// A key, a value, or a batch exceeds its limit.
     TooLarge {
         /// The maximum length, in bytes.
         limit: usize,
@@ -81,7 +76,7 @@ pub enum ErrorKind {
     /// A keyspace of this name does not exist, or the store itself does not and may not be created.
     NotFound,
     /// The object to be created exists already.
-    Exists,
+    AlreadyExists,
     /// A checkpoint into this directory was begun and not finished. The directory may be removed.
     Unfinished,
     /// A transaction was not committed: a key that it read or writes was changed since it began, or so much was
@@ -118,7 +113,7 @@ impl Error {
 
     /// Returns the error of calls that need what `cause` is a shortage of.
     pub(crate) fn short(dir: &Path, text: String, cause: &Error) -> Error {
-        let kind = cause.kind().clone();
+        let kind = cause.kind();
         let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(cause.clone())));
         Error(Arc::new(Inner { kind, path, offset: None, text, cause }))
     }
@@ -134,9 +129,15 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
     }
 
-    /// Returns whether the process, or the whole system, could open no more files.
-    pub(crate) fn is_out_of_descriptors(&self) -> bool {
-        self.0.kind == ErrorKind::Io && self.core().is_some_and(forebay::Error::is_out_of_descriptors)
+    /// Returns the operating system's error number, when the system is the cause.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.cause().and_then(forebay::Error::raw_os_error)
+    }
+
+    /// Returns whether the process, or the whole system, can open no more files; see
+    /// [`forebay::Error::is_out_of_descriptors`].
+    pub fn is_out_of_descriptors(&self) -> bool {
+        self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_descriptors)
     }
 
     /// Returns whether something was short of which there may be more later: space on the disk, or descriptors.
@@ -155,8 +156,8 @@ impl Error {
     }
 
     /// Returns the kind of failure.
-    pub fn kind(&self) -> &ErrorKind {
-        &self.0.kind
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 
     /// Returns the file or directory concerned, if there is one.
@@ -172,20 +173,17 @@ impl Error {
     pub fn offset(&self) -> Option<u64> {
         self.0.offset.or_else(|| match self.0.cause.as_ref()? {
             Cause::Store(store) => store.offset(),
-            Cause::Log(log) => match log.kind() {
-                forebay_wal::ErrorKind::Corruption(lost) => Some(lost.offset),
-                _ => None,
-            },
+            Cause::Log(log) => log.loss().map(|lost| lost.offset),
             Cause::Core(_) => None,
         })
     }
 
     /// Returns the core's error that caused this one.
-    pub fn core(&self) -> Option<&forebay::Error> {
+    pub fn cause(&self) -> Option<&forebay::Error> {
         match self.0.cause.as_ref()? {
             Cause::Core(core) => Some(core),
             Cause::Log(log) => log.cause(),
-            Cause::Store(store) => store.core(),
+            Cause::Store(store) => store.cause(),
         }
     }
 
@@ -232,14 +230,14 @@ impl From<forebay::Error> for Error {
 impl From<forebay_wal::Error> for Error {
     fn from(cause: forebay_wal::Error) -> Error {
         let kind = match cause.kind() {
-            forebay_wal::ErrorKind::Corruption(_) | forebay_wal::ErrorKind::OutOfRange { .. } => {
+            forebay_wal::ErrorKind::Corruption | forebay_wal::ErrorKind::OutOfRange { .. } => {
                 ErrorKind::Corruption
             }
             forebay_wal::ErrorKind::Poisoned => ErrorKind::ReadOnly,
             forebay_wal::ErrorKind::NoSpace => ErrorKind::NoSpace,
-            forebay_wal::ErrorKind::TooLarge { limit } => ErrorKind::TooLarge { limit: *limit },
+            forebay_wal::ErrorKind::TooLarge { limit } => ErrorKind::TooLarge { limit },
             forebay_wal::ErrorKind::Locked => ErrorKind::Locked,
-            forebay_wal::ErrorKind::Version { found } => ErrorKind::Version { found: *found },
+            forebay_wal::ErrorKind::Version { found } => ErrorKind::Version { found },
             forebay_wal::ErrorKind::Foreign => ErrorKind::Foreign,
             forebay_wal::ErrorKind::Closed => ErrorKind::Closed,
             forebay_wal::ErrorKind::InvalidInput => ErrorKind::InvalidInput,

@@ -53,7 +53,7 @@ pub(crate) struct Entry {
 pub(crate) fn check(key: &[u8], change: &Change<'_>) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
         let text = format!("a key of {} bytes; the most is {KEY_BYTES_MAX}", key.len());
-        return Err(Error::new(ErrorKind::KeyTooLong { limit: KEY_BYTES_MAX }, text));
+        return Err(Error::new(ErrorKind::TooLarge { limit: KEY_BYTES_MAX }, text));
     }
     if key.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "a key has at least one byte"));
@@ -293,15 +293,15 @@ mod tests {
         }
         let mut other = record.to_vec();
         other[0] = 7;
-        assert_eq!(*parse(&other).unwrap_err().kind(), ErrorKind::Version { found: 7 });
+        assert_eq!(parse(&other).unwrap_err().kind(), ErrorKind::Version { found: 7 });
     }
 
     #[test]
     fn keys_and_values_have_limits() {
-        let kind = |key: &[u8], change: &Change<'_>| check(key, change).unwrap_err().kind().clone();
+        let kind = |key: &[u8], change: &Change<'_>| check(key, change).unwrap_err().kind();
         assert_eq!(kind(b"", &Change::Delete), ErrorKind::InvalidInput);
         let long = vec![0; KEY_BYTES_MAX + 1];
-        assert_eq!(kind(&long, &Change::Delete), ErrorKind::KeyTooLong { limit: KEY_BYTES_MAX });
+        assert_eq!(kind(&long, &Change::Delete), ErrorKind::TooLarge { limit: KEY_BYTES_MAX });
         check(&long[1..], &Change::Delete).unwrap();
         let value = vec![0; VALUE_BYTES_MAX + 1];
         let put = Change::Put { value: &value, expires_s: None };

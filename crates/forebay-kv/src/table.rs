@@ -307,7 +307,7 @@ fn check_key(key: &[u8]) -> Result<()> {
         len => {
             let limit = crate::node::KEY_BYTES_MAX;
             let text = format!("a key of {len} bytes; keys may have {limit} at most");
-            Err(Error::new(ErrorKind::KeyTooLong { limit }, text))
+            Err(Error::new(ErrorKind::TooLarge { limit }, text))
         }
     }
 }

@@ -132,7 +132,7 @@ fn present_and_absent_keys_are_answered_alike() {
     }
     assert_eq!(copies(block_on(keyspace.multi_get(&keys))), answers, "awaited");
     store.close().wait().unwrap();
-    assert_eq!(*keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// Returns copies of the values, as each value keeps its whole leaf in memory.
@@ -288,7 +288,7 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
                 right += 1;
             }
             Err(error) => {
-                assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
                 refused += 1;
             }
         }
@@ -310,7 +310,7 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
                 right += 1;
             }
             Err(error) => {
-                assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
                 assert!(!alone, "{error}");
                 refused += 1;
             }

@@ -97,6 +97,24 @@ impl Error {
         })
     }
 
+    /// Returns the operating system's error number, when the system is the cause.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self.cause.as_ref()? {
+            Cause::Other(other) => other.raw_os_error(),
+            _ => self.cause().and_then(forebay::Error::raw_os_error),
+        }
+    }
+
+    /// Returns the core's error that caused this one.
+    pub fn cause(&self) -> Option<&forebay::Error> {
+        match self.cause.as_ref()? {
+            Cause::Core(core) => Some(core),
+            Cause::Log(log) => log.cause(),
+            Cause::Store(store) => store.cause(),
+            Cause::Other(_) => None,
+        }
+    }
+
     /// Returns the error of the log below, if it is the cause.
     pub fn log(&self) -> Option<&forebay_wal::Error> {
         match self.cause.as_ref()? {
@@ -125,9 +143,7 @@ impl From<forebay_wal::Error> for Error {
     fn from(error: forebay_wal::Error) -> Error {
         let kind = match error.kind() {
             forebay_wal::ErrorKind::Poisoned => ErrorKind::Poisoned,
-            forebay_wal::ErrorKind::Corruption(_) | forebay_wal::ErrorKind::ValuesLost => {
-                ErrorKind::Corruption
-            }
+            forebay_wal::ErrorKind::Corruption | forebay_wal::ErrorKind::ValuesLost => ErrorKind::Corruption,
             forebay_wal::ErrorKind::Foreign => ErrorKind::Foreign,
             forebay_wal::ErrorKind::TooLarge { .. } | forebay_wal::ErrorKind::InvalidInput => {
                 ErrorKind::InvalidInput
@@ -144,9 +160,9 @@ impl From<forebay_kv::Error> for Error {
             forebay_kv::ErrorKind::ReadOnly => ErrorKind::Poisoned,
             forebay_kv::ErrorKind::Corruption | forebay_kv::ErrorKind::MissingTable => ErrorKind::Corruption,
             forebay_kv::ErrorKind::Foreign => ErrorKind::Foreign,
-            forebay_kv::ErrorKind::InvalidInput
-            | forebay_kv::ErrorKind::KeyTooLong { .. }
-            | forebay_kv::ErrorKind::TooLarge { .. } => ErrorKind::InvalidInput,
+            forebay_kv::ErrorKind::InvalidInput | forebay_kv::ErrorKind::TooLarge { .. } => {
+                ErrorKind::InvalidInput
+            }
             _ => ErrorKind::Io,
         };
         Error { kind, path: None, text: String::new(), cause: Some(Cause::Store(error)) }

@@ -18,11 +18,12 @@ struct Inner {
     kind: ErrorKind,
     path: Option<PathBuf>,
     text: String,
+    loss: Option<Loss>,
     cause: Option<Arc<forebay::Error>>,
 }
 
 /// The kind of an [`Error`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An operation failed in the operating system. [`Error::cause`] has the operation, the file and the
@@ -35,9 +36,9 @@ pub enum ErrorKind {
     /// [`Wal::no_space`](crate::Wal::no_space): there is no space for the next segment, and the log works
     /// until it needs that segment. An append that needed it fails with [`Poisoned`](ErrorKind::Poisoned).
     NoSpace,
-    /// Acknowledged records are damaged or gone, and nothing was changed on disk.
+    /// Acknowledged records are damaged or gone, and nothing was changed on disk. [`Error::loss`] has which.
     /// [`Options::salvage`](crate::Options::salvage) opens the log with the rest.
-    Corruption(Loss),
+    Corruption,
     /// The newest values ([`Wal::set`](crate::Wal::set)) are damaged or gone, though no record is. Nothing was changed
     /// on disk. [`Options::salvage`](crate::Options::salvage) opens the log with older values, or without.
     ValuesLost,
@@ -79,20 +80,34 @@ pub enum ErrorKind {
 }
 
 impl Error {
+    fn build(
+        kind: ErrorKind,
+        path: Option<PathBuf>,
+        text: String,
+        cause: Option<Arc<forebay::Error>>,
+    ) -> Error {
+        Error(Arc::new(Inner { kind, path, text, loss: None, cause }))
+    }
+
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error(Arc::new(Inner { kind, path: None, text: text.into(), cause: None }))
+        Error::build(kind, None, text.into(), None)
     }
 
     pub(crate) fn at(kind: ErrorKind, path: &Path, text: impl Into<String>) -> Error {
-        Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
+        Error::build(kind, Some(path.to_path_buf()), text.into(), None)
+    }
+
+    /// Returns the error for lost records.
+    pub(crate) fn corruption(path: Option<PathBuf>, loss: Loss, text: String) -> Error {
+        let (kind, loss) = (ErrorKind::Corruption, Some(loss));
+        Error(Arc::new(Inner { kind, path, text, loss, cause: None }))
     }
 
     /// Returns the error, caused by `cause`, for a lack of space for a segment of `bytes` bytes; `remedy`
     /// states how to free space.
     pub(crate) fn no_space(path: PathBuf, bytes: u64, remedy: &str, cause: &Error) -> Error {
         let text = format!("there is no space for a segment of {bytes} bytes; {remedy}");
-        let (kind, path, cause) = (ErrorKind::NoSpace, Some(path), cause.0.cause.clone());
-        Error(Arc::new(Inner { kind, path, text, cause }))
+        Error::build(ErrorKind::NoSpace, Some(path), text, cause.0.cause.clone())
     }
 
     /// Returns this failure as the error of a later call.
@@ -101,13 +116,12 @@ impl Error {
             return self.clone();
         }
         let text = format!("an earlier write or flush failed ({self}); open the log again to recover");
-        let (path, cause) = (self.0.path.clone(), self.0.cause.clone());
-        Error(Arc::new(Inner { kind: ErrorKind::Poisoned, path, text, cause }))
+        Error::build(ErrorKind::Poisoned, self.0.path.clone(), text, self.0.cause.clone())
     }
 
     /// Returns the kind of the error.
-    pub fn kind(&self) -> &ErrorKind {
-        &self.0.kind
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 
     /// Returns the file or directory concerned, if there is one.
@@ -115,8 +129,19 @@ impl Error {
         self.0.path.as_deref().or_else(|| self.0.cause.as_ref().and_then(|cause| cause.path()))
     }
 
-    /// Returns whether the process, or the whole system, could open no more files.
-    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+    /// Returns the lost records, if some are: of a [`Corruption`](ErrorKind::Corruption).
+    pub fn loss(&self) -> Option<&Loss> {
+        self.0.loss.as_ref()
+    }
+
+    /// Returns the operating system's error number, when the system is the cause.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.cause().and_then(forebay::Error::raw_os_error)
+    }
+
+    /// Returns whether the process, or the whole system, can open no more files; see
+    /// [`forebay::Error::is_out_of_descriptors`].
+    pub fn is_out_of_descriptors(&self) -> bool {
         self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_descriptors)
     }
 
@@ -125,7 +150,7 @@ impl Error {
         self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
     }
 
-    /// Returns the underlying error of the core, if there is one.
+    /// Returns the core's error that caused this one.
     pub fn cause(&self) -> Option<&forebay::Error> {
         self.0.cause.as_deref()
     }
@@ -145,7 +170,7 @@ impl From<forebay::Error> for Error {
             forebay::ErrorKind::NoSpace => ErrorKind::NoSpace,
             _ => ErrorKind::Io,
         };
-        Error(Arc::new(Inner { kind, path: None, text: String::new(), cause: Some(Arc::new(cause)) }))
+        Error::build(kind, None, String::new(), Some(Arc::new(cause)))
     }
 }
 

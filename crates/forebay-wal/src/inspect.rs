@@ -260,7 +260,7 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
         Ok(Some(outcome)) => (Verdict::Opens, Some(outcome)),
         Err(error) => match error.kind() {
             // If nothing is left, salvage fails as well, with the same words.
-            ErrorKind::Corruption(_) | ErrorKind::ValuesLost => {
+            ErrorKind::Corruption | ErrorKind::ValuesLost => {
                 (Verdict::Damaged(error), recover(needed().collect(), &found.end, true).unwrap_or(None))
             }
             ErrorKind::Version { .. } | ErrorKind::Foreign => (Verdict::Refused(error), None),
@@ -269,10 +269,7 @@ fn judge(found: &LogDirectory) -> Result<(Report, Option<Outcome>)> {
     };
     let lost_now = match (&verdict, &outcome) {
         (Verdict::Damaged(_), Some(outcome)) => lost_now(outcome),
-        (Verdict::Damaged(error), None) => match error.kind() {
-            ErrorKind::Corruption(lost) => vec![lost.clone()],
-            _ => Vec::new(),
-        },
+        (Verdict::Damaged(error), None) => error.loss().cloned().into_iter().collect(),
         _ => Vec::new(),
     };
     let recovery = outcome.as_ref().map(|outcome| outcome.recovery.clone());

@@ -195,7 +195,7 @@ impl Reader {
         let Some(mut place) = index.place_of(self.next) else {
             let lost = index.hole_at(self.next);
             let text = format!("record {} was lost before this log was salvaged", self.next);
-            return Err(Error::new(ErrorKind::Corruption(lost), text));
+            return Err(Error::corruption(None, lost, text));
         };
         // Further on in the same groups, so the data already read stays valid.
         if let Some(old) = &self.place
@@ -293,8 +293,8 @@ impl Reader {
         let file = place.as_ref().map(|place| place.segment.path.clone()).unwrap_or_default();
         let offset = offset.or(place.map(|place| place.offset)).unwrap_or(0);
         let text = format!("records {first} to {last} are damaged, from byte {offset} on");
-        let lost = Loss { first: Lsn(first), last: Lsn(last), file: file.clone(), offset };
-        Error::at(ErrorKind::Corruption(lost), &file, text)
+        let lost = Loss { first: Lsn(first), last: Lsn(last), file, offset };
+        Error::corruption(Some(lost.file.clone()), lost, text)
     }
 }
 

@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn limits_are_kept() {
-        let kind = |result: Result<ValueChange>| result.map(drop).map_err(|error| error.kind().clone());
+        let kind = |result: Result<ValueChange>| result.map(drop).map_err(|error| error.kind());
         assert_eq!(kind(ValueChange::new("", None)), Err(ErrorKind::InvalidInput));
         assert_eq!(kind(ValueChange::new(&"k".repeat(33), None)), Err(ErrorKind::InvalidInput));
         let limit = ErrorKind::TooLarge { limit: VALUE_BYTES_MAX };
@@ -256,11 +256,11 @@ mod tests {
         let full: Vec<_> = (0..VALUES_MAX).map(|at| set(&at.to_string())).collect();
         let full = Values::default().after(&full, TABLE_BYTES_MAX).expect("as many as there may be");
         let more = full.after(&[set("more")], TABLE_BYTES_MAX).expect_err("one more");
-        assert_eq!(*more.kind(), ErrorKind::InvalidInput);
+        assert_eq!(more.kind(), ErrorKind::InvalidInput);
         let unset = ValueChange::new("7", None).expect("a key");
         let changed = full.after(&[set("more"), unset], TABLE_BYTES_MAX).expect("one went");
         assert_eq!((changed.get("7"), changed.get("more")), (None, Some(&b"value"[..])));
         let small = full.after(&[set("0")], 100).expect_err("too long together");
-        assert_eq!(*small.kind(), ErrorKind::TooLarge { limit: 100 });
+        assert_eq!(small.kind(), ErrorKind::TooLarge { limit: 100 });
     }
 }

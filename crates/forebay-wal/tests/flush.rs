@@ -61,8 +61,8 @@ fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
         set_limit(libc::RLIMIT_FSIZE, before);
         // The limit is lifted, but the log stays failed: the data that a failed flush lost is unknown.
         for error in [error, wal.append(b"later").wait().unwrap_err(), wal.close().wait().unwrap_err()] {
-            assert_eq!(*error.kind(), ErrorKind::Poisoned, "{flush:?}: {error}");
-            assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(libc::EFBIG), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Poisoned, "{flush:?}: {error}");
+            assert_eq!(error.raw_os_error(), Some(libc::EFBIG), "{error}");
         }
         let (wal, recovery) = open().unwrap();
         assert!(recovery.last.0 >= acknowledged && recovery.lost.is_empty(), "{recovery:?}");

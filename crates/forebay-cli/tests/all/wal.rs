@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use forebay::{Config, Engine};
 use forebay_wal::inspect::{GroupKind, Report, inspect};
-use forebay_wal::{ErrorKind, Lsn, Options, Wal};
+use forebay_wal::{Lsn, Options, Wal};
 use serde_json::Value;
 
 use crate::support::{Directory, Outcome, run};
@@ -55,7 +55,7 @@ fn content(engine: &Engine, dir: &Path, options: Options) -> (BTreeMap<u64, Vec<
             Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
             Ok(None) => break,
             Err(error) => {
-                let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error}") };
+                let Some(lost) = error.loss() else { panic!("{error}") };
                 reader = wal.read_from(lost.last.next());
             }
         }

@@ -34,7 +34,7 @@ impl View {
             let keyspaces = store.keyspaces();
             match View::of_keyspaces(keyspaces.clone()).await {
                 Err(Failure::Store(error))
-                    if *error.kind() == ErrorKind::Closed && store.is_replaced(&keyspaces).await => {}
+                    if error.kind() == ErrorKind::Closed && store.is_replaced(&keyspaces).await => {}
                 view => return view,
             }
         }
@@ -46,7 +46,7 @@ impl View {
         store: &RaftStore<Types, A>,
         failure: &Failure,
     ) -> bool {
-        matches!(failure, Failure::Store(error) if *error.kind() == ErrorKind::Closed)
+        matches!(failure, Failure::Store(error) if error.kind() == ErrorKind::Closed)
             && store.is_replaced(&self.keyspaces).await
     }
 

@@ -169,8 +169,8 @@ impl Node {
 
 /// Returns why log or state could not be opened.
 pub(super) fn not_opened(what: &str, path: &Path, error: &forebay_raft::Error) -> StartError {
-    let is_locked = error.log().is_some_and(|error| *error.kind() == forebay_wal::ErrorKind::Locked)
-        || error.store().is_some_and(|error| *error.kind() == forebay_kv::ErrorKind::Locked);
+    let is_locked = error.log().is_some_and(|error| error.kind() == forebay_wal::ErrorKind::Locked)
+        || error.store().is_some_and(|error| error.kind() == forebay_kv::ErrorKind::Locked);
     if is_locked {
         return StartError::new(format!(
             "{what} in {} is in use by another process: end it, or give another --data-dir",

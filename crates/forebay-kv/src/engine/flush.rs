@@ -38,7 +38,7 @@ pub(super) async fn now(shared: &Arc<StoreCore>) -> Result<()> {
 /// As [`oldest`], before the store has tasks: on a full disk it releases the reserve and tries again.
 pub(super) async fn oldest_now(shared: &Arc<StoreCore>) -> Result<bool> {
     match oldest(shared).await {
-        Err(error) if *error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
+        Err(error) if error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
             oldest(shared).await
         }
         done => done,

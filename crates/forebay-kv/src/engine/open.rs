@@ -225,7 +225,7 @@ impl Scene {
             return Err(if is_young { self.none() } else { rules::manifest_lost(home, "is empty") });
         }
         let (manifest, found) = match Manifest::open(&self.engine, &dir, how).await {
-            Err(error) if *error.kind() == ErrorKind::Locked => {
+            Err(error) if error.kind() == ErrorKind::Locked => {
                 return Err(holder::locked(&self.engine, home).await);
             }
             other => other?,

@@ -75,19 +75,19 @@ async fn replay(shared: &Arc<StoreCore>, start: Lsn, last: Lsn) -> Result<()> {
         let found = match reader.next().await.transpose() {
             Ok(Some(found)) => found,
             Ok(None) => break,
-            Err(error) => match error.kind() {
-                forebay_wal::ErrorKind::Corruption(lost) if shared.options.salvage && lost.last < last => {
+            Err(error) => match error.loss().filter(|_| shared.options.salvage) {
+                Some(lost) if lost.last < last => {
                     reader = shared.wal.read_from(lost.last.next());
                     continue;
                 }
-                forebay_wal::ErrorKind::Corruption(_) if shared.options.salvage => break,
-                _ => return Err(error.into()),
+                Some(_) => break,
+                None => return Err(error.into()),
             },
         };
         let lsn = found.lsn();
         let damaged = |error: Error| {
             let path = shared.dir.join("log");
-            Error::at(error.kind().clone(), &path, format!("record {lsn}: {error}"))
+            Error::at(error.kind(), &path, format!("record {lsn}: {error}"))
         };
         let bytes = &found[..];
         let mut places = record::parse(bytes).map_err(damaged)?;

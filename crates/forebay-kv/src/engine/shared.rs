@@ -417,7 +417,7 @@ impl StoreCore {
     /// Handles an error after which something may have changed on disk: makes the store read-only, unless it
     /// was closed.
     pub(crate) fn unless_closed(&self, error: Error) -> Error {
-        if *error.kind() == ErrorKind::Closed { error } else { self.fail(&error) }
+        if error.kind() == ErrorKind::Closed { error } else { self.fail(&error) }
     }
 
     /// Makes a change of the tables durable, publishes it to readers, and retires the tables that it removes;

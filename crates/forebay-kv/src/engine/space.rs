@@ -296,7 +296,7 @@ impl StoreCore {
         }
         match self.allocate_reserve(wanted).await {
             Ok(()) => space.goal.store(wanted, Ordering::Release),
-            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
                 space.goal.store(wanted, Ordering::Release);
                 self.lacks_space(Work::Other, &error);
             }

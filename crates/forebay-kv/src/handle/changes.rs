@@ -82,7 +82,7 @@ impl Changes {
                 Ok(set) => Some(Ok(set)),
                 Err(error) => {
                     self.is_over = true;
-                    (*error.kind() != ErrorKind::Closed).then_some(Err(error))
+                    (error.kind() != ErrorKind::Closed).then_some(Err(error))
                 }
             }
         })

@@ -93,7 +93,7 @@ impl<'a> Checkpoint<'a> {
                 Ok(_) if is_making => {
                     let text = "an earlier checkpoint to this name was not finished, or is under way: if none is, \
                                 remove this directory";
-                    return Err(Error::at(ErrorKind::Exists, dir, text));
+                    return Err(Error::at(ErrorKind::AlreadyExists, dir, text));
                 }
                 Ok(_) => return Err(self.exists()),
             }
@@ -135,7 +135,11 @@ impl<'a> Checkpoint<'a> {
     }
 
     fn exists(&self) -> Error {
-        Error::at(ErrorKind::Exists, self.dir, "a checkpoint needs a new directory, and this name is taken")
+        Error::at(
+            ErrorKind::AlreadyExists,
+            self.dir,
+            "a checkpoint needs a new directory, and this name is taken",
+        )
     }
 
     fn other_file_system(&self) -> Error {

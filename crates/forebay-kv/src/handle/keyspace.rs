@@ -342,7 +342,7 @@ impl Keyspace {
     /// while memory or the log is full, and for a short time each while compaction is behind.
     ///
     /// # Errors
-    /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::InvalidInput`] for the empty key;
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::InvalidInput`] for the empty key;
     /// [`ErrorKind::NoSpace`] while the disk is full, with nothing written; [`ErrorKind::ReadOnly`] after a
     /// write that failed, [`ErrorKind::MemoryBudget`], [`ErrorKind::Closed`]. After `ReadOnly` the put may or
     /// may not be in the store once it is opened again.

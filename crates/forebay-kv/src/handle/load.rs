@@ -51,7 +51,7 @@ impl BulkLoad {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for the empty key and for a key that is not above the last one;
-    /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
     /// [`ErrorKind::NoSpace`], [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error,
     /// or if this future was dropped unfinished, every further call fails and nothing of the load will be in
     /// the store.

@@ -213,7 +213,7 @@ impl SortedFile {
     /// Creates the file, which must not exist, and returns it without entries. The engine need not be a store's.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] if the file exists; [`ErrorKind::InvalidInput`] for options out of range; the system's.
+    /// [`ErrorKind::AlreadyExists`] if the file exists; [`ErrorKind::InvalidInput`] for options out of range; the system's.
     pub fn create(
         engine: &Engine,
         path: impl AsRef<Path>,
@@ -240,10 +240,10 @@ impl SortedFile {
         };
         let dir = engine.open_dir(parent_of(&path)).await?;
         let created = TableWriter::named(engine, &dir, &name, spec).await;
-        let writer = created.map_err(|error| match error.core().and_then(|core| core.raw_os_error()) {
+        let writer = created.map_err(|error| match error.raw_os_error() {
             Some(EEXIST) => {
                 let text = "a sorted file is a new one, and this name is taken: remove the file, or choose another name";
-                Error::at(ErrorKind::Exists, &path, text)
+                Error::at(ErrorKind::AlreadyExists, &path, text)
             }
             _ => error,
         })?;
@@ -268,7 +268,7 @@ impl SortedFile {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for the empty key and for a key that is not above the last one;
-    /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`]; the system's. After an error, or if this future was dropped
+    /// [`ErrorKind::TooLarge`]; the system's. After an error, or if this future was dropped
     /// unfinished, every further call fails.
     pub fn put(
         &mut self,

@@ -57,8 +57,8 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// Opening the store again recovers. If the failure is a lack of space, the store is *full* instead. Puts
 /// then fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is space; deletes are
 /// accepted and free some. The same holds when the process can open no further file, but the kind of the error is
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) then, and its [core](crate::Error::core) says so
-/// ([`is_out_of_descriptors`](forebay::Error::is_out_of_descriptors)).
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) then, and [`Error::is_out_of_descriptors`](crate::Error::is_out_of_descriptors)
+/// holds.
 ///
 /// Tables are opened when they are read, and those that were read last stay open: as many as
 /// [`Config::descriptors_max`](forebay::Config::descriptors_max) says. So a store may have more tables than the process may have open
@@ -204,7 +204,7 @@ impl Store {
     /// batch over both kinds only the logged part is all or nothing across a crash.
     ///
     /// # Errors
-    /// Those of [`keyspace`](Store::keyspace); [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is one of this name
+    /// Those of [`keyspace`](Store::keyspace); [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if there is one of this name
     /// that is logged.
     ///
     /// ```
@@ -227,7 +227,7 @@ impl Store {
             let found = self.keyspace_of(name, true).await?;
             if found.is_logged() {
                 let text = format!("the keyspace {name:?} is there already, and is logged");
-                return Err(Error::new(ErrorKind::Exists, text));
+                return Err(Error::new(ErrorKind::AlreadyExists, text));
             }
             Ok(found)
         })
@@ -459,7 +459,7 @@ impl Store {
     ///
     /// users.put("anna", "3").wait()?; // another writer is faster
     /// let lost = transaction.commit().wait().unwrap_err();
-    /// assert_eq!(*lost.kind(), ErrorKind::Conflict); // run it again
+    /// assert_eq!(lost.kind(), ErrorKind::Conflict); // run it again
     /// assert_eq!(users.get("bert").wait()?, None);
     /// # store.close().wait()?;
     /// # Ok(()) }
@@ -640,7 +640,7 @@ impl Store {
     /// under the other name ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
     ///
     /// # Errors
-    /// - [`ErrorKind::Exists`](crate::ErrorKind::Exists) if `dir` exists already.
+    /// - [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if `dir` exists already.
     /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if its parent directory does not exist.
     /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it is within the store's own
     ///   directory, or on another file system, to which files cannot be linked.

@@ -203,7 +203,7 @@ impl Transaction {
     /// Sets a key's value when the transaction commits.
     ///
     /// # Errors
-    /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`]; [`ErrorKind::InvalidInput`] for an empty key and for a
+    /// [`ErrorKind::TooLarge`]; [`ErrorKind::InvalidInput`] for an empty key and for a
     /// keyspace of another store.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.stage(keyspace, key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })

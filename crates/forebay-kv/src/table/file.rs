@@ -195,10 +195,10 @@ impl TableFile {
 
     /// Converts an error of a walk; reports a table that is shorter than it was.
     pub(super) fn walk_error(&self, error: Error) -> Error {
-        let core = error.core();
+        let cause = error.cause();
         let is_short =
-            core.is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::UnexpectedEof { .. }));
-        match core.and_then(forebay::Error::range).filter(|_| is_short) {
+            cause.is_some_and(|cause| matches!(cause.kind(), forebay::ErrorKind::UnexpectedEof { .. }));
+        match cause.and_then(forebay::Error::range).filter(|_| is_short) {
             Some((offset, _)) => self.too_short(offset),
             None => error,
         }

@@ -39,7 +39,7 @@ impl Table {
         } else {
             let unit = file.read(bytes - UNIT as u64..bytes).class(class).await?;
             match Footer::read(&unit, number(&unit, id), bytes, path) {
-                Err(error) if *error.kind() == ErrorKind::Corruption => None,
+                Err(error) if error.kind() == ErrorKind::Corruption => None,
                 footer => Some(footer?),
             }
         };

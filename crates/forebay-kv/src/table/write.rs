@@ -132,7 +132,7 @@ impl TableWriter {
     ///
     /// # Errors
     /// The system's, also of a write of earlier entries; `InvalidInput` for an empty key or one that is not
-    /// above the last; `KeyTooLong`; `TooLarge`.
+    /// above the last; `TooLarge`.
     pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
         check_key(key)?;
         let last = if self.leaf.is_empty() { &*self.last } else { self.leaf.last_key() };

@@ -23,7 +23,7 @@ fn open(engine: &Engine, dir: &tempfile::TempDir, options: Options) -> Result<St
 fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     let (engine, one, two) = (engine(64), dir(), dir());
     let refused = open(&engine, &one, Options::new().memory(256 * MIB)).unwrap_err();
-    assert_eq!(*refused.kind(), ErrorKind::InvalidInput);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     let text = refused.to_string();
     for part in ["268435456", "67108864", "Config::arena_bytes_max", "Options::memory"] {
         assert!(text.contains(part), "no {part} in: {text}");

@@ -57,7 +57,7 @@ fn what_was_put_comes_back_after_a_close_and_without_one() {
         let store = loop {
             match Store::open(&engine, dir.path(), options()).wait() {
                 // Retries until the previous store, whose last handle was dropped, has ended.
-                Err(error) if *error.kind() == ErrorKind::Locked => std::thread::yield_now(),
+                Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
                 opened => break opened.unwrap(),
             }
         };
@@ -242,8 +242,8 @@ async fn sixty_four_tokio_tasks_write_and_read() {
     }
     all_there(&keyspace).await;
     store.close().await.unwrap();
-    assert_eq!(*keyspace.put("late", "x").await.unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*keyspace.get("late").await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(keyspace.put("late", "x").await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(keyspace.get("late").await.unwrap_err().kind(), ErrorKind::Closed);
     let store = Store::open(&engine, dir.path(), options()).await.unwrap();
     let keyspace = store.keyspace("tokio").await.unwrap();
     all_there(&keyspace).await;
@@ -270,7 +270,7 @@ fn a_task_on_a_shard_does_it_all() {
             let store = Store::open(&inner, &path, options()).await?;
             let keyspace = store.keyspace("k").await?;
             let error = keyspace.put("a", "b").wait().unwrap_err();
-            assert_eq!(*error.kind(), ErrorKind::WaitOnShard);
+            assert_eq!(error.kind(), ErrorKind::WaitOnShard);
             for number in 0..300 {
                 keyspace.put(key(number), value(number)).await?;
             }

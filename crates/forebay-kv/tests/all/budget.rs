@@ -249,7 +249,7 @@ fn hold(space: &Keyspace, keys: u64) {
         Err(error) => Some(error),
     });
     let Some(error) = error else { panic!("{} values were kept", held.len()) };
-    let ErrorKind::MemoryBudget { held: bytes } = *error.kind() else { panic!("{error}") };
+    let ErrorKind::MemoryBudget { held: bytes } = error.kind() else { panic!("{error}") };
     let sum: u64 = held.iter().map(Value::held_bytes).sum();
     assert!(bytes >= sum && sum > 0, "{bytes} bytes are held, and {sum} were counted");
     drop(held);
@@ -382,7 +382,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
     let refused = space.bulk_load(too_long).wait().expect_err("longer than compaction could read");
     assert!(matches!(refused.kind(), ErrorKind::TooLarge { .. }), "{refused}");
 
-    let is_full = |kind: &ErrorKind| matches!(kind, ErrorKind::MemoryBudget { .. });
+    let is_full = |kind: ErrorKind| matches!(kind, ErrorKind::MemoryBudget { .. });
     let held: Vec<Value> =
         (0..keys).map_while(|number| space.get(&key(number)).wait().ok().flatten()).collect();
     assert!(held.len() < keys as usize);
@@ -474,5 +474,5 @@ fn the_shares_are_told_and_add_up() {
     assert_eq!(memory.budget, 40 << 20);
     assert_eq!((memory.spare_max, memory.lent, memory.tables), (0, 0, 0));
     let refused = Store::open(&engine, dir.path(), Options::new().memory(Options::MEMORY_MIN - 1)).wait();
-    assert_eq!(*refused.expect_err("too small").kind(), ErrorKind::InvalidInput);
+    assert_eq!(refused.expect_err("too small").kind(), ErrorKind::InvalidInput);
 }

@@ -135,10 +135,10 @@ fn one_that_is_not_read_lags_and_holds_the_log_for_three_flushes_only() {
     let mut lagged = store.changes(from);
     (0..6).for_each(|_| write(&store));
     let error = lagged.next().wait().unwrap().unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::Lagged, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Lagged, "{error}");
     assert!(lagged.next().wait().is_none(), "it has ended");
     let early = store.changes(forebay_wal::Lsn(1)).next().wait().unwrap().unwrap_err();
-    assert_eq!(*early.kind(), ErrorKind::Lagged);
+    assert_eq!(early.kind(), ErrorKind::Lagged);
     drop((slow, lagged));
     write(&store);
     store.close().wait().unwrap();
@@ -155,6 +155,6 @@ fn what_is_not_in_the_log_ends_it() {
     assert_eq!(keyspace.bulk_load([("x", "y")]).wait().unwrap(), 1);
     keyspace.put("b", "2").wait().unwrap();
     let error = changes.next().wait().unwrap().unwrap_err();
-    assert!(*error.kind() == ErrorKind::Lagged && error.to_string().contains("bulk load"), "{error}");
+    assert!(error.kind() == ErrorKind::Lagged && error.to_string().contains("bulk load"), "{error}");
     store.close().wait().unwrap();
 }

@@ -85,7 +85,7 @@ fn values_of_another_store_are_refused() {
     let (store, other) = (open(&engine, &source), open(&engine, &other));
     let copy = above.path().join("copy");
     let refused = store.checkpoint_and_get(&copy, &other.default_keyspace(), ["a"]).wait().unwrap_err();
-    assert_eq!(*refused.kind(), ErrorKind::InvalidInput);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(!copy.exists());
     store.close().wait().unwrap();
     other.close().wait().unwrap();
@@ -122,7 +122,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
         copied.compact().wait().unwrap();
         let mut foreign = Batch::new();
         foreign.put(&one, "a", "b");
-        assert_eq!(*copied.write(&foreign).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(copied.write(&foreign).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(one.get(&key(0)).wait().unwrap().as_deref(), Some(&b"later"[..]));
         assert_eq!(one.get(&key(450)).wait().unwrap(), None);
         copied.close().wait().unwrap();
@@ -216,13 +216,13 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
         assert_eq!((error.kind(), error.path()), (&kind, Some(path)), "{error}");
         error
     };
-    refused(above.path(), ErrorKind::Exists);
+    refused(above.path(), ErrorKind::AlreadyExists);
     refused(&source.path().join("copy"), ErrorKind::InvalidInput);
     let error = store.checkpoint(above.path().join("none/copy")).wait().unwrap_err();
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::NotFound, Some(&*above.path().join("none"))));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, Some(&*above.path().join("none"))));
     std::fs::create_dir(above.path().join("copy.unfinished")).unwrap();
     let error = store.checkpoint(above.path().join("copy")).wait().unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::Exists);
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.to_string().contains("remove this directory"), "{error}");
     std::fs::remove_dir(above.path().join("copy.unfinished")).unwrap();
     // A file system in memory, where there is one.
@@ -236,7 +236,7 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
     }
     assert!((files(source.path()), files(above.path())) == before);
     store.close().wait().unwrap();
-    assert_eq!(*store.checkpoint(above.path().join("late")).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.checkpoint(above.path().join("late")).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_checkpoint_that_was_not_finished_is_refused_and_says_so() {
     let opened = Store::open(&engine, &copy, options()).wait().map(|_| ());
     let verified = forebay_kv::verify(&engine, &copy).wait().map(|_| ());
     for error in [opened.unwrap_err(), verified.unwrap_err()] {
-        assert_eq!((error.kind(), error.path()), (&ErrorKind::Unfinished, Some(&*copy)));
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Unfinished, Some(&*copy)));
         assert!(error.to_string().contains("remove the directory and make the checkpoint again"), "{error}");
     }
     assert!(files(&copy) == before);
@@ -325,7 +325,7 @@ fn attempt(call: Call, n: u64, order: MetadataOrder) -> (bool, bool) {
             Ok(()) => {}
             Err(error) => {
                 assert!(!made, "{call:?} {n}: a finished checkpoint is gone: {error}");
-                assert_eq!(*error.kind(), ErrorKind::NotFound, "{call:?} {n}: {error}");
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{call:?} {n}: {error}");
                 assert!(engine.metadata(COPY).await.is_err(), "{call:?} {n}: an empty directory is there");
             }
         }

@@ -286,7 +286,7 @@ fn closing_ends_a_compaction_without_harm() {
         });
         store.close().wait().unwrap();
         let answer = store.compact().wait();
-        assert_eq!(*answer.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Closed);
         let store = open(&engine, &dir);
         for number in (0..1200).step_by(11) {
             let found = store.default_keyspace().get(&key(number)).wait().unwrap();
@@ -319,9 +319,9 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     keyspace.put(key(500), value(500)).wait().unwrap();
     let before = files(dir.path());
     let error = store.compact().wait().unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     assert_eq!((error.path(), error.offset()), (Some(&*path), Some(4096)), "{error:?}");
-    assert_eq!(*keyspace.put("a", "b").wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(keyspace.put("a", "b").wait().unwrap_err().kind(), ErrorKind::ReadOnly);
     for number in [0, 500] {
         assert_eq!(keyspace.get(&key(number)).wait().unwrap().as_deref(), Some(&value(number)[..]));
     }

@@ -295,7 +295,7 @@ fn levels_beyond_the_limits_are_refused() {
         let at = place.path().join("store");
         let options = options().compression(Compression::Zstd(level));
         let error = Store::open(engine, &at, options).wait().expect_err("no such level");
-        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("from 1 to 9"), "{error}");
         assert!(!at.exists());
     }

@@ -193,7 +193,7 @@ fn a_conflict_after_the_limit_is_returned() {
             Ok((transaction, ()))
         });
         let lost = lost.await.unwrap_err();
-        assert_eq!(*lost.kind(), ErrorKind::Conflict, "{lost}");
+        assert_eq!(lost.kind(), ErrorKind::Conflict, "{lost}");
         let (took, tries) = (sim::now() - began, tries.into_inner());
         assert!(took >= limit && took < limit * 2 && tries > 5, "{tries} tries in {took:?}");
         store.close().await

@@ -248,7 +248,7 @@ fn check(
         let is_known =
             matches!(error.kind(), ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Foreign);
         assert!(is_known, "{row}: {error:?}");
-        if is_table && *error.kind() == ErrorKind::Corruption {
+        if is_table && error.kind() == ErrorKind::Corruption {
             assert!(
                 error.offset().is_some_and(|offset| offset <= at + PAGE),
                 "{row}: {error} names no place"

@@ -86,8 +86,8 @@ async fn until_taken(mut call: impl AsyncFnMut() -> forebay_kv::Result<()>, paus
 /// Checks that an error names the missing descriptors, and that it is not for good.
 fn is_refused(error: &Error) {
     let text = error.to_string();
-    assert_eq!(*error.kind(), ErrorKind::Io, "{text}");
-    assert!(error.core().is_some_and(forebay::Error::is_out_of_descriptors), "{text}");
+    assert_eq!(error.kind(), ErrorKind::Io, "{text}");
+    assert!(error.is_out_of_descriptors(), "{text}");
     assert!(text.contains("ulimit -n"), "{text}");
 }
 

@@ -88,7 +88,7 @@ fn judge(case: Case<Call>) -> Result<()> {
     let (logged, unlogged) = now.unwrap_or_else(|error| panic!("{case}: {error}"));
     if let Err(error) = &acted {
         let is_right = match case.below {
-            Below::EngineClosed => *error.kind() == ErrorKind::Closed,
+            Below::EngineClosed => error.kind() == ErrorKind::Closed,
             Below::Fails(Fault::NoSpace) => matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::ReadOnly),
             Below::Fails(_) => matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly),
             _ => false,
@@ -120,7 +120,7 @@ fn a_close_after_the_engine_was_closed_names_what_may_be_lost() {
         unlogged.put("a", "1").wait().unwrap();
         engine.close().wait().unwrap();
         let error = store.close().wait().unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::Closed, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         assert!(error.to_string().contains("\"unlogged\""), "{error}");
         drop((unlogged, store));
         // One without anything to lose is closed.

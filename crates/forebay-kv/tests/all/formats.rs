@@ -257,7 +257,7 @@ fn a_build_without_zstd_names_the_feature() {
         assert!(!files.is_empty(), "no tables");
         files
     };
-    let lacks_it = |error: &Error| *error.kind() == ErrorKind::MissingFeature { feature: "zstd" };
+    let lacks_it = |error: &Error| error.kind() == ErrorKind::MissingFeature { feature: "zstd" };
     let refused = mutants::with(Mutant::ZstdMissing, || {
         world.run(async |engine| {
             let before = tables(&engine).await;

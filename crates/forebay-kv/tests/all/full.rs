@@ -80,7 +80,7 @@ impl Model {
             loop {
                 match keyspace.delete(key(number)).await {
                     Ok(()) => break,
-                    Err(error) if *error.kind() == ErrorKind::NoSpace && refused < 600 => {
+                    Err(error) if error.kind() == ErrorKind::NoSpace && refused < 600 => {
                         refused += 1;
                         pause(100).await;
                     }
@@ -115,7 +115,7 @@ async fn puts_are_taken(keyspace: &Keyspace, within: Duration) -> Duration {
     loop {
         match keyspace.put("again", "1").await {
             Ok(()) => return sim::now() - began,
-            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let took = sim::now() - began;
                 assert!(took < within, "still after {took:?}: {error}");
             }
@@ -127,10 +127,10 @@ async fn puts_are_taken(keyspace: &Keyspace, within: Duration) -> Duration {
 
 fn is_the_sentence(error: &Error) {
     let text = error.to_string();
-    assert_eq!(*error.kind(), ErrorKind::NoSpace, "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
     assert!(text.starts_with(DIR), "{text}");
     assert!(text.contains("free space on this file system, or delete keys"), "{text}");
-    assert_eq!(error.core().map(forebay::Error::kind), Some(forebay::ErrorKind::NoSpace), "{text}");
+    assert_eq!(error.cause().map(forebay::Error::kind), Some(forebay::ErrorKind::NoSpace), "{text}");
 }
 
 /// Returns the number of table files.

@@ -90,7 +90,7 @@ async fn transact(
     }
     match transaction.commit().await {
         Ok(()) => recorder.end(place, Fate::Committed),
-        Err(error) if *error.kind() == ErrorKind::Conflict => recorder.end(place, Fate::Aborted),
+        Err(error) if error.kind() == ErrorKind::Conflict => recorder.end(place, Fate::Aborted),
         Err(error) => return Err(error),
     }
     Ok(())
@@ -252,7 +252,7 @@ async fn skew(store: &Store, isolation: Isolation) -> Result<(Vec<Transaction>, 
     for (transaction, place) in open.into_iter().zip(places) {
         let fate = match transaction.commit().await {
             Ok(()) => Fate::Committed,
-            Err(error) if *error.kind() == ErrorKind::Conflict => Fate::Aborted,
+            Err(error) if error.kind() == ErrorKind::Conflict => Fate::Aborted,
             Err(error) => return Err(error),
         };
         conflicts += usize::from(fate == Fate::Aborted);

@@ -289,7 +289,7 @@ fn no_write_comes_between_a_file_and_its_place() {
                 match copy.commit().wait() {
                     Ok(()) => done += 1,
                     Err(error) => {
-                        assert_eq!(*error.kind(), ErrorKind::Conflict, "{error}");
+                        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
                         lost += 1;
                     }
                 }
@@ -328,11 +328,11 @@ fn transactions_swaps_and_feeds_see_an_ingest() {
     assert!(ingested.lsn >= before.lsn());
 
     let lost = transaction.commit().wait().expect_err("it has not seen the file");
-    assert_eq!(*lost.kind(), ErrorKind::Conflict);
+    assert_eq!(lost.kind(), ErrorKind::Conflict);
     assert!(lost.to_string().contains("an ingest"), "{lost}");
     keyspace.put("other", "3").wait().expect("a put");
     let lagged = feed.next().wait().expect("open").expect_err("the file is not in the log");
-    assert_eq!(*lagged.kind(), ErrorKind::Lagged);
+    assert_eq!(lagged.kind(), ErrorKind::Lagged);
     assert!(lagged.to_string().contains("an ingest"), "{lagged}");
     assert!(before.get(&keyspace, &key(3)).wait().expect("a get").is_none());
     let swapped =
@@ -353,13 +353,13 @@ fn a_sorted_file_refuses_keys_out_of_order_and_goes_no_further() {
         (key(999), ErrorKind::InvalidInput),
         (key(998), ErrorKind::InvalidInput),
         (Vec::new(), ErrorKind::InvalidInput),
-        (vec![b'z'; 20_000], ErrorKind::KeyTooLong { limit: 16 << 10 }),
+        (vec![b'z'; 20_000], ErrorKind::TooLarge { limit: 16 << 10 }),
     ] {
         let mut file = SortedFile::create(&engine, &path, SortedFileOptions::new()).wait().expect("a file");
         (0..1000).for_each(|number| file.put(key(number), value(number)).wait().expect("a put"));
         assert_eq!((file.entries(), file.path()), (1000, &*path));
         let error = file.put(&wrong, "x").wait().expect_err("a wrong key");
-        assert_eq!(*error.kind(), kind, "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
         if wrong.starts_with(b"key") {
             assert!(error.to_string().contains("entry 1000 of the sorted file"), "{error}");
             assert!(error.to_string().contains("not above the one before it"), "{error}");
@@ -371,18 +371,18 @@ fn a_sorted_file_refuses_keys_out_of_order_and_goes_no_further() {
     let limit = 16 << 20;
     let mut file = SortedFile::create(&engine, &path, SortedFileOptions::new()).wait().expect("a file");
     let error = file.put("long", vec![0; limit + 1]).wait().expect_err("too long");
-    assert_eq!(*error.kind(), ErrorKind::TooLarge { limit });
+    assert_eq!(error.kind(), ErrorKind::TooLarge { limit });
     file.abandon().wait().expect("it goes");
     let empty = SortedFile::create(&engine, &path, SortedFileOptions::new()).wait().expect("a file");
-    assert_eq!(*empty.finish().wait().expect_err("no entry").kind(), ErrorKind::InvalidInput);
+    assert_eq!(empty.finish().wait().expect_err("no entry").kind(), ErrorKind::InvalidInput);
     assert!(!path.exists());
     std::fs::write(&path, "mine").expect("a file");
     let error = SortedFile::create(&engine, &path, SortedFileOptions::new()).wait().expect_err("it is there");
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::Exists, Some(&*path)));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::AlreadyExists, Some(&*path)));
     assert_eq!(std::fs::read(&path).expect("a file"), b"mine");
     let odd = SortedFileOptions::new().leaf_bytes(5000);
     let error = SortedFile::create(&engine, dir.path().join("odd"), odd).wait().expect_err("no leaf size");
-    assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(!dir.path().join("odd").exists());
 }
 
@@ -458,33 +458,33 @@ fn refused_files_are_named_and_nothing_has_changed() {
     let error = unchanged([&at, &from], || {
         store.ingest([(&keyspace, &good), (&keyspace, &second)]).wait().expect_err("the same keys")
     });
-    assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("which are newer") && error.path().is_some(), "{error}");
     // A file that is still written.
     let path = from.join("open");
     let mut file = SortedFile::create(&engine, &path, SortedFileOptions::new()).wait().expect("a file");
     (0..1000).for_each(|number| file.put(key(number), value(number)).wait().expect("a put"));
     let error = store.ingest([(&keyspace, &path)]).wait().expect_err("it is open");
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::Locked, Some(&*path)), "{error}");
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Locked, Some(&*path)), "{error}");
     drop(file);
     loop {
         let error = store.ingest([(&keyspace, &path)]).wait().expect_err("it was not finished");
         // The lock ends when the file is closed, in the background.
-        if *error.kind() != ErrorKind::Locked {
-            assert_eq!((error.kind(), error.path()), (&ErrorKind::Corruption, Some(&*path)), "{error}");
+        if error.kind() != ErrorKind::Locked {
+            assert_eq!((error.kind(), error.path()), (ErrorKind::Corruption, Some(&*path)), "{error}");
             break;
         }
     }
     // A keyspace of another store, and one that is gone.
     let other = Store::open(&engine, dir.path().join("other"), options()).wait().expect("a store");
     let error = store.ingest([(&other.default_keyspace(), &good)]).wait().expect_err("of another store");
-    assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let gone = store.keyspace("gone").wait().expect("a keyspace");
     store.drop_keyspace("gone").wait().expect("it goes");
     let error = unchanged([&at, &from], || {
         store.ingest([(&keyspace, &good), (&gone, &second)]).wait().expect_err("it is gone")
     });
-    assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     // After all of that the good files come in, and damage that no check looked for is found when it is read.
     let space = store.keyspace("second").wait().expect("a keyspace");
     store.ingest([(&keyspace, &good), (&space, &second)]).wait().expect("good files");
@@ -496,7 +496,7 @@ fn refused_files_are_named_and_nothing_has_changed() {
     assert_eq!(store.stats().memory.held, 0);
     store.close().wait().expect("an end");
     let error = store.ingest([(&keyspace, &good)]).wait().expect_err("closed");
-    assert_eq!(*error.kind(), ErrorKind::Closed);
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
 /// Sorted files have no number of the store's, and the manifest has theirs. One under the name of another is found.
@@ -525,7 +525,7 @@ fn a_file_under_the_name_of_another_is_refused() {
         std::fs::rename(from, to).expect("another name");
     }
     let error = Store::open(&engine, &at, options()).wait().expect_err("the wrong files");
-    assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
     assert!(error.to_string().contains("the table's footer"), "{error}");
     assert!(!forebay_kv::verify(&engine, &at).wait().expect("a verification").is_whole());
 }

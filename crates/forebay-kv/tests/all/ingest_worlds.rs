@@ -185,7 +185,7 @@ impl Open {
             transaction.put(&self.one, "to", &*from)?;
         }
         match transaction.commit().await {
-            Err(error) if *error.kind() == ErrorKind::Conflict => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
             done => done,
         }
     }

@@ -35,7 +35,7 @@ fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
                     store.close().wait().unwrap();
                 }
                 Err(error) => {
-                    assert_eq!(*error.kind(), ErrorKind::InvalidInput, "{name}({number}): {error}");
+                    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}({number}): {error}");
                     let text = error.to_string();
                     assert!(text.contains(name.split('_').next().unwrap()), "{name}({number}): {text}");
                 }

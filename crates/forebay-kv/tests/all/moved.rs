@@ -134,7 +134,7 @@ async fn is_removed(engine: &Engine, base: &Path) {
     let text = error.to_string();
     assert!(text.contains("removed") && text.contains("data"), "{text}");
     let error = keyspace.put(key(401), value(401)).await.unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     assert!(store.flush().await.is_err() && store.checkpoint(base.join("copy")).await.is_err());
     // Acknowledged values can be read as long as the store is open.
     has(&keyspace, 0..400).await;

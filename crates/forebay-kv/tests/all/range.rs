@@ -120,7 +120,7 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
         assert_eq!(store.stats().memory.held, 0);
         store.close().wait().unwrap();
         let error = keyspace.iter().next().wait().transpose().unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::Closed);
+        assert_eq!(error.kind(), ErrorKind::Closed);
     }
 }
 
@@ -147,7 +147,7 @@ fn snapshots_have_ranges_too() {
     let other = common::dir();
     let stranger = open(&engine, &other).default_keyspace();
     let error = snapshot.iter(&stranger).next().wait().transpose().unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_range_works_in_a_task_of_a_shard() {
         }
         store.compact().await?;
         let error = keyspace.iter().next().wait().transpose().unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::WaitOnShard);
+        assert_eq!(error.kind(), ErrorKind::WaitOnShard);
         let mut range = keyspace.iter().rev();
         for number in (0..300).rev() {
             let found = range.next().await.transpose()?.expect("an entry");
@@ -253,7 +253,7 @@ fn who_keeps_too_much_is_told() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error.kind(), ErrorKind::MemoryBudget { held } if *held > 0), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::MemoryBudget { held } if held > 0), "{error:?}");
     let memory = store.stats().memory;
     assert!(memory.held <= memory.budget, "{memory:?}");
     let count = kept.len();

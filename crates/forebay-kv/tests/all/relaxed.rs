@@ -30,8 +30,8 @@ fn relaxed_writes_are_seen_at_once_and_durable_after_a_sync() {
     assert!(store.snapshot().get(&keyspace, "a").wait().unwrap().is_some(), "snapshots see them, too");
     store.sync().wait().unwrap();
     store.close().wait().unwrap();
-    assert_eq!(*keyspace.put("b", "2").relaxed().wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*store.sync().wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(keyspace.put("b", "2").relaxed().wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.sync().wait().unwrap_err().kind(), ErrorKind::Closed);
     let store = open(&engine, &dir);
     assert!(store.default_keyspace().get("a").wait().unwrap().is_some());
     store.close().wait().unwrap();
@@ -44,7 +44,7 @@ fn an_unlogged_keyspace_is_there_after_a_close_and_costs_the_log_little() {
     let (state, plain) =
         (store.unlogged_keyspace("state").wait().unwrap(), store.keyspace("plain").wait().unwrap());
     assert!(!state.is_logged() && plain.is_logged());
-    assert_eq!(*store.unlogged_keyspace("plain").wait().unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(store.unlogged_keyspace("plain").wait().unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert!(!store.keyspace("state").wait().unwrap().is_logged(), "it stays what it was made");
     let before = store.stats().log.record_bytes;
     for round in 0..300u64 {

@@ -111,7 +111,7 @@ fn a_dropped_keyspace_is_gone_and_its_name_begins_anew() {
     transaction.put(&users, "a", "b").unwrap();
     store.drop_keyspace("users").wait().unwrap();
     assert_eq!(store.keyspaces(), ["default", "stays"]);
-    let gone = |kind: &ErrorKind| *kind == ErrorKind::NotFound;
+    let gone = |kind: ErrorKind| kind == ErrorKind::NotFound;
     assert!(gone(users.get(&key(1)).wait().unwrap_err().kind()));
     assert!(gone(users.contains_key(&key(1)).wait().unwrap_err().kind()));
     assert!(gone(users.multi_get([key(1)].iter()).wait().unwrap_err().kind()));
@@ -137,8 +137,8 @@ fn a_dropped_keyspace_is_gone_and_its_name_begins_anew() {
     assert_eq!(keys(&store.keyspace("stays").wait().unwrap()).len(), 10);
     assert!(store.verify().wait().unwrap().is_whole());
     store.drop_keyspace("users").wait().unwrap();
-    assert_eq!(*store.drop_keyspace("users").wait().unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(*store.drop_keyspace("default").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(store.drop_keyspace("users").wait().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(store.drop_keyspace("default").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     store.close().wait().unwrap();
     // The last number was given; it is not given again after an open.
     let store = open(&engine, &dir);
@@ -202,6 +202,6 @@ fn contains_key_agrees_with_get() {
     let held = store.stats().memory.held;
     assert!(keyspace.contains_key("long").wait().unwrap());
     assert_eq!(store.stats().memory.held, held);
-    assert_eq!(*keyspace.contains_key("").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(keyspace.contains_key("").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     store.close().wait().unwrap();
 }

@@ -15,7 +15,7 @@ fn a_locked_store_is_called_a_store_and_its_holder_is_named() {
     ];
     for error in refused {
         let text = error.to_string();
-        assert_eq!((error.kind(), error.path()), (&ErrorKind::Locked, Some(place.path())), "{text}");
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Locked, Some(place.path())), "{text}");
         // Without the path, which may contain any word.
         let said = text.replace(&*place.path().to_string_lossy(), "");
         assert!(said.contains("store") && !said.contains("log"), "{text}");

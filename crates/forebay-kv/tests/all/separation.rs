@@ -244,7 +244,7 @@ fn a_missing_or_damaged_file_of_values_is_named() {
         match store.default_keyspace().get(name).wait() {
             Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
             Err(error) => {
-                assert_eq!((error.kind(), error.path()), (&ErrorKind::Corruption, Some(&*file)));
+                assert_eq!((error.kind(), error.path()), (ErrorKind::Corruption, Some(&*file)));
                 errors += 1;
             }
         }
@@ -259,11 +259,11 @@ fn a_missing_or_damaged_file_of_values_is_named() {
     for damaged in [&right[..right.len() - 4096], &right[..8192], &[]] {
         std::fs::write(&file, damaged).expect("damage");
         let error = open().map(drop).expect_err("a file that was cut");
-        assert_eq!((error.kind(), error.path()), (&ErrorKind::MissingTable, Some(&*file)), "{error}");
+        assert_eq!((error.kind(), error.path()), (ErrorKind::MissingTable, Some(&*file)), "{error}");
     }
     std::fs::remove_file(&file).expect("a removal");
     let error = open().map(drop).expect_err("a file that is gone");
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::MissingTable, Some(&*file)), "{error}");
+    assert_eq!((error.kind(), error.path()), (ErrorKind::MissingTable, Some(&*file)), "{error}");
     std::fs::write(&file, &right).expect("a repair");
     assert_has(&engine, &open().expect("an open"), &values);
 }

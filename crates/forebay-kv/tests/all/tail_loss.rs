@@ -30,7 +30,7 @@ fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option
     let store = match Store::open(engine, dir, options()).wait() {
         Ok(store) => store,
         Err(error) => {
-            assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
             return Some(error.to_string());
         }
     };
@@ -196,7 +196,7 @@ fn a_salvage_takes_what_is_left_and_says_what_is_missing() {
     // The last segment may hold only the mark of the end.
     segments.iter().rev().take(2).for_each(|path| zero_from(path, 0));
     let refused = Store::open(&engine, place.path(), options()).wait().expect_err("records are missing");
-    assert_eq!(*refused.kind(), ErrorKind::Corruption, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
 
     let salvaging = options().memtable_bytes(512 << 10).salvage(true);
     let store = Store::open(&engine, place.path(), salvaging).wait().expect("a salvage");

@@ -94,7 +94,7 @@ fn a_damaged_byte_is_named_wherever_it_is() {
         let verified = verify(&engine, dir.path());
         assert_eq!(verified.findings.len(), 1, "unit {unit} of {units}: {verified:?}");
         let finding = &verified.findings[0];
-        assert_eq!((finding.kind(), finding.path()), (&ErrorKind::Corruption, Some(&*path)), "{finding}");
+        assert_eq!((finding.kind(), finding.path()), (ErrorKind::Corruption, Some(&*path)), "{finding}");
         assert!(finding.offset().is_some_and(|offset| offset <= at), "{finding}");
         overwrite(&path, at, &whole[at as usize..=at as usize]);
     }
@@ -111,7 +111,7 @@ fn tables_and_logs_that_are_gone_or_damaged_are_all_named() {
     let verified = verify(&engine, dir.path());
     let found: Vec<_> = verified.findings.iter().map(|finding| (finding.kind(), finding.path())).collect();
     let log = dir.path().join("log");
-    assert_eq!(found, [(&ErrorKind::MissingTable, Some(&*table)), (&ErrorKind::Corruption, Some(&*log))]);
+    assert_eq!(found, [(ErrorKind::MissingTable, Some(&*table)), (ErrorKind::Corruption, Some(&*log))]);
     // An open refuses the store, so it removes nothing.
     assert_eq!(verified.kept, [dir.path().join("tables/00099999.fkv")]);
     assert!(verified.leftovers.is_empty(), "{verified:?}");
@@ -139,12 +139,12 @@ fn tables_and_logs_that_are_gone_or_damaged_are_all_named() {
     let verified = verify(&engine, dir.path());
     assert_eq!(verified.findings.len(), 1, "{verified:?}");
     let finding = &verified.findings[0];
-    assert!(*finding.kind() == ErrorKind::Corruption && finding.path() == Some(&segment), "{finding}");
+    assert!(finding.kind() == ErrorKind::Corruption && finding.path() == Some(&segment), "{finding}");
     assert!(finding.offset().is_some(), "{finding}");
 
     std::fs::rename(dir.path().join("manifest"), dir.path().join("aside")).unwrap();
     let verified = verify(&engine, dir.path());
-    assert_eq!(*verified.findings[0].kind(), ErrorKind::Corruption);
+    assert_eq!(verified.findings[0].kind(), ErrorKind::Corruption);
     assert!(verified.findings[0].to_string().contains("the manifest is gone"), "{verified:?}");
     std::fs::rename(dir.path().join("aside"), dir.path().join("manifest")).unwrap();
     overwrite(&named(&dir.path().join("manifest"), "wal"), 4096 + 200, b"damage");
@@ -155,7 +155,7 @@ fn tables_and_logs_that_are_gone_or_damaged_are_all_named() {
 #[test]
 fn what_is_no_store_or_in_use_is_an_error() {
     let (engine, dir) = (engine(), dir());
-    let kind = |path: &Path| forebay_kv::verify(&engine, path).wait().unwrap_err().kind().clone();
+    let kind = |path: &Path| forebay_kv::verify(&engine, path).wait().unwrap_err().kind();
     assert_eq!(kind(dir.path()), ErrorKind::NotFound);
     assert_eq!(kind(&dir.path().join("none")), ErrorKind::NotFound);
     std::fs::write(dir.path().join("file"), "").unwrap();
@@ -182,6 +182,6 @@ fn a_store_that_is_open_verifies_itself() {
     // The store continues to work.
     store.default_keyspace().put("a", "1").wait().unwrap();
     store.close().wait().unwrap();
-    assert_eq!(*store.verify().wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.verify().wait().unwrap_err().kind(), ErrorKind::Closed);
     let _ = Store::open(&engine, dir.path(), options()).wait().map(|store| store.close().wait());
 }

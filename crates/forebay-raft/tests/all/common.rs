@@ -104,6 +104,6 @@ pub(crate) async fn parts(snapshot: &RaftSnapshot) -> Vec<SnapshotPart> {
 
 /// Returns whether another process has log or store locked.
 pub(crate) fn is_locked(error: &forebay_raft::Error) -> bool {
-    error.log().is_some_and(|log| *log.kind() == forebay_wal::ErrorKind::Locked)
-        || error.store().is_some_and(|store| *store.kind() == forebay_kv::ErrorKind::Locked)
+    error.log().is_some_and(|log| log.kind() == forebay_wal::ErrorKind::Locked)
+        || error.store().is_some_and(|store| store.kind() == forebay_kv::ErrorKind::Locked)
 }

@@ -125,7 +125,7 @@ async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
     let shown = noted.keyspaces.lock().unwrap()[0].clone();
     assert!(follower.keyspaces()[0].get(&49u64.to_be_bytes()).await.unwrap().is_some());
     assert!(shown.get(&49u64.to_be_bytes()).await.unwrap().is_some());
-    assert_eq!(*former[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
+    assert_eq!(former[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
     apply(&mut follower, 50..52).await.unwrap();
     assert_eq!(noted.taken(), calls(50..52));
 }

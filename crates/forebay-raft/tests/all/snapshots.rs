@@ -65,7 +65,7 @@ async fn a_snapshot_goes_part_by_part_to_another_node() {
     let old = follower.keyspaces();
     follower.install_snapshot(&snapshot.meta, received).await.unwrap();
     assert_eq!(count(&mut follower).await, 500);
-    assert_eq!(*old[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
+    assert_eq!(old[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
     apply(&mut follower, 500..520).await.unwrap();
     let current = follower.get_current_snapshot().await.unwrap().unwrap();
     assert_eq!(current.meta, snapshot.meta);
@@ -99,7 +99,7 @@ async fn reads_go_on_when_a_snapshot_is_installed() {
                 Ok(Some(_)) => return waits,
                 Ok(None) => tokio::task::yield_now().await,
                 Err(error) => {
-                    assert_eq!(*error.kind(), forebay_kv::ErrorKind::Closed);
+                    assert_eq!(error.kind(), forebay_kv::ErrorKind::Closed);
                     assert!(reader.is_replaced(&former).await, "the install ends");
                     (former, waits) = (reader.keyspaces(), waits + 1);
                 }

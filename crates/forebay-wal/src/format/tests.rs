@@ -404,7 +404,7 @@ fn the_fixture_of_another_version() {
     let other = include_bytes!("../../tests/fixtures/version-513/0000000000000001.wal");
     segments.insert(1, other.to_vec());
     let error = recover_segments(&segments, true).map(drop).expect_err("another version");
-    assert_eq!(*error.kind(), crate::ErrorKind::Version { found: 513 });
+    assert_eq!(error.kind(), crate::ErrorKind::Version { found: 513 });
 }
 
 /// Writes the fixtures of this version; only for a new one.

@@ -31,7 +31,7 @@ async fn rewritten(engine: &Engine, lsns: &[u64], first: u64, next: u64) -> Core
         }
     }
     let behind = rewrite.push(lsns.last().copied().unwrap_or(first - 1), b"again").await;
-    assert!(behind.is_err_and(|error| *error.kind() == ErrorKind::InvalidInput));
+    assert!(behind.is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
     rewrite.finish(next).await.expect("finished");
     Ok(inspect(engine, DIR).await.expect("a log"))
 }
@@ -56,7 +56,7 @@ fn check(lsns: &[u64], first: u64, next: u64) -> Report {
                 Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
                 Ok(None) => break,
                 Err(error) => {
-                    let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error}") };
+                    let Some(lost) = error.loss() else { panic!("{error}") };
                     reader = wal.read_from(lost.last.next());
                 }
             }

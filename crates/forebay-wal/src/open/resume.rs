@@ -147,7 +147,7 @@ impl Scene {
         self.maker.bytes = bytes;
         let mut no_space = None;
         let (ReopenPlan { outcome, copied, values }, segment) = match made {
-            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let spare = self.spare(plan, &error).await?;
                 no_space = Some(error);
                 spare

@@ -357,7 +357,7 @@ fn corruption(lost: Loss) -> Error {
         _ => format!("records {} to {}", lost.first, lost.last),
     };
     let text = format!("{many} were durable and are damaged or gone, from byte {} on", lost.offset);
-    Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
+    Error::corruption(Some(lost.file.clone()), lost, text)
 }
 
 /// Returns the error for a log without any whole group. A segment gets its name only once its log's first
@@ -382,7 +382,7 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     } else {
         "there are segments, and not one whole group in them: everything is lost".to_owned()
     };
-    Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
+    Error::corruption(Some(lost.file.clone()), lost, text)
 }
 
 /// Returns the record of the log's end, if it belongs to this log.

@@ -60,7 +60,7 @@ impl Writer {
         match self.serve_on_thread(&engine) {
             Ok(()) => {}
             // The engine has ended: that cuts the log short, and is no failure of it.
-            Err(error) if *error.kind() == ErrorKind::Closed => return,
+            Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => self.shared.fail(&error),
         }
         let _ = engine.block_on_in_turn(self.finish());

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::common::{self, Files, dir, engine, files, put, quiet};
 use forebay::Engine;
 use forebay_wal::inspect::{Verdict, inspect, records, repair};
-use forebay_wal::{ErrorKind, Loss, Lsn, Recovery, Wal};
+use forebay_wal::{Loss, Lsn, Recovery, Wal};
 
 type Records = BTreeMap<u64, Vec<u8>>;
 
@@ -61,7 +61,7 @@ fn read(wal: &Wal) -> (Records, Vec<Loss>) {
             Some(Ok(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
             None => return (records, lost),
             Some(Err(error)) => {
-                let ErrorKind::Corruption(named) = error.kind() else { panic!("{error:?}") };
+                let Some(named) = error.loss() else { panic!("{error:?}") };
                 assert_eq!(named.first, reader.position(), "{error}");
                 lost.push(named.clone());
                 reader = wal.read_from(named.last.next());

@@ -17,7 +17,7 @@ fn what_was_appended_comes_back_after_a_close() {
     }
     assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=100));
     wal.close().wait().unwrap();
-    assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
 
     let (wal, recovery) = open(&engine, &dir);
     assert!(!recovery.created && recovery.truncated_at.is_none() && recovery.lost.is_empty(), "{recovery:?}");
@@ -37,7 +37,7 @@ fn what_was_appended_comes_back_without_a_close() {
             match Wal::open(&engine, dir.path(), options().mark_after(std::time::Duration::from_secs(3600)))
                 .wait()
             {
-                Err(error) if *error.kind() == ErrorKind::Locked => std::thread::yield_now(),
+                Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
                 opened => break opened.unwrap(),
             }
         };
@@ -66,7 +66,7 @@ fn an_engine_that_ends_leaves_an_unproven_tail_that_is_kept() {
         }
         engine.close().wait().unwrap();
         // The log ends with its engine: every call fails, and none hangs.
-        assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
         // Everything queued is durable, and the log is closed.
         wal.sync().wait().unwrap();
         wal.close().wait().unwrap();
@@ -121,12 +121,12 @@ fn a_task_on_a_shard_does_it_all() {
         for number in 1..=50 {
             assert_eq!(wal.append(&record(number)).await.unwrap(), Lsn(number));
         }
-        assert_eq!(*wal.append(b"wait").wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
+        assert_eq!(wal.append(b"wait").wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
         assert_eq!(
-            *wal.read_from(Lsn(1)).next().wait().transpose().unwrap_err().kind(),
+            wal.read_from(Lsn(1)).next().wait().transpose().unwrap_err().kind(),
             ErrorKind::WaitOnShard
         );
-        assert_eq!(*Wal::open(&inner, &path, options()).wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
+        assert_eq!(Wal::open(&inner, &path, options()).wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
         let found = records(&wal, 1).await.unwrap();
         wal.close().await.unwrap();
         found
@@ -162,7 +162,7 @@ fn batches_are_numbered_in_a_row_and_in_one_group() {
     assert_eq!(wal.next_lsn(), Lsn(41));
     let stats = wal.stats();
     assert_eq!((stats.groups - stats.control_groups, stats.records), (1, 40), "one group");
-    assert_eq!(*wal.append(&parts[..0]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(wal.append(&parts[..0]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(wal.append(&record(41)).queued().wait().unwrap().lsn(), Lsn(41));
     wal.sync().wait().unwrap();
     assert_eq!(wal.durable_lsn(), Lsn(41));
@@ -180,7 +180,7 @@ fn records_of_any_length_up_to_the_limit() {
         assert_eq!(wal.append(&vec![number as u8; length]).wait().unwrap(), Lsn(number as u64 + 1));
     }
     let error = wal.append(&vec![0; 200_001]).wait().unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::TooLarge { limit: 200_000 });
+    assert_eq!(error.kind(), ErrorKind::TooLarge { limit: 200_000 });
     let halves = [vec![1; 150_000], vec![2; 150_000]];
     let error = wal.append(&[&halves[0][..], &halves[1]]).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error:?}");
@@ -265,7 +265,7 @@ fn a_second_opener_is_told() {
     let (wal, _) = open(&first, &dir);
     for engine in [&first, &second] {
         let error = Wal::open(engine, dir.path(), options()).wait().unwrap_err();
-        assert_eq!((error.kind(), error.path()), (&ErrorKind::Locked, Some(&*dir.path().join("wal.lock"))));
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Locked, Some(&*dir.path().join("wal.lock"))));
     }
     wal.append(b"unharmed").wait().unwrap();
     wal.close().wait().unwrap();
@@ -316,23 +316,23 @@ fn directories_that_cannot_be_used_are_named() {
     let (engine, dir) = (engine(), dir());
     let missing = dir.path().join("missing");
     let error = Wal::open(&engine, &missing, options().create(false)).wait().unwrap_err();
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::Io, Some(&*missing)));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(&*missing)));
     assert!(!missing.exists());
 
     let file = dir.path().join("file");
     std::fs::write(&file, b"").unwrap();
     let error = Wal::open(&engine, &file, options()).wait().unwrap_err();
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::InvalidInput, Some(&*file)));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*file)));
 
     // A place where no user may create a file, not even root.
     let error = Wal::open(&engine, "/sys", options()).wait().unwrap_err();
-    assert!(error.cause().and_then(forebay::Error::raw_os_error).is_some(), "{error:?}");
+    assert!(error.raw_os_error().is_some(), "{error:?}");
     assert!(error.to_string().contains("/sys/wal.lock"), "{error}");
 
     let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let error = Wal::open(&engine, &empty, options().create(false)).wait().unwrap_err();
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::InvalidInput, Some(&*empty)));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*empty)));
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn options_out_of_range_are_refused() {
         options().group_bytes_max(10),
     ] {
         let error = Wal::open(&engine, dir.path(), options).wait().unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

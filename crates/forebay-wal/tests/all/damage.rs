@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use forebay::{Config, Engine};
-use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Wal};
+use forebay_wal::{Lsn, Options, Recovery, Wal};
 
 use crate::common::{files, left};
 use crate::simulation::groups::{self, GRAIN, Group};
@@ -109,7 +109,7 @@ impl Bench {
         let opened = Wal::open(&self.engine, self.dir.path(), options()).wait();
         let (wal, recovery) = match (expect, opened) {
             (Expect::Lost(lsn), Err(error)) => {
-                let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+                let Some(lost) = error.loss() else { panic!("{error:?}") };
                 assert_eq!((lost.first, lost.last), (Lsn(lsn), Lsn(lsn)), "{error:?}");
                 let group = self.group(lsn);
                 assert!(lost.file.ends_with(group.file()) && lost.offset == group.offset, "{lost:?}");
@@ -336,7 +336,7 @@ fn nothing_is_left() {
     }
     for salvage in [false, true] {
         let error = Wal::open(&engine, dir.path(), options().salvage(salvage)).wait().expect_err("refused");
-        let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+        let Some(lost) = error.loss() else { panic!("{error:?}") };
         assert_eq!(lost.first, Lsn(1));
     }
 }

@@ -75,7 +75,7 @@ fn judge(case: Case<Call>) -> Result<()> {
     let (found, has_value) = now.unwrap_or_else(|error| panic!("{case}: {error}"));
     if let Err(error) = &acted {
         let is_right = match case.below {
-            Below::EngineClosed => *error.kind() == ErrorKind::Closed,
+            Below::EngineClosed => error.kind() == ErrorKind::Closed,
             Below::Fails(_) => matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::NoSpace),
             _ => false,
         };

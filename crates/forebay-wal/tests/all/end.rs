@@ -41,13 +41,13 @@ fn erase(dir: &Path, group: &groups::Group) {
 fn lost(engine: &Engine, dir: &Path, records: std::ops::RangeInclusive<u64>) {
     let before = files(dir);
     let error = Wal::open(engine, dir, quiet()).wait().map(|(_, recovery)| recovery).unwrap_err();
-    let ErrorKind::Corruption(lost) = error.kind().clone() else { panic!("{error:?}") };
+    let Some(lost) = error.loss() else { panic!("{error:?}") };
     assert_eq!(lost.first.0..=lost.last.0, records, "{error}");
     assert!(files(dir) == before, "a refused open changes nothing");
     let (last, next) = (*records.end(), *records.end() + 1);
     let there = expected(1..=*records.start() - 1);
     let (wal, recovery) = Wal::open(engine, dir, quiet().salvage(true)).wait().unwrap();
-    assert_eq!((recovery.last, &recovery.lost), (Lsn(last), &vec![lost]));
+    assert_eq!((recovery.last, &recovery.lost), (Lsn(last), &vec![lost.clone()]));
     assert_eq!(all(&wal), there);
     append(&wal, next..=next);
     wal.close().wait().unwrap();
@@ -68,7 +68,7 @@ fn all(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
             Some(Ok(record)) => records.push((record.lsn().0, record.to_vec())),
             None => return records,
             Some(Err(error)) => {
-                let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+                let Some(lost) = error.loss() else { panic!("{error:?}") };
                 reader = wal.read_from(lost.last.next());
             }
         }
@@ -214,7 +214,7 @@ fn a_log_without_segments_is_no_new_one() {
     }
     for salvage in [false, true] {
         let error = Wal::open(&engine, dir.path(), quiet().salvage(salvage)).wait().unwrap_err();
-        let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+        let Some(lost) = error.loss() else { panic!("{error:?}") };
         assert_eq!((lost.first, lost.last), (Lsn(1), Lsn(100)));
         assert!(error.to_string().contains(END), "{error}");
     }
@@ -381,7 +381,7 @@ fn another_logs_record_is_refused() {
     let ((engine, dir), (_, other)) = (written(20), written(30));
     fs::copy(other.path().join(END), dir.path().join(END)).unwrap();
     let error = Wal::open(&engine, dir.path(), quiet()).wait().unwrap_err();
-    assert_eq!((error.kind(), error.path()), (&ErrorKind::Foreign, Some(&*dir.path().join(END))));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Foreign, Some(&*dir.path().join(END))));
     let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
     assert_eq!((recovery.last, &recovery.lost[..]), (Lsn(20), &[][..]));
     wal.close().wait().unwrap();

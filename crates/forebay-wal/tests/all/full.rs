@@ -70,8 +70,8 @@ fn a_program_hears_that_there_is_no_space_while_the_log_works() {
             let _filler = fill(&engine).await;
             append_until_short(&wal).await;
             let error = wal.no_space().unwrap();
-            assert_eq!(*error.kind(), ErrorKind::NoSpace);
-            assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(28));
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            assert_eq!(error.raw_os_error(), Some(28));
             assert!(error.to_string().contains("truncate the log"), "{error}");
 
             // No append is needed to make use of a truncation.
@@ -294,7 +294,7 @@ fn records_longer_than_the_reserve_say_how_much_space_they_need() {
     let ran = world.run(async |engine| {
         for _ in 0..2 {
             let error = Wal::open(&engine, "/log", options()).await.unwrap_err();
-            assert_eq!(*error.kind(), ErrorKind::NoSpace, "{error}");
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             let text = error.to_string();
             assert!(text.contains("1048576 bytes") && text.contains("too short"), "{text}");
         }

@@ -19,7 +19,7 @@ fn engine() -> Engine {
 
 fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
     let options = || Options::new().segment_bytes(256 << 10).group_bytes_max(32 << 10);
-    let is_locked = |error: &forebay_wal::Error| *error.kind() == ErrorKind::Locked;
+    let is_locked = |error: &forebay_wal::Error| error.kind() == ErrorKind::Locked;
     let opened = killed::opened(async || Wal::open(engine, dir, options()).wait(), is_locked);
     futures::executor::block_on(opened).unwrap_or_else(|error| panic!("opening: {error:?}"))
 }

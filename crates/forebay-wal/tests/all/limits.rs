@@ -28,7 +28,7 @@ fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
                 Ok((wal, _)) => {
                     if let Err(error) = wal.append(b"a").wait() {
                         assert_eq!(
-                            *error.kind(),
+                            error.kind(),
                             ErrorKind::TooLarge { limit: 0 },
                             "{name}({number}): {error}"
                         );

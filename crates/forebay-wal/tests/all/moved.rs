@@ -102,7 +102,7 @@ async fn is_removed(engine: &Engine, base: &Path) {
     let text = error.to_string();
     assert!(text.contains("removed") && text.contains("data"), "{text}");
     let error = wal.append(&record(12)).await.unwrap_err();
-    assert_eq!(error.kind(), &forebay_wal::ErrorKind::Poisoned, "{error}");
+    assert_eq!(error.kind(), forebay_wal::ErrorKind::Poisoned, "{error}");
     assert_eq!(wal.durable_lsn(), Lsn(10));
     // Records known to be durable can be read as long as the log is open.
     assert_eq!(records(&wal, 1).await.unwrap_or_default(), expected(1..=10));

@@ -55,8 +55,8 @@ fn a_failed_flush_or_write_poisons_and_opening_again_recovers() {
                 let (acknowledged, failures) = append_until_failure(&wal).await;
                 assert!(acknowledged > 0);
                 for error in failures {
-                    assert_eq!(*error.kind(), ErrorKind::Poisoned, "{error}");
-                    assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(5), "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+                    assert_eq!(error.raw_os_error(), Some(5), "{error}");
                 }
                 // Every later call fails in the same way.
                 let later = [
@@ -69,7 +69,7 @@ fn a_failed_flush_or_write_poisons_and_opening_again_recovers() {
                     wal.reset_to(Lsn(9)).await.unwrap_err(),
                     wal.close().await.unwrap_err(),
                 ];
-                assert!(later.iter().all(|error| *error.kind() == ErrorKind::Poisoned));
+                assert!(later.iter().all(|error| error.kind() == ErrorKind::Poisoned));
                 // Durable records can still be read.
                 assert_eq!(records(&wal, 1).await.unwrap().len() as u64, acknowledged);
 
@@ -95,9 +95,9 @@ fn a_full_disk_is_an_error_and_space_that_comes_back_helps() {
             let (wal, _) = open(&engine).await;
             let (acknowledged, failures) = append_until_failure(&wal).await;
             assert!(acknowledged > 0);
-            let is_full = |error: &Error| error.cause().and_then(forebay::Error::raw_os_error) == Some(28);
+            let is_full = |error: &Error| error.raw_os_error() == Some(28);
             for error in failures {
-                assert!(*error.kind() == ErrorKind::Poisoned && is_full(&error), "{error}");
+                assert!(error.kind() == ErrorKind::Poisoned && is_full(&error), "{error}");
             }
             assert!(is_full(&wal.close().await.unwrap_err()));
             drop(wal);
@@ -107,7 +107,7 @@ fn a_full_disk_is_an_error_and_space_that_comes_back_helps() {
                     assert!(recovery.last.0 >= acknowledged);
                     let _ = wal.close().await;
                 }
-                Err(error) => assert!(*error.kind() == ErrorKind::NoSpace && is_full(&error), "{error}"),
+                Err(error) => assert!(error.kind() == ErrorKind::NoSpace && is_full(&error), "{error}"),
             }
             engine.remove_file("/ballast").await.unwrap();
             let (wal, recovery) = open(&engine).await;
@@ -189,9 +189,9 @@ fn in_a_world_waiting_is_refused_and_runs_are_equal() {
         world
             .run(async |engine| {
                 let (wal, _) = open(&engine).await;
-                assert_eq!(*wal.append(b"wait").wait().unwrap_err().kind(), ErrorKind::WaitInWorld);
+                assert_eq!(wal.append(b"wait").wait().unwrap_err().kind(), ErrorKind::WaitInWorld);
                 let opening = Wal::open(&engine, "/log", small());
-                assert_eq!(*opening.wait().unwrap_err().kind(), ErrorKind::WaitInWorld);
+                assert_eq!(opening.wait().unwrap_err().kind(), ErrorKind::WaitInWorld);
                 let tasks: Vec<_> = (0..8)
                     .map(|_| {
                         let wal = wal.clone();

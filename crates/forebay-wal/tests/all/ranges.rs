@@ -264,7 +264,7 @@ fn many_wait_and_each_is_woken() {
     wal.close().wait().unwrap();
     let (first, last, ended) = runtime.block_on(follower).unwrap();
     assert_eq!((first, last), (Some(1), Some(300)));
-    assert_eq!(*ended.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// A wait ends with an error when its record cannot come any more, and not before.
@@ -275,9 +275,8 @@ fn waits_end_with_the_log() {
         .run(async |engine| {
             engine.create_dir_all("/log").await.unwrap();
             let (wal, _) = Wal::open(&engine, "/log", options().log_id(7)).await.unwrap();
-            let spawn = |wait: LogOperation| {
-                sim::spawn(async move { wait.await.map_err(|error| error.kind().clone()) })
-            };
+            let spawn =
+                |wait: LogOperation| sim::spawn(async move { wait.await.map_err(|error| error.kind()) });
             // Passed over by a reset.
             let passed = [spawn(wal.wait_queued(Lsn(10))), spawn(wal.wait_durable(Lsn(10)))];
             sim::sleep(Duration::from_millis(1)).await.unwrap();
@@ -296,7 +295,7 @@ fn waits_end_with_the_log() {
             assert_eq!(durable.await.unwrap(), Ok(()));
             assert_eq!(none.await.unwrap(), Err(ErrorKind::Closed));
             closing.await.unwrap();
-            assert_eq!(wal.wait_durable(Lsn(20)).await.map_err(|error| error.kind().clone()), Ok(()));
+            assert_eq!(wal.wait_durable(Lsn(20)).await.map_err(|error| error.kind()), Ok(()));
             drop(wal);
 
             let (wal, _) = Wal::open(&engine, "/log", options().log_id(7)).await.unwrap();
@@ -308,7 +307,7 @@ fn waits_end_with_the_log() {
             }
             // The record was queued and never written; the durable one is still there.
             let lost = wal.read(Lsn(21).., 1).await.unwrap_err();
-            assert_eq!((lost.kind(), failed.kind()), (&ErrorKind::Poisoned, &ErrorKind::Poisoned));
+            assert_eq!((lost.kind(), failed.kind()), (ErrorKind::Poisoned, ErrorKind::Poisoned));
             assert_eq!(wal.read(Lsn(20)..Lsn(21), 9).await.unwrap().len(), 1);
         })
         .unwrap();
@@ -322,8 +321,8 @@ fn the_last_handle_closes_the_log_beside_waits() {
     let wait = wal.wait_queued(Lsn(1));
     let mut follower = wal.read_from(Lsn(1));
     drop(wal);
-    assert_eq!(*wait.wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*follower.follow().wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wait.wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(follower.follow().wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// Batches that wait for room get it in turn, and what is queued can be spawned.

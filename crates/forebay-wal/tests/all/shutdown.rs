@@ -43,7 +43,7 @@ fn kill_the_shard(engine: &Engine, path: &Path) {
 /// Returns whether this is the error of a log whose shard died.
 fn is_lost(error: &forebay_wal::Error) -> bool {
     let cause = error.cause().map(forebay::Error::kind);
-    *error.kind() == ErrorKind::Closed && cause == Some(forebay::ErrorKind::ShardLost)
+    error.kind() == ErrorKind::Closed && cause == Some(forebay::ErrorKind::ShardLost)
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn when_its_shard_dies_everyone_is_told() {
         // Durable records can no longer be read; if there were none, none is missing.
         match records_wait(&wal, 1) {
             Ok(records) => assert!(records.is_empty() && acknowledged < Lsn(1), "{records:?}"),
-            Err(error) => assert_eq!(*error.kind(), ErrorKind::Closed, "{error}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error}"),
         }
         let opened = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
         assert!(is_lost(&opened), "{opened:?}");
@@ -148,9 +148,9 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     assert_eq!(wal.durable_lsn(), Lsn(100));
     closing.wait().unwrap();
     wal.sync().wait().unwrap();
-    assert_eq!(*wal.append(b"late").queued().wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*wal.truncate_from(Lsn(51)).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.append(b"late").queued().wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.truncate_from(Lsn(51)).wait().unwrap_err().kind(), ErrorKind::Closed);
     // Again after the engine is gone as well.
     engine.close().wait().unwrap();
     wal.sync().wait().unwrap();
@@ -206,7 +206,7 @@ fn a_log_that_does_not_open_has_no_lock_left() {
     let (engine, dir) = (engine(), dir());
     for _ in 0..20 {
         let error = Wal::open(&engine, dir.path(), options().create(false)).wait().unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert_eq!(locked(dir.path()), Vec::<PathBuf>::new());
     }
 }

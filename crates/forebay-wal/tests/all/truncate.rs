@@ -74,7 +74,7 @@ fn the_front_goes_and_its_segments_are_used_again() {
             assert_eq!((wal.first_lsn(), wal.durable_lsn()), (Lsn(last - 10), Lsn(last)));
             let error = records_wait(&wal, last - 11).unwrap_err();
             let range = ErrorKind::OutOfRange { first: Lsn(last - 10), last: Lsn(last) };
-            assert_eq!(*error.kind(), range);
+            assert_eq!(error.kind(), range);
         }
         let stats = wal.stats();
         assert!(stats.segments_recycled > 5, "{stats:?}");
@@ -164,7 +164,7 @@ fn a_reset_leaves_nothing_and_begins_anywhere() {
         }
         assert_eq!(next_round, 5);
         assert!(segments(&dir).len() < 15, "old segments go: {:?}", segments(&dir));
-        assert_eq!(*wal.reset_to(Lsn(u64::MAX)).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(wal.reset_to(Lsn(u64::MAX)).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
         wal.reset_to(Lsn(0)).wait().unwrap();
         assert_eq!(wal.append(b"zero").wait().unwrap(), Lsn(0));
     }
@@ -267,7 +267,7 @@ mod early {
         let recovery = opened_after_the_last_group_rotted().unwrap();
         assert!(recovery.first < Lsn(2_900) && recovery.last >= Lsn(2_900), "{recovery:?}");
         let broken = mutants::with(Mutant::SegmentGoneEarly, opened_after_the_last_group_rotted);
-        assert!(matches!(broken.unwrap_err().kind(), ErrorKind::Corruption(_)));
+        assert_eq!(broken.unwrap_err().kind(), ErrorKind::Corruption);
     }
 }
 
@@ -284,12 +284,12 @@ fn the_last_number_is_refused_and_the_one_before_is_kept() {
         wal.append(batch).wait().unwrap_err(),
         wal.append(&[&[1; 20_000][..], &[2; 20_000]]).wait().unwrap_err(),
     ] {
-        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("reset_to"), "{error}");
     }
     assert_eq!(wal.append(b"last").wait().unwrap(), Lsn(u64::MAX - 1));
     for error in [wal.append(b"no").wait().unwrap_err(), wal.try_append(b"no").map(drop).unwrap_err()] {
-        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
     wal.close().wait().unwrap();
     let (wal, recovery) = open(&engine, &dir);

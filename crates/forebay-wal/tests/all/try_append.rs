@@ -18,8 +18,8 @@ fn a_record_has_its_number_before_it_is_durable() {
     wal.sync().wait().unwrap();
     assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=50));
     wal.close().wait().unwrap();
-    assert_eq!(*wal.try_append(b"late").unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(*wal.room(1).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.try_append(b"late").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(wal.room(1).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn without_room_nothing_is_queued_and_room_tells_when_there_is_some() {
     wal.sync().wait().unwrap();
     let long = wal.try_append(&[1; 40_000]).unwrap().expect("nothing waits");
     assert_eq!(long.wait().unwrap(), Lsn(301));
-    let kind = wal.try_append(&[0; 70_000]).unwrap_err().kind().clone();
+    let kind = wal.try_append(&[0; 70_000]).unwrap_err().kind();
     assert!(matches!(kind, ErrorKind::TooLarge { .. }));
 }
 

@@ -101,14 +101,14 @@ fn a_batch_has_records_and_values() {
     assert_eq!(alone.wait().unwrap(), Lsn(5));
     assert_eq!(text(&wal, "applied").as_deref(), Some("3"));
     let empty = wal.append(Batch::new()).wait().unwrap_err();
-    assert_eq!(*empty.kind(), ErrorKind::InvalidInput);
+    assert_eq!(empty.kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
 fn limits_are_refused_with_a_sentence() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
-    let kind = |key: &str, value: &[u8]| wal.set(key, value).wait().map_err(|error| error.kind().clone());
+    let kind = |key: &str, value: &[u8]| wal.set(key, value).wait().map_err(|error| error.kind());
     assert_eq!(kind("", b""), Err(ErrorKind::InvalidInput));
     assert_eq!(kind(&"k".repeat(33), b""), Err(ErrorKind::InvalidInput));
     assert_eq!(kind("k", &[0; 1025]), Err(ErrorKind::TooLarge { limit: 1024 }));
@@ -125,7 +125,7 @@ fn limits_are_refused_with_a_sentence() {
     // A record leaves room for them in its segment.
     let most = (64 << 10) - 256 - 4 - 2;
     let refused = wal.append(&vec![1; most]).wait().unwrap_err();
-    let ErrorKind::TooLarge { limit } = *refused.kind() else { panic!("{refused}") };
+    let ErrorKind::TooLarge { limit } = refused.kind() else { panic!("{refused}") };
     wal.append(&vec![2; limit - 4]).wait().unwrap();
     wal.append(&record(1)).wait().unwrap();
     assert_eq!(wal.values().len(), 64);
@@ -148,7 +148,7 @@ fn segments_that_are_too_short_for_the_values_are_refused() {
     }
     wal.close().wait().unwrap();
     let refused = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
-    assert_eq!(*refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     assert!(refused.to_string().contains("segment_bytes"), "{refused}");
     let (wal, _) = Wal::open(&engine, dir.path(), long).wait().unwrap();
     assert_eq!(wal.value("key 63"), Some(vec![63; 1024]));
@@ -168,7 +168,7 @@ fn lost_values_are_refused_and_salvage_says_so() {
     // Behind it are the last record and the mark.
     strike_the_last(dir.path(), 2);
     let refused = Wal::open(&engine, dir.path(), quiet()).wait().unwrap_err();
-    assert_eq!(*refused.kind(), ErrorKind::ValuesLost, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::ValuesLost, "{refused}");
     assert!(refused.path().is_some() && refused.to_string().contains("salvage"), "{refused}");
     let report = inspect(&engine, dir.path()).wait().unwrap();
     assert!(matches!(report.verdict, Verdict::Damaged(_)) && !report.is_whole());

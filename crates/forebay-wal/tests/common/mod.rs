@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay::{Config, Engine};
-use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Result, Wal};
+use forebay_wal::{Lsn, Options, Recovery, Result, Wal};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often in
 /// memory.
@@ -84,7 +84,7 @@ pub(crate) async fn left(wal: &Wal) -> Result<BTreeMap<u64, Vec<u8>>> {
             Ok(None) => return Ok(records),
             // A loss is reported again when its records are read.
             Err(error) => {
-                let ErrorKind::Corruption(lost) = error.kind() else { return Err(error) };
+                let Some(lost) = error.loss() else { return Err(error) };
                 assert_eq!(lost.first, reader.position());
                 reader = wal.read_from(lost.last.next());
             }

@@ -39,7 +39,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         let mut manifest = match self.records(&dir.join(MANIFEST)).await {
             Ok(Some(manifest)) => manifest,
             Ok(None) => return Ok(self.report),
-            Err(error) if *error.kind() == ErrorKind::NotFound && !entries.is_young() => {
+            Err(error) if error.kind() == ErrorKind::NotFound && !entries.is_young() => {
                 self.judge(rules::manifest_lost(dir, "is empty"))?;
                 return Ok(self.report);
             }
@@ -98,7 +98,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
                     self.report.records += 1;
                     if let Err(error) = record::parse(&found) {
                         let text = format!("record {}: {error}", found.lsn());
-                        self.judge(Error::at(error.kind().clone(), &shared.dir.join(LOG), text))?;
+                        self.judge(Error::at(error.kind(), &shared.dir.join(LOG), text))?;
                     }
                 }
                 Ok(None) => break,
@@ -172,7 +172,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         }
         let records = match inspect::records(&self.engine, dir).await {
             Ok(records) => records,
-            Err(error) if *error.kind() == forebay_wal::ErrorKind::InvalidInput => return Err(none(dir)),
+            Err(error) if error.kind() == forebay_wal::ErrorKind::InvalidInput => return Err(none(dir)),
             Err(error) => return self.judge(error.into()).map(|()| None),
         };
         let report = records.report();
@@ -270,8 +270,8 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
             Ok(Some(records)) => records,
             Ok(None) => return Ok(()),
             // Left by a crash while the store was created.
-            Err(error) if *error.kind() == ErrorKind::NotFound && !state.has_log() => return Ok(()),
-            Err(error) if *error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(log)),
+            Err(error) if error.kind() == ErrorKind::NotFound && !state.has_log() => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(log)),
             Err(error) => return Err(error),
         };
         let start = state.log_start;
@@ -288,7 +288,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
             self.report.records += 1;
             if let Err(error) = parses(&bytes, state) {
                 let text = format!("record {lsn}: {error}");
-                self.judge(Error::at(error.kind().clone(), log, text))?;
+                self.judge(Error::at(error.kind(), log, text))?;
             }
             self.pause().await?;
         }

@@ -279,16 +279,16 @@ fn a_table_with_an_unknown_codec_or_one_that_this_build_lacks_is_refused() {
             match (codec, cfg!(feature = "zstd")) {
                 (2, false) => {
                     let error = opened.unwrap_err();
-                    assert_eq!(*error.kind(), ErrorKind::MissingFeature { feature: "zstd" });
+                    assert_eq!(error.kind(), ErrorKind::MissingFeature { feature: "zstd" });
                     assert!(error.to_string().contains("its feature `zstd`"), "{error}");
                     assert_eq!(error.path(), Some(&*path));
                 }
                 // The leaves name the other codec.
                 (2, true) => {
                     let error = opened.unwrap().get(&meta.smallest, HOW).await.unwrap_err();
-                    assert_eq!(*error.kind(), ErrorKind::Corruption);
+                    assert_eq!(error.kind(), ErrorKind::Corruption);
                 }
-                _ => assert_eq!(*opened.unwrap_err().kind(), ErrorKind::Corruption),
+                _ => assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corruption),
             }
         }
     });

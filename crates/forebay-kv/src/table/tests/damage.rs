@@ -7,7 +7,7 @@ use crate::node::UNIT;
 async fn assert_right_or_error(engine: &Engine, path: &Path, meta: &TableMeta, model: &Model) -> usize {
     let cache = Cache::new(1 << 20, 0);
     let blame = |error: Error| {
-        assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
         assert_eq!(error.path(), Some(path), "{error}");
         assert!(error.offset().is_some(), "{error}");
     };
@@ -139,11 +139,11 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
         let open_error = async |meta: &TableMeta| open(&engine, &path, meta, &cache).await.unwrap_err();
 
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(*open_error(&meta).await.kind(), ErrorKind::MissingTable);
+        assert_eq!(open_error(&meta).await.kind(), ErrorKind::MissingTable);
         for len in [0, 4096, right.len() - 4096, right.len() - 1] {
             std::fs::write(&path, &right[..len]).unwrap();
             let error = open_error(&meta).await;
-            assert_eq!((error.kind(), error.path()), (&ErrorKind::MissingTable, Some(&*path)));
+            assert_eq!((error.kind(), error.path()), (ErrorKind::MissingTable, Some(&*path)));
         }
         let mut newer = right.clone();
         let footer = newer.len() - UNIT;
@@ -152,7 +152,7 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
         let identity = Identity { table: 1, position, level: crate::node::FOOTER };
         crate::node::seal(&mut newer[footer..], identity);
         std::fs::write(&path, &newer).unwrap();
-        assert_eq!(*open_error(&meta).await.kind(), ErrorKind::Version { found: 4 });
+        assert_eq!(open_error(&meta).await.kind(), ErrorKind::Version { found: 4 });
 
         std::fs::write(&path, &right).unwrap();
         for meta in [
@@ -160,13 +160,13 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
             TableMeta { keyspace: 4, ..meta.clone() },
             TableMeta { entries: 5, ..meta.clone() },
         ] {
-            assert_eq!(*open_error(&meta).await.kind(), ErrorKind::Corruption);
+            assert_eq!(open_error(&meta).await.kind(), ErrorKind::Corruption);
         }
         let table = open(&engine, &path, &meta, &cache).await.unwrap();
         // The file is cut while the table is open.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         let error = table.get(&meta.smallest, HOW).await.unwrap_err();
-        assert_eq!((error.kind(), error.offset().is_some()), (&ErrorKind::Corruption, true));
+        assert_eq!((error.kind(), error.offset().is_some()), (ErrorKind::Corruption, true));
         assert!(error.to_string().contains("00000001.fkv at byte"), "{error}");
     });
 }
@@ -194,7 +194,7 @@ fn children_outside_of_their_level_are_not_followed() {
             wrong[root.offset() as usize..][..UNIT].copy_from_slice(&node);
             std::fs::write(&path, &wrong).unwrap();
             let error = table.get(&meta.largest, HOW).await.unwrap_err();
-            assert_eq!((error.kind(), error.offset()), (&ErrorKind::Corruption, Some(root.offset())));
+            assert_eq!((error.kind(), error.offset()), (ErrorKind::Corruption, Some(root.offset())));
             assert!(table.verify(Class::DEFAULT).await.is_err());
         }
     });

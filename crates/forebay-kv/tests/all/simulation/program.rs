@@ -144,7 +144,7 @@ async fn read_only(open: &Open, shared: &Shared, first: &Error) -> Result<(), St
     ];
     let cause = open.store.stats().failed.map(|error| error.to_string());
     for (call, answer) in answers {
-        let is_right = answer.as_ref().is_some_and(|error| *error.kind() == ErrorKind::ReadOnly);
+        let is_right = answer.as_ref().is_some_and(|error| error.kind() == ErrorKind::ReadOnly);
         if !is_right || answer.as_ref().map(Error::to_string) != cause {
             return Err(format!("{call} answered {answer:?} after {cause:?}, first seen as {first:?}"));
         }
@@ -167,7 +167,7 @@ async fn closed(open: &Open) -> Result<(), String> {
         open.get(0, (0, 0)).await.err(),
         open.store.flush().await.err(),
     ];
-    if answers.iter().all(|error| error.as_ref().is_some_and(|error| *error.kind() == ErrorKind::Closed)) {
+    if answers.iter().all(|error| error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Closed)) {
         Ok(())
     } else {
         Err(format!("a closed store answered {answers:?}"))
@@ -372,7 +372,7 @@ async fn ingest(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let number = shared.lock().begin(me, changes);
     match open.ingest(&files).await {
         Ok(_) => shared.lock().acknowledge(me, number),
-        Err(error) if *error.kind() == ErrorKind::ReadOnly => return Err(error.into()),
+        Err(error) if error.kind() == ErrorKind::ReadOnly => return Err(error.into()),
         // Files that could not be read or named: nothing was changed, and the store goes on.
         Err(error) if is_failure(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),

@@ -272,7 +272,7 @@ pub(crate) fn is_failure(error: &Error) -> bool {
 
 /// Returns whether this is the error of a full store: nothing was changed, and the store goes on.
 pub(crate) fn is_full(error: &Error) -> bool {
-    *error.kind() == ErrorKind::NoSpace
+    error.kind() == ErrorKind::NoSpace
 }
 
 /// Sleeps for a short time.

@@ -2,7 +2,6 @@
 //! row states the expected result with the trailing mark and without it.
 
 use super::log::{Log, old_segment, read};
-use crate::error::ErrorKind;
 use crate::format::{HEADER_BYTES, Position};
 use crate::loss::Loss;
 use crate::recover::Outcome;
@@ -45,7 +44,7 @@ fn outcome_of(log: &Log) -> End {
             }
         }
         Err(error) => {
-            let ErrorKind::Corruption(Loss { first, last, .. }) = error.kind() else { panic!("{error}") };
+            let Some(Loss { first, last, .. }) = error.loss() else { panic!("{error}") };
             assert_eq!(first, last, "{error}");
             End::Lost(first.0)
         }

@@ -81,10 +81,10 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
             assert!(!values_gone && values(segments, &outcome) == table, "{what}: other values");
         }
         Err(error) if gone.is_empty() => {
-            assert!(values_gone && *error.kind() == ErrorKind::ValuesLost, "{what}: {error}");
+            assert!(values_gone && error.kind() == ErrorKind::ValuesLost, "{what}: {error}");
         }
         Err(error) => {
-            let ErrorKind::Corruption(lost) = error.kind() else { panic!("{what}: {error}") };
+            let Some(lost) = error.loss() else { panic!("{what}: {error}") };
             assert_eq!(Some(&lost.first.0), gone.first(), "{what}: {error}");
         }
     }
@@ -323,7 +323,7 @@ fn the_last_segment_missing_before_a_prepared_one() {
     log.segments.insert(4, vec![0; SEGMENT]);
     log.segments.remove(&3);
     let error = log.recover(false).map(|outcome| outcome.recovery).expect_err("a segment is missing");
-    let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error}") };
+    let Some(lost) = error.loss() else { panic!("{error}") };
     assert_eq!((lost.last.0, lost.offset), (u64::MAX, 0));
     assert_eq!(lost.file.to_str(), Some("0000000000000003.wal"));
     let outcome = log.open(true).expect("salvage");

@@ -177,8 +177,8 @@ impl Log {
             let record = match reader.next().await.transpose() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
-                Err(error) => match error.kind() {
-                    ErrorKind::Corruption(lost) if lost.last >= reader.position() => {
+                Err(error) => match error.loss() {
+                    Some(lost) if lost.last >= reader.position() => {
                         reader = self.0.read_from(lost.last.next());
                         continue;
                     }

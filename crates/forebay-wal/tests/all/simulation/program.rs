@@ -128,8 +128,8 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
             }
             Err(error) => error,
         };
-        match error.kind() {
-            ErrorKind::Corruption(lost) if !salvage => {
+        match (error.kind(), error.loss()) {
+            (_, Some(lost)) if !salvage => {
                 shared.lock().refused(lost)?;
                 if let Some(before) = before
                     && damage::files(engine).await.ok().is_some_and(|after| after != before)
@@ -138,11 +138,11 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                 }
                 salvage = true;
             }
-            ErrorKind::ValuesLost if !salvage => {
+            (ErrorKind::ValuesLost, _) if !salvage => {
                 shared.lock().refused_values()?;
                 salvage = true;
             }
-            ErrorKind::Corruption(lost) if shared.lock().is_lying() => {
+            (_, Some(lost)) if shared.lock().is_lying() => {
                 let left = damage::files(engine).await.map(|files| groups::live(&files).len());
                 return Err(match left {
                     Ok(0) => GONE.to_string(),
@@ -150,7 +150,7 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                 });
             }
             // A log whose last handle was dropped closes in the background.
-            ErrorKind::Locked if locked < 1_000 => {
+            (ErrorKind::Locked, _) if locked < 1_000 => {
                 locked += 1;
                 let _ = sim::sleep(Duration::from_millis(1)).await;
             }
@@ -189,7 +189,7 @@ async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), Strin
     ];
     for (call, answer) in answers {
         let text = answer.as_ref().map(Error::to_string).unwrap_or_default();
-        if answer.is_none_or(|error| *error.kind() != ErrorKind::Poisoned)
+        if answer.is_none_or(|error| error.kind() != ErrorKind::Poisoned)
             || !text.contains(&first.to_string())
         {
             return Err(format!("{call} answered {text:?} after the log had failed with {first:?}"));
@@ -210,7 +210,7 @@ async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
         log.0.wait_durable(log.0.next_lsn()).await.err(),
     ];
     for error in errors {
-        if error.as_ref().is_none_or(|error| *error.kind() != ErrorKind::Closed) {
+        if error.as_ref().is_none_or(|error| error.kind() != ErrorKind::Closed) {
             return Err(format!("a closed log answered {error:?}"));
         }
     }
@@ -348,9 +348,7 @@ async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
             Err(error) if matches!(error.kind(), ErrorKind::OutOfRange { .. }) => continue,
             // The appends show whether the log itself failed.
             Err(error) if is_failure(&error) => continue,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Corruption(_)) && !shared.lock().has_no_gap(from) =>
-            {
+            Err(error) if error.kind() == ErrorKind::Corruption && !shared.lock().has_no_gap(from) => {
                 continue;
             }
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
