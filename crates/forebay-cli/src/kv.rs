@@ -231,7 +231,7 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
 
 impl StoreArgs {
     fn options(&self, create: bool) -> Options {
-        let options = Options::new().memory(self.memory_mib.saturating_mul(1 << 20)).create(create);
+        let options = Options::new().memory_bytes_max(self.memory_mib.saturating_mul(1 << 20)).create(create);
         match self.compression {
             None => options,
             Some(CompressionName::None) => options.compression(Compression::None),

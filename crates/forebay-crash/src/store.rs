@@ -56,7 +56,7 @@ fn words(found: &[u8]) -> Option<[u64; 3]> {
 
 /// Returns the options of the store: small memtables, which hold a batch of two long values.
 fn options() -> Options {
-    let options = Options::new().memory(Options::MEMORY_MIN).compression(Compression::Lz4);
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).compression(Compression::Lz4);
     options.memtable_bytes(512 << 10).log_segment_bytes(256 << 10)
 }
 

@@ -77,7 +77,8 @@ fn ended(index: usize, dir: &Path) -> Result<f64> {
             Ok(took)
         }
         _ => {
-            let store = Store::open(&engine, dir, forebay_kv::Options::new().memory(16 << 20)).wait()?;
+            let store =
+                Store::open(&engine, dir, forebay_kv::Options::new().memory_bytes_max(16 << 20)).wait()?;
             let keys = store.default_keyspace();
             let mut batch = forebay_kv::Batch::new();
             for number in 0..COUNT {
@@ -94,7 +95,7 @@ fn ended(index: usize, dir: &Path) -> Result<f64> {
             let took = micros(begun);
             if !waits {
                 // An open waits for a store of this process that is closing.
-                Store::open(&engine, dir, forebay_kv::Options::new().memory(16 << 20))
+                Store::open(&engine, dir, forebay_kv::Options::new().memory_bytes_max(16 << 20))
                     .wait()?
                     .close()
                     .wait()?;

@@ -119,7 +119,7 @@ fn measure(
     records: u64,
     is_random: bool,
 ) -> Outcome<[f64; 8]> {
-    let options = Options::new().memory(24 << 20).compression(compression);
+    let options = Options::new().memory_bytes_max(24 << 20).compression(compression);
     let store = Store::open(engine, dir, options).wait()?;
     let keys = store.default_keyspace();
     let mut figures = [0.0; 8];

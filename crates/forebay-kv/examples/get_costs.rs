@@ -71,7 +71,7 @@ fn load(dir: &Path, sizes: &Sizes) -> Result<()> {
         return Ok(());
     }
     let engine = Engine::start(Config::default())?;
-    let store = Store::open(&engine, dir, Options::new().memory(sizes.memory)).wait()?;
+    let store = Store::open(&engine, dir, Options::new().memory_bytes_max(sizes.memory)).wait()?;
     let value = [7; VALUE_BYTES];
     store.default_keyspace().bulk_load((0..sizes.keys).map(|number| (key(number), value))).wait()?;
     store.close().wait()?;
@@ -108,7 +108,7 @@ fn counts(engine: &Engine) -> Result<Counts> {
 
 fn run(dir: &Path, sizes: &Sizes, caller: &str, in_flight: u64, way: &str) -> Result<()> {
     let engine = Engine::start(Config::default().shards(1))?;
-    let store = Store::open(&engine, dir, Options::new().memory(sizes.memory)).wait()?;
+    let store = Store::open(&engine, dir, Options::new().memory_bytes_max(sizes.memory)).wait()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (others, over) = (store.keyspace("others").wait()?, AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -39,7 +39,7 @@ fn main() -> Pending<()> {
 /// Returns options with the smallest budget, half of which is the cache. The index would fill two of it, so
 /// blocks come and go.
 fn options() -> Options {
-    Options::new().memory(Options::MEMORY_MIN).pinned_bytes(1 << 20)
+    Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).pinned_bytes(1 << 20)
 }
 
 fn mix(seed: u64) -> u64 {
@@ -138,7 +138,7 @@ fn ways(shape: Shape) -> [(&'static str, Options); 3] {
             let small = options();
             [
                 ("nodes read", small.clone()),
-                ("nodes in memory", Options::new().memory(64 << 20)),
+                ("nodes in memory", Options::new().memory_bytes_max(64 << 20)),
                 ("again", small),
             ]
         }

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir_in(parent)?;
     let memory = 1 << 30;
     let engine = Engine::start(Config::default().shards(2).arena_bytes_max(memory))?;
-    let store = Store::open(&engine, dir.path(), Options::new().memory(memory as u64)).wait()?;
+    let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(memory as u64)).wait()?;
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..keys).map(|number| (key(number), [number as u8; 200]))).wait()?;
     let mut seed = 1_u64;

@@ -104,7 +104,8 @@ const MEMTABLE_MIN: u64 = 16 << 10;
 
 impl Budget {
     pub(crate) fn new(options: &Options) -> Result<Budget> {
-        let (total, least) = (options.memory.unwrap_or(Options::MEMORY_DEFAULT), Options::MEMORY_MIN);
+        let (total, least) =
+            (options.memory_bytes_max.unwrap_or(Options::MEMORY_BYTES_DEFAULT), Options::MEMORY_BYTES_MIN);
         if total < least {
             let text = format!("a budget of {total} bytes of memory; the smallest that works is {least}");
             return Err(Error::new(ErrorKind::InvalidInput, text));
@@ -163,15 +164,15 @@ impl Budget {
     /// # Errors `InvalidInput`, with both figures, when the engine has less.
     pub(crate) fn of(engine: &Engine, options: &mut Options) -> Result<Budget> {
         let left = engine.memory_unreserved();
-        let half = (left / 2).clamp(Options::MEMORY_MIN, Options::MEMORY_DEFAULT);
-        options.memory.get_or_insert(half);
+        let half = (left / 2).clamp(Options::MEMORY_BYTES_MIN, Options::MEMORY_BYTES_DEFAULT);
+        options.memory_bytes_max.get_or_insert(half);
         let budget = Budget::new(options)?;
         let total = budget.total;
         let reserved = engine.reserve_memory(total).map_err(|_| {
             let left = engine.memory_unreserved();
             let text = format!(
                 "a budget of {total} bytes of memory, and the engine has {left} bytes of I/O memory left beside what other \
-                 stores may use: raise Config::arena_bytes_max by {} bytes or more, or choose a smaller Options::memory",
+                 stores may use: raise Config::arena_bytes_max by {} bytes or more, or choose a smaller Options::memory_bytes_max",
                 total.saturating_sub(left)
             );
             Error::new(ErrorKind::InvalidInput, text)
@@ -265,8 +266,8 @@ mod tests {
 
     #[test]
     fn the_shares_add_up_to_the_whole() {
-        for total in [Options::MEMORY_MIN, 40 << 20, 256 << 20, 1 << 40] {
-            let budget = Budget::new(&Options::new().memory(total)).unwrap();
+        for total in [Options::MEMORY_BYTES_MIN, 40 << 20, 256 << 20, 1 << 40] {
+            let budget = Budget::new(&Options::new().memory_bytes_max(total)).unwrap();
             let sum = budget.memtables
                 + budget.memtables_slack
                 + budget.log
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn forty_mebibytes_pin_the_inner_levels_of_four_million_keys() {
-        let budget = Budget::new(&Options::new().memory(40 << 20)).unwrap();
+        let budget = Budget::new(&Options::new().memory_bytes_max(40 << 20)).unwrap();
         let leaves = 4_000_000 / 4_u64;
         let (lowest, filters) = (leaves.div_ceil(260) * 4096, 4_000_000 / 8 * 10);
         let upper = (leaves.div_ceil(260)).div_ceil(260) * 4096 + 125 * 4096;
@@ -299,9 +300,9 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let refused = |options: Options| Budget::new(&options).unwrap_err().kind();
-        let least = Options::MEMORY_MIN;
-        assert_eq!(refused(Options::new().memory(least - 1)), ErrorKind::InvalidInput);
-        let options = Options::new().memory(least);
+        let least = Options::MEMORY_BYTES_MIN;
+        assert_eq!(refused(Options::new().memory_bytes_max(least - 1)), ErrorKind::InvalidInput);
+        let options = Options::new().memory_bytes_max(least);
         assert_eq!(refused(options.clone().memtable_bytes(1000)), ErrorKind::InvalidInput);
         assert_eq!(refused(options.memtable_bytes(least / 20 + 1)), ErrorKind::InvalidInput);
     }

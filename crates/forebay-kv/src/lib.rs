@@ -9,7 +9,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let engine = Engine::start(Config::default())?;
-//! let store = Store::open(&engine, dir, Options::new().memory(64 << 20)).await?;
+//! let store = Store::open(&engine, dir, Options::new().memory_bytes_max(64 << 20)).await?;
 //! let users = store.keyspace("users").await?;
 //! users.put("ada", "1815").await?; // resolves once it is durable; .wait() on a plain thread
 //! let mut range = users.prefix("a");
@@ -24,7 +24,7 @@
 //!
 //! For programs that keep more data than memory in their own process, beside other work: services, indexes,
 //! metadata of larger systems. Gets need no threads, writes are durable when they complete, and
-//! [`Options::memory`] bounds all memory of the store.
+//! [`Options::memory_bytes_max`] bounds all memory of the store.
 //!
 //! | you want | use |
 //! |---|---|

@@ -11,7 +11,7 @@ use forebay::Class;
 /// # let dir = tempfile::tempdir()?;
 /// # let engine = Engine::start(Config::default())?;
 /// let options = Options::new()
-///     .memory(32 << 20) // all that the store holds, at any time
+///     .memory_bytes_max(32 << 20) // all that the store holds, at any time
 ///     .create(true);
 /// let store = Store::open(&engine, dir.path(), options).wait()?;
 /// # store.close().wait()?;
@@ -20,7 +20,7 @@ use forebay::Class;
 #[derive(Clone, Debug)]
 #[must_use = "give it to Store::open"]
 pub struct Options {
-    pub(crate) memory: Option<u64>,
+    pub(crate) memory_bytes_max: Option<u64>,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) log_segment_bytes: Option<u64>,
     pub(crate) leaf_bytes: u32,
@@ -48,7 +48,7 @@ impl Options {
     /// Returns the default settings.
     pub fn new() -> Options {
         Options {
-            memory: None,
+            memory_bytes_max: None,
             memtable_bytes: None,
             log_segment_bytes: None,
             leaf_bytes: 4096,
@@ -73,21 +73,20 @@ impl Options {
     }
 
     /// Sets the maximum memory in bytes that the store holds at any time, everything included; at least
-    /// [`Options::MEMORY_MIN`]. [`Stats::memory`](crate::Stats) shows its division. Most of it is I/O memory,
+    /// [`Options::MEMORY_BYTES_MIN`]. [`Stats::memory`](crate::Stats) shows its division. Most of it is I/O memory,
     /// so it is at most the rest of the engine's
     /// [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max) beside other open stores. Default: 256
     /// MiB, or half of that rest if this is less.
-    pub fn memory(mut self, bytes: u64) -> Options {
-        self.memory = Some(bytes);
+    pub fn memory_bytes_max(mut self, bytes: u64) -> Options {
+        self.memory_bytes_max = Some(bytes);
         self
     }
 
     /// Smallest budget of a store: 16 MiB.
-    pub const MEMORY_MIN: u64 = 16 << 20;
+    pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-    /// Default budget of a store opened without [`memory`](Options::memory), where the engine has twice as
-    /// much left: 256 MiB.
-    pub const MEMORY_DEFAULT: u64 = 256 << 20;
+    /// Default budget of a store, where the engine has twice as much left: 256 MiB.
+    pub(crate) const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 
     /// Sets the maximum bytes of the cache for pinned blocks: inner levels of tables, and filters. The
     /// metadata of open tables stays in memory in any case. A lower limit leaves more of the cache to blocks
@@ -113,7 +112,7 @@ impl Options {
     /// node that is not in memory to the leaf; see [`KernelWalk`]. Such a walk takes one system call, no other
     /// thread and no wake-up, and up to 16 walks of a `multi_get` share the call. Off Linux, before Linux 7.1,
     /// and without CAP_BPF and CAP_PERFMON, gets take the ordinary way instead and return the same results.
-    /// `true` stands for [`KernelWalk::Always`], `false` for [`KernelWalk::Never`]. Default: never.
+    /// Default: [`KernelWalk::Never`].
     ///
     /// Each such thread has a session with the kernel from its first walk until the thread ends. A session
     /// takes some milliseconds to open and 64 KiB of memory, from the thread's first `multi_get` on 128 KiB,
@@ -121,8 +120,8 @@ impl Options {
     /// rings of the thread share one worker thread of each kind. The reads of these walks have no class, and
     /// bypass the engine's scheduler and its statistics.
     #[cfg(feature = "kernel")]
-    pub fn kernel_walk(mut self, kernel_walk: impl Into<KernelWalk>) -> Options {
-        self.kernel_walk = kernel_walk.into();
+    pub fn kernel_walk(mut self, kernel_walk: KernelWalk) -> Options {
+        self.kernel_walk = kernel_walk;
         self
     }
 
@@ -236,6 +235,7 @@ impl Options {
 
     /// Sets the number that distinguishes this store's logs from those of others. Default: random. Tests that
     /// must be repeatable set it.
+    #[doc(hidden)]
     pub fn store_id(mut self, id: u64) -> Options {
         self.store_id = Some(id);
         self
@@ -284,13 +284,6 @@ pub enum KernelWalk {
     /// Always. Where this is not possible, [`Engine::health`](forebay::Engine::health) reports a degradation,
     /// and [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts the gets.
     Always,
-}
-
-#[cfg(feature = "kernel")]
-impl From<bool> for KernelWalk {
-    fn from(always: bool) -> KernelWalk {
-        if always { KernelWalk::Always } else { KernelWalk::Never }
-    }
 }
 
 impl Default for Options {

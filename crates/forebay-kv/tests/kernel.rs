@@ -15,7 +15,7 @@ use forebay::Engine;
 use forebay_kv::{Batch, Compression, ErrorKind, KernelWalk, Keyspace, Snapshot, Stats, Store, Value};
 use futures::executor::block_on;
 
-fn open(engine: &Engine, dir: &Path, kernel_walk: bool) -> Store {
+fn open(engine: &Engine, dir: &Path, kernel_walk: KernelWalk) -> Store {
     // Nothing is pinned, so that there are inner nodes to read.
     let options = common::options().pinned_bytes(0).kernel_walk(kernel_walk).kernel_walk_again();
     Store::open(engine, dir, options).wait().expect("the store opens")
@@ -54,7 +54,7 @@ fn key(number: u64) -> Vec<u8> {
 #[test]
 fn compressed_tables_are_not_walked_in_the_kernel() {
     let (engine, dir) = (engine(), dir());
-    let options = common::options().pinned_bytes(0).kernel_walk(true).kernel_walk_again();
+    let options = common::options().pinned_bytes(0).kernel_walk(KernelWalk::Always).kernel_walk_again();
     let options = options.compression(Compression::Lz4);
     let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
     let keyspace = store.default_keyspace();
@@ -74,7 +74,7 @@ fn compressed_tables_are_not_walked_in_the_kernel() {
 #[test]
 fn present_and_absent_keys_are_answered_alike() {
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, dir.path(), true);
+    let store = open(&engine, dir.path(), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..3_000).map(|number| (key(number), value(number))).collect();
     all.sort();
@@ -108,7 +108,7 @@ fn present_and_absent_keys_are_answered_alike() {
     // a lookup whose inner nodes are in memory does not go to the kernel. How many there were from before
     // depended on when a compaction had ended.
     for count in [1, 2, 7, 16, 17, 40, keys.len()] {
-        let store = open(&engine, dir.path(), true);
+        let store = open(&engine, dir.path(), KernelWalk::Always);
         let keyspace = store.default_keyspace();
         for (keys, answers) in keys.chunks(count).zip(answers.chunks(count)) {
             let mut asked: Vec<&Vec<u8>> = keys.iter().rev().collect();
@@ -124,7 +124,7 @@ fn present_and_absent_keys_are_answered_alike() {
         assert!(stats.kernel_refused.is_some() || stats.kernel_walks > 100, "{count} at once: {stats:?}");
         store.close().wait().unwrap();
     }
-    let store = open(&engine, dir.path(), true);
+    let store = open(&engine, dir.path(), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     // The ordinary way, which leaves in memory what it has read.
     for (key, answer) in keys.iter().zip(&answers) {
@@ -144,7 +144,7 @@ fn copies(values: forebay_kv::Result<Vec<Option<Value>>>) -> Vec<Option<Vec<u8>>
 #[test]
 fn sorted_files_are_walked_in_the_kernel_too() {
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, &dir.path().join("store"), true);
+    let store = open(&engine, &dir.path().join("store"), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     let name = |number: u64| format!("key {number:06}");
     let path = dir.path().join("file");
@@ -205,7 +205,7 @@ impl Drop for End<'_> {
 fn tables_come_and_go_under_walks() {
     const KEYS: u64 = 700;
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, dir.path(), true);
+    let store = open(&engine, dir.path(), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     let mut all: Vec<(Vec<u8>, Vec<u8>)> =
         (0..KEYS).map(|number| (key(number), versioned(number, 0))).collect();
@@ -259,7 +259,7 @@ fn tables(dir: &Path) -> Vec<std::path::PathBuf> {
 fn a_damaged_table_never_gives_a_wrong_answer() {
     const KEYS: u64 = 1_500;
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, dir.path(), false);
+    let store = open(&engine, dir.path(), KernelWalk::Never);
     let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..KEYS).map(|number| (key(number), value(number))).collect();
     all.sort();
     store.default_keyspace().bulk_load(all).wait().unwrap();
@@ -276,7 +276,7 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
         }
         std::fs::write(&path, bytes).unwrap();
     }
-    let store = open(&engine, dir.path(), true);
+    let store = open(&engine, dir.path(), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     let (mut right, mut refused) = (0, 0);
     for seed in 0..150 {
@@ -330,7 +330,7 @@ fn check_engine_of_damaged(stats: &Stats) {
 #[test]
 fn nodes_that_are_asked_for_often_come_into_the_cache() {
     let (engine, dir) = (engine(), dir());
-    let options = common::options().pinned_bytes(0).kernel_walk(true);
+    let options = common::options().pinned_bytes(0).kernel_walk(KernelWalk::Always);
     let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
@@ -350,7 +350,7 @@ fn nodes_that_are_asked_for_often_come_into_the_cache() {
 #[test]
 fn leaves_that_the_kernel_read_come_into_the_cache_with_the_next_read() {
     let (engine, dir) = (engine(), dir());
-    let options = common::options().pinned_bytes(0).kernel_walk(true);
+    let options = common::options().pinned_bytes(0).kernel_walk(KernelWalk::Always);
     let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
@@ -373,7 +373,7 @@ fn leaves_that_the_kernel_read_come_into_the_cache_with_the_next_read() {
 #[test]
 fn who_does_not_ask_for_it_has_none() {
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, dir.path(), false);
+    let store = open(&engine, dir.path(), KernelWalk::Never);
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
     for number in 0..300_u64 {
@@ -456,7 +456,7 @@ fn each_store_of_a_thread_says_why_its_walks_fall_back() {
 #[test]
 fn sessions_count_within_the_budget() {
     let (engine, dir) = (engine(), dir());
-    let store = open(&engine, dir.path(), true);
+    let store = open(&engine, dir.path(), KernelWalk::Always);
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..800_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
     let before = store.stats().memory.open_tables;

@@ -113,7 +113,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(forebay::Config::default())?;
     let log = RaftLog::<Types>::open(&engine, format!("{dir}/log"), LogOptions::new()).await?;
     let store =
-        RaftStore::open(&engine, format!("{dir}/state"), Options::new().memory(64 << 20), Counters).await?;
+        RaftStore::open(&engine, format!("{dir}/state"), Options::new().memory_bytes_max(64 << 20), Counters)
+            .await?;
     let config = Arc::new(forebay_raft::config().validate()?);
     let raft = Raft::new(1, config, Alone, log.clone(), store.clone()).await?;
     if !raft.is_initialized().await? {

@@ -115,7 +115,7 @@ type SharedModel = Rc<RefCell<Model>>;
 
 fn options<S: Subject>(subject: &S) -> Options {
     Options::new()
-        .memory(Options::MEMORY_MIN)
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
         .memtable_bytes(subject.memtable_bytes())
         .log_segment_bytes(64 << 10)
         .clock(|| 1_000_000)

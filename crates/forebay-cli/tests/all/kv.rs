@@ -216,7 +216,7 @@ fn bad_input_is_named_with_its_line() {
 /// Creates a closed store with tables and a log.
 fn made(dir: &Path) {
     let engine = Engine::start(Config::new().shards(1)).expect("an engine");
-    let store = Store::open(&engine, dir, Options::new().memory(16 << 20)).wait().expect("a store");
+    let store = Store::open(&engine, dir, Options::new().memory_bytes_max(16 << 20)).wait().expect("a store");
     let keyspace = store.default_keyspace();
     for number in 0..500u64 {
         keyspace.put(format!("key {number:03}"), [number as u8; 200]).wait().expect("a put");

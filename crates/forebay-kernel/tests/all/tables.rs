@@ -58,8 +58,9 @@ impl Table {
 
 /// Loads keys into a store, and returns its largest table.
 fn table(engine: &Engine, dir: &Path, keys: &[Vec<u8>]) -> PathBuf {
-    let store =
-        Store::open(engine, dir, forebay_kv::Options::new().memory(16 << 20)).wait().expect("a store");
+    let store = Store::open(engine, dir, forebay_kv::Options::new().memory_bytes_max(16 << 20))
+        .wait()
+        .expect("a store");
     let entries: Vec<_> = keys.iter().map(|key| (key.clone(), vec![7_u8; 100])).collect();
     store.default_keyspace().bulk_load(entries).wait().expect("the keys are in order");
     store.close().wait().expect("all is written");

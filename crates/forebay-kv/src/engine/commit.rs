@@ -422,7 +422,7 @@ impl<'a> Write<'a> {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let visits = store.default_keyspace();
     /// for page in ["a", "b", "c"] {
     ///     visits.put(page, "1").relaxed().wait()?;

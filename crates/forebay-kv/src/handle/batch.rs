@@ -20,7 +20,7 @@ use crate::record::{self, Change, Record};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let engine = Engine::start(Config::default())?;
-/// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+/// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
 /// # let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
 /// let mut batch = Batch::new();
 /// batch.put(&users, "anna", "1").put(&counts, "users", "1");

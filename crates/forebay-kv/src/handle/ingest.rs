@@ -304,7 +304,7 @@ async fn check(
     if table.sorted_value_bytes_max() > limit as u64 {
         let text = format!(
             "this sorted file has a value of {} bytes; with this memory values have {limit} at most. Open the store with a \
-             larger `Options::memory`, or write the file without that value",
+             larger `Options::memory_bytes_max`, or write the file without that value",
             table.sorted_value_bytes_max()
         );
         return Err(Error::at(ErrorKind::TooLarge { limit }, path, text));

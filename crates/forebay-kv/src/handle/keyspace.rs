@@ -82,7 +82,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?; // durable when it returns
     /// assert_eq!(users.get("anna").wait()?.as_deref(), Some(&b"1"[..]));
@@ -125,7 +125,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -164,7 +164,7 @@ impl Keyspace {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// let fruit = store.default_keyspace();
     /// for name in ["apple", "banana", "cherry"] {
     ///     fruit.put(name, "ripe").await?;
@@ -191,7 +191,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -217,7 +217,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -254,7 +254,7 @@ impl Keyspace {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let mut loader = users.loader();
     /// for number in 0..1000u32 {
@@ -282,7 +282,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// let count = users.bulk_load((0..1000u32).map(|number| (number.to_be_bytes(), "value"))).wait()?;
     /// assert_eq!(count, 1000);
@@ -322,7 +322,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -354,7 +354,7 @@ impl Keyspace {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// users.put("anna", "1").await?; // durable
     /// users.put(7u64.to_be_bytes(), vec![1; 100]).await?; // any bytes
@@ -377,7 +377,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # use std::time::{SystemTime, UNIX_EPOCH};
     /// # let users = store.keyspace("users").wait()?;
     /// let in_an_hour = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600;
@@ -402,7 +402,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -432,7 +432,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let days = store.default_keyspace();
     /// for day in ["2025-12-31", "2026-01-01", "2026-01-02"] {
     ///     days.put(day, "x").wait()?;
@@ -507,7 +507,7 @@ impl Keyspace {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;

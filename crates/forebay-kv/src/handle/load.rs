@@ -64,10 +64,11 @@ impl BulkLoad {
     }
 
     /// Adds an entry as [`add`](BulkLoad::add) does; from the second `expires_s` since 1970 on it counts as
-    /// deleted.
+    /// deleted. Used by tests alone.
     ///
     /// # Errors
     /// Those of [`add`](BulkLoad::add).
+    #[doc(hidden)]
     pub fn add_until(
         &mut self,
         key: impl AsRef<[u8]>,

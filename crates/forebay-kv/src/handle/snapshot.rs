@@ -62,7 +62,7 @@ impl Snapshot {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -94,7 +94,7 @@ impl Snapshot {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;

@@ -173,7 +173,7 @@ impl OrderCheck {
 /// let written = file.finish().await?; // durable
 /// assert_eq!(written.entries, 3);
 ///
-/// let store = Store::open(&engine, &dir, Options::new().memory(16 << 20)).await?;
+/// let store = Store::open(&engine, &dir, Options::new().memory_bytes_max(16 << 20)).await?;
 /// let users = store.keyspace("users").await?;
 /// users.put("bert", "2").await?;
 /// store.ingest([(&users, &path)]).await?;

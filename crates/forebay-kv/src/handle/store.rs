@@ -46,7 +46,7 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// A write goes to the log and completes when it is durable there; reads see only durable data. In the
 /// background, memtables are written to tables; no reader ever waits for that. A store has a hard memory
-/// budget ([`Options::memory`]), and reads and writes its files past the page cache.
+/// budget ([`Options::memory_bytes_max`]), and reads and writes its files past the page cache.
 ///
 /// The store's operations are futures that also have `.wait()`; they begin when they are first polled.
 /// **Dropping the future of a write does not cancel the write**: once the future has been polled, the write
@@ -75,7 +75,7 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// let engine = Engine::start(Config::default())?;
-/// let options = Options::new().memory(16 << 20);
+/// let options = Options::new().memory_bytes_max(16 << 20);
 /// let store = Store::open(&engine, dir, options.clone()).wait()?; // in a task: .await
 /// let users = store.keyspace("users").wait()?;
 ///
@@ -142,7 +142,7 @@ impl Store {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// let store = Store::open(&engine, dir.path(), Options::new().memory(64 << 20)).await?;
+    /// let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(64 << 20)).await?;
     /// let recovery = store.recovery();
     /// println!("{recovery:?}");
     /// store.close().await?;
@@ -176,7 +176,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?; // created the first time
     /// users.put("anna", "1").wait()?;
     /// assert_eq!(store.keyspaces(), ["default", "users"]);
@@ -213,7 +213,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
     /// let mut batch = Batch::new();
     /// batch.put(&state, "user/anna", "1").put(&state, "applied", 17u64.to_le_bytes());
@@ -260,7 +260,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
     /// store.drop_keyspace("users").wait()?;
@@ -292,7 +292,7 @@ impl Store {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let mut batch = Batch::new();
     /// batch.put(&users, "anna", "1").put(&users, "bert", "2").delete(&users, "carl");
@@ -339,18 +339,18 @@ impl Store {
     ///
     /// ```
     /// # use forebay::{Config, Engine};
-    /// # use forebay_kv::{Options, Store};
+    /// # use forebay_kv::{Options, SortedFile, SortedFileOptions, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let (new_users, new_counts) = (dir.path().join("users.sorted"), dir.path().join("counts.sorted"));
     /// let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
-    /// let mut file = store.sorted_file(&new_users).wait()?; // or SortedFile::create in another process
+    /// let mut file = SortedFile::create(&engine, &new_users, SortedFileOptions::new()).wait()?;
     /// file.put("anna", "1").wait()?;
     /// file.put("bert", "2").wait()?;
     /// file.finish().wait()?;
-    /// let mut file = store.sorted_file(&new_counts).wait()?;
+    /// let mut file = SortedFile::create(&engine, &new_counts, SortedFileOptions::new()).wait()?;
     /// file.put("users", "2").wait()?;
     /// file.finish().wait()?;
     ///
@@ -368,10 +368,11 @@ impl Store {
     }
 
     /// Creates a sorted file as [`SortedFile::create`] does, with the leaf size, the compression and the background class
-    /// of this store. The file must not lie in the store's directory.
+    /// of this store. The file must not lie in the store's directory. Used by tests alone.
     ///
     /// # Errors
     /// Those of [`SortedFile::create`].
+    #[doc(hidden)]
     pub fn sorted_file(&self, path: impl AsRef<Path>) -> Pending<'static, SortedFile> {
         let (shared, options) = (self.shared(), &self.shared().options);
         let settings = SortedFileOptions::new()
@@ -390,7 +391,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let accounts = store.default_keyspace();
     /// let mut batch = Batch::new(); // all of it or nothing, also after a crash
     /// batch.put(&accounts, "anna", "10").put(&accounts, "bert", "20");
@@ -426,7 +427,7 @@ impl Store {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// let users = store.keyspace("users").await?;
     /// let mut changes = store.changes(store.snapshot().lsn().next());
     /// let snapshot = store.snapshot(); // the state to begin with
@@ -450,7 +451,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
     /// let mut transaction = store.transaction(Isolation::Serializable);
@@ -487,7 +488,7 @@ impl Store {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let count = store
     ///     .transact(Isolation::Serializable, async |mut transaction| {
@@ -559,7 +560,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
     /// store.flush().wait()?; // in a table; the log is short
@@ -583,7 +584,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -616,7 +617,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// store.flush().wait()?;
     /// store.settle().wait()?; // before a measurement, say: nothing runs in the background
     /// # store.close().wait()?;
@@ -655,7 +656,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let options = Options::new().memory(16 << 20);
+    /// # let options = Options::new().memory_bytes_max(16 << 20);
     /// # let store = Store::open(&engine, dir.path().join("store"), options.clone()).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
@@ -691,7 +692,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
     /// state.put("applied", 17u64.to_le_bytes()).wait()?;
     /// let values = store.checkpoint_and_get(dir.path().join("copy"), &state, ["applied"]).wait()?;
@@ -732,7 +733,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -756,7 +757,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
     /// # users.put("bert", "2").wait()?;
@@ -784,7 +785,7 @@ impl Store {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
-    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// users.put("anna", "1").await?;
     /// store.close().await?; // from here on the store can be opened again

@@ -73,7 +73,7 @@ impl VerifyReport {
 /// # use forebay_kv::{Options, Store};
 /// # let dir = tempfile::tempdir()?;
 /// # let engine = forebay::Engine::start(forebay::Config::default())?;
-/// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+/// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
 /// # store.default_keyspace().put("a", "1").wait()?;
 /// # store.close().wait()?;
 /// # let dir = dir.path();

@@ -11,7 +11,7 @@ const VALUE: [u8; 1000] = [7; 1000];
 /// Returns a store with `keys` keys in tables and an empty cache, and its engine.
 fn store(dir: &tempfile::TempDir, keys: u64, options: Options) -> (Engine, Store, Keyspace) {
     let open = |engine: &Engine| {
-        let options = options.clone().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+        let options = options.clone().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         Store::open(engine, dir.path(), options.log_segment_bytes(256 << 10)).wait().expect("a store")
     };
     let start = || Engine::start(Config::default().shards(1)).expect("an engine");

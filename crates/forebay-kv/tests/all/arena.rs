@@ -22,10 +22,10 @@ fn open(engine: &Engine, dir: &tempfile::TempDir, options: Options) -> Result<St
 #[test]
 fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     let (engine, one, two) = (engine(64), dir(), dir());
-    let refused = open(&engine, &one, Options::new().memory(256 * MIB)).unwrap_err();
+    let refused = open(&engine, &one, Options::new().memory_bytes_max(256 * MIB)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     let text = refused.to_string();
-    for part in ["268435456", "67108864", "Config::arena_bytes_max", "Options::memory"] {
+    for part in ["268435456", "67108864", "Config::arena_bytes_max", "Options::memory_bytes_max"] {
         assert!(text.contains(part), "no {part} in: {text}");
     }
     // Without a setting the store takes half of the free memory, and the next store half of the rest.
@@ -36,13 +36,13 @@ fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     assert_eq!(engine.memory_unreserved(), 16 * MIB);
     // The budgets together do not exceed the memory.
     let three = dir();
-    assert!(open(&engine, &three, Options::new().memory(17 * MIB)).is_err());
+    assert!(open(&engine, &three, Options::new().memory_bytes_max(17 * MIB)).is_err());
     let third = open(&engine, &three, Options::new()).unwrap();
     assert!(open(&engine, &dir(), Options::new()).is_err());
     // The memory of a closed store is free again, even while handles of it exist.
     second.close().wait().unwrap();
     assert_eq!(engine.memory_unreserved(), 16 * MIB);
-    let again = open(&engine, &two, Options::new().memory(16 * MIB)).unwrap();
+    let again = open(&engine, &two, Options::new().memory_bytes_max(16 * MIB)).unwrap();
     for store in [first, again, third] {
         store.close().wait().unwrap();
     }
@@ -55,7 +55,7 @@ fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
 #[test]
 fn the_cache_gives_way_when_the_program_takes_the_engines_memory() {
     let (engine, dir) = (engine(32), dir());
-    let store = open(&engine, &dir, Options::new().memory(24 * MIB)).unwrap();
+    let store = open(&engine, &dir, Options::new().memory_bytes_max(24 * MIB)).unwrap();
     let keyspace = store.default_keyspace();
     let value = |number: u64| vec![number as u8; 1000];
     keyspace.bulk_load((0..40_000).map(|number| (key(number), value(number)))).wait().unwrap();

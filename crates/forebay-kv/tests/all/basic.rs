@@ -319,7 +319,9 @@ fn readers_see_whole_batches() {
 #[test]
 fn a_store_of_the_default_options_works() {
     let (engine, dir) = (engine(), dir());
-    let store = Store::open(&engine, dir.path().join("a/b"), Options::new().memory(32 << 20)).wait().unwrap();
+    let store = Store::open(&engine, dir.path().join("a/b"), Options::new().memory_bytes_max(32 << 20))
+        .wait()
+        .unwrap();
     let keyspace = store.default_keyspace();
     keyspace.put("a", vec![1; 1 << 20]).wait().unwrap();
     assert_eq!(get(&keyspace, b"a").map(|value| value.len()), Some(1 << 20));

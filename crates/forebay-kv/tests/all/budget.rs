@@ -78,7 +78,7 @@ fn works(dir: &Path) {
     // I/O memory that shards keep for themselves grows with the maximum of the arena.
     let config = Config::new().shards(2).arena_bytes_max(memory as usize);
     let engine = Engine::start(config).expect("an engine");
-    let options = || Options::new().memory(memory);
+    let options = || Options::new().memory_bytes_max(memory);
     let store = Store::open(&engine, dir, options()).wait().expect("a store");
     let space = store.default_keyspace();
 
@@ -312,7 +312,7 @@ fn reads(engine: &Engine) -> u64 {
 #[test]
 fn a_key_that_is_not_there_costs_one_read() {
     let (engine, dir) = (engine(), common::dir());
-    let options = Options::new().memory(16 << 20);
+    let options = Options::new().memory_bytes_max(16 << 20);
     let store = Store::open(&engine, dir.path(), options).wait().expect("a store");
     let space = store.default_keyspace();
     let keys = 30_000;
@@ -371,7 +371,8 @@ fn answers<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
 fn nothing_hangs_when_all_memory_is_kept() {
     const LONG: usize = 1 << 20;
     let (engine, dir) = (engine(), common::dir());
-    let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait().expect("a store");
+    let store =
+        Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait().expect("a store");
     let space = &store.default_keyspace();
     let keys = 24_000;
     let long = |number: u64| format!("long {number:02}");
@@ -429,7 +430,8 @@ fn nothing_hangs_when_all_memory_is_kept() {
 fn what_is_counted_is_what_the_engine_has_given() {
     let (engine, dir) = (engine(), common::dir());
     let given = || engine.stats().wait().expect("stats").memory.held_bytes;
-    let store = Store::open(&engine, dir.path(), Options::new().memory(24 << 20)).wait().expect("a store");
+    let store =
+        Store::open(&engine, dir.path(), Options::new().memory_bytes_max(24 << 20)).wait().expect("a store");
     let space = store.default_keyspace();
     // Buffers of the logs, which are ready for writes to come.
     let before = given();
@@ -458,7 +460,8 @@ fn what_is_counted_is_what_the_engine_has_given() {
 #[test]
 fn the_shares_are_told_and_add_up() {
     let (engine, dir) = (common::engine(), common::dir());
-    let store = Store::open(&engine, dir.path(), Options::new().memory(40 << 20)).wait().expect("a store");
+    let store =
+        Store::open(&engine, dir.path(), Options::new().memory_bytes_max(40 << 20)).wait().expect("a store");
     let memory = store.stats().memory;
     let shares = [
         memory.memtables_max,
@@ -473,6 +476,8 @@ fn the_shares_are_told_and_add_up() {
     assert_eq!(shares.iter().sum::<u64>(), memory.budget);
     assert_eq!(memory.budget, 40 << 20);
     assert_eq!((memory.spare_max, memory.lent, memory.tables), (0, 0, 0));
-    let refused = Store::open(&engine, dir.path(), Options::new().memory(Options::MEMORY_MIN - 1)).wait();
+    let refused =
+        Store::open(&engine, dir.path(), Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN - 1))
+            .wait();
     assert_eq!(refused.expect_err("too small").kind(), ErrorKind::InvalidInput);
 }

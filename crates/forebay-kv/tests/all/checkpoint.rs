@@ -410,7 +410,8 @@ fn a_checkpoint_without_memory_for_its_values_leaves_nothing() {
     for delay_us in (0..60_000).step_by(300) {
         let mut world = World::new(delay_us).disk(Profile::nand().at("/disk")).stalls_ppm(0);
         let ran = world.run(async |engine| {
-            let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(800 << 10);
+            let options =
+                Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(800 << 10);
             let store = Store::open(&engine, "/disk/store", options).await.unwrap();
             let (long, state) = (store.default_keyspace(), store.keyspace("state").await.unwrap());
             for number in 0..40 {

@@ -38,7 +38,7 @@ async fn check(store: &Store, keyspace: u64) -> forebay_kv::Result<()> {
 fn four_hundred_keyspaces_with_few_descriptors() {
     with_descriptors("descriptors::four_hundred_keyspaces_with_few_descriptors", &[64, 128, 256], |limit| {
         let (engine, dir) = (common::engine(), common::dir());
-        let options = || common::options().memory(64 << 20);
+        let options = || common::options().memory_bytes_max(64 << 20);
         futures::executor::block_on(async {
             let store = Store::open(&engine, dir.path(), options()).await.unwrap();
             for keyspace in 0..KEYSPACES {

@@ -298,7 +298,7 @@ fn what_cannot_be_written_is_refused_and_the_store_goes_on() {
 fn options_out_of_range_are_refused() {
     let (engine, dir) = (engine(), dir());
     let bad = [
-        options().memory(Options::MEMORY_MIN - 1),
+        options().memory_bytes_max(Options::MEMORY_BYTES_MIN - 1),
         options().memtable_bytes(1),
         options().memtable_bytes(1 << 40),
         options().leaf_bytes(5000),
@@ -314,7 +314,7 @@ fn options_out_of_range_are_refused() {
 #[test]
 fn values_that_the_program_keeps_have_a_limit() {
     let (engine, dir) = (engine(), dir());
-    let options = Options::new().memory(Options::MEMORY_MIN);
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN);
     let store = Store::open(&engine, dir.path(), options).wait().unwrap();
     let keyspace = store.default_keyspace();
     let long = vec![3; 512 << 10];

@@ -45,7 +45,7 @@ fn drawn(seed: u64) -> u64 {
 }
 
 fn options() -> Options {
-    Options::new().memory(Options::MEMORY_MIN).store_id(9).clock(|| 1_000_000)
+    Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(9).clock(|| 1_000_000)
 }
 
 /// Returns a store with all its entries in tables and none of them in memory.

@@ -62,7 +62,7 @@ impl Scene {
             store.close().await.map_err(text)?;
         }
         let store = Store::open(&engine, dir.join("store"), options).await.map_err(text)?;
-        let large = Options::new().memory(96 << 20).clock(|| 1);
+        let large = Options::new().memory_bytes_max(96 << 20).clock(|| 1);
         let loads = Store::open(&engine, dir.join("loads"), large).await.map_err(text)?;
         let keyspace = store.default_keyspace();
         Ok(Scene { engine, dir, store, keyspace, loads, next: Arc::default() })

@@ -276,7 +276,7 @@ async fn reserve_reaches(store: &Store, bytes: u64) {
 #[tokio::test]
 async fn a_small_store_takes_little_space_and_its_reserve_grows_with_it() {
     let (engine, dir) = (common::engine(), common::dir());
-    let options = || Options::new().memory(256 << 20);
+    let options = || Options::new().memory_bytes_max(256 << 20);
     let store = Store::open(&engine, dir.path(), options()).await.unwrap();
     reserve_reaches(&store, 1).await;
     let (taken, first) = (taken_bytes(dir.path()), store.stats().reserve_bytes);

@@ -121,7 +121,7 @@ fn threads_keep(isolation: Isolation) {
     const TRANSACTIONS: u64 = 60;
     let (engine, dir) = (common::engine(), common::dir());
     // Small memtables: some transactions span a flush.
-    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(16 << 10);
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(16 << 10);
     let store = Store::open(&engine, dir.path(), options).wait().unwrap();
     let (keyspace, recorder) = (store.default_keyspace(), Recorder::default());
     std::thread::scope(|scope| {
@@ -194,7 +194,8 @@ async fn live(
     isolation: Isolation,
     is_last: bool,
 ) -> Result<()> {
-    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(16 << 10).store_id(7);
+    let options =
+        Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(16 << 10).store_id(7);
     let store = Store::open(&engine, "/disk/store", options.clock(|| 1_000)).await?;
     let keyspace = store.default_keyspace();
     let mut tasks = Vec::new();

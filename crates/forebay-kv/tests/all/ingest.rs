@@ -540,10 +540,11 @@ fn a_value_that_the_store_could_not_compact_is_refused() {
     let store = Store::open(&engine, dir.path().join("store"), options()).wait().expect("a store");
     let error = store.ingest([(&store.default_keyspace(), &path)]).wait().expect_err("a small store");
     assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
-    assert!(error.to_string().contains("larger `Options::memory`"), "{error}");
+    assert!(error.to_string().contains("larger `Options::memory_bytes_max`"), "{error}");
     store.close().wait().expect("an end");
     let engine = Engine::start(Config::default().shards(2).arena_bytes_max(1 << 30)).expect("an engine");
-    let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(128 << 20)).wait();
+    let store =
+        Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(128 << 20)).wait();
     let store = store.expect("a larger store");
     let keyspace = store.default_keyspace();
     store.ingest([(&keyspace, &path)]).wait().expect("it fits");

@@ -49,7 +49,8 @@ fn is_failure(error: &Error) -> bool {
 
 impl Open {
     async fn open(engine: &Engine, done: &Done, memtable_bytes: u64) -> Result<Open> {
-        let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(memtable_bytes);
+        let options =
+            Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(memtable_bytes);
         let options = options.log_segment_bytes(64 << 10).store_id(0x0f0e_0b0a_0405).clock(|| 1_000);
         let store = Store::open(engine, "/disk/store", options).await?;
         let opened = async {

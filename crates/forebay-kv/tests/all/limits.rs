@@ -8,7 +8,7 @@ use forebay_kv::{ErrorKind, Options, Store};
 fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
     type Set = fn(Options, u64) -> Options;
     let settings: [(&str, Set); 8] = [
-        ("memory", |options, n| options.memory(n)),
+        ("memory_bytes_max", |options, n| options.memory_bytes_max(n)),
         ("pinned_bytes", |options, n| options.pinned_bytes(n)),
         ("memtable_bytes", |options, n| options.memtable_bytes(n)),
         ("log_segment_bytes", |options, n| options.log_segment_bytes(n)),
@@ -21,7 +21,7 @@ fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
     for (name, set) in settings {
         for number in [0, 1, u64::MAX] {
             let dir = dir();
-            let options = set(Options::new().memory(Options::MEMORY_MIN), number);
+            let options = set(Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN), number);
             match Store::open(&engine, dir.path(), options).wait() {
                 Ok(store) => {
                     let keyspace = store.default_keyspace();

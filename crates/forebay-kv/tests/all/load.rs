@@ -33,7 +33,8 @@ fn a_load_is_written_once_and_is_there_at_once() {
     const KEYS: u64 = 20_000;
     for engine in engines() {
         let dir = dir();
-        let store = Store::open(&engine, dir.path(), Options::new().memory(32 << 20)).wait().unwrap();
+        let store =
+            Store::open(&engine, dir.path(), Options::new().memory_bytes_max(32 << 20)).wait().unwrap();
         let keyspace = store.keyspace("k").wait().unwrap();
         let before = store.stats();
         let entries = (0..KEYS).map(|number| (format!("{number:016}"), [number as u8; 1000]));
@@ -49,7 +50,7 @@ fn a_load_is_written_once_and_is_there_at_once() {
         assert_eq!((last.entries, last.bytes), (KEYS, bytes(&stats)));
         for reopened in [false, true] {
             let store = if reopened {
-                Store::open(&engine, dir.path(), Options::new().memory(32 << 20)).wait().unwrap()
+                Store::open(&engine, dir.path(), Options::new().memory_bytes_max(32 << 20)).wait().unwrap()
             } else {
                 store.clone()
             };

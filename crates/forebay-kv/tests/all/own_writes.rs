@@ -15,7 +15,7 @@ fn every_thread_reads_what_it_has_put() -> Result<(), Box<dyn std::error::Error>
     let dir = common::dir();
     let engine = common::engine();
     // Small memtables, so that they are sealed with records that still have to be inserted.
-    let options = || Options::new().memory(16 << 20).memtable_bytes(64 << 10);
+    let options = || Options::new().memory_bytes_max(16 << 20).memtable_bytes(64 << 10);
     let store = Store::open(&engine, dir.path(), options()).wait()?;
     let keyspace = store.default_keyspace();
     let missing = AtomicU64::new(0);
@@ -54,7 +54,7 @@ fn no_increment_is_lost_beside_puts() -> Result<(), Box<dyn std::error::Error>> 
     const ADDED: u64 = 60;
     let dir = common::dir();
     let engine = common::engine();
-    let options = Options::new().memory(16 << 20).memtable_bytes(64 << 10);
+    let options = Options::new().memory_bytes_max(16 << 20).memtable_bytes(64 << 10);
     let store = Store::open(&engine, dir.path(), options).wait()?;
     let keyspace = store.default_keyspace();
     std::thread::scope(|scope| {

@@ -132,7 +132,8 @@ async fn check(store: &Store, state: &Keyspace, done: &Done) -> Result<(), Strin
 
 async fn live(engine: Engine, done: Done, steps: u64) -> Result<(), String> {
     let error = |error: forebay_kv::Error| format!("{error:?}");
-    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(16 << 10).store_id(7);
+    let options =
+        Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(16 << 10).store_id(7);
     let store = Store::open(&engine, "/disk/store", options.clock(|| 1_000)).await.map_err(error)?;
     let keyspace = store.default_keyspace();
     let state = store.unlogged_keyspace("state").await.map_err(error)?;

@@ -65,7 +65,8 @@ fn longest_wait(load: Load) -> (Duration, Stats) {
     let longest = Rc::new(RefCell::new(Duration::ZERO));
     let seen = longest.clone();
     let stats = world.run(async |engine| {
-        let options = Options::new().memory(Options::MEMORY_MIN).store_id(9).clock(|| 1_000_000);
+        let options =
+            Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(9).clock(|| 1_000_000);
         let store = Store::open(&engine, "/disk/kv", options).await.expect("the store opens");
         // A thousand times as slow as the log.
         sim::inject(Rule::new(Fault::Slow).on("/disk/kv/tables"));
@@ -101,7 +102,8 @@ fn no_writer_is_stopped_for_long_by_flushes_and_compaction() {
 fn a_writer_that_is_not_polled_any_more_stops_nobody() {
     let mut world = World::new(11).disk(Profile::nand().at("/disk")).steps_max(u64::MAX);
     let run = world.run(async |engine| {
-        let options = Options::new().memory(Options::MEMORY_MIN).store_id(9).clock(|| 1_000_000);
+        let options =
+            Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(9).clock(|| 1_000_000);
         let store = Store::open(&engine, "/disk/kv", options).await.expect("the store opens");
         sim::inject(Rule::new(Fault::Slow).on("/disk/kv/tables"));
         let (keyspace, mut asleep) = (store.default_keyspace(), Vec::new());

@@ -27,7 +27,10 @@ pub(crate) fn engines() -> Vec<Engine> {
 
 /// Returns options with a small budget and small memtables, so that a test's store soon has tables.
 pub(crate) fn options() -> Options {
-    Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(256 << 10)
+    Options::new()
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
+        .memtable_bytes(64 << 10)
+        .log_segment_bytes(256 << 10)
 }
 
 pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {

@@ -137,7 +137,7 @@ impl Cluster {
         let dir = self.dir.join(id.to_string());
         let options = LogOptions::new().segment_bytes(64 << 10).tail_bytes_max(16 << 10);
         let log = RaftLog::open(&self.engine, dir.join("log"), options).await.unwrap();
-        let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+        let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         let options = options.log_segment_bytes(64 << 10);
         let store = RaftStore::open(&self.engine, dir.join("state"), options, Chains).await.unwrap();
         let config = Config {

@@ -66,7 +66,10 @@ fn own(error: io::Error) -> Error {
 }
 
 async fn open(engine: &Engine, dir: &str) -> Result<Store> {
-    let options = Options::new().memory(Options::MEMORY_MIN).log_segment_bytes(64 << 10).clock(|| 1_000);
+    let options = Options::new()
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
+        .log_segment_bytes(64 << 10)
+        .clock(|| 1_000);
     RaftStore::open(engine, dir, options, Texts).await
 }
 

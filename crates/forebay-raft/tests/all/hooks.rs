@@ -81,7 +81,7 @@ fn engine() -> Engine {
 }
 
 async fn try_open(engine: &Engine, dir: &Path, noted: &Noted) -> forebay_raft::Result<Store> {
-    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
     RaftStore::open(engine, dir, options, noted.clone()).await
 }
 

@@ -44,8 +44,10 @@ async fn open(engine: &Engine, dir: &Path) -> Node {
 
 async fn try_open(engine: &Engine, dir: &Path) -> forebay_raft::Result<Node> {
     let log = RaftLog::open(engine, dir.join("log"), LogOptions::new().segment_bytes(256 << 10)).await?;
-    let options =
-        Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(64 << 10);
+    let options = Options::new()
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
+        .memtable_bytes(64 << 10)
+        .log_segment_bytes(64 << 10);
     Ok((log, RaftStore::open(engine, dir.join("state"), options, Counts).await?))
 }
 

@@ -59,7 +59,7 @@ fn entries_and_snapshots_wait_for_memory() {
     let mut world = World::new(1);
     world.add_disk(Profile::nand().at("/disk"));
     let run = world.run(async |engine| {
-        let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+        let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         let mut store = Store::open(&engine, "/disk/state", options, Long).await.unwrap();
         apply(&mut store, 0..400).await.unwrap();
         let held = take_memory(&store, 400).await;

@@ -17,7 +17,10 @@ fn engine() -> Engine {
 }
 
 fn options() -> Options {
-    Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(64 << 10)
+    Options::new()
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
+        .memtable_bytes(64 << 10)
+        .log_segment_bytes(64 << 10)
 }
 
 async fn open(engine: &Engine, dir: &Path) -> Store {

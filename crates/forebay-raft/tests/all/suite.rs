@@ -35,7 +35,7 @@ impl<C: RaftTypeConfig<R = String>> StoreBuilder<C, RaftLog<C>, RaftStore<C, Not
         let dir = self.dir.join(self.count.fetch_add(1, Ordering::Relaxed).to_string());
         let options = LogOptions::new().segment_bytes(64 << 10);
         let log = RaftLog::open(&self.engine, dir.join("log"), options).await;
-        let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+        let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         let options = options.log_segment_bytes(64 << 10);
         let store = RaftStore::open(&self.engine, dir.join("state"), options, Nothing).await;
         Ok(((), log.unwrap(), store.unwrap()))

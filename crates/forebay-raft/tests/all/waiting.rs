@@ -98,7 +98,7 @@ async fn a_node_whose_entries_wait_takes_more_and_ends() {
     let engine = Engine::start(forebay::Config::default()).unwrap();
     let log = RaftLog::<Types>::open(&engine, dir.path().join("log"), LogOptions::new()).await.unwrap();
     let permits = Arc::new(Semaphore::new(0));
-    let options = Options::new().memory(Options::MEMORY_MIN);
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN);
     let store =
         RaftStore::open(&engine, dir.path().join("state"), options, Waits(permits.clone())).await.unwrap();
     let config = Arc::new(forebay_raft::config().validate().unwrap());

@@ -118,7 +118,7 @@ impl OpenStore {
         let config = Config::default().shards(SHARDS).arena_bytes(ARENA_BYTES);
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
         // As the other stores: values here do not compress.
-        let mut options = Options::new().memory(memory_bytes).compression(Compression::None);
+        let mut options = Options::new().memory_bytes_max(memory_bytes).compression(Compression::None);
         if work.row == NO_CLASSES {
             // The class of the gets: none is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);

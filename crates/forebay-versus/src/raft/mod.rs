@@ -241,7 +241,7 @@ async fn log(engine: &Engine, dir: &Path) -> Result<RaftLog<Types>> {
 const STORE_BYTES: u64 = 32 << 20;
 
 async fn store(engine: &Engine, dir: &Path) -> Result<RaftStore<Types, Last>> {
-    Ok(RaftStore::open(engine, dir.join("state"), Options::new().memory(STORE_BYTES), Last).await?)
+    Ok(RaftStore::open(engine, dir.join("state"), Options::new().memory_bytes_max(STORE_BYTES), Last).await?)
 }
 
 fn forebay(work: &Work) -> Result<Outcome> {

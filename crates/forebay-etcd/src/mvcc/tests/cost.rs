@@ -84,7 +84,7 @@ async fn cost_of_a_put() {
     let seen = Arc::new(Recorder::default());
     let machine = Machine::new(seen.clone(), Limits::default());
     // Blocks have the rest of the cache, which is a sixteenth of it by default.
-    let options = Options::new().memory(256 << 20).pinned_bytes(16 << 20);
+    let options = Options::new().memory_bytes_max(256 << 20).pinned_bytes(16 << 20);
     let mut store = RaftStore::open(&engine, dir.path(), options, machine).await.unwrap();
     let part = begin();
     let commands = commands();

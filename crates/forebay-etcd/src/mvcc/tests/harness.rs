@@ -92,7 +92,7 @@ pub(super) fn dir() -> tempfile::TempDir {
 }
 
 pub(super) fn options() -> Options {
-    Options::new().memory(Options::MEMORY_MIN).memtable_bytes(256 << 10)
+    Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(256 << 10)
 }
 
 /// Limits that no outcome depends on.

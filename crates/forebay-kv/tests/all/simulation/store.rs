@@ -61,7 +61,7 @@ impl Shape {
         Options::new()
             .compression(self.compression)
             .separation_bytes(self.separation_bytes)
-            .memory(Options::MEMORY_MIN)
+            .memory_bytes_max(Options::MEMORY_BYTES_MIN)
             .memtable_bytes(self.memtable_bytes)
             .log_segment_bytes(self.segment_bytes)
             .leaf_bytes(self.leaf_bytes)

@@ -165,7 +165,7 @@ async fn open_and_serve(number: u32, cluster: &Cluster) -> Result<(), String> {
     let log = RaftLog::open(&engine, "/disk/log", options).await.map_err(text)?;
     let log = WatchedLog::new(log, number, cluster.clone()).await?;
     let options = Options::new()
-        .memory(Options::MEMORY_MIN)
+        .memory_bytes_max(Options::MEMORY_BYTES_MIN)
         .memtable_bytes(16 << 10)
         .log_segment_bytes(64 << 10)
         .clock(|| 1_000_000);

@@ -89,7 +89,7 @@ async fn serve(id: u64, address: &str, dir: &Path) -> io::Result<()> {
     let options = || LogOptions::new().segment_bytes(256 << 10).tail_bytes_max(16 << 10);
     let log: RaftLog<Types> =
         opened(async || RaftLog::open(&engine, dir.join("log"), options()).await).await?;
-    let memory = || Options::new().memory(16 << 20);
+    let memory = || Options::new().memory_bytes_max(16 << 20);
     let store: Store =
         opened(async || RaftStore::open(&engine, dir.join("state"), memory(), Registers).await).await?;
     let config = openraft::Config {
