@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(&path, vec![7; (PAGES * PAGE) as usize])?;
     // Valgrind runs one thread at a time, and a ring that waits would hold it.
     let driver = if only.is_some() { DriverChoice::Threads } else { DriverChoice::Auto };
-    let engine = Engine::start(Config::default().shards(1).driver(driver))?;
+    let engine = Engine::start(Config::new().shards(1).driver(driver))?;
     // Room for all pages where hits are wanted, and for a few of them where misses are.
     let room = if matches!(only.as_deref(), Some("miss")) { 1 << 20 } else { 2 * PAGES * PAGE };
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(room))?;

@@ -38,7 +38,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// use forebay_cache::BlockCache;
 ///
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
 /// let blocks = BlockCache::new(1 << 20);
 /// let block = file.read_up_to(0..4096).wait()?;
@@ -210,7 +210,7 @@ impl BlockCache {
     /// # use forebay::{Config, Engine, Open};
     /// # use forebay_cache::BlockCache;
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// # let blocks = BlockCache::new(1 << 20);
     /// let block = file.read_up_to(0..4096).wait()?;

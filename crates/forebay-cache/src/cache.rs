@@ -76,7 +76,7 @@ impl CacheOptions {
 /// use forebay_cache::{Cache, CacheOptions};
 ///
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
 /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
 /// let from_device = file.read(1..8).wait()?;
@@ -192,7 +192,7 @@ impl Cache {
     /// # use forebay::{Config, Engine, Open};
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let (first, second) = (cache.open("Cargo.toml", Open::read()), cache.open("README.md", Open::read()));
     /// let (first, second) = (first.wait()?, second.wait()?);

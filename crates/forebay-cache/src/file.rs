@@ -71,7 +71,7 @@ impl CachedFile {
     /// # use forebay::{Config, Engine, Open};
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
     /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
@@ -98,7 +98,7 @@ impl CachedFile {
     /// # use forebay::{Config, Engine, Open};
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open("Cargo.toml", Open::read()).wait()?;
     /// assert_eq!(file.get(1..8), None);
@@ -139,7 +139,7 @@ impl CachedFile {
     /// # use forebay_cache::{Cache, CacheOptions};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let cache = Cache::new(&engine, CacheOptions::new().bytes_max(16 << 20))?;
     /// let file = cache.open(dir.path().join("data"), Open::create()).wait()?;
     /// file.write(0, vec![7; 4096]).wait()?;

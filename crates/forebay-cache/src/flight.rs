@@ -403,7 +403,7 @@ mod tests {
     /// wait for a thread that may never poll again.
     #[test]
     fn a_waiter_that_came_while_a_thread_polled_is_woken_after_it() {
-        let engine = Engine::start(Config::default().shards(1)).unwrap();
+        let engine = Engine::start(Config::new().shards(1)).unwrap();
         let cache = Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20)).unwrap();
         let file = cache.open("Cargo.toml", Open::read()).wait().unwrap();
         let flights = &file.shared().core().flights;

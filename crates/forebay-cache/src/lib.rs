@@ -9,7 +9,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("records");
 //! # std::fs::write(&path, vec![7; 1 << 20])?;
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let cache = Cache::new(&engine, CacheOptions::new().bytes_max(256 << 20))?;
 //! let file = cache.open(&path, Open::read()).await?; // direct I/O, past the page cache
 //! let record = file.read(10_000..10_200).await?; // from the device

@@ -282,7 +282,7 @@ fn part_of(store: &Store, name: &str, create: bool) -> anyhow::Result<Keyspace> 
 }
 
 fn engine() -> Result<Engine, Failure> {
-    Engine::start(Config::default().shards(1)).map_err(|error| Failure::Data(error.to_string()))
+    Engine::start(Config::new().shards(1)).map_err(|error| Failure::Data(error.to_string()))
 }
 
 /// Returns the message for a store that does not open, with the remedy.

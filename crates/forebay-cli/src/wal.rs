@@ -66,7 +66,7 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
     let (WalCommand::Inspect { log, .. } | WalCommand::Verify(log) | WalCommand::Repair { log, .. }) =
         command;
     let (json, cleanup) = (log.json.destination()?, Cleanup::default());
-    let engine = Engine::start(Config::default().shards(1)).map_err(failure)?;
+    let engine = Engine::start(Config::new().shards(1)).map_err(failure)?;
     match command {
         WalCommand::Inspect { groups, .. } => {
             let report = inspected(&engine, &log.dir)?;

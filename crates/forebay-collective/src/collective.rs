@@ -37,7 +37,7 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// # use forebay_collective::{Collective, Options};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("matrix"), Open::create()).wait()?;
 /// let threads: Vec<_> = Collective::start(&file, 3, Options::new()).into_iter().map(|mut part| {
 ///     std::thread::spawn(move || {

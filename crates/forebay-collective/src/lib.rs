@@ -7,7 +7,7 @@
 //! # fn main() -> forebay::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("table");
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let file = engine.open(&path, Open::create()).wait()?;
 //! let combiner = WriteCombiner::start(&file, Options::new().memory_bytes_max(4 << 20));
 //! combiner.write(5_000, b"small").wait()?; // in memory

@@ -30,7 +30,7 @@ const DEPTH_DEFAULT: usize = 32;
 /// # use forebay_collective::{Options, WriteCombiner};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
 /// let combiner = WriteCombiner::start(&file, Options::new().memory_bytes_max(1 << 20));
 /// for n in (0..1000u64).rev() {
@@ -177,7 +177,7 @@ impl WriteCombiner {
     /// # use forebay_collective::{Options, WriteCombiner};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let combiner = WriteCombiner::start(&file, Options::new());

@@ -21,7 +21,7 @@ use crate::storage::{Namespace, Storage};
 /// use forebay::Config;
 /// use forebay_conformance::Env;
 /// # async fn example(base: &std::path::Path) -> forebay::Result<()> {
-/// let env = Env::start(Config::default().shards(2), base.join("scene")).await?;
+/// let env = Env::start(Config::new().shards(2), base.join("scene")).await?;
 /// let small = env.restart(|config| config.inbox_depth(1))?;
 /// let file = small.open(env.path("a"), forebay::Open::create()).await?;
 /// let length = env.elsewhere(async move { file.len().await }).await??;

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let base = tempfile::tempdir()?;
 //! # let base = base.path();
-//! let config = Config::default().shards(2);
+//! let config = Config::new().shards(2);
 //! for case in suite::cases().iter().filter(|case| case.name().starts_with("names::")) {
 //!     if let Verdict::Skipped(why) = suite::run_at(case, &config, base)? {
 //!         println!("{} was skipped: {why}", case.name());

@@ -21,7 +21,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let steps = ["open h0 a create buffered", "write h0 0+4096 p7 data", "read h0 100..200"];
 //! let steps = steps.iter().map(|line| line.parse()).collect::<Result<Vec<Step>, _>>()?;
 //! let report = sequence::run(&engine, dir.path(), &steps).await?;

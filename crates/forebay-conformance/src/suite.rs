@@ -220,7 +220,7 @@ fn lack(need: Need, env: &Env) -> Option<&'static str> {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let base = tempfile::tempdir()?;
 /// let case = suite::cases().into_iter().find(|case| case.name().starts_with("reads::")).ok_or("no case")?;
-/// assert_eq!(suite::run_at(&case, &Config::default(), base.path())?, Verdict::Passed);
+/// assert_eq!(suite::run_at(&case, &Config::new(), base.path())?, Verdict::Passed);
 /// # Ok(()) }
 /// ```
 pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Failure> {

@@ -98,7 +98,7 @@ fn run_simulated(group: &str, rings: WorkerRings) {
         for seed in 0..seeds {
             let mut world =
                 World::new(seed).disk(disks[seed as usize % disks.len()].clone()).stalls_ppm(stalls_ppm);
-            let config = forebay::Config::default().shards(2).worker_rings(rings);
+            let config = forebay::Config::new().shards(2).worker_rings(rings);
             let outcome = world.run(async |_| {
                 let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
                 suite::run(case, &env).await.map_err(|failure| failure.to_string())

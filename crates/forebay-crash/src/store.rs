@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_store_has_what_its_model_says() {
         let dir = tempfile::tempdir().expect("a directory");
-        let engine = Engine::start(forebay::Config::default()).expect("an engine");
+        let engine = Engine::start(forebay::Config::new()).expect("an engine");
         let (model, most) = (std::sync::Mutex::new(Model::default()), 1_500);
         let say = |line: &str| {
             let mut model = model.lock().expect("no thread has panicked");

@@ -47,7 +47,7 @@ fn is_forked(error: &Error) -> bool {
 fn walks_that_have_a_thread_fail_in_a_child_and_go_on_in_the_parent() {
     for kind in inside() {
         let dir = tempfile::tempdir().expect("a directory");
-        let engine = Engine::start(Config::default().driver(DriverChoice::Threads)).expect("an engine");
+        let engine = Engine::start(Config::new().driver(DriverChoice::Threads)).expect("an engine");
         let (tree, path) = (Tree::new(4096, 50, LEVELS, 60), dir.path().join("tree"));
         let file = tree.plant(&engine, &path);
         let mut walk =

@@ -85,7 +85,7 @@ async fn walk_all(walk: Arc<KernelWalk<TreeLookup>>, tree: Arc<Tree>, from: u64)
 
 #[test]
 fn shards_runtimes_and_threads_walk_at_once_without_a_thread_for_it() {
-    let config = Config::default().shards(2).worker_rings(WorkerRings::Auto);
+    let config = Config::new().shards(2).worker_rings(WorkerRings::Auto);
     let Some(scene) = Scene::new(config) else { return };
     let walk = Arc::new(scene.lookups(16));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -132,7 +132,7 @@ fn shards_runtimes_and_threads_walk_at_once_without_a_thread_for_it() {
 
 #[test]
 fn dropped_futures_leave_room_and_what_waited_never_begins() {
-    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let Some(scene) = Scene::new(Config::new().shards(1)) else { return };
     let walk = Arc::new(scene.lookups(2));
     let tree = Arc::clone(&scene.tree);
     let on_shard = Arc::clone(&walk);
@@ -177,7 +177,7 @@ fn freeze(walk: &KernelWalk<TreeLookup>, tree: &Tree) -> Vec<(u64, PendingWalk<T
 /// A future that was polled once and never again keeps no slot, nor the place of one behind it.
 #[test]
 fn futures_that_are_not_polled_again_hold_up_no_other() {
-    let Some(scene) = Scene::new(Config::default().shards(2)) else { return };
+    let Some(scene) = Scene::new(Config::new().shards(2)) else { return };
     let walk = Arc::new(scene.lookups(64));
     let home = scene.file.home_shard();
     for (frozen_on, asked_on) in [(None, None), (Some(home), Some(home)), (Some(1 - home), None)] {
@@ -253,7 +253,7 @@ fn is_engine_closed(error: &Error) -> bool {
 #[test]
 fn an_engine_closes_with_walks_in_the_kernel() {
     for _ in 0..10 {
-        let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+        let Some(scene) = Scene::new(Config::new().shards(1)) else { return };
         let walk = scene.open(NeverEnds, 64);
         let walks = walk.walk_many(&[(); 200]);
         let report = scene.engine.close().wait().expect("a report");
@@ -278,7 +278,7 @@ fn an_engine_closes_with_walks_in_the_kernel() {
 
 #[test]
 fn a_session_closes_and_is_dropped_with_walks_in_the_kernel() {
-    let Some(scene) = Scene::new(Config::default().shards(2)) else { return };
+    let Some(scene) = Scene::new(Config::new().shards(2)) else { return };
     let closed = |walks: Vec<Result<(), Error>>| {
         for ended in walks {
             assert!(
@@ -320,7 +320,7 @@ fn a_session_closes_and_is_dropped_with_walks_in_the_kernel() {
 /// A forked child has neither the ring nor the memory of its parent's session, and must not end it.
 #[test]
 fn a_forked_childs_walks_fail_and_its_end_leaves_the_parents_alone() {
-    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let Some(scene) = Scene::new(Config::new().shards(1)) else { return };
     let walk = scene.lookups(8);
     let one = lookup(&scene.tree, 5);
     let expected = scene.tree.lookup(one.root, 5);
@@ -370,7 +370,7 @@ impl std::task::Wake for Owner {
 /// owned the last handle, as the waker of a task that has it does, made the shard wait for itself.
 #[test]
 fn the_last_handle_may_be_a_dropped_walks_waker() {
-    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let Some(scene) = Scene::new(Config::new().shards(1)) else { return };
     let walk = Arc::new(scene.open(NeverEnds, 1));
     let before = walk.walk_many(&[(); 30]);
     let mut frozen = walk.walk(&());
@@ -392,7 +392,7 @@ fn the_last_handle_may_be_a_dropped_walks_waker() {
 /// The other forms: a ring that polls, and an engine without rings.
 #[test]
 fn without_such_a_ring_walks_have_a_thread() {
-    let Some(scene) = Scene::new(Config::default().driver(DriverChoice::Threads)) else { return };
+    let Some(scene) = Scene::new(Config::new().driver(DriverChoice::Threads)) else { return };
     let options = Options::new().only(EngineKind::Module);
     let walk = KernelWalk::open_with(&scene.engine, &scene.file, TreeLookup { node_bytes: 4096 }, options)
         .expect("the module takes it");

@@ -45,7 +45,7 @@ fn main() -> Result<()> {
 
 /// Returns the microseconds that the end with this number takes on the calling thread.
 fn ended(index: usize, dir: &Path) -> Result<f64> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let waits = !index.is_multiple_of(2);
     match index / 2 {
         0 => {

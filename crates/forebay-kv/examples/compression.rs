@@ -34,7 +34,7 @@ fn main() -> Outcome<()> {
     let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse::<u64>());
     let (records, rounds) = (number(1, 400_000)?, number(2, 3)?);
     std::fs::create_dir(dir)?;
-    let engine = Engine::start(Config::default().shards(2))?;
+    let engine = Engine::start(Config::new().shards(2))?;
     for is_random in [false, true] {
         println!(
             "\n{} values of {VALUE_BYTES} bytes, {records} records",

@@ -70,7 +70,7 @@ fn load(dir: &Path, sizes: &Sizes) -> Result<()> {
     if dir.exists() {
         return Ok(());
     }
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let store = Store::open(&engine, dir, Options::new().memory_bytes_max(sizes.memory)).wait()?;
     let value = [7; VALUE_BYTES];
     store.default_keyspace().bulk_load((0..sizes.keys).map(|number| (key(number), value))).wait()?;
@@ -107,7 +107,7 @@ fn counts(engine: &Engine) -> Result<Counts> {
 }
 
 fn run(dir: &Path, sizes: &Sizes, caller: &str, in_flight: u64, way: &str) -> Result<()> {
-    let engine = Engine::start(Config::default().shards(1))?;
+    let engine = Engine::start(Config::new().shards(1))?;
     let store = Store::open(&engine, dir, Options::new().memory_bytes_max(sizes.memory)).wait()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (others, over) = (store.keyspace("others").wait()?, AtomicBool::new(false));

@@ -91,7 +91,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 fn open(dir: &Path) -> Done<(Engine, Store, Duration)> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let begun = Instant::now();
     let store = Store::open(&engine, dir, Options::new()).wait()?;
     Ok((engine, store, begun.elapsed()))

@@ -75,7 +75,7 @@ fn check(record: u64, bytes: &[u8]) -> Pending<()> {
 }
 
 fn plant(dir: &Path, records: u64) -> Pending<()> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let store = Store::open(&engine, dir, options()).wait()?;
     let mut groups: Vec<u64> = (0..records / GROUP).collect();
     groups.sort_by_key(|group| mix(*group));
@@ -220,7 +220,7 @@ fn sample(
     operations: u64,
     seed: u64,
 ) -> Pending<Sample> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let store = Store::open(&engine, dir, options).wait()?;
     let keyspace = store.default_keyspace();
     // The first third of the operations warms up the cache and the sessions.

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds: u64 = arguments.next().map_or(Ok(10), |count| count.parse())?;
     let dir = tempfile::tempdir_in(parent)?;
     let memory = 1 << 30;
-    let engine = Engine::start(Config::default().shards(2).arena_bytes_max(memory))?;
+    let engine = Engine::start(Config::new().shards(2).arena_bytes_max(memory))?;
     let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(memory as u64)).wait()?;
     let keyspace = store.default_keyspace();
     keyspace.bulk_load((0..keys).map(|number| (key(number), [number as u8; 200]))).wait()?;

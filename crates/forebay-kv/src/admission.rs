@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn what_is_not_taken_is_evicted_by_what_comes_later() {
-        let config = forebay::Config::default().shards(1).driver(forebay::DriverChoice::Threads);
+        let config = forebay::Config::new().shards(1).driver(forebay::DriverChoice::Threads);
         let engine = forebay::Engine::start(config).unwrap();
         let block = engine.block_from(&[7; 4096]).unwrap().freeze();
         let pool = Pool::new(100, 3 * block.pinned_bytes() as u64);

@@ -8,7 +8,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let store = Store::open(&engine, dir, Options::new().memory_bytes_max(64 << 20)).await?;
 //! let users = store.keyspace("users").await?;
 //! users.put("ada", "1815").await?; // resolves once it is durable; .wait() on a plain thread

@@ -9,7 +9,7 @@ use forebay::Class;
 /// # use forebay_kv::{Options, Store};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let options = Options::new()
 ///     .memory_bytes_max(32 << 20) // all that the store holds, at any time
 ///     .create(true);

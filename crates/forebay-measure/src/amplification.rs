@@ -353,7 +353,7 @@ fn with_files(
     work: &Work,
     read: impl FnOnce(Arc<Vec<forebay::File>>) -> anyhow::Result<(Vec<Tally>, Cost)>,
 ) -> anyhow::Result<(Vec<Tally>, Cost)> {
-    with_engine(Config::default().shards(1), |engine| {
+    with_engine(Config::new().shards(1), |engine| {
         let open = |file| Ok(engine.open(FileSet::path(&job.path, file), Open::read()).wait()?);
         read(Arc::new((0..work.files).map(open).collect::<anyhow::Result<_>>()?))
     })

@@ -503,7 +503,7 @@ fn open_forebay(backend: Backend, target: &Target) -> anyhow::Result<(Engine, Ve
         }
         _ => {
             let polling = if let Backend::Shards(polling) = backend { polling } else { Polling::Off };
-            let engine = Engine::start(Config::default().shards(target.shards).polling(polling))?;
+            let engine = Engine::start(Config::new().shards(target.shards).polling(polling))?;
             let open = |shard| {
                 let options = if target.writes { Open::write() } else { Open::read() };
                 let file = engine.open(&target.path, options.shard(shard)).wait()?;

@@ -74,7 +74,7 @@ pub fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Cali
     let test_file = TestFile::prepare(context, size, None)?;
     let mut calibration = Calibration::new(&Device::of_path(&test_file.path)?);
     // One class only, so that nothing is held back and the depth is the one requested.
-    let engine = Engine::start(Config::default().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
+    let engine = Engine::start(Config::new().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
     let bench = Bench {
         file: engine.open(&test_file.path, Open::write()).wait()?,
         file_bytes: test_file.bytes,
@@ -339,7 +339,7 @@ mod tests {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let temp = Cleanup::default().temp_file(directory, "load").expect("writable");
         temp.file().set_len(1 << 20).expect("space");
-        let engine = Engine::start(Config::default().shards(1)).expect("an engine");
+        let engine = Engine::start(Config::new().shards(1)).expect("an engine");
         let bench = Bench {
             file: engine.open(temp.path(), Open::write()).wait().expect("its own file"),
             file_bytes: 1 << 20,

@@ -82,7 +82,7 @@ impl Namespace {
     /// # Errors
     /// Fails when it is no namespace, or may not be opened.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let engine = Engine::start(Config::default().shards(1))?;
+        let engine = Engine::start(Config::new().shards(1))?;
         let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
         let (bytes, block) = (file.len().wait()?, file.alignment().offset);
         drop(file);
@@ -117,7 +117,7 @@ impl Namespace {
 /// # Errors
 /// Fails with the errors of the engine.
 pub(super) fn open(path: &Path) -> anyhow::Result<(Engine, forebay::File)> {
-    let engine = Engine::start(Config::default().shards(1).polling(Polling::On))?;
+    let engine = Engine::start(Config::new().shards(1).polling(Polling::On))?;
     let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
     // The first read sets up the ring, and shows whether it can be polled.
     file.read_up_to(0..1).wait()?;

@@ -101,7 +101,7 @@ impl Experiment for Fairness {
                 .with_context(|| format!("the hogs may not enter {}", procs.display()))?;
         }
         let others = (row == "cgroup-io").then(|| OtherHogs::start(&shared)).transpose()?;
-        let config = || Config::default().shards(1);
+        let config = || Config::new().shards(1);
         with_engine(config(), |engine| match row {
             "classes" => run(&shared, engine, (engine, Class::BACKGROUND), others),
             "ionice" => with_engine(config(), |apart| {

@@ -111,9 +111,7 @@ impl Experiment for Files {
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let work: Work = job.work()?;
         let (tallies, cost) = match job.row.as_str() {
-            "forebay" => {
-                with_engine(Config::default(), |engine| tasks(Library::Forebay(engine.clone()), job))?
-            }
+            "forebay" => with_engine(Config::new(), |engine| tasks(Library::Forebay(engine.clone()), job))?,
             "tokio-fs" => tasks(Library::Tokio, job)?,
             _ => {
                 let visits = Visits::new(Library::Std, job)?;

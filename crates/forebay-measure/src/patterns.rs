@@ -361,7 +361,7 @@ fn gathered(
     data: &Bytes,
 ) -> anyhow::Result<(Vec<usize>, Cost)> {
     let arena = (work.memory_bytes + SPARE_BYTES) as usize;
-    with_engine(Config::default().shards(1).arena_bytes(arena).arena_bytes_max(arena), |engine| {
+    with_engine(Config::new().shards(1).arena_bytes(arena).arena_bytes_max(arena), |engine| {
         let file = engine.open(&job.path, Open::write()).wait()?;
         let written = if job.row == "collective" {
             let memory = work.memory_bytes.min(COLLECTIVE_MEMORY_BYTES) as usize;

@@ -439,7 +439,7 @@ fn mapped(job: &Job, work: &Work) -> anyhow::Result<LoopTally> {
 /// this wait is the latency of each.
 fn read_many(job: &Job) -> anyhow::Result<LoopTally> {
     let shared = shared::<Work>(job)?;
-    with_engine(Config::default().shards(1), |engine| {
+    with_engine(Config::new().shards(1), |engine| {
         let file = engine.open(&job.path, Open::read()).wait()?;
         let gauge = Gauge::start(job.device_stat.as_deref())?;
         let deadline = gauge.begun() + Duration::from_secs_f64(job.seconds);

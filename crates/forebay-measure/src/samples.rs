@@ -93,7 +93,7 @@ impl Experiment for Samples {
                 let map = |file: &File| Map::new(file, work.set.file_bytes, Advice::Random);
                 load(job, &work, &Source::Maps(open()?.iter().map(map).collect::<anyhow::Result<_>>()?))
             }
-            row => with_engine(Config::default().shards(1), |engine| {
+            row => with_engine(Config::new().shards(1), |engine| {
                 let is_adaptive = row == "read-many-adaptive";
                 let options = || if is_adaptive { Open::read().adaptive() } else { Open::read() };
                 let files = paths.map(|path| engine.open(path, options()).wait());

@@ -107,7 +107,7 @@ impl Experiment for Scan {
         match job.row.as_str() {
             "buffered" => buffered(job, &work),
             "mmap" => mapped(job, &work),
-            row => with_engine(Config::default().shards(1), |engine| {
+            row => with_engine(Config::new().shards(1), |engine| {
                 let options = if row == "uncached" { Open::read().uncached() } else { Open::read() };
                 let file = engine.open(&job.path, options).wait()?;
                 match row {

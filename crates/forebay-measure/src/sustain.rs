@@ -113,7 +113,7 @@ impl Experiment for Sustain {
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let shared = shared::<Work>(job)?;
         let depth = depth(&shared);
-        with_engine(Config::default().shards(1), |engine| {
+        with_engine(Config::new().shards(1), |engine| {
             let file = engine.open(&job.path, Open::write()).wait()?;
             std::thread::sleep(Duration::from_secs_f64(shared.1.idle_seconds));
             let gauge = Gauge::start(job.device_stat.as_deref())?;

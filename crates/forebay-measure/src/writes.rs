@@ -457,7 +457,7 @@ fn write(job: &Job) -> anyhow::Result<(Vec<Client>, Times, Outcome)> {
     let gauge = Gauge::start(job.device_stat.as_deref())?;
     let begun = |deadline: Instant| deadline - Duration::from_secs_f64(job.seconds);
     let (ended, cost) = if has_engine(&job.row) {
-        with_engine(Config::default().shards(1), |engine| {
+        with_engine(Config::new().shards(1), |engine| {
             on_tokio(lanes, Some(processors().min(lanes)), job, |number, deadline| {
                 let (shared, engine, begun) = (Arc::clone(&shared), engine.clone(), begun(deadline));
                 async move { Ok((begun, client(shared, number, Some(engine), deadline).await?)) }

@@ -16,7 +16,7 @@ use crate::store::{ForebayStore, StoreState};
 /// # async fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let root = dir.path();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let store = ForebayStore::builder(&engine, root)
 ///     .read_mode(Mode::Adaptive)
 ///     .put_durability(Durability::None)

@@ -36,7 +36,7 @@ use crate::options::{ForebayStoreBuilder, Settings};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let root = dir.path();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let store = ForebayStore::builder(&engine, root).open().await?;
 ///
 /// let location = Path::from("tables/2026/part-0.parquet");
@@ -115,7 +115,7 @@ impl ForebayStore {
     /// # use forebay_object_store::ForebayStore;
     /// # #[tokio::main]
     /// # async fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = tempfile::tempdir().unwrap();
     /// let store = ForebayStore::builder(&engine, dir.path()).open().await?;
     /// let compaction = store.with_class(Class::BACKGROUND);

@@ -15,7 +15,7 @@ const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     match arguments[..] {
         ["scan", path] => scan(&engine, Path::new(path))?,
         ["batches", path, mode, ranges, batches] => {

@@ -110,7 +110,7 @@ impl RaftNetworkV2<Types> for Alone {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let dir = std::env::args().nth(1).unwrap_or_else(|| "target/raft-counter".to_owned());
-    let engine = Engine::start(forebay::Config::default())?;
+    let engine = Engine::start(forebay::Config::new())?;
     let log = RaftLog::<Types>::open(&engine, format!("{dir}/log"), LogOptions::new()).await?;
     let store =
         RaftStore::open(&engine, format!("{dir}/state"), Options::new().memory_bytes_max(64 << 20), Counters)

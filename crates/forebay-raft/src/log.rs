@@ -52,7 +52,7 @@ const VERSION: &[u8] = b"1";
 /// openraft::declare_raft_types!(pub Types: D = String, R = String);
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let mut log: RaftLog<Types> = RaftLog::open(&engine, dir.join("log"), LogOptions::new()).await?;
 /// assert_eq!(log.get_log_state().await?.last_log_id, None);
 /// log.close().await?;

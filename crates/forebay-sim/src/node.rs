@@ -121,7 +121,7 @@ impl NodeState {
 /// use forebay_sim::{self as sim, Profile, World};
 ///
 /// async fn write() -> forebay::Result<()> {
-///     let engine = Engine::start(Config::default())?;
+///     let engine = Engine::start(Config::new())?;
 ///     let file = engine.open("/log", Open::create()).await?;
 ///     file.write(0, vec![1; 4096]).durable(Durability::Data).await?;
 ///     std::future::pending().await
@@ -138,7 +138,7 @@ impl NodeState {
 ///     assert_eq!(writer.await.unwrap_err().kind(), ErrorKind::TaskCancelled);
 ///     node.power_on();
 ///     let read = node.spawn(async {
-///         let engine = Engine::start(Config::default())?;
+///         let engine = Engine::start(Config::new())?;
 ///         engine.open("/log", Open::read()).await?.read(0..4096).await
 ///     });
 ///     assert_eq!(read.await??[..], [1; 4096]);

@@ -70,7 +70,7 @@ impl World {
         World {
             seed,
             hub: Hub::new(Fate::new(source)).map(Rc::new).map_err(|error| format!("/dev/null: {error}")),
-            config: Config::default(),
+            config: Config::new(),
             steps_max: STEPS_MAX,
             stalls_ppm: STALLS_PPM,
             wanders_ppm: WANDERS_PPM,

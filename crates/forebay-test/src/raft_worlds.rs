@@ -365,7 +365,7 @@ pub fn attempt<S: Subject>(
     trouble: Trouble,
     cuts: &Rc<RefCell<u64>>,
 ) -> Result<(), String> {
-    let config = Config::default().shards(2).arena_bytes_max(64 << 20);
+    let config = Config::new().shards(2).arena_bytes_max(64 << 20);
     let empty = std::mem::replace(world, World::new(world.seed()));
     *world = empty.config(config);
     let mut draw = Draw::new(world.seed());

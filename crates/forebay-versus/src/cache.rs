@@ -93,7 +93,7 @@ type Reader<'p> = Box<dyn FnMut(u64) -> Result<(u8, bool)> + 'p>;
 
 /// Measures forebay-cache; with `gets` a page is looked for without a future first.
 fn forebay(work: &Work, gets: bool) -> Result<Outcome> {
-    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(2 * work.cache_bytes as usize))?;
+    let engine = Engine::start(Config::new().shards(1).arena_bytes_max(2 * work.cache_bytes as usize))?;
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(work.cache_bytes))?;
     let file = cache.open(&work.path, Open::read()).wait()?;
     let reader = || -> Result<Reader<'_>> {

@@ -224,7 +224,7 @@ impl Store {
                 return Ok((Self::Opendal(Operator::new(services::Fs::default().root(root))?), None));
             }
             row => {
-                let engine = Engine::start(Config::default())?;
+                let engine = Engine::start(Config::new())?;
                 let mode = match row {
                     "forebay-direct" => Mode::Direct,
                     "forebay-buffered" => Mode::Buffered,

@@ -283,7 +283,7 @@ fn copy_from_map(work: &Work) -> Result<Outcome> {
 /// Measures `read_many` as a stream, each range checked when it arrives, in any order, and its memory released; or as a
 /// whole: all ranges are held together, in the order of the request.
 fn read_many(work: &Work, open: Open, streams: bool) -> Result<Outcome> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     usage::count_allocations();
     let outcome = batch(work, async |ranges, wanted| {
         let file = engine.open(&work.path, open).await?;

@@ -75,7 +75,7 @@ impl<'a> Append<'a> {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// // Records one after the other, none of which waits for the disk; a callback when each is durable.
     /// for number in 0..10u8 {

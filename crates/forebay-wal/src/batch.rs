@@ -19,7 +19,7 @@ use crate::values::ValueChange;
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
 /// wal.append(b"a record").await?;
 /// wal.append(&[&b"all of these"[..], b"or none"]).await?;

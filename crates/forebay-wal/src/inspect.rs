@@ -200,7 +200,7 @@ impl Report {
 /// # use forebay_wal::{Options, Wal, inspect::inspect};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
 /// wal.append(b"a record").wait()?;
 /// wal.close().wait()?;

@@ -8,7 +8,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let (wal, recovery) = Wal::open(&engine, dir, Options::new()).await?; // recovery: the records found and lost
 //! let lsn = wal.append(b"a record").await?; // resolves once it is durable; .wait() on a plain thread
 //! let mut reader = wal.read_from(lsn);

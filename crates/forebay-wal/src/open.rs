@@ -61,7 +61,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let options = Options::new().segment_bytes(4 << 20);
     /// let (wal, recovery) = Wal::open(&engine, dir.path(), options).await?;
     /// for lost in &recovery.lost {
@@ -86,7 +86,7 @@ impl Wal {
     /// # use forebay_wal::{Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let directory = engine.open_dir(dir.path()).wait()?;
     /// let (wal, _) = Wal::open_in(&engine, &directory, Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;

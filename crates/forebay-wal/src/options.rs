@@ -45,7 +45,7 @@ impl Fill {
 /// # use forebay_wal::{Options, Wal};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let options = Options::new()
 ///     .segment_bytes(8 << 20) // files of 8 MiB
 ///     .pending_bytes_max(1 << 20) // appends wait above 1 MiB

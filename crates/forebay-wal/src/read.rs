@@ -36,7 +36,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// for record in ["one", "two", "three"] {
     ///     _ = wal.append(record.as_bytes()).queued().await?;
@@ -82,7 +82,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// let queued = tokio::spawn(wal.wait_queued(Lsn(2)));
     /// let durable = tokio::spawn(wal.wait_durable(Lsn(2)));

@@ -103,7 +103,7 @@ impl Reader {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// wal.append(&[b"one".as_slice(), b"two"]).await?;
     /// let mut reader = wal.read_from(Lsn(1));
@@ -133,7 +133,7 @@ impl Reader {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// let mut reader = wal.read_from(Lsn(1));
     /// let follower = tokio::spawn(async move { reader.follow().await });

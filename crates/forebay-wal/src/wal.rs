@@ -38,7 +38,7 @@ use crate::values::ValueChange;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let options = Options::new().segment_bytes(1 << 20);
 /// let (wal, recovery) = Wal::open(&engine, dir, options.clone()).wait()?; // in a task: .await
 /// assert!(recovery.created);
@@ -98,7 +98,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// // Appends at the same time share one write and one flush.
     /// let both = [b"from one", b"another "].map(|record| {
@@ -138,7 +138,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// let mut positions = Vec::new(); // under a lock of the program, say: nothing waits here
     /// let mut last = None;
@@ -171,7 +171,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// let append = loop {
     ///     match wal.try_append(b"a record")? {
@@ -201,7 +201,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// for number in 0..1000u32 {
     ///     _ = wal.append(&number.to_le_bytes()).queued().await?;
@@ -224,7 +224,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(&[&b"in the snapshot"[..], b"newer"]).wait()?;
     /// wal.truncate_before(Lsn(2)).wait()?; // once the snapshot is durable
@@ -252,7 +252,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(&[&b"agreed"[..], b"of a deposed leader"]).wait()?;
     /// wal.truncate_from(Lsn(2)).wait()?;
@@ -275,7 +275,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"older than the snapshot").wait()?;
     /// wal.reset_to(Lsn(5001)).wait()?; // a snapshot of 5,000 records was installed
@@ -309,7 +309,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let options = Options::new().segment_bytes(1 << 20);
     /// # let (wal, _) = Wal::open(&engine, dir.path(), options.clone()).await?;
     /// wal.set("vote", b"term 7 for node 2").await?; // durable before it is sent
@@ -365,7 +365,7 @@ impl Wal {
     /// # use forebay_wal::{Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
     /// wal.record_end().wait()?; // from now on an open notices the loss of this record
@@ -384,7 +384,7 @@ impl Wal {
     /// # use forebay_wal::{Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
     /// let end = wal.durable_end();
@@ -415,7 +415,7 @@ impl Wal {
     /// # use forebay_wal::{Lsn, Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(&[b"one".as_slice(), b"two"]).wait()?;
     /// let mut reader = wal.read_from(Lsn(2));
@@ -450,7 +450,7 @@ impl Wal {
     /// # use forebay_wal::{Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// if let Some(error) = wal.no_space() {
     ///     eprintln!("{error}; {} bytes can still be appended", wal.segment_bytes_left());
@@ -477,7 +477,7 @@ impl Wal {
     /// # use forebay_wal::{Options, Wal};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
     /// let stats = wal.stats();
@@ -503,7 +503,7 @@ impl Wal {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
     /// let append = wal.append(b"a record").queued().await?;
     /// wal.close().await?; // written, durable, and the lock is released

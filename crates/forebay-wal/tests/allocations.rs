@@ -34,7 +34,7 @@ fn engine(config: Config) -> Engine {
 
 #[test]
 fn appends_on_a_shard_allocate_nothing() {
-    let (engine, dir) = (engine(Config::default()), dir());
+    let (engine, dir) = (engine(Config::new()), dir());
     let path = dir.path().to_path_buf();
     let inner = engine.clone();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
@@ -55,7 +55,7 @@ fn appends_on_a_shard_allocate_nothing() {
 
 #[test]
 fn appends_from_elsewhere_allocate_nothing_on_the_shard() {
-    let (engine, dir) = (engine(Config::default().shards(1)), dir());
+    let (engine, dir) = (engine(Config::new().shards(1)), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let append = |times: u32| {

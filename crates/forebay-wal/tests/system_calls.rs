@@ -27,7 +27,7 @@ fn used(wal: &Wal) {
 /// The system may have no more threads for a process. The log's task runs on its shard then, as with `own_thread(false)`.
 #[test]
 fn without_a_thread_of_its_own_a_log_runs_on_its_shard() {
-    let (engine, dir) = (Engine::start(Config::default().shards(1)).expect("an engine"), dir());
+    let (engine, dir) = (Engine::start(Config::new().shards(1)).expect("an engine"), dir());
     let at = |name: &str| dir.path().join(name);
     // The engine's own threads are there before any are refused.
     let (first, _) = Wal::open(&engine, at("first"), Options::new()).wait().expect("a log");

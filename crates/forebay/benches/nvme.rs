@@ -187,7 +187,7 @@ mod rows {
     use super::{BLOCK, Began, Dice, Rate, Sample};
 
     fn engine(polling: Polling) -> Result<Engine> {
-        Engine::start(Config::default().shards(1).polling(polling))
+        Engine::start(Config::new().shards(1).polling(polling))
     }
 
     pub(super) fn file(path: &str, polling: Polling, sample: Sample) -> Result<Rate> {

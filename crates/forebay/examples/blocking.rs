@@ -70,7 +70,7 @@ const PLACES: [(Place, bool, &str); 6] = [
 fn main() -> Result<()> {
     let repeats = std::env::args().nth(1).map_or(Ok(1), |count| count.parse::<usize>())?.max(1);
     let path = std::env::current_dir()?.join(format!("blocking-{}.tmp", std::process::id()));
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let measured = measure(&engine, &path, repeats);
     std::fs::remove_file(&path)?;
     engine.close().wait()?;

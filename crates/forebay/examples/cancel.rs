@@ -16,7 +16,7 @@ const BYTES: u64 = 64 * MIB;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).await?;
     for offset in (0..BYTES).step_by(MIB as usize) {
         let mut block = engine.block(MIB as usize)?;

@@ -84,7 +84,7 @@ fn child(path: &Path, shards: &str, driver: &str, from: &str) -> Result<Vec<u64>
 
 /// Starts one engine, uses it, and prints the figures.
 fn measure(path: &Path, shards: usize, driver: &str, from: &str) -> Result<()> {
-    let mut config = Config::default();
+    let mut config = Config::new();
     if shards > 0 {
         config = config.shards(shards);
     }

@@ -68,7 +68,7 @@ fn main() -> Result<()> {
 }
 
 fn write(path: &Path) -> Result<()> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.open(path, Open::create()).wait()?;
     for mib in 0..FILE_BYTES / MIB {
         file.write(mib * MIB, vec![mib as u8; MIB as usize]).wait()?;
@@ -84,7 +84,7 @@ fn measure(path: &Path, cell: Cell, measured: Duration) -> Result<()> {
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let config = if shards == 0 { Config::default() } else { Config::default().shards(shards) };
+    let config = if shards == 0 { Config::new() } else { Config::new().shards(shards) };
     let start = |_| Engine::start(config.clone());
     let engines: Vec<Engine> = (0..engines).map(start).collect::<forebay::Result<_>>()?;
     let open = |number: usize| engines[number % engines.len()].open(path, Open::read()).wait();

@@ -17,7 +17,7 @@ const BYTES: u64 = 128 << 20;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir_in(".")?;
     let path = folder.path().join("scan.bin");
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let sum_written = write_noise(&engine, &path)?;
 
     // Cold for std::fs, too: the file's pages in the page cache are dropped first.

@@ -28,7 +28,7 @@ struct Request {
 
 #[tokio::main]
 async fn main() -> Result<(), AnyError> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).await?;
     write_records(&engine, &file).await?;
 

@@ -20,7 +20,7 @@ const SHARES: [u32; 3] = [100, 300, 600];
 
 #[tokio::main]
 async fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
-    let engine = Engine::start(Config::default().arena_bytes_max(128 << 20))?;
+    let engine = Engine::start(Config::new().arena_bytes_max(128 << 20))?;
     let file = engine.temp_file(".", Open::create()).await?;
     for at in (0..FILE_BYTES).step_by(MIB as usize) {
         file.write(at, vec![at as u8; MIB as usize]).await?;

@@ -38,7 +38,7 @@ async fn readers(file: File, bytes: u64, until: Instant) -> Result<u64> {
 
 fn main() -> Result<()> {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(5);
-    let engine = Engine::start(Config::default().shards(1))?;
+    let engine = Engine::start(Config::new().shards(1))?;
     let _serving = engine.serve_stats("forebay-example.sock")?;
     println!("for {seconds} s: forebay top forebay-example.sock");
 

@@ -15,7 +15,7 @@ const THREADS: u64 = 4;
 const READS: u64 = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).wait()?;
 
     // A file without a name: it is gone when the last handle is.

@@ -13,7 +13,7 @@ const PAGES: u64 = 8192;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).await?;
     write_numbered_pages(&engine, &file).await?;
 

@@ -24,7 +24,7 @@ const LOOKUPS: u64 = 2_000;
 
 #[tokio::main]
 async fn main() -> Result<(), AnyError> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).await?;
     let (root, keys) = plant(&engine, &file).await?;
     println!("{keys} keys, {DEPTH} pages from root to leaf");

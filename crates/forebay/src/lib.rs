@@ -7,7 +7,7 @@
 //! # fn main() -> forebay::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("points.bin");
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let file = engine.open(&path, Open::create()).wait()?; // .await in a task, .wait() on a plain thread
 //! file.write(0, vec![7u8; 8192]).wait()?;
 //! let block = file.read(1_003..1_103).wait()?; // any offset, any length; no copy

@@ -38,7 +38,7 @@ struct Scene {
 
 /// The drivers: whichever is chosen here, and threads.
 fn configs() -> [Config; 2] {
-    [DriverChoice::Auto, DriverChoice::Threads].map(|driver| Config::default().shards(2).driver(driver))
+    [DriverChoice::Auto, DriverChoice::Threads].map(|driver| Config::new().shards(2).driver(driver))
 }
 
 impl Scene {
@@ -180,7 +180,7 @@ fn a_dropped_call_has_no_effect_after_the_close() {
 /// The descriptor that a queued call kept made the kernel refuse to execute the file: ETXTBSY.
 #[test]
 fn a_program_that_was_written_and_closed_is_executed() {
-    let mut scene = Scene::new(Config::default());
+    let mut scene = Scene::new(Config::new());
     let path = scene.path("program");
     let file = scene.engine.open(&path, Open::create().permissions(0o755).buffered()).wait().unwrap();
     file.write(0, b"#!/bin/sh\nexit 7\n".to_vec()).wait().unwrap();
@@ -304,7 +304,7 @@ fn an_engine_is_closed_after_its_calls() {
 /// Past the deadline the close names what is left; nothing of the queue happens any more.
 #[test]
 fn past_the_deadline_an_engine_names_what_is_left() {
-    let mut scene = Scene::new(Config::default().shutdown_deadline(Duration::from_millis(50)));
+    let mut scene = Scene::new(Config::new().shutdown_deadline(Duration::from_millis(50)));
     std::fs::write(scene.path("kept"), b"x").unwrap();
     let busy = scene.keep_the_pool_busy();
     scene.engine.remove_file(scene.path("kept")).detach();
@@ -321,7 +321,7 @@ fn past_the_deadline_an_engine_names_what_is_left() {
 /// Handles that are dropped without a close leave detached calls their turn, and nothing else.
 #[test]
 fn an_engine_that_is_dropped_carries_out_what_was_detached() {
-    let mut scene = Scene::new(Config::default());
+    let mut scene = Scene::new(Config::new());
     let [removed, kept] = ["removed", "kept"].map(|name| scene.path(name));
     std::fs::write(&removed, b"x").unwrap();
     std::fs::write(&kept, b"x").unwrap();

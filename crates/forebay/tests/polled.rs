@@ -84,7 +84,7 @@ fn by_default_nothing_is_polled() {
     let dir = dir();
     let path = dir.path().join("a");
     write_file(&path, 16 * PAGE);
-    let engine = Engine::start(Config::default().shards(1)).unwrap();
+    let engine = Engine::start(Config::new().shards(1)).unwrap();
     let file = engine.open(&path, Open::read()).wait().unwrap();
     read_pages(&engine, &file, 0..16);
     assert_eq!((counts(&engine).polled, counts(&engine).polls), (0, 0));

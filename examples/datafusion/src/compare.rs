@@ -97,7 +97,7 @@ struct Sample {
 }
 
 pub(crate) async fn run(options: &Options) -> Result<()> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let stores: [Arc<dyn ObjectStore>; 2] =
         [Arc::new(LocalFileSystem::new()), Arc::new(ForebayStore::builder(&engine, "/").open().await?)];
     let files = files(&options.dir)?;

@@ -47,7 +47,7 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Make { dir, scale } => tables::make(&dir, scale),
         Command::Query { dir, sql } => {
-            let engine = Engine::start(Config::default())?;
+            let engine = Engine::start(Config::new())?;
             let store: Arc<dyn ObjectStore> = Arc::new(ForebayStore::builder(&engine, "/").open().await?);
             Ok(session(store, &dir).await?.sql(&sql).await?.show().await?)
         }

@@ -68,7 +68,7 @@ fn the_memory_of_a_full_cache_is_within_its_bound() {
 
 /// Fills a cache with this bound. All else may take `beside` bytes.
 fn fill(bound: u64, beside: u64) {
-    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
+    let engine = Engine::start(Config::new().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(bound)).expect("a cache");
     let dir = common::dir();
     let path = dir.path().join("data");
@@ -162,7 +162,7 @@ fn it_hits_as_often_as_the_cache_inside_of_it() {
 /// Programs that hold blocks, and caches that hold all the rest of the engine's memory: the cache gives way.
 #[test]
 fn pages_give_way_when_io_memory_runs_out() {
-    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(64 << 20)).expect("an engine");
+    let engine = Engine::start(Config::new().shards(1).arena_bytes_max(64 << 20)).expect("an engine");
     let most = engine.memory_unreserved();
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(most)).expect("a cache");
     Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20)).expect_err("all is promised");

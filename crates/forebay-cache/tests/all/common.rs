@@ -19,7 +19,7 @@ pub(crate) fn dir() -> tempfile::TempDir {
 }
 
 pub(crate) fn engine() -> Engine {
-    Engine::start(Config::default().shards(2)).expect("an engine")
+    Engine::start(Config::new().shards(2)).expect("an engine")
 }
 
 pub(crate) fn cache(bytes: u64) -> Cache {

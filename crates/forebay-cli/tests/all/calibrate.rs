@@ -27,7 +27,7 @@ fn the_file_describes_the_device_and_can_be_loaded() {
         assert!(rates.bytes_per_second > 0 && rates.operations_per_second > 0, "{calibration:?}");
         assert!(rates.latency_ns > 0, "{calibration:?}");
     }
-    forebay::Engine::start(forebay::Config::default().calibration(calibration)).expect("it is in range");
+    forebay::Engine::start(forebay::Config::new().calibration(calibration)).expect("it is in range");
 
     let outcome = run(&[&["calibrate", directory.text(), "--out", "-"][..], &TINY].concat());
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);

@@ -21,7 +21,7 @@ impl Scene {
     fn new(label: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("forebay-top-{label}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("the temp directory is writable");
-        let engine = Engine::start(Config::default().shards(1)).expect("an engine");
+        let engine = Engine::start(Config::new().shards(1)).expect("an engine");
         let server = engine.serve_stats(directory.join("s")).expect("a socket");
         Self { engine, server: Some(server), directory }
     }

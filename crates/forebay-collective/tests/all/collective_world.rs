@@ -77,7 +77,7 @@ async fn start(engine: &Engine, participants: usize) -> Result<Vec<Collective>, 
 
 /// Returns settings with one to three shards, each of which writes a part of the file.
 fn shards(number: u64) -> Config {
-    Config::default().shards(1 + number as usize % 3)
+    Config::new().shards(1 + number as usize % 3)
 }
 
 /// Makes some writes of some participants, each wherever the world runs it; stops at the first failure.

@@ -72,7 +72,7 @@ fn pass_in_worlds(seeds: u64, rings: WorkerRings, stalls_ppm: u32) {
         (0..seeds).try_for_each(|seed| {
             let disk = disks[seed as usize % disks.len()].clone();
             let mut world = World::new(seed).disk(disk).stalls_ppm(stalls_ppm);
-            let config = Config::default().worker_rings(rings);
+            let config = Config::new().worker_rings(rings);
             let ran = world.run(async |_| run(case, config, Path::new("/case")).await);
             ran.unwrap_or_else(|failure| Err(failure.into()))
                 .map_err(|why| format!("seed {seed}: {why}").into())

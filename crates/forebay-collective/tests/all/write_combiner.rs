@@ -331,7 +331,7 @@ fn handles_are_send_and_say_what_they_are() {
     fn shared<T: Send + Sync + Clone>(value: &T) -> T {
         value.clone()
     }
-    let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+    let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
     let file = open(&engine, &dir.path().join("named"), Open::create());
     let combine = WriteCombiner::start(&file, Options::new().class(Class::BACKGROUND));
     assert!(format!("{:?}", shared(&combine)).contains("named"));

@@ -80,7 +80,7 @@ pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, SimulationError> {
     let rules = if seed % 2 == 1 { rules(&mut numbers) } else { Vec::new() };
     let mut world = World::new(seed).disk(profile(&mut numbers)).steps_max(1_000_000);
     if seed % 3 == 2 {
-        world = world.config(Config::default().worker_rings(WorkerRings::Always));
+        world = world.config(Config::new().worker_rings(WorkerRings::Always));
     }
     let mut session = Session::new("/");
     let visible = [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::NoSpace];

@@ -154,7 +154,7 @@ fn case_in_a_world(name: &str, seed: u64) -> Result<(), String> {
     // Some requests are done although they were cancelled.
     let disk = Profile::nand().fault(Rule::new(Fault::CancelRace).chance_ppm(500_000));
     let run = World::new(seed).disk(disk).run(async |_| {
-        let config = forebay::Config::default().shards(2);
+        let config = forebay::Config::new().shards(2);
         let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
         suite::run(case, &env).await.map(drop).map_err(|failure| failure.to_string())
     });

@@ -56,7 +56,7 @@ fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Misma
 
 fn on_driver(driver: DriverChoice, test: &str) {
     // Two shards and little memory, so that memory is soon used again.
-    let config = Config::default().driver(driver).shards(2).arena_bytes(1 << 20).arena_bytes_max(4 << 20);
+    let config = Config::new().driver(driver).shards(2).arena_bytes(1 << 20).arena_bytes_max(4 << 20);
     let engine = match Engine::start(config) {
         Ok(engine) => engine,
         Err(error) if driver == DriverChoice::Uring => return eprintln!("not tested, no io_uring: {error}"),

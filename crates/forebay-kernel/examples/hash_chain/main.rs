@@ -45,7 +45,7 @@ fn value_of(key: u64) -> u64 {
 
 /// Looks all keys up on each engine.
 fn look_up(path: &Path, wanted: &[String]) -> Result<(), Box<dyn Error>> {
-    let engine = Engine::start(Config::default())?;
+    let engine = Engine::start(Config::new())?;
     let file = engine.open(path, Open::read()).wait()?;
     let keys: Vec<u64> = (0..2 * KEYS).collect();
     for (kind, name) in

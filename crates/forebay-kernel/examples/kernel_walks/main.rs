@@ -100,7 +100,7 @@ macro_rules! names {
 }
 
 fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
-    let engine = Engine::start(Config::default().shards(1))?;
+    let engine = Engine::start(Config::new().shards(1))?;
     let file = engine.open(path, Open::read()).wait()?;
     let walk = KernelWalk::open(&engine, &file, PROGRAM)?;
     println!("{}", walk.why());
@@ -126,7 +126,7 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
             }
             let elsewhere = move |depth, start: &mut Start<'_>| {
                 // For this sample alone: an engine at rest takes instructions as well.
-                let two = Engine::start(Config::default().shards(2))?;
+                let two = Engine::start(Config::new().shards(2))?;
                 let file = two.open(path, Open::read()).wait()?;
                 tasks(&two, &file, of(depth), Callers::OtherShards, time, start)
             };
@@ -197,7 +197,7 @@ fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let rows = of_one_thread(path, &direct, LEVELS, time);
     let mut engines = Vec::new();
     for (threads, _) in sides {
-        let engine = Engine::start(Config::default().shards(threads as usize))?;
+        let engine = Engine::start(Config::new().shards(threads as usize))?;
         let file = engine.open(path, Open::read()).wait()?;
         engines.push((engine, file));
     }

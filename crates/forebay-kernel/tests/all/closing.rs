@@ -103,7 +103,7 @@ fn a_shard_awaits_walks_and_must_not_wait_for_them() {
 #[test]
 fn the_choice_is_told_whatever_the_driver() {
     let dir = tempfile::tempdir().expect("a directory");
-    let engine = Engine::start(Config::default().driver(DriverChoice::Threads)).expect("an engine");
+    let engine = Engine::start(Config::new().driver(DriverChoice::Threads)).expect("an engine");
     let tree = Tree::new(4096, 60, 2, 10);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     let walk = KernelWalk::open(&engine, &file, PROGRAM()).expect("the reactor at least");

@@ -135,7 +135,7 @@ impl Tree {
 }
 
 pub(crate) fn engine() -> Engine {
-    Engine::start(Config::default()).expect("an engine")
+    Engine::start(Config::new()).expect("an engine")
 }
 
 /// Returns the engines that this machine has. FOREBAY_KERNEL_ENGINES names those that it must have

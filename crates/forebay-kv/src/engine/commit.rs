@@ -421,7 +421,7 @@ impl<'a> Write<'a> {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let visits = store.default_keyspace();
     /// for page in ["a", "b", "c"] {

@@ -19,7 +19,7 @@ use crate::record::{self, Change, Record};
 /// # use forebay_kv::{Batch, Options, Store};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
 /// # let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
 /// let mut batch = Batch::new();

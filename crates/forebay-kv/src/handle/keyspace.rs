@@ -81,7 +81,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?; // durable when it returns
@@ -124,7 +124,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -163,7 +163,7 @@ impl Keyspace {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// let fruit = store.default_keyspace();
     /// for name in ["apple", "banana", "cherry"] {
@@ -190,7 +190,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -216,7 +216,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -253,7 +253,7 @@ impl Keyspace {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let mut loader = users.loader();
@@ -281,7 +281,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// let count = users.bulk_load((0..1000u32).map(|number| (number.to_be_bytes(), "value"))).wait()?;
@@ -321,7 +321,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -353,7 +353,7 @@ impl Keyspace {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// users.put("anna", "1").await?; // durable
@@ -376,7 +376,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # use std::time::{SystemTime, UNIX_EPOCH};
     /// # let users = store.keyspace("users").wait()?;
@@ -401,7 +401,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -431,7 +431,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let days = store.default_keyspace();
     /// for day in ["2025-12-31", "2026-01-01", "2026-01-02"] {
@@ -506,7 +506,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store, SwapOutcome};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;

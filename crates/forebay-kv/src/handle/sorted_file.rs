@@ -165,7 +165,7 @@ impl OrderCheck {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let (dir, path) = (dir.path().join("store"), dir.path().join("users.sorted"));
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let mut file = SortedFile::create(&engine, &path, SortedFileOptions::new()).await?;
 /// file.put("anna", "1").await?; // ascending keys
 /// file.delete("bert").await?;

@@ -74,7 +74,7 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let options = Options::new().memory_bytes_max(16 << 20);
 /// let store = Store::open(&engine, dir, options.clone()).wait()?; // in a task: .await
 /// let users = store.keyspace("users").wait()?;
@@ -141,7 +141,7 @@ impl Store {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(64 << 20)).await?;
     /// let recovery = store.recovery();
     /// println!("{recovery:?}");
@@ -175,7 +175,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?; // created the first time
     /// users.put("anna", "1").wait()?;
@@ -212,7 +212,7 @@ impl Store {
     /// # use forebay_kv::{Batch, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
     /// let mut batch = Batch::new();
@@ -259,7 +259,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
@@ -291,7 +291,7 @@ impl Store {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let mut batch = Batch::new();
@@ -342,7 +342,7 @@ impl Store {
     /// # use forebay_kv::{Options, SortedFile, SortedFileOptions, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let (new_users, new_counts) = (dir.path().join("users.sorted"), dir.path().join("counts.sorted"));
     /// let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
@@ -390,7 +390,7 @@ impl Store {
     /// # use forebay_kv::{Batch, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let accounts = store.default_keyspace();
     /// let mut batch = Batch::new(); // all of it or nothing, also after a crash
@@ -426,7 +426,7 @@ impl Store {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// let users = store.keyspace("users").await?;
     /// let mut changes = store.changes(store.snapshot().lsn().next());
@@ -450,7 +450,7 @@ impl Store {
     /// # use forebay_kv::{ErrorKind, Isolation, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
@@ -487,7 +487,7 @@ impl Store {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// let count = store
@@ -559,7 +559,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;
@@ -583,7 +583,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -616,7 +616,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// store.flush().wait()?;
     /// store.settle().wait()?; // before a measurement, say: nothing runs in the background
@@ -655,7 +655,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let options = Options::new().memory_bytes_max(16 << 20);
     /// # let store = Store::open(&engine, dir.path().join("store"), options.clone()).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -691,7 +691,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
     /// state.put("applied", 17u64.to_le_bytes()).wait()?;
@@ -732,7 +732,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -756,7 +756,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// # users.put("anna", "1").wait()?;
@@ -784,7 +784,7 @@ impl Store {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
     /// users.put("anna", "1").await?;

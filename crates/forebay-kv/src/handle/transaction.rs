@@ -155,7 +155,7 @@ impl Transaction {
     /// # use forebay_kv::{Isolation, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
     /// users.put("anna", "1").wait()?;

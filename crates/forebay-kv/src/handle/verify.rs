@@ -72,7 +72,7 @@ impl VerifyReport {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use forebay_kv::{Options, Store};
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = forebay::Engine::start(forebay::Config::default())?;
+/// # let engine = forebay::Engine::start(forebay::Config::new())?;
 /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
 /// # store.default_keyspace().put("a", "1").wait()?;
 /// # store.close().wait()?;

@@ -6,7 +6,7 @@ use super::*;
 use crate::record::{Change, HEADER_BYTES, entry_bytes, header_bytes, put_entry};
 
 fn engine() -> Engine {
-    Engine::start(Config::default().shards(1)).unwrap()
+    Engine::start(Config::new().shards(1)).unwrap()
 }
 
 fn put(memtables: &Memtables, keyspace: u32, key: &[u8], value: &[u8], lsn: u64) {

@@ -10,7 +10,7 @@ use forebay::{Config, Engine};
 type Entries<'a> = &'a [(&'a [u8], Option<u8>)];
 
 fn memory(entries: Entries<'_>, bounds: &Bounds, direction: Direction) -> Source {
-    let engine = Engine::start(Config::default().shards(1)).unwrap();
+    let engine = Engine::start(Config::new().shards(1)).unwrap();
     let memtables = Memtables::new(&engine, Arc::default());
     for (lsn, (key, value)) in (1..).zip(entries) {
         let value = value.as_ref().map(std::slice::from_ref);

@@ -218,7 +218,7 @@ mod tests {
 
     fn scene() -> (Engine, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        (Engine::start(Config::default().shards(1)).unwrap(), dir)
+        (Engine::start(Config::new().shards(1)).unwrap(), dir)
     }
 
     async fn write(engine: &Engine, path: &Path, keys: impl Iterator<Item = Vec<u8>>) -> TableMeta {

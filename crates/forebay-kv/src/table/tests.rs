@@ -53,7 +53,7 @@ const HOW: GetHow = GetHow { now_s: NOW_S, filter: FilterUse::Read, fill: true }
 /// Starts an engine, and creates a directory.
 fn scene() -> (Engine, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    (Engine::start(Config::default().shards(1)).unwrap(), dir)
+    (Engine::start(Config::new().shards(1)).unwrap(), dir)
 }
 
 fn spec(id: u32, leaf_bytes: u32) -> TableSpec {

@@ -14,7 +14,7 @@ fn store(dir: &tempfile::TempDir, keys: u64, options: Options) -> (Engine, Store
         let options = options.clone().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         Store::open(engine, dir.path(), options.log_segment_bytes(256 << 10)).wait().expect("a store")
     };
-    let start = || Engine::start(Config::default().shards(1)).expect("an engine");
+    let start = || Engine::start(Config::new().shards(1)).expect("an engine");
     let engine = start();
     let store = open(&engine);
     store.default_keyspace().bulk_load((0..keys).map(|number| (key(number), VALUE))).wait().expect("a load");

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 /// Returns an engine like that of a small container, where the engine takes a quarter of the memory.
 fn engine(arena_mib: usize) -> Engine {
-    let config = Config::default().arena_bytes_max(arena_mib << 20).overflow_bytes_max(0);
+    let config = Config::new().arena_bytes_max(arena_mib << 20).overflow_bytes_max(0);
     Engine::start(config.shards(2)).expect("an engine")
 }
 

@@ -335,7 +335,7 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
 fn a_large_compaction_is_divided_among_the_shards_but_the_logs() {
     const KEYS: u64 = 8_000;
     for shards in [1, 2, 4] {
-        let engine = Engine::start(Config::default().shards(shards)).unwrap();
+        let engine = Engine::start(Config::new().shards(shards)).unwrap();
         let dir = dir();
         let store = Store::open(&engine, dir.path(), options()).wait().unwrap();
         let keyspace = store.default_keyspace();
@@ -457,7 +457,7 @@ fn attempt(world: &mut World) -> Result<(), String> {
 #[test]
 fn power_cuts_during_divided_compactions_lose_nothing() {
     let attempt = |world: &mut World| {
-        let config = Config::default().shards(4);
+        let config = Config::new().shards(4);
         let mut four = World::new(world.seed()).config(config);
         attempt(&mut four)
     };

@@ -124,7 +124,7 @@ fn a_close_after_the_engine_was_closed_names_what_may_be_lost() {
         assert!(error.to_string().contains("\"unlogged\""), "{error}");
         drop((unlogged, store));
         // One without anything to lose is closed.
-        let engine = Engine::start(forebay::Config::default()).unwrap();
+        let engine = Engine::start(forebay::Config::new()).unwrap();
         let store = Store::open(&engine, dir.path(), options()).wait().unwrap();
         store.default_keyspace().put("a", "1").wait().unwrap();
         engine.close().wait().unwrap();

@@ -222,7 +222,7 @@ impl frozen::Scene for Scene {
 #[test]
 fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
-    let engine = Engine::start(Config::default().shards(2).inbox_depth(2).queue_depth(4)).unwrap();
+    let engine = Engine::start(Config::new().shards(2).inbox_depth(2).queue_depth(4)).unwrap();
     let scene = futures::executor::block_on(Scene::new(engine, dir.path().to_path_buf())).unwrap();
     frozen::rounds_of_each(&scene);
     for kind in 0..scene.calls().len() {
@@ -253,7 +253,7 @@ fn simulate(seed: u64) -> Result<(), String> {
     // inbox full.
     let inbox = if seed.is_multiple_of(6) { 128 } else { 1 + seed as usize % 3 };
     // A store reserves its memory: two stores stay open, and others are opened meanwhile.
-    let config = Config::default().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);
+    let config = Config::new().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);
     let run = World::new(seed)
         .disk(Profile::nand())
         .config(config)

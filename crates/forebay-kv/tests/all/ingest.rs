@@ -542,7 +542,7 @@ fn a_value_that_the_store_could_not_compact_is_refused() {
     assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
     assert!(error.to_string().contains("larger `Options::memory_bytes_max`"), "{error}");
     store.close().wait().expect("an end");
-    let engine = Engine::start(Config::default().shards(2).arena_bytes_max(1 << 30)).expect("an engine");
+    let engine = Engine::start(Config::new().shards(2).arena_bytes_max(1 << 30)).expect("an engine");
     let store =
         Store::open(&engine, dir.path().join("store"), Options::new().memory_bytes_max(128 << 20)).wait();
     let store = store.expect("a larger store");

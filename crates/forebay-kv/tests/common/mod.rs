@@ -15,13 +15,13 @@ pub(crate) fn dir() -> tempfile::TempDir {
 }
 
 pub(crate) fn engine() -> Engine {
-    Engine::start(Config::default().shards(2)).expect("an engine")
+    Engine::start(Config::new().shards(2)).expect("an engine")
 }
 
 /// Returns engines with both drivers, where the machine has both.
 pub(crate) fn engines() -> Vec<Engine> {
     let drivers = [forebay::DriverChoice::Auto, forebay::DriverChoice::Threads];
-    let start = |driver| Engine::start(Config::default().shards(2).driver(driver)).expect("an engine");
+    let start = |driver| Engine::start(Config::new().shards(2).driver(driver)).expect("an engine");
     drivers.into_iter().map(start).collect()
 }
 

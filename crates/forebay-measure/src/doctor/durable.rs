@@ -67,7 +67,7 @@ pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
 }
 
 fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Vec<Round>, Vec<Round>)> {
-    let engine = Engine::start(Config::default().shards(1)).context("the engine does not start")?;
+    let engine = Engine::start(Config::new().shards(1)).context("the engine does not start")?;
     let temps = [prepared(directory, cleanup)?, prepared(directory, cleanup)?];
     let open = |temp: &TempFile| engine.open(temp.path(), Open::write()).wait();
     let files = [open(&temps[0])?, open(&temps[1])?];

@@ -242,7 +242,7 @@ fn space(info: &PathInfo) -> Check {
 /// Starts an engine as a program would, and returns its own findings. This is the only place where the doctor
 /// starts the engine for itself.
 fn engine(environment: &mut Environment) -> Vec<(String, Check)> {
-    let engine = match Engine::start(Config::default()) {
+    let engine = match Engine::start(Config::new()) {
         Ok(engine) => engine,
         Err(error) => {
             let why = format!("the engine does not start: {error}");

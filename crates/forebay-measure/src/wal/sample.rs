@@ -108,7 +108,7 @@ pub(super) fn sample(job: &Job, way: &Way) -> anyhow::Result<Outcome> {
         _ => Priority::Default,
     };
     // Before the runtime starts: the engine's threads must not inherit the scheduling of the runtime's workers.
-    with_engine(Config::default().shards(1).priority(priority), |engine| {
+    with_engine(Config::new().shards(1).priority(priority), |engine| {
         let degraded = refusal(&engine.health(), priority);
         let appender = Appender::open(job, &work, way, Some(engine))?;
         let outcome = run(job, &work, Some(appender), priority == Priority::Prompt)?;

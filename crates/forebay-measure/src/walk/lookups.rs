@@ -111,7 +111,7 @@ pub(super) fn sample(job: &Job, way: &'static Way) -> anyhow::Result<Outcome> {
         return run(job, way, &shared, None);
     }
     let shards = shared.work.shards(way);
-    with_engine(Config::default().shards(shards), |engine| run(job, way, &shared, Some(engine)))
+    with_engine(Config::new().shards(shards), |engine| run(job, way, &shared, Some(engine)))
 }
 
 fn run(

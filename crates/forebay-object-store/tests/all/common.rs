@@ -18,7 +18,7 @@ pub(crate) fn dir() -> tempfile::TempDir {
 
 /// Returns the settings of engines that take each of the ways to the kernel, with their names.
 pub(crate) fn configs() -> Vec<(&'static str, Config)> {
-    let config = || Config::default().shards(2);
+    let config = || Config::new().shards(2);
     vec![
         ("rings", config().driver(DriverChoice::Uring)),
         ("rings of shards only", config().driver(DriverChoice::Uring).worker_rings(WorkerRings::Off)),
@@ -33,7 +33,7 @@ pub(crate) fn engine() -> Engine {
         Ok("threads") => DriverChoice::Threads,
         _ => DriverChoice::Auto,
     };
-    Engine::start(Config::default().shards(2).driver(driver)).expect("an engine")
+    Engine::start(Config::new().shards(2).driver(driver)).expect("an engine")
 }
 
 pub(crate) fn settings(root: &Path) -> ForebayStoreBuilder {

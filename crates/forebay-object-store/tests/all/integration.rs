@@ -63,7 +63,7 @@ fn on(config: Config, mode: Mode, durability: Durability) {
 /// What an engine takes without being asked for one way.
 #[test]
 fn automatic() {
-    on(Config::default(), Mode::Adaptive, Durability::None);
+    on(Config::new(), Mode::Adaptive, Durability::None);
 }
 
 #[test]

@@ -229,8 +229,7 @@ async fn chunks_may_be_kept_beyond_the_engines_memory() {
     let root = dir();
     write(root.path(), "a", 48 * MIB);
     let memory = 32 << 20;
-    let config =
-        Config::default().shards(2).arena_bytes(memory).arena_bytes_max(memory).overflow_bytes_max(0);
+    let config = Config::new().shards(2).arena_bytes(memory).arena_bytes_max(memory).overflow_bytes_max(0);
     for mode in MODES {
         let engine = Engine::start(config.clone()).unwrap();
         let store = ForebayStore::builder(&engine, root.path()).read_mode(mode).open().await.unwrap();

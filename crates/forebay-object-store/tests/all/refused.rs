@@ -27,9 +27,9 @@ mod refused_for {
     #[test]
     fn it_is_refused() {
         let Some(restricted) = restricted() else { return };
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         assert_eq!(engine.driver(), "threads");
-        let ring = forebay::Config::default().driver(forebay::DriverChoice::Uring);
+        let ring = forebay::Config::new().driver(forebay::DriverChoice::Uring);
         assert!(Engine::start(ring).is_err(), "rings are refused");
         assert_eq!(engine.try_metadata("Cargo.toml").is_none(), restricted == "openat2");
         let missing = ForebayStore::builder(&engine, "none").open().wait().unwrap_err();

@@ -129,7 +129,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(dir: &Path) -> Cluster {
-        let engine = Engine::start(forebay::Config::default().shards(2)).unwrap();
+        let engine = Engine::start(forebay::Config::new().shards(2)).unwrap();
         Cluster { engine, dir: dir.to_owned(), network: Network::default(), logs: BTreeMap::new() }
     }
 

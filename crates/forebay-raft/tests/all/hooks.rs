@@ -77,7 +77,7 @@ impl Apply<Types> for Noted {
 type Store = RaftStore<Types, Noted>;
 
 fn engine() -> Engine {
-    Engine::start(Config::default().shards(2)).unwrap()
+    Engine::start(Config::new().shards(2)).unwrap()
 }
 
 async fn try_open(engine: &Engine, dir: &Path, noted: &Noted) -> forebay_raft::Result<Store> {

@@ -16,7 +16,7 @@ use openraft::type_config::TypeConfigExt;
 use serde::{Deserialize, Serialize};
 
 fn engines() -> [Engine; 2] {
-    let config = || Config::default().shards(2);
+    let config = || Config::new().shards(2);
     let uring = config().driver(DriverChoice::Uring);
     let threads = config().driver(DriverChoice::Threads).worker_rings(WorkerRings::Off);
     [uring, threads].map(|config| Engine::start(config).unwrap())
@@ -106,7 +106,7 @@ async fn streams_have_all_entries_and_end_when_the_leader_does() {
 
 #[tokio::test]
 async fn entries_with_a_gap_are_refused() {
-    let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+    let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
     let mut log = RaftLog::<Types>::open(&engine, dir.path(), small()).await.unwrap();
     log.blocking_append([entry::<Types>(1, 0, "a")]).await.unwrap();
     let refused = log.append([entry::<Types>(1, 2, "c")], IOFlushed::noop()).await.unwrap_err();
@@ -143,7 +143,7 @@ openraft::declare_raft_types!(
 
 #[tokio::test]
 async fn requests_that_need_names_are_read_back() {
-    let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+    let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
     let mut log = RaftLog::<Untagged>::open(&engine, dir.path(), small()).await.unwrap();
     let requests = [
         Request::Named { name: "a".into(), by: None },

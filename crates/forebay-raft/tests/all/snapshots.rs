@@ -13,7 +13,7 @@ use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 type Store = RaftStore<Types, Texts>;
 
 fn engine() -> Engine {
-    Engine::start(Config::default().shards(2)).unwrap()
+    Engine::start(Config::new().shards(2)).unwrap()
 }
 
 fn options() -> Options {

@@ -53,12 +53,12 @@ fn on(config: Config) {
 
 #[test]
 fn on_io_uring() {
-    on(Config::default().shards(2).driver(DriverChoice::Uring));
+    on(Config::new().shards(2).driver(DriverChoice::Uring));
 }
 
 #[test]
 fn on_the_pool_of_threads() {
-    on(Config::default().shards(2).driver(DriverChoice::Threads).worker_rings(WorkerRings::Off));
+    on(Config::new().shards(2).driver(DriverChoice::Threads).worker_rings(WorkerRings::Off));
 }
 
 /// The default settings where io_uring is refused, as container runtimes do.
@@ -69,9 +69,9 @@ fn where_io_uring_is_refused() {
 
     let scene = Scene::new("suite::where_io_uring_is_refused");
     scene.without(vec![Restriction::no_io_uring_and(&[])]).play(|| {
-        let uring = Engine::start(Config::default().driver(DriverChoice::Uring));
+        let uring = Engine::start(Config::new().driver(DriverChoice::Uring));
         assert!(uring.is_err(), "the filter refuses io_uring");
-        on(Config::default().shards(2));
+        on(Config::new().shards(2));
     });
 }
 

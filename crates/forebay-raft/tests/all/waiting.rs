@@ -95,7 +95,7 @@ async fn within<F: Future>(future: F) -> F::Output {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_entries_wait_takes_more_and_ends() {
     let dir = dir();
-    let engine = Engine::start(forebay::Config::default()).unwrap();
+    let engine = Engine::start(forebay::Config::new()).unwrap();
     let log = RaftLog::<Types>::open(&engine, dir.path().join("log"), LogOptions::new()).await.unwrap();
     let permits = Arc::new(Semaphore::new(0));
     let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN);

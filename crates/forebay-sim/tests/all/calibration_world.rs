@@ -66,7 +66,7 @@ async fn device(engine: &Engine) -> DeviceStats {
 /// Runs `first` in both classes, and then, for a second, reads in one and writes in the other. Returns the
 /// bytes that each moved in the last 800 ms, and the observed cost of a write every 10 ms.
 fn mixed(profile: Profile, first: &'static [bool]) -> (u64, u64, Vec<f64>) {
-    world(profile, Config::default())
+    world(profile, Config::new())
         .run(async move |engine| {
             let file = planted(&engine).await;
             let mut from = sim::now();
@@ -199,8 +199,8 @@ fn budgets(config: Config, length: Duration) -> (Vec<u64>, u64) {
 #[test]
 fn a_calibrated_budget_is_there_from_the_start() {
     let length = Duration::from_millis(20);
-    let (found, slow) = budgets(Config::default(), length);
-    let (known, fast) = budgets(Config::default().calibration(calibration("sim0", 16, 1.0)), length);
+    let (found, slow) = budgets(Config::new(), length);
+    let (known, fast) = budgets(Config::new().calibration(calibration("sim0", 16, 1.0)), length);
     println!("from scratch {slow} bytes {found:?}\ncalibrated {fast} bytes {known:?}");
     let piece_cost = (64 << 10) + (8 << 10);
     assert_eq!((found[0], known[0]), (2 * piece_cost, 16 * piece_cost));
@@ -209,7 +209,7 @@ fn a_calibrated_budget_is_there_from_the_start() {
     assert!(fast * 100 > slow * 103, "{fast} bytes calibrated, {slow} from scratch");
     // And it ends where the device's knee is, wherever it began.
     let long = Duration::from_secs(2);
-    let wrong = Config::default().calibration(calibration("sim0", 48, 1.0));
+    let wrong = Config::new().calibration(calibration("sim0", 48, 1.0));
     let (budgets, _) = budgets(wrong, long);
     let last = *budgets.last().unwrap();
     assert!((12 * piece_cost..28 * piece_cost).contains(&last), "{last}");
@@ -217,7 +217,7 @@ fn a_calibrated_budget_is_there_from_the_start() {
 
 #[test]
 fn a_calibrated_write_cost_is_in_force_from_the_start() {
-    let config = Config::default().calibration(calibration("sim0", 4, 4.0));
+    let config = Config::new().calibration(calibration("sim0", 4, 4.0));
     let cost = world(dear_writes(), config)
         .run(async |engine| {
             planted(&engine).await;
@@ -231,7 +231,7 @@ fn a_calibrated_write_cost_is_in_force_from_the_start() {
 
 #[test]
 fn a_calibration_of_another_device_is_told_and_not_used() {
-    let config = Config::default().calibration(calibration("nvme7n1", 300, 4.0));
+    let config = Config::new().calibration(calibration("nvme7n1", 300, 4.0));
     world(deep(), config)
         .run(async |engine| {
             planted(&engine).await;
@@ -248,7 +248,7 @@ fn a_calibration_of_another_device_is_told_and_not_used() {
 #[test]
 fn a_calibration_out_of_range_is_no_setting() {
     for (depth, cost) in [(0, 1.0), (911, 1.0), (4, 0.1), (4, f64::INFINITY)] {
-        let error = Engine::start(Config::default().calibration(calibration("d", depth, cost)))
+        let error = Engine::start(Config::new().calibration(calibration("d", depth, cost)))
             .map(drop)
             .expect_err("out of range");
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

@@ -50,7 +50,7 @@ fn world(profile: Profile, shards: usize) -> World {
     World::new(7)
         .disk(profile)
         .stalls_ppm(0)
-        .config(Config::default().shards(shards).queue_depth(1024).arena_bytes_max(256 << 20))
+        .config(Config::new().shards(shards).queue_depth(1024).arena_bytes_max(256 << 20))
 }
 
 async fn planted(engine: &Engine, path: &str) -> File {

@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const PAGE: usize = 4096;
 
 fn start() -> Engine {
-    Engine::start(Config::default()).unwrap()
+    Engine::start(Config::new()).unwrap()
 }
 
 /// Appends a page for each message to a log of its own, and replies when it is durable.
@@ -76,7 +76,7 @@ fn eventful(seed: u64, config: Config) -> (u64, u64, Duration, net::Traffic) {
 
 #[test]
 fn one_seed_is_one_history_of_all_nodes() {
-    for config in [Config::default(), Config::default().worker_rings(WorkerRings::Always)] {
+    for config in [Config::new(), Config::new().worker_rings(WorkerRings::Always)] {
         let first = eventful(1, config.clone());
         assert_eq!(first, eventful(1, config.clone()));
         let second = eventful(2, config.clone());
@@ -89,7 +89,7 @@ fn one_seed_is_one_history_of_all_nodes() {
 fn nodes_lose_their_power_at_any_time() {
     let tried = sim::explore(0..60, |seed| {
         let rings = if seed % 2 == 0 { WorkerRings::Always } else { WorkerRings::Off };
-        eventful(seed, Config::default().worker_rings(rings));
+        eventful(seed, Config::new().worker_rings(rings));
         Ok::<_, String>(())
     });
     tried.unwrap();

@@ -43,7 +43,7 @@ fn reads_of_up_to_four_times_io_memory_end_in_every_world() {
     for seed in 0..30 {
         let rings = if seed % 3 == 0 { WorkerRings::Off } else { WorkerRings::Always };
         let overflow = [0, 256 << 10][seed as usize % 2];
-        let config = Config::default()
+        let config = Config::new()
             .shards(1 + seed as usize % 2)
             .arena_bytes_max(ARENA as usize)
             .overflow_bytes_max(overflow)

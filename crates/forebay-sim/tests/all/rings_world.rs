@@ -463,7 +463,7 @@ fn attempt(world: &mut World) -> Checked {
     let ends = [End::AllDone, End::AllDone, End::AllDone, End::Close, End::ImpatientClose, End::PowerCut];
     let end = ends[draw.below(6) as usize];
     let faulty = draw.below(3) == 0;
-    let config = Config::default()
+    let config = Config::new()
         .shards(1 + draw.below(3) as usize)
         .queue_depth([2, 8, 256][draw.below(3) as usize])
         .arena_bytes_max(1 << 20)

@@ -98,7 +98,7 @@ async fn compete(engine: &Engine, classes: [Class; 3]) -> Vec<[ClassReads; 3]> {
 fn shares_and_caps_hold_over_64_shards_and_24_devices() {
     let mut world = World::new(7)
         .stalls_ppm(0)
-        .config(Config::default().shards(SHARDS).arena_bytes(64 << 20).arena_bytes_max(256 << 20));
+        .config(Config::new().shards(SHARDS).arena_bytes(64 << 20).arena_bytes_max(256 << 20));
     for disk in 0..DISKS {
         let profile = Profile::cloud().bandwidth(BYTES_PER_SECOND).iops(0, 0).tail(0, 1);
         world.add_disk(profile.at(format!("/disk{disk}")));

@@ -206,11 +206,11 @@ fn an_aborted_task_is_dropped_where_it_stands() {
 
 #[test]
 fn a_program_may_start_engines_of_its_own_and_close_them() {
-    let mut world = World::new(14).config(Config::default().shards(1));
+    let mut world = World::new(14).config(Config::new().shards(1));
     let report = world
         .run(async |first| {
             assert_eq!(first.shard_count(), 1);
-            let second = Engine::start(Config::default().shards(3)).unwrap();
+            let second = Engine::start(Config::new().shards(3)).unwrap();
             assert_eq!((second.driver(), second.shard_count()), ("sim", 3));
             second.nop().await.unwrap();
             second.close().await
@@ -384,7 +384,7 @@ fn in_a_world_nothing_is_asked_of_the_kernel() {
     };
     let before = scheduling();
     let run = World::new(7).run(async move |_| {
-        let engine = Engine::start(Config::default().priority(Priority::RealTime)).unwrap();
+        let engine = Engine::start(Config::new().priority(Priority::RealTime)).unwrap();
         let file = engine.open("file", Open::create()).await.unwrap();
         file.write(0, vec![1; 4096]).await.unwrap();
         let health = engine.health();

@@ -115,7 +115,7 @@ impl OpenStore {
     /// Opens the store of a row, or makes it in an empty folder.
     fn open(work: &Work) -> Result<Self> {
         let memory_bytes = work.memory_bytes - (work.memory_bytes / 8).max(BESIDE_BYTES_MIN);
-        let config = Config::default().shards(SHARDS).arena_bytes(ARENA_BYTES);
+        let config = Config::new().shards(SHARDS).arena_bytes(ARENA_BYTES);
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
         // As the other stores: values here do not compress.
         let mut options = Options::new().memory_bytes_max(memory_bytes).compression(Compression::None);

@@ -175,7 +175,7 @@ async fn read_one(file: &File, offsets: &mut Offsets) -> Result<()> {
 }
 
 fn config() -> Config {
-    Config::default().shards(1)
+    Config::new().shards(1)
 }
 
 fn start() -> Result<Engine> {

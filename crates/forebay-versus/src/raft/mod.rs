@@ -134,7 +134,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
 }
 
 fn engine() -> Result<Engine> {
-    Ok(Engine::start(Config::default())?)
+    Ok(Engine::start(Config::new())?)
 }
 
 fn entry(index: u64, bytes: usize) -> EntryOf<Types> {

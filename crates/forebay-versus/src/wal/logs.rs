@@ -49,7 +49,7 @@ impl Forebay {
     /// Opens a log. Unless it `grows`, brings it to the state of a log that has been in use for long: records that are not
     /// needed any more are released now and then, and segments are used again.
     pub(super) fn start(work: &Work, grows: bool) -> Result<Self> {
-        let engine = forebay::Engine::start(forebay::Config::default().shards(1))?;
+        let engine = forebay::Engine::start(forebay::Config::new().shards(1))?;
         let (wal, _) = Wal::open(&engine, &work.path, Options::default()).wait()?;
         let watch = || async { usage::count_allocations_here() };
         engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;

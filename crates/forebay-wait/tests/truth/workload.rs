@@ -367,7 +367,7 @@ fn beside_a_futex(path: &Path) -> Truth {
 fn with_worker_rings(path: &Path) -> Truth {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io().build();
     let runtime = runtime.expect("it starts");
-    let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
+    let engine = forebay::Engine::start(forebay::Config::new()).expect("it starts");
     let bytes = fs::metadata(path).expect("it exists").len();
     let path = path.to_owned();
     let truth = runtime.block_on(async {
@@ -391,7 +391,7 @@ fn with_worker_rings(path: &Path) -> Truth {
 /// Reads the whole file with so many threads, block after block, by one engine: so many operations are in its
 /// rings.
 fn with_forebay(path: &Path, readers: usize) -> Truth {
-    let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
+    let engine = forebay::Engine::start(forebay::Config::new()).expect("it starts");
     let file = engine.open(path, forebay::Open::read()).wait().expect("it opens");
     let bytes = fs::metadata(path).expect("it exists").len();
     let read = || {

@@ -45,7 +45,7 @@ pub struct Records {
 /// # use forebay_wal::{Options, Wal, inspect::records};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
 /// wal.append(&[b"one".as_slice(), b"two"]).wait()?;
 /// wal.close().wait()?;

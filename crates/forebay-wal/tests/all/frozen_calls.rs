@@ -225,7 +225,7 @@ impl frozen::Scene for Scene {
 #[test]
 fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
-    let engine = Engine::start(Config::default().shards(1).inbox_depth(1).queue_depth(2)).unwrap();
+    let engine = Engine::start(Config::new().shards(1).inbox_depth(1).queue_depth(2)).unwrap();
     let scene = futures::executor::block_on(Scene::new(engine, dir.path().to_path_buf())).unwrap();
     frozen::rounds_of_each(&scene);
     for kind in 0..scene.calls().len() {
@@ -237,7 +237,7 @@ fn no_call_waits_for_one_that_is_not_polled() {
 
 /// Runs a round in a world; a hang is reported as an error, after a minute of the world's time.
 fn simulate(seed: u64) -> Result<(), String> {
-    let config = Config::default().shards(2).inbox_depth(1 + (seed % 3) as usize).queue_depth(2);
+    let config = Config::new().shards(2).inbox_depth(1 + (seed % 3) as usize).queue_depth(2);
     let run = World::new(seed)
         .disk(Profile::nand())
         .config(config)

@@ -19,7 +19,7 @@ fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
         }),
         ("shard", |options, n| options.shard(n as usize)),
     ];
-    let engine = Engine::start(Config::default().shards(2)).unwrap();
+    let engine = Engine::start(Config::new().shards(2)).unwrap();
     for (name, set) in settings {
         for number in [0, 1, u64::MAX] {
             let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

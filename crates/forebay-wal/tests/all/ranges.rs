@@ -316,7 +316,7 @@ fn waits_end_with_the_log() {
 /// A wait does not keep the log open.
 #[test]
 fn the_last_handle_closes_the_log_beside_waits() {
-    let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+    let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait().unwrap();
     let wait = wal.wait_queued(Lsn(1));
     let mut follower = wal.read_from(Lsn(1));

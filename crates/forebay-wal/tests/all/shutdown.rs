@@ -52,7 +52,7 @@ fn when_its_shard_dies_everyone_is_told() {
         let dir = dir();
         let path = dir.path().join("a file");
         std::fs::write(&path, [1; 8192]).unwrap();
-        let engine = Engine::start(Config::default().shards(1)).unwrap();
+        let engine = Engine::start(Config::new().shards(1)).unwrap();
         // So little room that most appends wait for it.
         let tight = options().pending_bytes_max(500);
         let (wal, _) = Wal::open(&engine, dir.path(), tight).wait().unwrap();

@@ -18,7 +18,7 @@ pub(crate) fn dir() -> tempfile::TempDir {
 }
 
 pub(crate) fn engine() -> Engine {
-    Engine::start(Config::default()).expect("an engine")
+    Engine::start(Config::new()).expect("an engine")
 }
 
 /// Options with small segments, so that a test's log is made quickly and soon has many of them.

@@ -132,7 +132,7 @@ fn forebay_segment_ends(operations: u64) {
 
 /// Runs the row's operations: a segment to warm up, then the pairs.
 pub(crate) fn run(row: &Row, operations: u64, path: &Path) -> Result<()> {
-    let config = Config::default().shards(1).driver(row.driver).spin(Duration::ZERO);
+    let config = Config::new().shards(1).driver(row.driver).spin(Duration::ZERO);
     let engine = Engine::start(config)?;
     let file = engine.open(path, Open::write()).wait()?;
     let warm_up = std::iter::once(operations);

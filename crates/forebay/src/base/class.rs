@@ -17,7 +17,7 @@ pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_
 /// ```
 /// use forebay::{Class, Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let reports = engine.class("reports", 50)?;
 /// assert_ne!(reports, Class::DEFAULT);
 /// # Ok(()) }
@@ -63,7 +63,7 @@ pub struct Tenant(pub(crate) u8);
 /// ```
 /// use forebay::{ClassSpec, Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let acme = engine.tenant("acme", 300)?;
 /// let backup = engine.set_class(
 ///     ClassSpec::new("backup").shares(50).read_bytes_per_second_max(200 << 20).tenant(acme),

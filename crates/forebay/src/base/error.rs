@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use forebay::{Config, Engine, ErrorKind, Open};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let error = engine.open("no/such/file", Open::read()).wait().unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(error.raw_os_error(), Some(2)); // ENOENT

@@ -35,7 +35,7 @@ impl std::fmt::Display for Degradation {
 /// ```
 /// use forebay::{Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// println!("{}", engine.health()); // one line, and one for each degradation with its remedy
 /// # Ok(()) }
 /// ```

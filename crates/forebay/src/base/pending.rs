@@ -31,7 +31,7 @@ use crate::base::wakes;
 /// ```
 /// use forebay::{Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let metadata = engine.metadata(".").wait()?; // in a task: engine.metadata(".").await?
 /// assert!(metadata.is_dir());
 /// # Ok(()) }
@@ -75,7 +75,7 @@ impl<T> Pending<T> {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let base = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = engine.open_dir(base.path()).wait()?;
     /// dir.open("scratch", Open::create()).wait()?;
     /// dir.remove_file("scratch").detach(); // some time soon

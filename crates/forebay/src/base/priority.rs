@@ -25,7 +25,7 @@ use crate::base::health::Degradation;
 /// ```
 /// use forebay::{Config, Engine, Priority};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default().priority(Priority::Prompt))?;
+/// let engine = Engine::start(Config::new().priority(Priority::Prompt))?;
 /// if engine.health().priority < Priority::Prompt {
 ///     eprintln!("{:?}", engine.health().degraded); // what was refused, why, and what would help
 /// }
@@ -155,7 +155,7 @@ pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)
 /// use forebay::{Config, Engine, Priority};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let engine = Engine::start(Config::default().priority(Priority::Prompt))?; // before the runtime: not a polite thread
+/// let engine = Engine::start(Config::new().priority(Priority::Prompt))?; // before the runtime: not a polite thread
 /// let runtime = tokio::runtime::Builder::new_multi_thread()
 ///     .enable_all()
 ///     .on_thread_start(forebay::polite_worker)

@@ -71,7 +71,7 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
 /// use std::task::Context;
 ///
 /// # fn main() -> forebay::Result<()> {
-/// # let engine = forebay::Engine::start(forebay::Config::default())?;
+/// # let engine = forebay::Engine::start(forebay::Config::new())?;
 /// let waker = forebay::thread_waker();
 /// let mut future = pin!(engine.nop());
 /// while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {

@@ -21,7 +21,7 @@ use crate::device::Device;
 /// let mut calibration = Calibration::new(&device);
 /// calibration.knee_depth = 16;
 /// assert!(calibration.fits(&device));
-/// let config = Config::default().calibration(calibration);
+/// let config = Config::new().calibration(calibration);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq)]

@@ -56,7 +56,7 @@ const POOL_QUEUE_MAX: usize = 1024;
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path().join("points.bin");
 /// # std::fs::write(&path, vec![1u8; 100_000]).unwrap();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let file = engine.open(&path, Open::read()).wait()?;
 /// let block = file.read(1_003..1_103).wait()?; // any offset, any length
 /// assert_eq!(block.len(), 100);
@@ -96,7 +96,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let engine = Engine::start(Config::default().shards(2).arena_bytes_max(256 << 20))?;
+    /// let engine = Engine::start(Config::new().shards(2).arena_bytes_max(256 << 20))?;
     /// for degradation in &engine.health().degraded {
     ///     eprintln!("{degradation}"); // such as io_uring refused, with the remedy
     /// }
@@ -234,7 +234,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let table = engine.open(dir.path().join("table"), Open::create()).wait()?; // direct, read and write
     /// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?; // through the page cache
     /// # Ok(()) }
@@ -255,7 +255,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.from_std(std::fs::File::open("Cargo.toml")?, Open::read()).wait()?;
     /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
     /// # Ok(()) }
@@ -277,7 +277,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let sorted = engine.temp_file(dir.path(), Open::create()).wait()?; // a run of an external sort, say
     /// sorted.write(0, vec![1; 4096]).wait()?;
     /// # Ok(()) }
@@ -296,7 +296,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let mut page = engine.block(4096)?;
     /// page[..6].copy_from_slice(b"header");
@@ -316,7 +316,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let mut page = engine.block_from(b"header")?;
     /// page.resize(4096)?; // zeros behind it
@@ -340,7 +340,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let cache = engine.reserve_memory(engine.memory_unreserved() / 2)?; // while the cache lives
     /// println!("a cache of {} bytes, {} are left", cache.bytes(), engine.memory_unreserved());
     /// # Ok(()) }
@@ -370,7 +370,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let health = engine.health();
     /// println!("{} shards on {}", health.shards, health.driver);
     /// for degradation in &health.degraded {
@@ -395,7 +395,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// engine.add_degradation("bloom filters", "the file was written without them", "rewrite the file");
     /// assert!(engine.health().degraded.iter().any(|degradation| degradation.what == "bloom filters"));
     /// # Ok(()) }
@@ -416,7 +416,7 @@ impl Engine {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
     /// # file.write(0, vec![7; 16_384]).await?;
     /// file.read(0..4096).await?;
@@ -441,7 +441,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let block = file.read(0..4096).wait()?;
@@ -465,7 +465,7 @@ impl Engine {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
     /// # file.write(0, vec![7; 16_384]).await?;
     /// // Reads of a task on a shard need no hand-over between threads.
@@ -511,7 +511,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let report = engine.close().wait()?;
     /// assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
     /// # Ok(()) }
@@ -584,7 +584,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let queries = engine.class("queries", 800)?;
@@ -605,7 +605,7 @@ impl Engine {
     /// ```
     /// # use forebay::{ClassSpec, Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let backup = ClassSpec::new("backup").shares(50).read_bytes_per_second_max(100 << 20);
     /// let class = engine.set_class(backup.clone())?;
     /// // At night, for operations that are waiting as well:
@@ -627,7 +627,7 @@ impl Engine {
     /// ```
     /// # use forebay::{ClassSpec, Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let acme = engine.tenant("acme", 300)?; // its classes share what 300 shares bring
     /// let queries = engine.set_class(ClassSpec::new("acme queries").shares(900).tenant(acme))?;
     /// let reports = engine.set_class(ClassSpec::new("acme reports").shares(100).tenant(acme))?;
@@ -762,7 +762,7 @@ impl Engine {
     /// ```
     /// use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// let engine = Engine::start(Config::default())?;
+    /// let engine = Engine::start(Config::new())?;
     /// let head = engine.block_on(async {
     ///     let file = engine.open("Cargo.toml", Open::read().buffered()).await?;
     ///     file.read(0..9).await
@@ -792,7 +792,7 @@ impl Engine {
     /// ```
     /// use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// let engine = Engine::start(Config::default())?;
+    /// let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
     /// let first = engine.block_on_in_turn(async {
     ///     let head = file.read(0..9).await?; // pread(2) on this thread
@@ -818,8 +818,8 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> forebay::Result<()> {
-    /// assert!(Engine::start(Config::default())?.makes_wait_calls());
-    /// assert!(!Engine::start(Config::default().wait_calls(false))?.makes_wait_calls());
+    /// assert!(Engine::start(Config::new())?.makes_wait_calls());
+    /// assert!(!Engine::start(Config::new().wait_calls(false))?.makes_wait_calls());
     /// # Ok(()) }
     /// ```
     pub fn makes_wait_calls(&self) -> bool {
@@ -836,7 +836,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let begun = engine.now_ns();
@@ -862,7 +862,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// file.read(0..4096).wait()?;

@@ -24,7 +24,7 @@ use crate::reactor::open_file::FileCore;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("points.bin");
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let file = engine.open(&path, Open::create()).await?;
 /// file.write(0, vec![7; 4096]).durable(Durability::Data).await?;
 /// let block = file.read(1_000..1_100).await?; // any offset, any length; no copy
@@ -86,7 +86,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// file.allocate(0..1 << 20).wait()?; // writes below 1 MiB cannot fail with ENOSPC any more
     /// assert_eq!(file.len().wait()?, 1 << 20);
@@ -107,7 +107,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// file.punch_hole(4096..8192).wait()?;
@@ -133,7 +133,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// file.truncate(100).wait()?;
@@ -153,7 +153,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// assert_eq!(file.len().wait()?, 16_384);
@@ -172,7 +172,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let metadata = file.metadata().wait()?;
@@ -196,7 +196,7 @@ impl File {
     /// ```
     /// # use forebay::{Advice, Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// // The page cache lets go of a part that was read through it and is not needed again.
     /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
     /// file.read_up_to(0..4096).wait()?;
@@ -230,7 +230,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let copy = engine.open(dir.path().join("copy"), Open::create()).wait()?;
@@ -269,7 +269,7 @@ impl File {
     /// # use forebay::{Config, Engine, ErrorKind, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let other = file.clone();
@@ -307,7 +307,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let path = dir.path().join("data");
     /// engine.remove_file(&path).wait()?;
@@ -326,7 +326,7 @@ impl File {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// assert_eq!(file.id(), file.clone().id());
     /// assert_ne!(file.id(), engine.open("Cargo.toml", Open::read()).wait()?.id());
@@ -352,7 +352,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let unit = u64::from(file.alignment().offset); // 512 or 4,096 on most devices, 1 through the page cache
     /// let end = 10_000u64.next_multiple_of(unit);
@@ -369,7 +369,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let device = file.device();
     /// println!("{} has a queue of {:?} requests", device.name(), device.queue_depth());
@@ -385,7 +385,7 @@ impl File {
     /// # use forebay::{Class, Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let (shard, file) = (file.home_shard(), file.clone());
@@ -475,7 +475,7 @@ impl File {
     /// # use forebay::{Config, Engine, ErrorKind, Lock, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// file.try_lock(Lock::Exclusive).wait()?;
     /// let other = engine.open(dir.path().join("data"), Open::write()).wait()?;

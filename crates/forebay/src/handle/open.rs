@@ -24,7 +24,7 @@ use crate::reactor::page_cache::PageCache;
 /// use forebay::{Config, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let log = engine.open(dir.path().join("log"), Open::create().permissions(0o600)).wait()?;
 /// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
 /// # Ok(()) }
@@ -96,7 +96,7 @@ impl Open {
     /// ```
     /// # use forebay::{Config, Engine, Mode, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
     /// assert_eq!(file.mode(), Mode::Buffered);
     /// # Ok(()) }
@@ -110,7 +110,7 @@ impl Open {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// // One pass over a file that other programs may have in the page cache.
     /// let file = engine.open("Cargo.toml", Open::read().uncached()).wait()?;
     /// let mut scan = file.scan().start();
@@ -154,7 +154,7 @@ impl Open {
     /// ```
     /// # use forebay::{Config, Engine, Mode, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read().adaptive()).wait()?;
     /// assert_eq!(file.mode(), Mode::Adaptive);
     /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
@@ -176,7 +176,7 @@ impl Open {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read().shard(0)).wait()?;
     /// assert_eq!(file.home_shard(), 0);
     /// # Ok(()) }

@@ -77,7 +77,7 @@ const WORLD_ARENA_BYTES: usize = 1 << 20;
 /// ```
 /// use forebay::{Config, DriverChoice, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let config = Config::default()
+/// let config = Config::new()
 ///     .shards(1)
 ///     .driver(DriverChoice::Auto)
 ///     .arena_bytes(16 << 20)
@@ -169,7 +169,7 @@ impl Config {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// // At most 64 MiB of I/O memory, and 16 MiB of ordinary memory beside it.
-    /// let config = Config::default().arena_bytes_max(64 << 20).overflow_bytes_max(16 << 20);
+    /// let config = Config::new().arena_bytes_max(64 << 20).overflow_bytes_max(16 << 20);
     /// let engine = Engine::start(config)?;
     /// # Ok(()) }
     /// ```
@@ -199,7 +199,7 @@ impl Config {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// // A server that needs most of its descriptors for connections.
-    /// let engine = Engine::start(Config::default().descriptors_max(64))?;
+    /// let engine = Engine::start(Config::new().descriptors_max(64))?;
     /// # Ok(()) }
     /// ```
     pub fn descriptors_max(mut self, descriptors: usize) -> Config {
@@ -229,7 +229,7 @@ impl Config {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let engine = Engine::start(Config::default().shutdown_deadline(Duration::from_secs(1)))?;
+    /// let engine = Engine::start(Config::new().shutdown_deadline(Duration::from_secs(1)))?;
     /// let report = engine.close().wait()?; // after at most a second
     /// # Ok(()) }
     /// ```
@@ -279,7 +279,7 @@ impl Config {
     /// ```
     /// # use forebay::{Config, Engine, Polling};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let engine = Engine::start(Config::default().polling(Polling::On))?;
+    /// let engine = Engine::start(Config::new().polling(Polling::On))?;
     /// println!("{:?}", engine.health().degraded); // names devices without poll queues once files are open
     /// # Ok(()) }
     /// ```
@@ -298,7 +298,7 @@ impl Config {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let engine = Engine::start(Config::default().stall_after(Duration::from_millis(2)))?;
+    /// let engine = Engine::start(Config::new().stall_after(Duration::from_millis(2)))?;
     /// for stall in engine.stats().wait()?.stalls {
     ///     println!("{} held a shard for {} ns", stall.task, stall.longest_ns);
     /// }
@@ -355,7 +355,7 @@ impl Config {
     /// // Of `forebay calibrate`, or measured by the program itself.
     /// let mut calibration = Calibration::new(&Device::of_path(".")?);
     /// calibration.knee_depth = 16;
-    /// let engine = Engine::start(Config::default().calibration(calibration))?;
+    /// let engine = Engine::start(Config::new().calibration(calibration))?;
     /// # Ok(()) }
     /// ```
     pub fn calibration(mut self, calibration: Calibration) -> Config {

@@ -35,7 +35,7 @@ pub enum MetricKind {
 /// ```
 /// use forebay::{Config, Engine, Exposition, MetricKind};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let mut page = Exposition::open_metrics();
 /// page.stats(&engine.stats().wait()?);
 /// page.family(MetricKind::Counter, "app_sent_bytes_total", "Bytes sent to clients.").sample(&[("peer", "a")], 7);

@@ -86,7 +86,7 @@ pub(crate) fn nvme_status(result: i32) -> Option<u16> {
 /// # use forebay::{Config, Durability, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
 /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
 /// # Ok(()) }

@@ -29,7 +29,7 @@ const DETACH_RATIO: usize = 4;
 /// ```
 /// use forebay::{Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let block = engine.block_from(b"before the turbine")?.freeze();
 /// let word = block.slice(11..).unwrap_or_default();
 /// assert_eq!(&word[..], b"turbine");

@@ -50,7 +50,7 @@ use crate::memory::block::BlockMut;
 /// }
 ///
 /// # fn main() -> forebay::Result<()> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
 /// let array = std::sync::Arc::new(std::cell::UnsafeCell::new(vec![0u64; 16].into_boxed_slice()));
 /// let (bytes, _rows) = file.read_into(0, Rows { array: Some(array.clone()) }).wait();

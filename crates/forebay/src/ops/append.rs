@@ -28,7 +28,7 @@ impl File {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
     /// let mut append = file.append().request_bytes(256 << 10).depth(2).start();
     /// for number in 0..1000 {
@@ -131,7 +131,7 @@ impl AppendBuilder {
 /// # use forebay::{Config, Durability, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
 /// let mut append = file.append().start();
 /// for line in ["any sizes\n", "at all\n"] {
@@ -200,7 +200,7 @@ impl Append {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let copy = engine.open(dir.path().join("copy"), Open::create()).wait()?;

@@ -30,7 +30,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let (new, name) = (dir.path().join("settings.new"), dir.path().join("settings"));
     /// # std::fs::write(&new, b"depth = 8").unwrap();
@@ -53,7 +53,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// engine.hard_link(dir.path().join("data"), dir.path().join("second name")).wait()?;
     /// assert_eq!(file.metadata().wait()?.links(), 2);
@@ -74,7 +74,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let (part, whole) = (dir.path().join("scratch.part"), dir.path().join("scratch"));
     /// # std::fs::write(&part, b"recomputed after a crash").unwrap();
@@ -97,7 +97,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// engine.hard_link_unsynced(dir.path().join("data"), dir.path().join("second name")).wait()?;
     /// assert_eq!(file.metadata().wait()?.links(), 2);
@@ -121,7 +121,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// engine.remove_file(dir.path().join("data")).wait()?;
     /// engine.sync_dir(dir.path()).wait()?; // the name stays away after a power failure
@@ -142,7 +142,7 @@ impl Engine {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let sub = dir.path().join("sub");
     /// engine.create_dir(&sub).wait()?;
     /// engine.remove_dir(&sub).wait()?;
@@ -174,7 +174,7 @@ impl Engine {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// engine.create_dir_all(dir.path().join("tables/2024")).wait()?;
     /// engine.sync_dir(dir.path().join("tables")).wait()?;
     /// engine.sync_dir(dir.path()).wait()?;
@@ -195,7 +195,7 @@ impl Engine {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open(dir.path().join("new"), Open::create_new()).wait()?;
     /// file.write(0, vec![1; 4096]).durable(Durability::All).wait()?; // the bytes
     /// engine.sync_dir(dir.path()).wait()?; // the name
@@ -217,7 +217,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// for entry in engine.read_dir(dir.path()).wait()? {
     ///     println!("{:?} is {:?}", entry.name(), entry.kind());
@@ -238,7 +238,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let directory = engine.open_dir(dir.path()).wait()?;
     /// let file = directory.open("data", Open::create()).wait()?; // wherever the directory is moved to
     /// # Ok(()) }
@@ -256,7 +256,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let metadata = engine.metadata(dir.path().join("data")).wait()?;
@@ -276,7 +276,7 @@ impl Engine {
     /// # use forebay::{Config, Engine, FileKind};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let link = dir.path().join("current");
     /// std::os::unix::fs::symlink("release-7", &link)?;
     /// assert_eq!(engine.symlink_metadata(&link).wait()?.kind(), FileKind::Symlink);
@@ -298,7 +298,7 @@ impl Engine {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # std::fs::write(dir.path().join("data"), [7; 100])?;
     /// let paths = engine.read_dir(dir.path()).wait()?.into_iter().map(|entry| dir.path().join(entry.name()));
     /// let mut bytes = 0;
@@ -333,7 +333,7 @@ impl Engine {
     /// # use forebay::{Config, Engine};
     /// # #[tokio::main]
     /// # async fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let metadata = match engine.try_metadata("Cargo.toml") {
     ///     Some(found) => found?,
     ///     None => engine.metadata("Cargo.toml").await?,

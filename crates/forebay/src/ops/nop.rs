@@ -19,7 +19,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> forebay::Result<()> {
-    /// let engine = Engine::start(Config::default())?;
+    /// let engine = Engine::start(Config::new())?;
     /// engine.nop().wait()?;
     /// # Ok(()) }
     /// ```

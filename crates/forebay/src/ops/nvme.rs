@@ -13,7 +13,7 @@ use crate::handle::file::File;
 /// ```no_run
 /// use forebay::{Config, Durability, Engine, OpenNvme};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let disk = engine.open_nvme("/dev/ng0n1", OpenNvme::write()).wait()?;
 /// disk.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
 /// # Ok(()) }
@@ -89,7 +89,7 @@ impl Engine {
     /// ```no_run
     /// # use forebay::{Config, Engine, OpenNvme};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let part = OpenNvme::read().part(1 << 30..2 << 30); // the second GiB, as a file that begins at 0
     /// let file = engine.open_nvme("/dev/ng0n1", part).wait()?;
     /// let block = file.read(0..4096).wait()?;

@@ -41,7 +41,7 @@ impl File {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// let block = file.read(1..8).wait()?;
     /// assert_eq!(&block[..], b"package");
@@ -62,7 +62,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let block = file.read_up_to(10_000..20_000).wait()?;
@@ -95,7 +95,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let mut bytes = vec![0; 5_000];
@@ -119,7 +119,7 @@ impl File {
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
 /// # file.write(0, vec![7; 16_384]).await?;
 /// // A time limit drops the future. The engine keeps memory and file until the device is done.

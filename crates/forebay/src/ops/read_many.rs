@@ -34,7 +34,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
     /// let blocks = file.read_many((0..4).map(|page| page * 4096..page * 4096 + 100)).wait()?;
@@ -59,7 +59,7 @@ impl Engine {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let manifest = engine.open("Cargo.toml", Open::read()).wait()?;
     /// let readme = engine.open("README.md", Open::read()).wait()?;
     /// let blocks = engine.read_many([(&manifest, 0..9), (&readme, 0..9), (&manifest, 1..8)]).wait()?;
@@ -116,7 +116,7 @@ impl Engine {
 /// ```
 /// # use forebay::{Config, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
 /// let blocks = file.read_many([1..8, 0..9, 4..4]).wait()?;
 /// assert_eq!(&blocks[0].as_ref().unwrap()[..], b"package");
@@ -209,7 +209,7 @@ impl ReadMany {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// for block in file.read_many([1..8, 0..9]).detached().wait()? {
     ///     let block = block?;
@@ -231,7 +231,7 @@ impl ReadMany {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// let (result, memory) = file.read_many([1..8, 0..9]).into_memory(vec![0; 16]).wait();
     /// result?;
@@ -249,7 +249,7 @@ impl ReadMany {
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// let ranges = || (0..100).map(|part| part * 10_000..part * 10_000 + 4_000);
     /// let plan = file.read_many(ranges()).plan().unwrap();
@@ -288,7 +288,7 @@ impl ReadMany {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
     /// # file.write(0, vec![7; 16_384]).await?;
     /// let mut results = file.read_many((0..4).map(|page| page * 4096..page * 4096 + 100)).depth(2).stream();
@@ -647,7 +647,7 @@ impl ReadManyStream {
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open("Cargo.toml", Open::read()).await?;
 /// let results = futures::StreamExt::map(file.read_many([0..9, 1..8]).stream(), |(_number, block)| block);
 /// let bytes = results.try_fold(0, async |sum, block| Ok(sum + block.len())).await?;

@@ -33,7 +33,7 @@ impl File {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
     /// # file.write(0, vec![7; 16_384]).await?;
     /// let mut scan = file.scan().range(4096..).class(Class::BACKGROUND).start();
@@ -73,7 +73,7 @@ struct Pace {
 /// ```
 /// # use forebay::{Config, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
 /// let mut scan = file.scan().start();
 /// let mut bytes = 0;
@@ -141,7 +141,7 @@ impl Scan {
     /// # use forebay::{Config, Engine, Open};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// use tokio::io::AsyncBufReadExt;
     ///
     /// let file = engine.open("Cargo.toml", Open::read()).await?;

@@ -118,7 +118,7 @@ impl Engine {
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// use std::io::{Read, Write};
     /// use std::os::unix::net::UnixStream;
     ///

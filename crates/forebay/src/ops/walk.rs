@@ -23,7 +23,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # use std::ops::Range;
     /// # use forebay::{Block, Error, Step, Walk};
@@ -60,7 +60,7 @@ impl File {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # use std::ops::Range;
     /// # use forebay::{Block, Error, Step, Walk};

@@ -38,7 +38,7 @@ impl File {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let mut page = engine.block(4096)?; // I/O memory: written without a copy
     /// page[..5].copy_from_slice(b"hello");
@@ -70,7 +70,7 @@ impl File {
     /// # use forebay::{BlockMut, Config, Durability, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// let mut memory = BlockMut::aligned(1 << 20)?;
     /// for part in 0..4 {
@@ -96,7 +96,7 @@ impl File {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// for page in 0..8 {
     ///     file.write(page * 4096, vec![page as u8; 4096]).wait()?;
@@ -244,7 +244,7 @@ impl<'f> Write<'f> {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// file.write(0, vec![1; 4096]).durable(Durability::Data).wait()?; // survives a power cut from here on
     /// # Ok(()) }
@@ -268,7 +268,7 @@ impl<'f> Write<'f> {
     /// # use forebay::{Config, Durability, Engine, Flush, Open};
     /// # fn main() -> forebay::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
     /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).flush(Flush::Blocking).wait()?;
     /// # Ok(()) }

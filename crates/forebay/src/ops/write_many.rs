@@ -39,7 +39,7 @@ impl File {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// // Records of 1,024 bytes: one request of 8 KiB.
     /// let records = (0..8u64).map(|n| (n * 1024, vec![n as u8; 1024]));
@@ -70,7 +70,7 @@ impl Engine {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let [keys, values] = ["keys", "values"].map(|name| engine.open(dir.path().join(name), Open::create()).wait());
     /// let (keys, values) = (keys?, values?);
     /// let pieces = [(&keys, 0, vec![1; 4096]), (&values, 0, vec![2; 65_536]), (&keys, 4096, vec![3; 4096])];

@@ -67,7 +67,7 @@ fn a_class_may_be_changed_and_what_is_wrong_is_refused() {
         engine.tenant(&n.to_string(), 1).unwrap();
     }
     assert!(engine.tenant("a ninth", 1).is_err());
-    let other = Engine::start(Config::default().shards(1)).unwrap();
+    let other = Engine::start(Config::new().shards(1)).unwrap();
     assert!(other.set_class(ClassSpec::new("d").tenant(tenant)).is_err(), "another engine's tenant");
 }
 
@@ -79,7 +79,7 @@ async fn holds_its_shard() {
 #[test]
 fn tasks_that_hold_their_shard_are_named() {
     let stalls = |bound| {
-        let engine = Engine::start(Config::default().shards(1).stall_after(bound)).unwrap();
+        let engine = Engine::start(Config::new().shards(1).stall_after(bound)).unwrap();
         engine.spawn_on_shard(0, Class::DEFAULT, holds_its_shard).wait().unwrap();
         engine.stats().wait().unwrap().stalls
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use forebay::{Config, Engine, ErrorKind, FileKind};
 
 fn engine() -> Engine {
-    Engine::start(Config::default()).unwrap()
+    Engine::start(Config::new()).unwrap()
 }
 
 #[test]

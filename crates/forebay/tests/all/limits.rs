@@ -171,7 +171,7 @@ fn every_number_of_a_walk_works_or_is_refused_with_a_sentence() {
 
 #[test]
 fn a_shard_that_does_not_exist_is_refused_by_its_number() {
-    let engine = Engine::start(Config::default().shards(2)).unwrap();
+    let engine = Engine::start(Config::new().shards(2)).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("file");
     let open = |shard| engine.open(&path, Open::create().shard(shard)).wait();

@@ -23,7 +23,7 @@ const GIB: u64 = 1 << 30;
 fn configs() -> Vec<Config> {
     let small =
         |config: Config| config.shards(2).arena_bytes_max(ARENA as usize).overflow_bytes_max(256 << 10);
-    let threads = Config::default().driver(DriverChoice::Threads).wait_calls(false);
+    let threads = Config::new().driver(DriverChoice::Threads).wait_calls(false);
     vec![small(config()), small(threads)]
 }
 

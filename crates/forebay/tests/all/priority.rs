@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// Returns the settings of this run's driver, and of the one that every machine has.
 fn configs() -> [Config; 2] {
-    [config(), Config::default().driver(DriverChoice::Threads)]
+    [config(), Config::new().driver(DriverChoice::Threads)]
 }
 
 /// Returns the priority that the kernel can be expected to grant to a process with these rights.

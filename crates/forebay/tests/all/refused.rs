@@ -70,14 +70,14 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         assert_eq!(engine.driver(), "threads");
         let health = engine.health();
         let told =
             health.degraded.iter().find(|degradation| degradation.what == "io_uring").expect("a degradation");
         assert!(told.why.contains("not permitted"), "{told}");
         assert!(told.remedy.contains("seccomp") && told.remedy.contains("io_uring_disabled"), "{told}");
-        let error = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap_err();
+        let error = Engine::start(Config::new().driver(DriverChoice::Uring)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         assert!(error.to_string().contains("io_uring"), "{error}");
     }
@@ -129,7 +129,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+        let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
         assert_eq!(engine.health().worker_rings, None);
         in_tasks::read_and_write(&engine, dir.path());
         let health = engine.health();
@@ -149,7 +149,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+        let (engine, dir) = (Engine::start(Config::new()).unwrap(), dir());
         in_tasks::read_and_write(&engine, dir.path());
         let file = engine.open(dir.path().join("pages"), Open::create()).wait().unwrap();
         set_limit(libc::RLIMIT_FSIZE, 4096 * in_tasks::PAGES / 2);
@@ -174,7 +174,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         assert_eq!(engine.driver(), "threads");
         #[cfg(feature = "tokio")]
         {
@@ -197,7 +197,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let engine = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap();
+        let engine = Engine::start(Config::new().driver(DriverChoice::Uring)).unwrap();
         // Regions are registered with a shard's first operation.
         let file = engine.open(std::env::current_exe().unwrap(), Open::read()).wait().unwrap();
         let head = engine.block_on(async { file.read(0..4).await }).unwrap();
@@ -215,7 +215,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         let file = engine.open(std::env::current_exe().unwrap(), Open::read()).wait().unwrap();
         assert_eq!(&file.read(0..4).wait().unwrap()[..], b"\x7fELF");
         let told = engine.health().degraded;
@@ -228,7 +228,7 @@ mod scenes {
         if restricted().is_none() {
             return;
         }
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         let mut files = Vec::new();
         let error = loop {
             match engine.open(std::env::current_exe().unwrap(), Open::read()).wait() {
@@ -255,10 +255,10 @@ mod scenes {
         while let Ok(file) = std::fs::File::open("/dev/null") {
             taken.push(file);
         }
-        let error = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap_err();
+        let error = Engine::start(Config::new().driver(DriverChoice::Uring)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
         assert!(error.to_string().contains("ulimit -n"), "{error}");
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         let told = engine.health().degraded;
         assert!(
             told.iter().any(|known| known.what == "io_uring" && known.remedy.contains("ulimit -n")),

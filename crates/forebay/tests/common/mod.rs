@@ -21,7 +21,7 @@ pub(crate) fn config() -> Config {
         _ => Polling::Off,
     };
     // The pass with threads is also the one in which `.wait()` goes through the shards.
-    Config::default().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads)
+    Config::new().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads)
 }
 
 /// Starts an engine with [`config`].

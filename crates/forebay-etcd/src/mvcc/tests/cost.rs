@@ -79,7 +79,7 @@ impl Part {
 #[tokio::test]
 #[ignore = "it measures"]
 async fn cost_of_a_put() {
-    let engine = Engine::start(Config::default().shards(1)).unwrap();
+    let engine = Engine::start(Config::new().shards(1)).unwrap();
     let dir = dir();
     let seen = Arc::new(Recorder::default());
     let machine = Machine::new(seen.clone(), Limits::default());

@@ -116,7 +116,7 @@ pub(super) fn entry(index: u64, command: Command) -> EntryOf<Types> {
 
 impl Node {
     pub(super) async fn new() -> Node {
-        let engine = Engine::start(Config::default().shards(1)).unwrap();
+        let engine = Engine::start(Config::new().shards(1)).unwrap();
         let dir = dir();
         let seen = Arc::new(Recorder::default());
         let (store, outcomes) = open(&engine, dir.path(), &seen).await;

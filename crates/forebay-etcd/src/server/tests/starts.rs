@@ -234,7 +234,7 @@ async fn a_first_start_that_was_interrupted_is_resumed() {
         }
         std::fs::write(&file, serde_json::to_vec(&identity).unwrap()).unwrap();
         if stage != "identity" {
-            let engine = forebay::Engine::start(forebay::Config::default().shards(1)).unwrap();
+            let engine = forebay::Engine::start(forebay::Config::new().shards(1)).unwrap();
             let options = forebay_raft::LogOptions::new();
             let log = RaftLog::<Types>::open(&engine, member.join("log"), options).await.unwrap();
             if stage == "owner" {

@@ -35,7 +35,7 @@ fn in_world<T>(device: &Device, seed: u64, observe: impl AsyncFnOnce(Engine) -> 
         .disk(device.profile.clone())
         .stalls_ppm(0)
         .wanders_ppm(0)
-        .config(Config::default().shards(1).arena_bytes_max(16 << 20));
+        .config(Config::new().shards(1).arena_bytes_max(16 << 20));
     world
         .run(observe)
         .unwrap_or_else(|failure| panic!("{}: {failure}", device.name))

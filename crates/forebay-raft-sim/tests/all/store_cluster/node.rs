@@ -156,7 +156,7 @@ pub(crate) async fn run_node(number: u32, cluster: Cluster) {
 
 async fn open_and_serve(number: u32, cluster: &Cluster) -> Result<(), String> {
     let text = |error: forebay_raft::Error| error.to_string();
-    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(64 << 20))
+    let engine = Engine::start(Config::new().shards(1).arena_bytes_max(64 << 20))
         .map_err(|error| error.to_string())?;
     let options = LogOptions::new()
         .segment_bytes(64 << 10)

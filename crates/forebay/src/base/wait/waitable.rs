@@ -26,7 +26,7 @@ use crate::base::error::Error;
 /// }
 ///
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// assert_eq!(first_byte(&engine, Path::new("Cargo.toml")).wait()?, b'[');
 /// # Ok(()) }
 /// ```

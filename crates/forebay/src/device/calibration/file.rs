@@ -25,7 +25,7 @@ impl Calibration {
     /// # use forebay::{Calibration, Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let calibration = Calibration::load("/etc/forebay/nvme0n1.toml")?;
-    /// let engine = Engine::start(Config::default().calibration(calibration))?;
+    /// let engine = Engine::start(Config::new().calibration(calibration))?;
     /// # Ok(()) }
     /// ```
     pub fn load(path: impl AsRef<Path>) -> Result<Calibration> {

@@ -19,7 +19,7 @@ use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, alloc_own
 /// ```
 /// use forebay::{Config, Engine};
 /// # fn main() -> forebay::Result<()> {
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let mut block = engine.block(8)?;
 /// block[..3].copy_from_slice(b"abc");
 /// assert_eq!(&block[..], b"abc\0\0\0\0\0");
@@ -93,7 +93,7 @@ impl BlockMut {
     /// ```
     /// # use forebay::{BlockMut, Config, Engine, Open};
     /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
     /// let (bytes, memory) = file.read_into(0, BlockMut::aligned(4096)?).wait();
     /// assert_eq!(&memory[..9], b"[package]");

@@ -16,7 +16,7 @@ use super::Append;
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("data"), Open::create()).await?;
 /// let mut append = file.append().start();
 /// tokio::io::copy(&mut &b"from any reader"[..], &mut append).await?;

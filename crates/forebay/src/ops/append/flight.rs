@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_overlaps_waits_until_the_write_was_seen_to_be_over() {
-        let engine = Engine::start(Config::default()).unwrap();
+        let engine = Engine::start(Config::new()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = engine.open(dir.path().join("overlap"), Open::create().buffered()).wait().unwrap();
         let mut flight = Flight::new(2);

@@ -36,7 +36,7 @@ use crate::handle::open::{self, Open};
 /// # let base = tempfile::tempdir().unwrap();
 /// # let (data, moved) = (base.path().join("data"), base.path().join("moved"));
 /// # std::fs::create_dir(&data).unwrap();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let dir = engine.open_dir(&data).wait()?;
 /// std::fs::rename(&data, &moved).unwrap();
 /// dir.open("rows", Open::create_new().buffered()).wait()?;
@@ -95,7 +95,7 @@ impl Dir {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = engine.open_dir(dir.path()).wait()?;
     /// let file = dir.open("rows", Open::create_new()).wait()?;
     /// dir.sync().wait()?; // its name survives a power failure
@@ -124,7 +124,7 @@ impl Dir {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = engine.open_dir(dir.path()).wait()?;
     /// let file = dir.temp_file(Open::create()).wait()?;
     /// file.write(0, vec![1; 4096]).wait()?; // gone with its last handle
@@ -158,7 +158,7 @@ impl Dir {
     /// # use forebay::{Config, Durability, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = engine.open_dir(dir.path()).wait()?;
     /// let new = dir.open("settings.new", Open::create_new().buffered()).wait()?;
     /// new.write(0, b"depth = 8").durable(Durability::Data).wait()?;
@@ -232,7 +232,7 @@ impl Dir {
     /// # use forebay::{Config, Engine, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// # let dir = engine.open_dir(dir.path()).wait()?;
     /// dir.open("rows", Open::create_new()).wait()?;
     /// let names: Vec<_> = dir.read_dir().wait()?.iter().map(|entry| entry.name().to_owned()).collect();
@@ -284,7 +284,7 @@ impl Dir {
     /// # use forebay::{Config, Engine, ErrorKind, Open};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let base = tempfile::tempdir()?;
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let dir = engine.open_dir(base.path()).wait()?;
     /// let other = dir.clone();
     /// dir.close().wait()?; // no call in it is in flight any more

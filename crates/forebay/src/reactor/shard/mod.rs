@@ -7,7 +7,7 @@
 //! ```
 //! use forebay::{Class, Config, Engine, Open, shard};
 //! # fn main() -> forebay::Result<()> {
-//! let engine = Engine::start(Config::default())?;
+//! let engine = Engine::start(Config::new())?;
 //! let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
 //! let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
 //!     let head = shard::spawn(async move { file.read(0..9).await })?;

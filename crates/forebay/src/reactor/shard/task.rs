@@ -44,7 +44,7 @@ pub fn class() -> Class {
 /// # use forebay::{Class, Config, Engine, Open, shard};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
 /// # file.write(0, vec![7; 16_384]).wait()?;
 /// let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
@@ -147,7 +147,7 @@ impl<T> JoinHandle<T> {
     /// ```
     /// # use forebay::{Class, Config, Engine, ErrorKind};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let engine = Engine::start(Config::default())?;
+    /// # let engine = Engine::start(Config::new())?;
     /// let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
     /// task.abort();
     /// assert_eq!(task.wait().map_err(|error| error.kind()), Err(ErrorKind::TaskCancelled));
@@ -176,7 +176,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 ///
 /// ```
 /// # use forebay::{Class, Config, Engine, shard};
-/// # let engine = Engine::start(Config::default()).unwrap();
+/// # let engine = Engine::start(Config::new()).unwrap();
 /// engine.spawn_on_shard(0, Class::DEFAULT, || async { shard::yield_now().await }).wait().unwrap();
 /// ```
 pub fn yield_now() -> YieldNow {
@@ -192,7 +192,7 @@ pub fn yield_now() -> YieldNow {
 /// ```
 /// # use forebay::{Class, Config, Engine, shard};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// let task = engine.spawn_on_shard(0, Class::BACKGROUND, || async {
 ///     let mut sum = 0u64;
 ///     for number in 0..100_000u64 {
@@ -240,7 +240,7 @@ impl Future for YieldNow {
 /// ```
 /// # use forebay::{Class, Config, Engine, shard};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # use std::time::Duration;
 /// let task = engine.spawn_on_shard(0, Class::DEFAULT, || shard::sleep(Duration::from_millis(1)));
 /// task.wait()??;
@@ -314,7 +314,7 @@ impl Drop for Sleep {
 /// # use forebay::{Class, Config, Engine, ErrorKind, Open, shard};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// # let engine = Engine::start(Config::default())?;
+/// # let engine = Engine::start(Config::new())?;
 /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
 /// # file.write(0, vec![7; 16_384]).wait()?;
 /// # use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::{DriverChoice, Engine, ErrorKind, File, Open};
 
 /// Rings of both kinds: of io_uring where the kernel allows it, and of native AIO.
 fn configs() -> [Config; 2] {
-    [Config::default(), Config::default().driver(DriverChoice::Threads)]
+    [Config::new(), Config::new().driver(DriverChoice::Threads)]
 }
 
 /// An engine with a file of 64 pages, and a runtime whose thread has a ring; nothing where the kernel refuses all kinds.

@@ -89,7 +89,7 @@ pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 ///
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// let engine = Engine::start(Config::default())?;
+/// let engine = Engine::start(Config::new())?;
 /// let file = engine.open(dir.path().join("list"), Open::create().buffered()).wait()?;
 /// for (place, next) in [(0u64, 700u64), (700, 40), (40, 0)] {
 ///     file.write(place, &next.to_le_bytes()[..]).wait()?;
