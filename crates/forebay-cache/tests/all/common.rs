@@ -62,7 +62,9 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 /// A file's shard that does nothing until this is dropped: reads and writes that begin meanwhile are in flight for as
 /// long, however slow the test's thread is.
-pub(crate) struct HeldShard(#[allow(dead_code, reason = "its drop is the signal")] std::sync::mpsc::Sender<()>);
+pub(crate) struct HeldShard(
+    #[allow(dead_code, reason = "its drop is the signal")] std::sync::mpsc::Sender<()>,
+);
 
 pub(crate) fn hold_shard(cache: &Cache, file: &CachedFile) -> HeldShard {
     let (let_go, held) = std::sync::mpsc::channel::<()>();

@@ -213,7 +213,7 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
     let before = (files(source.path()), files(above.path()));
     let refused = |path: &Path, kind: ErrorKind| -> Error {
         let error = store.checkpoint(path).wait().unwrap_err();
-        assert_eq!((error.kind(), error.path()), (&kind, Some(path)), "{error}");
+        assert_eq!((error.kind(), error.path()), (kind, Some(path)), "{error}");
         error
     };
     refused(above.path(), ErrorKind::AlreadyExists);
@@ -333,7 +333,7 @@ fn attempt(call: Call, n: u64, order: MetadataOrder) -> (bool, bool) {
             Ok(()) => {}
             Err(error) => {
                 let kinds = [ErrorKind::NotFound, ErrorKind::Unfinished];
-                assert!(kinds.contains(error.kind()), "{call:?} {n}: {error}");
+                assert!(kinds.contains(&error.kind()), "{call:?} {n}: {error}");
             }
         }
         if copy.is_ok() {

@@ -450,7 +450,7 @@ fn refused_files_are_named_and_nothing_has_changed() {
         // The good file of the same call is not ingested either.
         let both = [(&keyspace, &good), (&keyspace, &path)];
         let error = unchanged([&at, &from], || store.ingest(both).wait().expect_err("a wrong file"));
-        assert_eq!((error.kind(), error.path()), (&kind, Some(&*path)), "{error}");
+        assert_eq!((error.kind(), error.path()), (kind, Some(&*path)), "{error}");
         assert!(error.to_string().contains(text), "{error}");
     }
     // The same keys twice, in one keyspace; in two it is allowed.

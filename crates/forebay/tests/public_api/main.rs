@@ -43,7 +43,7 @@ const EXHAUSTIVE: &[(&str, &str)] = &[
 const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
 
 /// The crates whose API is recorded: name, and the folder beside this crate's. A packed crate has only itself.
-const CRATES: [(&str, &str); 8] = [
+const CRATES: [(&str, &str); 9] = [
     ("forebay", "."),
     ("forebay_sim", "../forebay-sim"),
     ("forebay_conformance", "../forebay-conformance"),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay::{Durability, Engine, Open, Result, sim};
+use forebay::{Durability, Engine, Open, Result};
+use forebay_sim as sim;
 
 use crate::simulation::groups::{self, GRAIN};
 use crate::simulation::log::DIR;
