@@ -5,8 +5,10 @@ use forebay_collective::{Collective, Options, WriteCombiner};
 
 use crate::common::{config, dir};
 
-/// The settings with numbers, each with the value to try.
-const SETTINGS: [(&str, fn(usize) -> Options); 3] = [
+type Setting = fn(usize) -> Options;
+
+/// The settings with numbers, by the method that sets them.
+const SETTINGS: [(&str, Setting); 3] = [
     ("memory", |number| Options::new().memory_bytes_max(number)),
     ("request", |number| Options::new().request_bytes_max(number)),
     ("depth", |number| Options::new().depth(number)),

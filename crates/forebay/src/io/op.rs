@@ -36,7 +36,7 @@ pub(crate) const RETRIES_MAX: u8 = 100;
 /// direct read ends off the device's grain only there.
 #[inline]
 pub(crate) fn read_goes_on(len: u32, done: u32, moved: u32, grain: impl FnOnce() -> u32) -> bool {
-    done < len && moved > 0 && done % grain().max(1) == 0
+    done < len && moved > 0 && done.is_multiple_of(grain().max(1))
 }
 
 /// Returns whether the rest of a write has to be requested, whose last part had `moved` bytes.

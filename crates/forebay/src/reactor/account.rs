@@ -64,7 +64,7 @@ impl Account {
     #[inline]
     pub(crate) fn begin(&mut self) -> bool {
         self.begun = self.begun.wrapping_add(1);
-        self.begun % SAMPLE_EVERY == 0
+        self.begun.is_multiple_of(SAMPLE_EVERY)
     }
 
     /// Counts an operation that has ended, and takes its use of the file's entry back. Returns true if the entry must be removed now.

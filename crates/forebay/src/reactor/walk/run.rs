@@ -237,7 +237,7 @@ fn step(shard: &Shard, arrival: Arrival) {
 /// Runs a step, the one with this number of its account. Returns also the time that it took if that was too long.
 #[inline]
 pub(crate) fn timed(clock: &Clock, number: u64, step: impl FnOnce() -> Next) -> (Next, Option<u64>) {
-    let began = (clock.is_cheap() || number % STEPS_PER_SLOW_CLOCK == 0).then(|| clock.now());
+    let began = (clock.is_cheap() || number.is_multiple_of(STEPS_PER_SLOW_CLOCK)).then(|| clock.now());
     let next = step();
     let ns = began.map(|began| clock.ns(clock.now().wrapping_sub(began)));
     (next, ns.filter(|&ns| ns > STEP_NS_SLOW))
