@@ -46,7 +46,6 @@ impl Call {
 }
 
 async fn open(engine: &Engine) -> Result<Wal> {
-    engine.create_dir_all(DIR).await?;
     Ok(Wal::open(engine, DIR, options().log_id(7)).await?.0)
 }
 
