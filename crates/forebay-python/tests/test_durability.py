@@ -71,9 +71,7 @@ for length in (1, 4095, 4096, 4097, 1_000_000):
                 count = call(file, data)
             except OSError as failure:
                 error = failure
-                # The kernel shortens a write to the limit, and refuses the rest of a direct one, which is no longer aligned.
-                unaligned = limit % 4096 != 0 and mode in ("direct", "adaptive")
-                assert failure.errno == errno.EFBIG or (unaligned and failure.errno == errno.EINVAL), failure
+                assert failure.errno == errno.EFBIG, failure
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             assert error is None or limit < (length + 4095) // 4096 * 4096, f"{length} bytes fit into {limit}: {error}"
         check(count, error)

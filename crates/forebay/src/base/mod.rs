@@ -11,7 +11,7 @@ pub(crate) mod in_flight;
 pub mod mutants;
 pub(crate) mod pending;
 pub(crate) mod priority;
-pub(crate) mod signal_mask;
+pub(crate) mod size_limit;
 pub(crate) mod sync;
 #[cfg(any(
     feature = "_sim",

@@ -1,4 +1,12 @@
-//! Signals that the engine's threads must not take.
+//! The limit of a file's length that a process may have (RLIMIT_FSIZE), and the signal that comes with it.
+
+use rustix::process::{Resource, getrlimit};
+
+/// Returns whether a write that ends there stays within the limit. Beyond it the kernel sends SIGXFSZ to the thread that submits.
+#[inline]
+pub(crate) fn is_within_size_limit(end: u64) -> bool {
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| end <= limit)
+}
 
 /// Blocks SIGXFSZ on the calling thread, one of the engine's.
 ///

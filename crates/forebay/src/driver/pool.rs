@@ -214,7 +214,7 @@ impl PoolCore {
     }
 
     fn work(&self) {
-        crate::base::signal_mask::shield_thread();
+        crate::base::size_limit::shield_thread();
         let mut state = self.lock();
         loop {
             if let Some((_, queued)) = state.queue.pop_first() {

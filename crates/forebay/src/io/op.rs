@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::base::class::Class;
+use crate::base::size_limit::is_within_size_limit;
 use crate::io::command::Commands;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
@@ -191,6 +192,11 @@ impl OpRequest {
     pub(crate) fn take(&mut self) -> OpRequest {
         OpRequest { buffer: self.buffer.take(), ..*self }
     }
+
+    /// Returns the place in the file behind the range.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
 }
 
 impl OpBuffer {
@@ -274,11 +280,15 @@ pub(crate) enum OpFailure {
 }
 
 impl OpFailure {
-    /// Returns the failure for a negative result of the driver's.
-    pub(crate) fn of_result(result: i32) -> OpFailure {
+    /// Returns the failure for a negative result of the driver's, of an operation whose range ends at `end`.
+    pub(crate) fn of_result(result: i32, kind: OpKind, end: u64) -> OpFailure {
         #[cfg(target_os = "linux")]
         if let Some(status) = nvme_status(result) {
             return OpFailure::Nvme(status);
+        }
+        // The kernel shortens a write to RLIMIT_FSIZE, and refuses the rest of a direct one as no longer aligned.
+        if result == -libc::EINVAL && kind == OpKind::Write && !is_within_size_limit(end) {
+            return OpFailure::Errno(libc::EFBIG);
         }
         OpFailure::Errno(-result)
     }

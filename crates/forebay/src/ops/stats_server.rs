@@ -49,7 +49,7 @@ impl StatsServer {
         engine.ring_at_end(&bell);
         let (weak, own) = (Arc::downgrade(engine), bell.clone());
         let body = move || {
-            crate::base::signal_mask::shield_thread();
+            crate::base::size_limit::shield_thread();
             // The listener goes first: later clients are refused rather than kept waiting by a listener that
             // no thread serves.
             serve(listener, &heard, &weak);

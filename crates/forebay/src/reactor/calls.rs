@@ -21,6 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::base::class::Class;
 use crate::base::priority::Priority;
+use crate::base::size_limit::is_within_size_limit;
 use crate::driver::threads::transfer;
 use crate::driver::{FileRegistration, IoRequest, Route};
 use crate::io::config::Config;
@@ -286,7 +287,8 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
     let class = request.class.or_of_task();
     let is_flush = request.kind == OpKind::Write && request.durability != Durability::None;
     let is_long = (request.len > PIECE_BYTES && !is_flush) || matches!(request.buffer, OpBuffer::LateApart);
-    if is_long || !suits(core, class) || !is_within_size_limit(request) {
+    let may_signal = request.kind == OpKind::Write && !is_within_size_limit(request.end());
+    if is_long || !suits(core, class) || may_signal {
         return None;
     }
     request.class = class;
@@ -348,7 +350,7 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
                 retries += 1;
                 continue;
             }
-            return Err(OpFailure::of_result(result));
+            return Err(OpFailure::of_result(result, request.kind, request.end()));
         };
         let goes_on = match request.kind {
             OpKind::Nop | OpKind::Command | OpKind::SyncData | OpKind::SyncAll => false,
@@ -380,12 +382,4 @@ fn ended(request: &OpRequest, result: OpResult) -> EndedOp {
         has_failed: result.is_err(),
         after_write: sync.is_some(),
     }
-}
-
-/// Returns whether a write stays within RLIMIT_FSIZE; true for every other operation.
-fn is_within_size_limit(request: &OpRequest) -> bool {
-    request.kind != OpKind::Write
-        || rustix::process::getrlimit(rustix::process::Resource::Fsize)
-            .current
-            .is_none_or(|limit| request.offset + u64::from(request.len) <= limit)
 }

@@ -300,7 +300,7 @@ impl Context {
         ENDED.set(ENDED.get() + 1);
         let id = self.id;
         let end = move || {
-            crate::base::signal_mask::shield_thread();
+            crate::base::size_limit::shield_thread();
             destroy(id);
         };
         // Without a thread the call is made here: a context that stays counts against fs.aio-max-nr.

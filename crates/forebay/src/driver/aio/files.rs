@@ -6,8 +6,8 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
-use rustix::process::{Resource, getrlimit};
 
+use crate::base::size_limit::is_within_size_limit;
 use crate::driver::IoRequest;
 use crate::io::op::OpKind;
 
@@ -162,13 +162,6 @@ fn size(fd: BorrowedFd<'_>) -> u64 {
         Ok(found) => u64::try_from(found.st_size).unwrap_or(0),
         Err(_) => 0,
     }
-}
-
-/// Returns whether a write stays within RLIMIT_FSIZE. Beyond it the kernel sends SIGXFSZ to the thread that submits, which is the
-/// program's.
-#[inline]
-fn is_within_size_limit(end: u64) -> bool {
-    getrlimit(Resource::Fsize).current.is_none_or(|limit| end <= limit)
 }
 
 #[cfg(test)]

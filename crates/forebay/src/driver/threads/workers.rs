@@ -127,7 +127,7 @@ impl Workers {
     }
 
     fn work(&self) {
-        crate::base::signal_mask::shield_thread();
+        crate::base::size_limit::shield_thread();
         let mut state = self.lock();
         state.idle -= 1;
         loop {

@@ -728,7 +728,11 @@ impl Shard {
             let result = if unasked { -libc::EAGAIN } else { result };
             // An operation that the engine's end cancelled fails for that reason.
             let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
-            let failure = if ended { OpFailure::EngineClosed } else { OpFailure::of_result(result) };
+            let failure = if ended {
+                OpFailure::EngineClosed
+            } else {
+                OpFailure::of_result(result, slot.kind, slot.offset + u64::from(slot.len))
+            };
             return Verdict::Finished(Err(failure));
         }
         match slot.kind {

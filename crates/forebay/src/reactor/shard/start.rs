@@ -56,7 +56,7 @@ fn start_with(
         let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
         let (decide, decided) = mpsc::channel();
         let body = move || {
-            crate::base::signal_mask::shield_thread();
+            crate::base::size_limit::shield_thread();
             // Before the ring: the kernel's workers for it inherit their owner's priority when they start.
             let granted =
                 priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {

@@ -243,6 +243,26 @@ fn a_file_may_not_grow() {
             drop((file, append));
             engine.remove_file(&path).wait().unwrap();
         }
+        // The kernel shortens a write to the limit, and refuses the rest of a direct one, which is no longer aligned: EINVAL.
+        for limit in [4 * MIB - 1, 4 * MIB - 4095, 4 * MIB + 1, 4 * MIB + 4095] {
+            set_limit(libc::RLIMIT_FSIZE, limit);
+            for open in [Open::create(), Open::create().buffered(), Open::create().uncached()] {
+                let path = dir.path().join("file");
+                let file = engine.open(&path, open).wait().unwrap();
+                for start in [3 * MIB, 4 * MIB - 4096, 4 * MIB] {
+                    let write = file.write(start, bytes_of(start..5 * MIB));
+                    for error in [
+                        write.wait().unwrap_err(),
+                        engine.block_on(file.write(start, bytes_of(start..5 * MIB))).unwrap().unwrap_err(),
+                    ] {
+                        assert_eq!(error.raw_os_error(), Some(libc::EFBIG), "{start} {limit}: {error}");
+                    }
+                }
+                drop(file);
+                engine.remove_file(&path).wait().unwrap();
+            }
+        }
+        set_limit(libc::RLIMIT_FSIZE, 4 * MIB);
         everything_works(&engine, dir.path());
         set_limit(libc::RLIMIT_FSIZE, enough);
         let file = engine.open(dir.path().join("large"), Open::create()).wait().unwrap();
