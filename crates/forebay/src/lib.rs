@@ -131,7 +131,7 @@ pub use memory::block::{Block, BlockMut};
 pub use memory::lent::IoMemory;
 pub use ops::append::{Append, AppendBuilder};
 #[doc(hidden)]
-pub use ops::command::{CommandRing, CommandShard};
+pub use ops::command_shard::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
 #[doc(hidden)]
 pub use ops::file_cache::{FileCache, FileCount, FileEntry, FilePlace, FileUse};

@@ -1,10 +1,10 @@
 //! The class that an operation or a task belongs to, and the limits of a class on a device.
 
-mod table;
+mod class_table;
 
 use std::time::Duration;
 
-pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
+pub(crate) use class_table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
 
 /// The owner of an operation or a task, for scheduling. Scarce resources are divided between classes by their
 /// shares: the turns of a shard, and the time of each device (see [`ClassSpec`]).

@@ -1,7 +1,7 @@
 //! The measured figures of a device, so that an engine begins with them instead of finding them out.
 
 #[cfg(feature = "calibration")]
-mod file;
+mod toml_file;
 
 use crate::device::Device;
 

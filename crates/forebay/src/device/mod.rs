@@ -2,12 +2,12 @@
 
 mod alignment;
 pub(crate) mod calibration;
-#[cfg(target_os = "linux")]
-mod command;
 mod layers;
 mod mountinfo;
 #[cfg(target_os = "linux")]
 pub(crate) mod namespace;
+#[cfg(target_os = "linux")]
+mod nvme_command;
 mod sysfs;
 
 use std::fmt;
@@ -18,11 +18,11 @@ use std::path::Path;
 use crate::base::error::{Error, Result};
 
 pub use alignment::Alignment;
-#[cfg(target_os = "linux")]
-pub(crate) use command::NvmeCommand;
 pub use layers::{DeviceKind, Layer};
 use layers::{PathTarget, System};
 pub use mountinfo::FileSystem;
+#[cfg(target_os = "linux")]
+pub(crate) use nvme_command::NvmeCommand;
 pub use sysfs::WriteCache;
 
 /// The layers below a file, as of the call that returned this value; see

@@ -8,8 +8,8 @@
 //!
 //! A request in flight cannot be cancelled: disks support no io_cancel(2). A cancelled one completes as the device does.
 
+mod admission;
 mod context;
-mod files;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use self::admission::Files;
 use self::context::{Context, ControlBlock, Event, Refusal};
-use self::files::Files;
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::driver::threads::ThreadsDriver;

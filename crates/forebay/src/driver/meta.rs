@@ -6,9 +6,9 @@
 
 mod at;
 mod copy;
-mod file;
+mod file_calls;
 mod names;
-mod open;
+mod openat;
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 pub use at::At;
-pub(crate) use file::{is_removed, metadata_now};
+pub(crate) use file_calls::{is_removed, metadata_now};
 
 use crate::base::error::{Error, Result};
 use crate::base::in_flight::Stay;
@@ -352,9 +352,9 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     let operation = request.operation();
     let done = |()| MetaReply::Done;
     match request {
-        MetaRequest::Open { path, how } => open::open(path, how).map(opened),
+        MetaRequest::Open { path, how } => openat::open(path, how).map(opened),
         MetaRequest::OpenDir { path } => names::open_dir_at(operation, path).map(opened),
-        MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(opened),
+        MetaRequest::TempFile { dir, direct } => openat::temp_file(dir, *direct).map(opened),
         MetaRequest::Rename { from, to } => names::rename(from, to).map(done),
         MetaRequest::HardLink { from, to } => names::hard_link(from, to).map(done),
         MetaRequest::RenameUnsynced { from, to } => names::rename_unsynced(from, to).map(done),
@@ -365,25 +365,29 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         MetaRequest::CreateDirAll { path } => names::create_dir_all(path).map(done),
         MetaRequest::SyncDir { path } => names::sync_dir(path).map(done),
         MetaRequest::ReadDir { path } => names::read_dir(path).map(MetaReply::Entries),
-        MetaRequest::Metadata { path } => file::metadata_at(operation, path).map(MetaReply::Metadata),
+        MetaRequest::Metadata { path } => file_calls::metadata_at(operation, path).map(MetaReply::Metadata),
         MetaRequest::SymlinkMetadata { path } => {
-            file::symlink_metadata(operation, path).map(MetaReply::Metadata)
+            file_calls::symlink_metadata(operation, path).map(MetaReply::Metadata)
         }
-        MetaRequest::MetadataMany { paths } => {
-            Ok(MetaReply::MetadataMany(paths.iter().map(|path| file::metadata_at(operation, path)).collect()))
+        MetaRequest::MetadataMany { paths } => Ok(MetaReply::MetadataMany(
+            paths.iter().map(|path| file_calls::metadata_at(operation, path)).collect(),
+        )),
+        MetaRequest::FileMetadata { file } => file_calls::metadata(fd(file)).map(MetaReply::Metadata),
+        MetaRequest::Allocate { file, offset, len } => {
+            file_calls::allocate(fd(file), *offset, *len).map(done)
         }
-        MetaRequest::FileMetadata { file } => file::metadata(fd(file)).map(MetaReply::Metadata),
-        MetaRequest::Allocate { file, offset, len } => file::allocate(fd(file), *offset, *len).map(done),
-        MetaRequest::PunchHole { file, offset, len } => file::punch_hole(fd(file), *offset, *len).map(done),
-        MetaRequest::Truncate { file, len } => file::truncate(fd(file), *len).map(done),
+        MetaRequest::PunchHole { file, offset, len } => {
+            file_calls::punch_hole(fd(file), *offset, *len).map(done)
+        }
+        MetaRequest::Truncate { file, len } => file_calls::truncate(fd(file), *len).map(done),
         MetaRequest::Advise { file, offset, len, advice } => {
-            file::advise(fd(file), *offset, *len, *advice).map(done)
+            file_calls::advise(fd(file), *offset, *len, *advice).map(done)
         }
         MetaRequest::CopyRange { from, offset, len, to, to_offset } => {
             copy::copy_range(fd(from), *offset, *len, fd(to), *to_offset).map(MetaReply::Copied)
         }
-        MetaRequest::TryLock { file, lock } => file::try_lock(fd(file), *lock).map(done),
-        MetaRequest::Unlock { file } => file::unlock(fd(file)).map(done),
+        MetaRequest::TryLock { file, lock } => file_calls::try_lock(fd(file), *lock).map(done),
+        MetaRequest::Unlock { file } => file_calls::unlock(fd(file)).map(done),
     }
 }
 

@@ -27,7 +27,7 @@ mod enter;
 mod entry;
 mod keeper;
 pub(crate) mod memlock;
-mod nvme;
+mod nvme_ring;
 mod polled;
 mod routes;
 mod setup;

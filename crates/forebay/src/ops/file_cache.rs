@@ -1,6 +1,6 @@
 //! Caches of open files, for libraries on an engine that read more files than a process may have open.
 
-mod line;
+mod file_limit;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-pub use self::line::FileCount;
-use self::line::{AbortOnDrop, Line, Place};
+pub use self::file_limit::FileCount;
+use self::file_limit::{AbortOnDrop, Line, Place};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait::Waitable;

@@ -11,12 +11,12 @@ pub(crate) mod scan;
 pub(crate) mod walk;
 
 pub(crate) mod append;
-pub(crate) mod command;
+pub(crate) mod command_shard;
 
 pub(crate) mod dir;
 pub(crate) mod file_cache;
 pub(crate) mod internals;
-pub(crate) mod lent;
+pub(crate) mod lent_op;
 pub(crate) mod nop;
 pub(crate) mod nvme;
 pub(crate) mod stats_server;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use crate::base::class::Class;
 use crate::base::here::{self, Waits};
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome, OpRequest, OpResult};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::calls;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;

@@ -15,7 +15,7 @@ use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::memory::block::{Block, BlockMut};
 use crate::memory::lent::{IoMemory, IoSource, LentMemory};
-use crate::ops::lent::LentOp;
+use crate::ops::lent_op::LentOp;
 use crate::ops::read::operation;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;

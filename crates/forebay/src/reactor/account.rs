@@ -13,12 +13,12 @@
 //! - Statistics are an [`AccountReport`] and a list of files: shards send them when asked, those of stripes are read under the lock.
 //! - Common to all accounts are the device's scheduler (`DeviceScheduler`) and the file's count of entries (`InFlight`): atomics.
 
-pub(crate) mod files;
+pub(crate) mod file_table;
 
 use crate::base::class::Class;
 use crate::io::stats::{EndedOp, FlowStats, Flows, WalkStats};
 use crate::reactor::scheduler::{Counts, DeviceQueues};
-use files::{FileTable, NO_FILE};
+use file_table::{FileTable, NO_FILE};
 
 /// One operation in this many is timed.
 const SAMPLE_EVERY: u32 = 32;

@@ -32,7 +32,7 @@ use crate::io::op::{
 };
 use crate::io::stats::{EndedOp, FileReport, WalkStats};
 use crate::memory::arena::{Aside, Buffer};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::account::{Account, AccountReport};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;

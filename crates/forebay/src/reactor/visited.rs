@@ -20,7 +20,6 @@
 
 mod begin;
 mod choice;
-mod ending;
 mod gathering;
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod interface;
@@ -28,6 +27,7 @@ mod interface;
 mod runtime;
 #[cfg(feature = "_sim")]
 mod simulated;
+mod takeover;
 mod watch;
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,6 @@
 //! Tests through the same calls that a shard makes.
 
-mod waiting;
+mod waits;
 
 use std::fs::File;
 use std::io::Write as _;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use super::nvme::{NvmeRing, Plan, plan};
+use super::nvme_ring::{NvmeRing, Plan, plan};
 use super::polled::PolledRing;
 use super::{Keeper, UringDriver, setup};
 use crate::driver::{FileRegistration, IoRequest, NvmeTarget, PollCounts, QueueFull, Route, Wait};

@@ -12,7 +12,7 @@ use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::block::BlockMut;
 use crate::memory::lent::IoMemory;
-use crate::ops::lent::LentOp;
+use crate::ops::lent_op::LentOp;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::ranges::{AlignedRange, check_range};
 

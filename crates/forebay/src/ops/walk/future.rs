@@ -20,10 +20,10 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
 use crate::reactor::visited;
-use crate::reactor::walk::batch::{Batch, BatchEntry, Settings};
+use crate::reactor::walk::remote_walks::{Batch, BatchEntry, Settings};
 use crate::reactor::walk::state::{Failure, Job};
 use crate::reactor::walk::table::WalkKey;
-use crate::reactor::walk::{many, run};
+use crate::reactor::walk::{lifecycle, many};
 
 /// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends
 /// the walk.
@@ -146,7 +146,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
             State::New(walk) => self.begin(walk, context),
             State::Local { shard: uid, key } => {
                 let polled = with_current(|shard| {
-                    (shard.uid() == uid).then(|| run::poll(shard, key, context.waker()))
+                    (shard.uid() == uid).then(|| lifecycle::poll(shard, key, context.waker()))
                 });
                 match polled.flatten() {
                     Some(Poll::Ready(job)) => Poll::Ready(job.ok_or_else(|| self.lost())),
@@ -178,13 +178,13 @@ impl<'f, W: Walk> WalkOne<'f, W> {
             if !Arc::ptr_eq(shard.engine(), core.engine()) {
                 return None;
             }
-            if !run::has_room(shard, context.waker()) {
+            if !lifecycle::has_room(shard, context.waker()) {
                 return Some(Poll::Pending);
             }
             let job = Job::new(walk.take()?);
-            Some(match run::begin(shard, core, settings, root, context.waker(), job) {
+            Some(match lifecycle::begin(shard, core, settings, root, context.waker(), job) {
                 Ok(key) => {
-                    let polled = run::poll(shard, key, context.waker());
+                    let polled = lifecycle::poll(shard, key, context.waker());
                     if polled.is_pending() {
                         *state = State::Local { shard: shard.uid(), key };
                     }
@@ -301,7 +301,7 @@ impl<W: Walk> WalkOne<'_, W> {
         let here = with_current(|shard| {
             let here = shard.uid() == uid;
             if here {
-                run::drop_walk(shard, key);
+                lifecycle::drop_walk(shard, key);
             }
             here
         });

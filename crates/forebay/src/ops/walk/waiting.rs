@@ -13,7 +13,7 @@ use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
 use crate::ops::submit::FileRef;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::walk::batch::Settings;
+use crate::reactor::walk::remote_walks::Settings;
 use crate::reactor::walk::state::{Job, Next};
 use crate::reactor::walk::{Ranges, Refusal, as_step, check_request, describe, timed};
 

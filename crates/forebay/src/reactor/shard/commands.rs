@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::class::Class;
 use crate::io::command::Commands;
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKey, OpKind, OpRequest};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::{Continuation, Slot, SlotState};
 

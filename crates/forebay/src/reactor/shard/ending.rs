@@ -8,7 +8,7 @@ use crate::driver::Wait;
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome};
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
-use crate::reactor::shard::line::end_long;
+use crate::reactor::shard::long_reads::end_long;
 use crate::reactor::shard::optable::{Continuation, SlotState};
 use crate::reactor::walk;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::health::Degradation;
 use crate::driver::Wait;
 use crate::io::op::{OpFailure, OpOutcome};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::open_file::CloseNode;
 use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::Shard;

@@ -1,6 +1,6 @@
 //! The shard's own executor: tasks that run next to the device, in one run queue per class.
 
-mod queues;
+mod run_queues;
 mod stalls;
 mod task_future;
 
@@ -18,7 +18,7 @@ use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::{self, Shard};
 use crate::reactor::stall_profiler::Beat;
-use queues::Queues;
+use run_queues::Queues;
 use stalls::Stalls;
 use task_future::TaskFuture;
 

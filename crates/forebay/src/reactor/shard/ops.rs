@@ -16,12 +16,12 @@ use crate::io::op::{
 use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::account::Account;
-use crate::reactor::account::files::{FileTarget, NO_FILE};
+use crate::reactor::account::file_table::{FileTarget, NO_FILE};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::Admission;
 use crate::reactor::shard::clock::Ticks;
-use crate::reactor::shard::line::end_long;
+use crate::reactor::shard::long_reads::end_long;
 use crate::reactor::shard::optable::{Continuation, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::shard::{NOT_LOOKED, Shard};

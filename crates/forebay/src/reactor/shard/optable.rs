@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use crate::base::class::Class;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKey, OpKind, OpResult};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::remote::RemotePtr;
 

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use crate::driver::Wait;
 use crate::io::op::{OpFailure, OpKey, OpRequest, OpResult};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;

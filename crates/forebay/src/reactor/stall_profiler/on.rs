@@ -3,7 +3,7 @@
 mod modules;
 mod sample;
 mod signal;
-mod text;
+mod symbols;
 mod unwind;
 mod watcher;
 

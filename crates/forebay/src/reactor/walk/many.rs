@@ -4,8 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::batch::{Batch, BatchEntry};
-use super::run::{begin_with, drop_walk, notify_room};
+use super::lifecycle::{begin_with, drop_walk, notify_room};
+use super::remote_walks::{Batch, BatchEntry};
 use super::table::{Owner, WalkKey, WalkState};
 use crate::io::op::OpFailure;
 use crate::reactor::shard::Shard;

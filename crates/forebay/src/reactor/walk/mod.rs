@@ -22,15 +22,15 @@
 //!    arrived already reach no step.
 //! 7. A future on the shard names its walk by key. Polled elsewhere it sends a batch of one that takes the
 //!    walk over; dropped elsewhere it sets the walk's bit in the inbox. From elsewhere walks come as a batch
-//!    (`batch`), with one message and one wake-up. Dropping the batch leaves its node for the shard.
+//!    (`remote_walks`), with one message and one wake-up. Dropping the batch leaves its node for the shard.
 //! 8. At a shard's end jobs fail and drop their state there; reads become orphans, and are drained or leaked
 //!    as all are.
 //! 9. Panics of steps and of the states' destructors are caught where they happen.
 
-pub(crate) mod batch;
+pub(crate) mod lifecycle;
 pub(crate) mod many;
 mod reads;
-pub(crate) mod run;
+pub(crate) mod remote_walks;
 pub(crate) mod state;
 mod step;
 pub(crate) mod table;
@@ -40,10 +40,10 @@ use std::ops::Range;
 use crate::base::error::Error;
 use crate::memory::block::Block;
 
-pub(crate) use batch::Batch;
+pub(crate) use lifecycle::{arrived, as_step, describe, drop_walk_at, run, timed, turn};
 pub(crate) use many::{begin_batch, refuse_all, resume};
 pub(crate) use reads::{Refusal, check_request};
-pub(crate) use run::{arrived, as_step, describe, drop_walk_at, run, timed, turn};
+pub(crate) use remote_walks::Batch;
 pub use step::{Ranges, Step};
 pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::run::arrived;
+use super::lifecycle::arrived;
 use super::step::Ranges;
 use super::table::{Owner, WalkRead, WalkState};
 use crate::base::error::{Error, ErrorKind};

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::batch::Batch;
+use super::remote_walks::Batch;
 use super::state::Job;
 use crate::base::class::Class;
 use crate::io::op::{OpKey, OpOutcome};
-use crate::reactor::account::files::NO_FILE;
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::shard::optable::NIL;
 
 /// Identifies a slot and one particular use of it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::unwind::Unwinder;
-use super::{Beat, ProfilerState, Pulse, WHAT, signal, text};
+use super::{Beat, ProfilerState, Pulse, WHAT, signal, symbols};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 
@@ -132,7 +132,7 @@ impl Watcher {
             (poll, unwinder.places(sample))
         });
         let Some((poll, places)) = taken else { return false };
-        if let Some(text) = text::text(&places, &self.unwinder) {
+        if let Some(text) = symbols::text(&places, &self.unwinder) {
             #[cfg(feature = "tracing")]
             tracing::warn!(shard, back_trace = &*text, "a task holds its shard");
             #[cfg(not(feature = "tracing"))]

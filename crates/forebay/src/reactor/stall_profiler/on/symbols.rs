@@ -29,7 +29,7 @@ pub(super) fn text(places: &[FrameAddress], unwinder: &Unwinder) -> Option<Arc<s
     // Where only line tables were kept, inlined functions have no path in their names; their file identifies
     // them.
     let executor =
-        file!().strip_suffix("stall_profiler/on/text.rs").map(|root| format!("{root}shard/executor"));
+        file!().strip_suffix("stall_profiler/on/symbols.rs").map(|root| format!("{root}shard/executor"));
     let is_below = |line: &String| {
         begins(line, &BELOW) || executor.as_ref().is_some_and(|folder| line.contains(folder.as_str()))
     };
