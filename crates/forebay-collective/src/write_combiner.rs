@@ -10,14 +10,14 @@ use forebay::{Block, Durability, ErrorKind, File, FileInternals, Result, Waitabl
 use crate::coalesce::{Shape, WriteStats, WriterCore};
 use crate::options::Options;
 
+mod combiner_core;
 mod dirty;
 mod elevator;
-mod shared;
 mod slots;
 mod state;
 
+use combiner_core::{CombinerCore, Handles};
 use elevator::Elevator;
-use shared::{CombinerCore, Handles};
 use state::{CombinerState, Holes};
 
 const REQUEST_BYTES_DEFAULT: u64 = 512 << 10;

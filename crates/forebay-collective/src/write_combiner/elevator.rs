@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use forebay::{Block, BlockMut, Durability, ErrorKind, FileInternals, Result};
 
-use super::shared::CombinerCore;
+use super::combiner_core::CombinerCore;
 use super::state::CombinerState;
 use crate::coalesce::{Edges, Runs, Source, Tail, Waiters};
 
