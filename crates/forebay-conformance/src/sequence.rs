@@ -35,15 +35,15 @@ use std::path::Path;
 use forebay::Engine;
 
 mod cut;
+mod directory;
+mod file_calls;
 mod flight;
 mod generate;
 mod group;
-mod names;
 mod node;
 mod sector;
 mod session;
 mod simulated;
-mod space;
 mod step;
 mod text;
 

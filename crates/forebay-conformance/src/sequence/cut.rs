@@ -1,6 +1,6 @@
 //! The end of a life: the possible effects of the step that was under way, and the state that is left.
 
-use super::names::Name;
+use super::directory::Name;
 use super::node::Node;
 use super::session::{CheckResult, Session};
 use super::step::{Access, Op, Step};

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-mod check;
+mod comparison;
 
 use super::Length;
 use super::sector::{Patch, SECTOR, Sector};
-pub(super) use check::Wrong;
+pub(super) use comparison::Wrong;
 
 /// A file, whatever names it has.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Block, BlockMut, Engine, Error, File, Result};
 
-use super::names::Name;
+use super::directory::Name;
 use super::node::{Node, Wrong};
 use super::sector::Patch;
 use super::step::{HANDLES, NAMES, Op, Place, Step, pattern_bytes};
