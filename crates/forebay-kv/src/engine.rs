@@ -11,13 +11,13 @@ mod insertion;
 pub(crate) mod install;
 #[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "engine/kernel/absent.rs")]
 pub(crate) mod kernel;
-pub(crate) mod open;
 pub(crate) mod range_lock;
 pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod space;
+pub(crate) mod startup;
 pub(crate) mod stats;
 pub(crate) mod swap;
 pub(crate) mod tasks;

@@ -12,9 +12,9 @@ use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
 
 use crate::engine::flush;
-use crate::engine::open::random_id;
 use crate::engine::rules::Entries;
 use crate::engine::shared::StoreCore;
+use crate::engine::startup::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, parent_of, table_name};

@@ -10,7 +10,7 @@ use forebay::Engine;
 use forebay::shard::JoinHandle;
 
 use super::store::Store;
-use crate::engine::open::{budget, open};
+use crate::engine::startup::{budget, open};
 use crate::error::{Error, Result};
 use crate::options::Options;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay::{Class, Dir, Engine, File, Lock, Open, Waitable};
 
 use crate::cache::Cache;
-use crate::engine::open::random_id;
+use crate::engine::startup::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::parent_of;
 use crate::options::Compression;
