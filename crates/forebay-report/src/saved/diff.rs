@@ -12,9 +12,9 @@ use crate::failure::Failure;
 use crate::result::columns::once;
 use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
 use crate::units::number;
-use noise::{Outcome, Pair};
+use significance::{Outcome, Pair};
 
-mod noise;
+mod significance;
 #[cfg(test)]
 mod simulated_tests;
 
@@ -165,7 +165,7 @@ impl Comparison {
 
     fn fill(&mut self, matched: &[ExperimentPair<'_>]) {
         let pairs: Vec<Pair<'_>> = matched.iter().flat_map(common).flat_map(figures).collect();
-        let mut judged = pairs.iter().zip(noise::judge(&pairs));
+        let mut judged = pairs.iter().zip(significance::judge(&pairs));
         let mut needed = Vec::new();
         for both @ (label, before, after) in matched {
             let parameters = unlike(before, after);

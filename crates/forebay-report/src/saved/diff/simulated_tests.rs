@@ -1,7 +1,7 @@
 //! Tests of the rule of [`noise`](super::noise) on simulated runs. With noise as on real machines, two
 //! runs of the same program are alike, and one that is slower by a tenth is detected.
 
-use super::noise::{Outcome, Pair, judge};
+use super::significance::{Outcome, Pair, judge};
 use super::*;
 use crate::environment::Environment;
 use crate::result::{Metrics, Sample};
