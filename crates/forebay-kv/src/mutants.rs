@@ -21,6 +21,8 @@ pub enum Mutant {
     WritersNotPaced,
     /// A get that was woken because there is room makes all others wait until it comes for it.
     WokenKeepsItsRoom,
+    /// `Store::transact` returns although what its tries have read is not durable yet.
+    AnsweredBeforeDurable,
     /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
     /// A transaction whose turn it is to try again, and that does not come, makes all others wait for it.

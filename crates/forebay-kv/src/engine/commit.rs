@@ -204,7 +204,7 @@ impl StoreCore {
 
     /// Returns the lock of the commit section with all committed records in the memtables, and the turn that
     /// keeps it so.
-    pub(super) fn lock_inserted(&self) -> (Turn<'_>, MutexGuard<'_, Commit>) {
+    pub(crate) fn lock_inserted(&self) -> (Turn<'_>, MutexGuard<'_, Commit>) {
         let mut turn = self.insertion.turn();
         let commit = self.lock();
         self.insertion.run(&mut turn);
@@ -301,6 +301,11 @@ impl StoreCore {
     pub(crate) async fn see_committed(&self) -> Result<()> {
         let last = self.lock().last;
         if self.visible() < last { self.sync_committed().await } else { Ok(()) }
+    }
+
+    /// Waits until this record is durable, and so all before it.
+    pub(crate) async fn see_durable(&self, lsn: u64) -> Result<()> {
+        if self.wal.durable_lsn().0 < lsn { self.sync_committed().await } else { Ok(()) }
     }
 
     /// Waits until all records committed so far are durable, and so visible.

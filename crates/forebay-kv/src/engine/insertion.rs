@@ -12,7 +12,7 @@ use super::commit::Ready;
 use crate::memtable::Memtables;
 
 /// A record in the log's queue that its memtable has not got yet.
-pub(super) struct CommittedRecord {
+pub(crate) struct CommittedRecord {
     pub(super) memtables: Arc<Memtables>,
     pub(super) ready: Ready,
     pub(super) lsn: u64,
@@ -33,7 +33,7 @@ pub(super) struct Insertion {
 }
 
 /// The turn to insert.
-pub(super) type Turn<'a> = MutexGuard<'a, Vec<CommittedRecord>>;
+pub(crate) type Turn<'a> = MutexGuard<'a, Vec<CommittedRecord>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,13 +1,13 @@
 //! The lines in which transactions that conflicted wait for their next try.
 //!
-//! Each line belongs to a key (or a range) that conflicted. A transaction that was changed below it tries again when it is the oldest
-//! of its line and its next reads see the record that it conflicted with: an earlier try would only conflict again. Those that begin
-//! anew yield to the line, so that each gets its turn after one conflict, however many there are.
+//! Each line belongs to a key (or a range) that conflicted. A transaction of the line tries again when it is the oldest of it. Those
+//! that begin anew yield to the line, so that each gets its turn after one conflict, however many there are. The turn ends with the
+//! commit, not when that is durable: the next one reads what was committed, and both may be written with one flush of the log.
 //!
-//! The oldest of a line is *called*; from then on its owner must poll it. The others wait for it for 50 ms from the moment at which it
-//! can go on, longer each time that it conflicts in its turn. Then they *pass* it: a transaction that is not polled, or whose body
-//! takes long, holds back no other. Numbers are given at the first conflict and kept, so transactions that meet in several lines
-//! are in the same order everywhere, and none waits for one that waits for it.
+//! The oldest of a line is *called*; from then on its owner must poll it. The others wait for it for 50 ms, longer each time that it
+//! conflicts in its turn. Then they *pass* it: a transaction that is not polled, or whose body takes long, holds back no other.
+//! Numbers are given at the first conflict and kept, so transactions that meet in several lines are in the same order everywhere, and
+//! none waits for one that waits for it.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -55,8 +55,6 @@ impl Default for Lines {
 #[derive(Debug)]
 struct Place {
     state: State,
-    /// The newest record when it was called; it cannot try before reads see it.
-    lsn: u64,
     refusals: u32,
     /// The time at which it gives up, on the engine's clock.
     limit_ns: u64,
@@ -100,14 +98,13 @@ impl Lines {
         self.places.range_mut((line, 0)..=(line, u64::MAX)).map(|(_, place)| place)
     }
 
-    /// Calls the oldest of a line, unless another one is called. `lsn` is the newest record.
-    fn call(&mut self, line: u64, lsn: u64, now_ns: u64) -> Option<Waker> {
+    /// Calls the oldest of a line, unless another one is called.
+    fn call(&mut self, line: u64, now_ns: u64) -> Option<Waker> {
         let oldest = self.line(line).find(|place| matches!(place.state, State::Waits | State::Called(_)))?;
         if oldest.state != State::Waits {
             return None;
         }
         oldest.state = State::Called(patience_until(now_ns, oldest.refusals));
-        oldest.lsn = oldest.lsn.max(lsn);
         oldest.waker.take()
     }
 
@@ -164,20 +161,16 @@ impl Turns {
     }
 
     /// Passes over those that do not come in time, and ends the wait of those whose time is over. Returns when it has work next.
-    fn pass(&self, visible: u64, last: u64, now_ns: u64) -> Option<u64> {
+    fn pass(&self, now_ns: u64) -> Option<u64> {
         let mut woken = Vec::new();
         let due_ns = {
             let mut lines = self.lock();
             let mut passed = Vec::new();
             for ((line, _), place) in &mut lines.places {
                 match place.state {
-                    State::Called(until_ns) if until_ns <= now_ns && place.lsn <= visible => {
+                    State::Called(until_ns) if until_ns <= now_ns => {
                         place.state = State::Passed;
                         passed.push(*line);
-                    }
-                    // It cannot have come.
-                    State::Called(until_ns) if until_ns <= now_ns => {
-                        place.state = State::Called(patience_until(now_ns, place.refusals));
                     }
                     State::Waits if place.limit_ns <= now_ns => {
                         place.state = State::Late;
@@ -187,7 +180,7 @@ impl Turns {
                 }
             }
             for line in passed {
-                woken.extend(lines.call(line, last, now_ns));
+                woken.extend(lines.call(line, now_ns));
             }
             let due_ns = lines.due_ns();
             lines.asleep_ns = due_ns.unwrap_or(u64::MAX);
@@ -203,8 +196,8 @@ impl StoreCore {
     pub(super) async fn run_turns(&self) {
         let turns = &self.turns;
         while !self.is_closing() {
-            let (visible, last, now_ns) = (self.visible(), self.lock().last, self.engine.now_ns());
-            let due_ns = turns.pass(visible, last, now_ns);
+            let now_ns = self.engine.now_ns();
+            let due_ns = turns.pass(now_ns);
             let is_earlier = || turns.lock().due_ns().is_some_and(|next| due_ns.is_none_or(|due| next < due));
             let mut asked = pin!(turns.asked.until(|| (self.is_closing() || is_earlier()).then_some(())));
             let mut sleep =
@@ -224,7 +217,7 @@ impl StoreCore {
 impl Turn {
     /// Takes a place in a line, at its end if there was none before, and the one of its age otherwise.
     pub(crate) fn join(before: Option<Turn>, shared: &Arc<StoreCore>, line: u64, limit_ns: u64) -> Turn {
-        let (last, now_ns) = (shared.lock().last, shared.engine.now_ns());
+        let now_ns = shared.engine.now_ns();
         let mut lines = shared.turns.lock();
         let (number, refusals) = match &before {
             Some(before) => {
@@ -236,11 +229,11 @@ impl Turn {
                 (lines.next, 0)
             }
         };
-        let place = Place { state: State::Waits, lsn: last, refusals, limit_ns, waker: None };
+        let place = Place { state: State::Waits, refusals, limit_ns, waker: None };
         lines.places.insert((line, number), place);
         shared.turns.waiting.store(lines.places.len(), Ordering::Release);
         // Only this place may be called now, and it has no waker yet.
-        drop(lines.call(line, last, now_ns));
+        drop(lines.call(line, now_ns));
         shared.turns.look(lines);
         match before {
             Some(before) if before.line == line => before,
@@ -249,12 +242,12 @@ impl Turn {
         }
     }
 
-    /// Waits until it is called and its reads will see all that was committed before. Returns whether its time was not over before.
+    /// Waits until it is called. Returns whether its time was not over before.
     ///
     /// # Errors
     /// Those of a put.
     pub(crate) async fn wait(&self) -> Result<bool> {
-        let is_called = poll_fn(|context| {
+        poll_fn(|context| {
             let mut lines = self.shared.turns.lock();
             match lines.places.get_mut(&(self.line, self.number)) {
                 Some(place) if place.state == State::Waits => {
@@ -267,28 +260,18 @@ impl Turn {
                 }
                 place => Poll::Ready(Ok(place.is_none_or(|place| place.state != State::Late))),
             }
-        });
-        if !is_called.await? {
-            return Ok(false);
-        }
-        self.shared.see_committed().await?;
-        let now_ns = self.shared.engine.now_ns();
-        if let Some(place) = self.shared.turns.lock().places.get_mut(&(self.line, self.number))
-            && let State::Called(until_ns) = &mut place.state
-        {
-            *until_ns = patience_until(now_ns, place.refusals);
-        }
-        Ok(true)
+        })
+        .await
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let (last, now_ns) = (self.shared.lock().last, self.shared.engine.now_ns());
+        let now_ns = self.shared.engine.now_ns();
         let mut lines = self.shared.turns.lock();
         lines.places.remove(&(self.line, self.number));
         self.shared.turns.waiting.store(lines.places.len(), Ordering::Release);
-        let next = lines.call(self.line, last, now_ns);
+        let next = lines.call(self.line, now_ns);
         self.shared.turns.look(lines);
         next.into_iter().for_each(Waker::wake);
     }

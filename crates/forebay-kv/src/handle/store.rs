@@ -30,6 +30,7 @@ use crate::engine::stats::{self, Stats};
 use crate::engine::tasks;
 use crate::engine::turns::Turn;
 use crate::error::{Error, ErrorKind, Result};
+use crate::is_broken;
 use crate::merge::Bounds;
 use crate::names::DEFAULT;
 use crate::options::Options;
@@ -473,10 +474,14 @@ impl Store {
     /// [`Conflict`](crate::ErrorKind::Conflict). `body` gives the transaction back to have it committed; an error of its own
     /// ends the call, and nothing is written.
     ///
-    /// After a conflict it waits until its next reads see the record that it conflicted with, and for those that conflicted there
-    /// before it. Calls that begin meanwhile let it go first. So each usually commits at its second try, however many tasks change
-    /// the same key. Others wait at most 50 ms for one that is not polled or whose body takes long, and dropping the future
-    /// gives its place up. A conflict after a minute is returned; [`transact_within`](Store::transact_within) has another limit.
+    /// The tries after a conflict see all that was committed before, also what is not durable yet, so that tasks that change the same
+    /// key share flushes of the log. The call returns, also with an error, only when all that `body` has read is durable; what `body`
+    /// sends elsewhere before that may be lost in a crash.
+    ///
+    /// Calls that conflict wait for each other in the order of their conflicts, each until the one before it has committed, and
+    /// calls that begin meanwhile let them go first. So each usually commits at its second try. Others wait at most 50 ms for one
+    /// that is not polled or whose body takes long, and dropping the future gives its place up. A conflict after a minute is
+    /// returned; [`transact_within`](Store::transact_within) has another limit.
     ///
     /// # Errors
     /// Those of `body` and of [`Transaction::commit`].
@@ -522,29 +527,54 @@ impl Store {
         &self,
         limit: Duration,
         isolation: Isolation,
-        mut body: impl FnMut(Transaction) -> F,
+        body: impl FnMut(Transaction) -> F,
     ) -> Waitable<impl Future<Output = Result<T>>>
     where
         F: Future<Output = Result<(Transaction, T)>>,
     {
         Waitable::new("transaction", async move {
-            let (shared, mut turn) = (self.shared(), None);
             let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-            let limit_ns = shared.engine.now_ns().saturating_add(limit_ns);
-            loop {
-                let (transaction, output) = body(self.transaction(isolation)).await?;
-                let Some(conflict) = transaction.apply(Some(&mut turn)).await? else { return Ok(output) };
-                let mut is_late = shared.engine.now_ns() >= limit_ns;
-                if !is_late && let Some(line) = conflict.line {
-                    let before = turn.take();
-                    is_late = !turn.insert(Turn::join(before, shared, line, limit_ns)).wait().await?;
-                }
-                if is_late {
-                    return Err(conflict.into_error());
-                }
-                shared.see_committed().await?;
+            let limit_ns = self.shared().engine.now_ns().saturating_add(limit_ns);
+            let mut seen = None;
+            let ended = self.run_again(limit_ns, isolation, body, &mut seen).await;
+            if let Some(lsn) = seen
+                && !is_broken!(AnsweredBeforeDurable)
+            {
+                // No caller may learn of a value that a crash could still take back.
+                self.shared().see_durable(lsn.0).await?;
             }
+            ended
         })
+    }
+
+    /// Runs a transaction until it commits. `seen` becomes the newest record that a try has seen although it may not be durable.
+    async fn run_again<T, F>(
+        &self,
+        limit_ns: u64,
+        isolation: Isolation,
+        mut body: impl FnMut(Transaction) -> F,
+        seen: &mut Option<Lsn>,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<(Transaction, T)>>,
+    {
+        let (shared, mut turn) = (self.shared(), None);
+        let mut transaction = self.transaction(isolation);
+        loop {
+            let (changed, output) = body(transaction).await?;
+            let Some(conflict) = changed.apply(Some(&mut turn)).await? else { return Ok(output) };
+            let mut is_late = shared.engine.now_ns() >= limit_ns;
+            if !is_late && let Some(line) = conflict.line {
+                let before = turn.take();
+                is_late = !turn.insert(Turn::join(before, shared, line, limit_ns)).wait().await?;
+            }
+            if is_late {
+                return Err(conflict.into_error());
+            }
+            forebay::shard::yield_if_needed().await;
+            transaction = Transaction::begin_early(&self.handle, isolation);
+            *seen = Some(transaction.lsn());
+        }
     }
 
     /// Flushes the memtables to tables. Completes when all data that was durable before the call is in tables

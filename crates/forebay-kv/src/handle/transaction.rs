@@ -88,13 +88,28 @@ struct Reads {
 }
 
 impl Transaction {
+    /// Begins a transaction that sees what all reads see.
     pub(crate) fn begin(handle: &Arc<Handle>, isolation: Isolation) -> Transaction {
-        let (view, lsn, loads) = {
-            let mut commit = handle.shared.lock();
-            let lsn = handle.shared.visible();
-            commit.begin_transaction(lsn);
-            (handle.shared.view(), lsn, commit.loads)
-        };
+        let commit = handle.shared.lock();
+        Transaction::begin_at(handle, isolation, handle.shared.visible(), commit)
+    }
+
+    /// Begins a transaction that sees all that was committed before, durable or not. No call may return what it has read before
+    /// the log is durable [up to there](Transaction::lsn).
+    pub(crate) fn begin_early(handle: &Arc<Handle>, isolation: Isolation) -> Transaction {
+        let (_turn, commit) = handle.shared.lock_inserted();
+        Transaction::begin_at(handle, isolation, handle.shared.inserted(), commit)
+    }
+
+    fn begin_at(
+        handle: &Arc<Handle>,
+        isolation: Isolation,
+        lsn: u64,
+        mut commit: MutexGuard<'_, Commit>,
+    ) -> Transaction {
+        commit.begin_transaction(lsn);
+        let (view, loads) = (handle.shared.view(), commit.loads);
+        drop(commit);
         let (handle, reads) = (handle.clone(), Mutex::default());
         let (writes, unlogged) = (BTreeMap::new(), BTreeSet::new());
         Transaction { handle, isolation, view, lsn, loads, reads, writes, unlogged }

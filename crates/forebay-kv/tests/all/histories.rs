@@ -3,7 +3,7 @@
 use crate::common;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay::Engine;
@@ -59,16 +59,14 @@ fn elements(value: Option<&[u8]>) -> Vec<u64> {
     words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Runs one transaction of `count` operations on lists that `draw` chooses.
-async fn transact(
-    store: &Store,
+/// Runs operations on lists that `draw` chooses in a transaction; `note` gets each.
+async fn operate(
+    transaction: &mut forebay_kv::Transaction,
     keyspace: &Keyspace,
     recorder: &Recorder,
-    isolation: Isolation,
-    mut draw: impl FnMut(u64) -> u64,
+    draw: &impl Fn(u64) -> u64,
+    note: impl Fn(Operation),
 ) -> Result<()> {
-    let place = recorder.begin();
-    let mut transaction = store.transaction(isolation);
     for _ in 0..1 + draw(4) {
         let list = draw(LISTS);
         let key = name(list);
@@ -79,20 +77,74 @@ async fn transact(
         } else {
             elements(transaction.get(keyspace, &key).await?.as_deref())
         };
-        recorder.add(place, Operation::Read(list, seen.clone()));
+        note(Operation::Read(list, seen.clone()));
         if draw(2) == 0 {
             let element = recorder.element.fetch_add(1, Ordering::Relaxed);
             seen.push(element);
             let value: Vec<u8> = seen.iter().flat_map(|element| element.to_le_bytes()).collect();
             transaction.put(keyspace, &key, value)?;
-            recorder.add(place, Operation::Append(list, element));
+            note(Operation::Append(list, element));
         }
     }
+    Ok(())
+}
+
+/// Runs one transaction, by itself or by a call that runs it again until it commits.
+async fn transact(
+    store: &Store,
+    keyspace: &Keyspace,
+    recorder: &Recorder,
+    isolation: Isolation,
+    draw: impl Fn(u64) -> u64,
+) -> Result<()> {
+    if draw(2) == 0 {
+        return transact_again(store, keyspace, recorder, isolation, &draw).await;
+    }
+    let place = recorder.begin();
+    let mut transaction = store.transaction(isolation);
+    operate(&mut transaction, keyspace, recorder, &draw, |operation| recorder.add(place, operation)).await?;
     match transaction.commit().await {
         Ok(()) => recorder.end(place, Fate::Committed),
         Err(error) if error.kind() == ErrorKind::Conflict => recorder.end(place, Fate::Aborted),
         Err(error) => return Err(error),
     }
+    Ok(())
+}
+
+/// Each try is a transaction of the history. What it has read counts only if the call has returned: before that it need not be durable.
+async fn transact_again(
+    store: &Store,
+    keyspace: &Keyspace,
+    recorder: &Recorder,
+    isolation: Isolation,
+    draw: &impl Fn(u64) -> u64,
+) -> Result<()> {
+    let (place, operations) = (AtomicUsize::new(usize::MAX), Mutex::new(Vec::new()));
+    let call = store.transact(isolation, async |mut transaction| {
+        let before = place.swap(recorder.begin(), Ordering::Relaxed);
+        if before < usize::MAX {
+            recorder.end(before, Fate::Aborted);
+        }
+        operations.lock().unwrap().clear();
+        let note = |operation: Operation| {
+            if matches!(operation, Operation::Append(..)) {
+                recorder.add(place.load(Ordering::Relaxed), operation.clone());
+            }
+            operations.lock().unwrap().push(operation);
+        };
+        operate(&mut transaction, keyspace, recorder, draw, note).await?;
+        Ok((transaction, ()))
+    });
+    let fate = match call.await {
+        Ok(()) => Fate::Committed,
+        Err(error) if error.kind() == ErrorKind::Conflict => Fate::Aborted,
+        Err(error) => return Err(error),
+    };
+    let place = place.into_inner();
+    if fate == Fate::Committed {
+        recorder.history.lock().unwrap()[place].operations = operations.into_inner().unwrap();
+    }
+    recorder.end(place, fate);
     Ok(())
 }
 
@@ -128,12 +180,9 @@ fn threads_keep(isolation: Isolation) {
         for thread in 0..THREADS {
             let (store, keyspace, recorder, engine) = (&store, &keyspace, &recorder, &engine);
             scope.spawn(move || {
-                let mut state = thread << 32;
+                let state = AtomicU64::new(thread << 32);
                 for _ in 0..TRANSACTIONS {
-                    let draw = |below| {
-                        state += 1;
-                        common::random(state) % below
-                    };
+                    let draw = |below| common::random(state.fetch_add(1, Ordering::Relaxed)) % below;
                     let run = transact(store, keyspace, recorder, isolation, draw);
                     engine.block_on(run).expect("not on a shard").expect("the transaction");
                 }
