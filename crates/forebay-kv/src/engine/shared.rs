@@ -524,7 +524,8 @@ impl StoreCore {
     pub(super) fn set_ended(&self) {
         // Handles may outlive the store, and another store may be opened in its place.
         self.cache.clear();
-        self.files.close();
+        // It has begun; the close of the store waits for its end.
+        drop(self.files.close());
         self.budget.release();
         self.ended.store(true, Ordering::Release);
         self.closing.store(true, Ordering::Release);

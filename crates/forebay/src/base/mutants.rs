@@ -55,6 +55,8 @@ pub enum Mutant {
     IgnoredFlush,
     /// A dropped call about a name or a length keeps its turn, which comes late, and no close waits for it.
     DroppedCallsStayQueued,
+    /// The close of a file cache does not wait for opens under way.
+    OpensOutliveClose,
     /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
     OneSenderWoken,
     /// A thread that finds the lock of a visited shard held leaves no mark.

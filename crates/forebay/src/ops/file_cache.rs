@@ -14,6 +14,8 @@ pub use self::file_limit::FileCount;
 use self::file_limit::{AbortOnDrop, Line, Place};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::in_flight::{InFlight, Stay};
+use crate::base::pending::Pending;
 use crate::base::wait::Waitable;
 use crate::base::wakes;
 use crate::driver::meta::At;
@@ -49,6 +51,17 @@ struct CacheCore {
     files_max: usize,
     beside_max: usize,
     line: Arc<Line>,
+    opens: Mutex<Opens>,
+}
+
+/// The opens under way in the pool, which belong to the close of their cache. A close waits for those that began before it, and never
+/// for later ones: these are counted apart.
+#[derive(Default)]
+struct Opens {
+    is_closed: bool,
+    current: Arc<InFlight>,
+    /// Those from before a close that has begun.
+    before: Vec<Arc<InFlight>>,
 }
 
 /// A file of a cache, open or not.
@@ -96,6 +109,7 @@ impl FileCache {
             files_max: files_max.map_or(fit, |files| files.clamp(1, fit)),
             beside_max,
             line: Line::new(beside_max),
+            opens: Mutex::default(),
         };
         FileCache { core: Arc::new(core) }
     }
@@ -141,14 +155,71 @@ impl FileCache {
         (self.core.files_max / BATCH_PART).max(1)
     }
 
-    /// Closes all files that no operation uses.
-    pub fn close_idle(&self) {
-        self.list().close_idle(self.core.owner);
+    /// Closes all files that no operation uses. This begins with the call. The future completes when the opens that had begun before have
+    /// ended, also those whose calls were dropped, and nothing of them is left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`] in the child of a fork.
+    pub fn close_idle(&self) -> Pending<()> {
+        self.close_files("close_idle", false)
     }
 
-    /// Closes all files that no operation uses, and each other one when its use ends. Files that are opened later do not stay open.
-    pub fn close(&self) {
-        self.list().set_files_max(self.core.owner, 0);
+    /// Closes the cache for all its handles: at once all files that no operation uses, and each other one when its use ends. Later opens
+    /// fail with [`ErrorKind::FileClosed`]. Those under way run to their end, also those whose calls were dropped; then the future
+    /// completes. It may be called again, and waits as well.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`] in the child of a fork.
+    pub fn close(&self) -> Pending<()> {
+        self.close_files("close", true)
+    }
+
+    fn close_files(&self, operation: &'static str, is_last: bool) -> Pending<()> {
+        // A fork may have copied the lock while it was held.
+        if self.core.engine.shared().is_forked() {
+            return Pending::ready(Err(Error::new(ErrorKind::Forked, operation)));
+        }
+        let before = {
+            let mut opens = lock(&self.core.opens);
+            opens.is_closed |= is_last;
+            let current = std::mem::take(&mut opens.current);
+            opens.before.push(current);
+            opens.before.retain(|opens| opens.count() > 0);
+            opens.before.clone()
+        };
+        let (list, owner) = (self.list().clone(), self.core.owner);
+        if is_last {
+            list.set_files_max(owner, 0);
+        }
+        list.close_idle(owner);
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::OpensOutliveClose.is_on() {
+            return Pending::ready(Ok(()));
+        }
+        if before.is_empty() {
+            return Pending::ready(Ok(()));
+        }
+        Pending::from_future(
+            operation,
+            Box::pin(async move {
+                for opens in before {
+                    poll_fn(|context| opens.poll_none(context.waker())).await;
+                }
+                // The files of opens that nothing waited for.
+                list.close_idle(owner);
+                Ok(())
+            }),
+        )
+    }
+
+    /// Counts an open that is about to begin.
+    fn begin_open(&self) -> Result<Stay> {
+        let opens = lock(&self.core.opens);
+        if opens.is_closed {
+            Err(Error::new(ErrorKind::FileClosed, "open"))
+        } else {
+            Ok(opens.current.enter())
+        }
     }
 
     /// Counts a file that a call of the owner has open beside those of the cache, until the result is dropped.
@@ -221,7 +292,7 @@ impl FileEntry {
     /// descriptor, the call waits as long as others in places go on, whose end gives one back.
     ///
     /// # Errors
-    /// Those of [`Engine::open`](crate::Engine::open).
+    /// Those of [`Engine::open`](crate::Engine::open); [`ErrorKind::FileClosed`] if the cache was closed and the file is not open.
     pub fn open(&self, place: &FilePlace) -> Waitable<impl Future<Output = Result<FileUse>> + Send> {
         Waitable::new("open", self.open_file(place))
     }
@@ -250,7 +321,7 @@ impl FileEntry {
 
     /// Waits for the open that is under way, or begins one. `mine` is the number of the one that was waited for before.
     fn poll_open(&self, mine: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        {
+        let stay = {
             let mut opening = lock(&self.opening);
             // Opened in between, it stays so: the caller is counted as a use.
             if self.slot.is_open() {
@@ -261,22 +332,24 @@ impl FileEntry {
             {
                 return Poll::Ready(Err(error.clone()));
             }
+            let begun = || self.cache.begin_open().map_err(|error| error.with_path(self.path()));
+            let stay = if opening.is_under_way { None } else { Some(begun()?) };
             if !opening.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                 opening.wakers.push(context.waker().clone());
             }
-            let is_under_way = std::mem::replace(&mut opening.is_under_way, true);
-            opening.number += u64::from(!is_under_way);
+            opening.is_under_way = true;
+            opening.number += u64::from(stay.is_some());
             *mine = Some(opening.number);
-            if is_under_way {
-                return Poll::Pending;
-            }
-        }
+            let Some(stay) = stay else { return Poll::Pending };
+            stay
+        };
         let open = self.cache.core.open;
         let end = OpenEnd {
             slot: self.slot.clone(),
             opening: self.opening.clone(),
             descriptors: open.descriptors(),
             is_over: false,
+            _stay: stay,
         };
         if let Some(engine) = self.cache.core.engine.upgrade() {
             open::open_then(&engine, self.at.clone(), open, move |result| end.take(result));
@@ -291,6 +364,8 @@ struct OpenEnd {
     opening: Arc<Mutex<OpenState>>,
     descriptors: usize,
     is_over: bool,
+    /// The last field: a close that waits sees what is above released.
+    _stay: Stay,
 }
 
 impl OpenEnd {
@@ -325,8 +400,8 @@ impl Drop for OpenEnd {
     }
 }
 
-fn lock(opening: &Mutex<OpenState>) -> MutexGuard<'_, OpenState> {
-    opening.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for FileEntry {

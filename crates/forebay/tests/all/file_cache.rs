@@ -48,10 +48,37 @@ fn the_files_that_were_used_last_stay_open() {
         assert!(cache.open_files() >= 8);
         drop(used);
         assert_eq!(cache.open_files(), 4);
-        cache.close();
-        assert_eq!(cache.open_files(), 0);
-        drop(check(&entries[0], 0).await.unwrap());
+        let used = check(&entries[0], 0).await.unwrap();
+        cache.close().await.unwrap();
+        assert_eq!(cache.open_files(), 1, "it is in use");
+        drop(used);
         assert_eq!(cache.open_files(), 0, "a closed cache keeps nothing open");
+        assert_eq!(check(&entries[0], 0).await.unwrap_err().kind(), ErrorKind::FileClosed);
+        cache.close().await.unwrap();
+    });
+}
+
+/// Each open makes its file, so that one which came after the close would be seen.
+#[test]
+fn a_close_waits_for_opens_whose_calls_were_dropped() {
+    let (engine, dir) = (engine(), dir());
+    futures::executor::block_on(async {
+        for is_last in [false, true] {
+            let home = dir.path().join(is_last.to_string());
+            std::fs::create_dir(&home).unwrap();
+            let cache = FileCache::new(&engine, Open::create(), None);
+            let entries: Vec<FileEntry> =
+                (0..200).map(|number| cache.file(home.join(number.to_string()))).collect();
+            for entry in &entries {
+                assert!(futures::poll!(Box::pin(entry.open(&NONE))).is_pending());
+            }
+            let close = || if is_last { cache.close() } else { cache.close_idle() };
+            // Dropped, it leaves the rest to the next one.
+            drop(close());
+            close().await.unwrap();
+            assert_eq!(std::fs::read_dir(&home).unwrap().count(), entries.len());
+            assert_eq!(cache.open_files(), 0);
+        }
     });
 }
 
@@ -99,17 +126,17 @@ fn names_are_looked_up_in_the_open_directory() {
         let entry = cache.file_in(&engine.open_dir(&there).await.unwrap(), "0").unwrap();
         check(&entry, 0).await.unwrap();
         std::fs::rename(&there, &moved).unwrap();
-        cache.close_idle();
+        cache.close_idle().await.unwrap();
         let used = check(&entry, 0).await.unwrap();
         std::fs::remove_file(moved.join("0")).unwrap();
-        cache.close_idle();
+        cache.close_idle().await.unwrap();
         drop(check(&entry, 0).await.unwrap());
         drop(used);
-        cache.close_idle();
+        cache.close_idle().await.unwrap();
         assert_eq!(check(&entry, 0).await.unwrap_err().kind(), ErrorKind::NotFound);
         let held =
             cache.holding(engine.open(files(base.path(), 1).next().unwrap(), Open::read()).await.unwrap());
-        cache.close_idle();
+        cache.close_idle().await.unwrap();
         check(&held, 0).await.unwrap();
         assert_eq!(cache.open_files(), 1);
         drop(held);
