@@ -2,9 +2,9 @@
 
 use std::task::Poll;
 
-use forebay::{Class, Engine, Open, shard};
+use forebay::{Class, Engine, ErrorKind, FileCache, FilePlace, Open, shard};
 
-use super::check::{Outcome, Stop, same_bytes};
+use super::check::{Outcome, Stop, fails_with, same, same_bytes};
 use super::operations::{LEN, Operation, operations, scene};
 use super::tools::{all, at_rest, bytes_of, content, modes, poll_now, poll_times, some};
 use crate::Env;
@@ -19,6 +19,7 @@ super::group! { "drops":
     begun_outside_and_ended_on_a_shard,
     begun_elsewhere_and_ended_here,
     never_polled,
+    nothing_of_a_file_cache_is_left_after_its_close [FileSystem],
 }
 
 /// More polls than any of the operations needs.
@@ -247,4 +248,38 @@ async fn never_polled(env: &Env) -> Outcome {
     env.elsewhere(async move { drop(elsewhere) }).await?;
     env.engine().spawn_on_shard(0, Class::DEFAULT, move || async move { drop(there) }).await?;
     settled(env, env.engine()).await
+}
+
+/// Files that a cache opens at once; more than a pool has threads.
+const CACHED: usize = 24;
+
+/// Each open makes its file, so that one which came after the close would be seen.
+async fn nothing_of_a_file_cache_is_left_after_its_close(env: &Env) -> Outcome {
+    let engine = env.restart(|config| config.shards(2))?;
+    for round in some(env, 8) {
+        // A close that is dropped before its end leaves the rest to the next one.
+        let (polls, is_idle_only, is_close_dropped) = (1 + round % 2, round / 2 % 2 == 0, round / 4 == 0);
+        let dir = env.path(&format!("cached-{round}"));
+        engine.create_dir(&dir).await?;
+        let cache = FileCache::new(&engine, Open::create(), None);
+        let entries: Vec<_> = (0..CACHED).map(|number| cache.file(dir.join(number.to_string()))).collect();
+        let opens = entries.iter().map(async |entry| {
+            let read = async { entry.open(&FilePlace::NONE).await?.read_up_to(0..4096).await };
+            poll_times(&mut Box::pin(read), polls as u32).await.transpose()
+        });
+        for opened in all(opens).await {
+            opened?;
+        }
+        let close = || if is_idle_only { cache.close_idle() } else { cache.close() };
+        if is_close_dropped {
+            let _ = poll_now(&mut close());
+        }
+        close().await?;
+        same("open files", cache.open_files(), 0)?;
+        same("files that were made", env.engine().read_dir(&dir).await?.len(), CACHED)?;
+        cache.close().await?;
+        fails_with("a closed cache", entries[0].open(&FilePlace::NONE).await, ErrorKind::FileClosed)?;
+        at_rest(env, &engine).await?;
+    }
+    Ok(())
 }

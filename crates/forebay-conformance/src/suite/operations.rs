@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay::{Advice, Class, Durability, Engine, Error, File, Lock, Open, shard};
+use forebay::{Advice, Class, Durability, Engine, Error, File, FileCache, FilePlace, Lock, Open, shard};
 
 use super::check::{Outcome, holds, same, same_bytes};
 use super::hike::Hike;
@@ -121,6 +121,19 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         if env.is_namespace() {
             continue;
         }
+        operation!("file cache", engine, path => {
+            let cache = FileCache::new(&engine, Open::read(), None);
+            let entry = cache.file(&path);
+            let file = entry.open(&FilePlace::NONE).await?;
+            same_bytes("read", &file.read(5..5000).await?, &bytes_of(5..5000))?;
+            drop(file);
+            cache.close_idle().await?;
+            let file = entry.open(&FilePlace::NONE).await?;
+            same_bytes("read again", &file.read(5..5000).await?, &bytes_of(5..5000))?;
+            drop(file);
+            cache.close().await?;
+            same("open files", cache.open_files(), 0)?;
+        });
         operation!("advise", file => { file.advise(0..LEN, Advice::Normal).await?; });
         operation!("copy_range", file => {
             same("bytes", file.copy_range(LEN..LEN + 5, &file, 0).await?, 0)?;
