@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open};
+use forebay::{Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open, Pending};
 
 use crate::failure::{Failure, Result};
 
@@ -91,10 +91,11 @@ impl Handles {
         drop(handle);
     }
 
-    /// Closes all files that no read uses, and each other one when its last read ends.
-    pub(crate) fn clear(&self) {
+    /// Closes all files that no read uses, and each other one when its last read ends; waits for the opens under way.
+    pub(crate) fn clear(&self) -> Pending<()> {
         let handles = std::mem::take(&mut self.known().handles);
         drop(handles);
+        self.cache.close_idle()
     }
 
     fn known(&self) -> MutexGuard<'_, HandleMap> {

@@ -144,9 +144,13 @@ impl ForebayStore {
     }
 
     /// Closes all files that no read uses. A file that another program deletes keeps its space while it is open here: at most until
-    /// this call, or until other files take its place.
-    pub fn close_files(&self) {
-        self.shared.handles.clear();
+    /// this call, or until other files take its place. This begins with the call. The future completes when the opens that had begun
+    /// before have ended, also those of reads that were dropped, and nothing of these is left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`](forebay::ErrorKind::Forked) in the child of a fork.
+    pub fn close_files(&self) -> Pending<()> {
+        self.shared.handles.clear()
     }
 }
 

@@ -106,7 +106,7 @@ fn a_process_that_has_no_descriptor_left_reads_again_when_it_has_one() {
             // Shards close files a moment later, so descriptors may come back a few times.
             let mut own = vec![own];
             let error = loop {
-                store.close_files();
+                store.close_files().await.unwrap();
                 own.push(all_descriptors());
                 assert!(own.len() < 1000, "descriptors come from nowhere");
                 if let Err(error) = read(&store, 0).await {

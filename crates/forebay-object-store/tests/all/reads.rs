@@ -273,7 +273,7 @@ async fn a_stream_may_be_dropped_at_any_point() {
         let whole = store.get(&location).await.unwrap().bytes().await.unwrap();
         assert!(whole == bytes_of(0..12 * MIB));
         drop(whole);
-        store.close_files();
+        store.close_files().await.unwrap();
         drop(store);
         let report = engine.close().await.unwrap();
         assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
@@ -335,7 +335,7 @@ async fn open_files_have_a_limit() {
     store.get_ranges(&Path::from("a"), &[0..1]).await.unwrap();
     fs::remove_file(root.path().join("a")).unwrap();
     assert_ne!(settled().await, 0);
-    store.close_files();
+    store.close_files().await.unwrap();
     assert_eq!(settled().await, 0);
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use forebay::{Durability, Engine, FileKind, Mode};
 use forebay_object_store::ForebayStore;
-use forebay_sim::{self as sim, Loss, MetadataOrder, Profile, Rule, World};
+use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
 use futures::future::join_all;
@@ -404,6 +404,32 @@ fn put_again(world: &mut World) -> Result<(), String> {
     run.map_err(|failure| failure.to_string())?
 }
 
+/// Returns whether an open of a read that was dropped took place after `close_files` had returned.
+fn open_after_close(seed: u64) -> bool {
+    let disk = Profile::nand().at("/disk").call_latency(Duration::from_millis(20));
+    let ran = World::new(seed).disk(disk).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        let location = Path::from("a");
+        store.put(&location, content(3).into()).await.unwrap();
+        for polls in 1..6 {
+            let _ = sim::dropped_after(polls, store.get_ranges(&location, &[0..100])).await;
+            store.close_files().await.unwrap();
+            sim::inject(Rule::new(Fault::TooManyFiles));
+            sim::sleep(Duration::from_secs(1)).await.unwrap();
+            sim::clear_faults();
+            assert_eq!(store.open_files(), 0, "after {polls} polls");
+        }
+        sim::node(0).counts().fired(Fault::TooManyFiles) > 0
+    });
+    ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"))
+}
+
+#[test]
+fn opens_of_dropped_reads_end_before_the_files_are_closed() {
+    (0..10).for_each(|seed| assert!(!open_after_close(seed), "seed {seed}"));
+}
+
 #[test]
 fn a_directory_that_was_removed_and_made_again_is_durable_again() {
     worlds::explore(30, put_again);
@@ -424,6 +450,12 @@ mod broken {
     #[test]
     fn bytes_that_are_not_durable_are_caught() {
         is_caught(Mutant::BytesNotSynced);
+    }
+
+    #[test]
+    fn an_open_after_the_close_of_the_files_is_caught() {
+        use forebay::mutants::{self, Mutant};
+        assert!((0..10).any(|seed| mutants::with(Mutant::OpensOutliveClose, || open_after_close(seed))));
     }
 
     #[test]
