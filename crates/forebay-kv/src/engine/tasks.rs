@@ -131,6 +131,8 @@ async fn remove(shared: &Arc<StoreCore>, files: Vec<PathBuf>) {
 /// come to its end in order and something may be lost.
 pub(crate) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
+    // Calls that were dropped have left their opens of tables to the pool.
+    shared.files.close().await?;
     match shared.has_failed() {
         Some(error) => Err(error),
         None if shared.is_closed_in_order() => Ok(()),

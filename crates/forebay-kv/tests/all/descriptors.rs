@@ -5,9 +5,10 @@
 //! descriptor made the store read-only until it was opened again.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use forebay::{Class, Engine};
+use forebay::{Class, Engine, Open};
 use forebay_kv::{Error, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_test::children::{all_descriptors, with_descriptors};
@@ -228,4 +229,64 @@ fn opens_that_fail_change_nothing_for_good() {
         });
         ran.unwrap_or_else(|failure| panic!("{failure}"));
     }
+}
+
+/// Copies a directory with all that is in it.
+async fn copy(engine: &Engine, from: &Path, to: &Path) {
+    engine.create_dir_all(to).await.unwrap();
+    for entry in engine.read_dir(from).await.unwrap() {
+        let (from, to) = (from.join(entry.name()), to.join(entry.name()));
+        if engine.metadata(&from).await.unwrap().is_dir() {
+            Box::pin(copy(engine, &from, &to)).await;
+            continue;
+        }
+        let file = engine.open(&from, Open::read().buffered()).await.unwrap();
+        let copy = engine.open(&to, Open::create().buffered()).await.unwrap();
+        let len = file.len().await.unwrap();
+        let mut at = 0;
+        while at < len {
+            let block = file.read(at..len.min(at + (256 << 10))).await.unwrap();
+            let end = at + block.len() as u64;
+            copy.write(at, block).await.unwrap();
+            at = end;
+        }
+    }
+}
+
+/// Returns whether the open of a table for a get that was dropped took place after the close of its store.
+fn open_after_close(seed: u64) -> bool {
+    // Only calls about tables take long, so that the close has nothing else to wait for.
+    let (fast, slow) = (Profile::ideal().at("/disk"), Profile::ideal().at("/disk/copy/tables"));
+    let mut world = World::new(seed).disk(fast).disk(slow.call_latency(Duration::from_millis(20)));
+    let ran = world.run(async |engine| {
+        let options = || options().reserve_bytes(0);
+        let store = Store::open(&engine, DIR, options()).await.unwrap();
+        puts(&store.default_keyspace(), &mut BTreeMap::new(), 0..100, 0).await;
+        store.flush().await.unwrap();
+        store.close().await.unwrap();
+        copy(&engine, Path::new(DIR), Path::new("/disk/copy")).await;
+        engine.open("/disk/a", Open::create()).await.unwrap();
+        for polls in 1..4 {
+            let store = Store::open(&engine, "/disk/copy", options()).await.unwrap();
+            // Closes the tables' files, as nothing uses them.
+            sim::inject(Rule::new(Fault::TooManyFiles).on("/disk/a").times(1));
+            engine.open("/disk/a", Open::read()).await.unwrap();
+            let keyspace = store.default_keyspace();
+            let _ = sim::dropped_after(polls, keyspace.get(&key(7))).await;
+            store.close().await.unwrap();
+            sim::inject(Rule::new(Fault::TooManyFiles).on("/disk/copy/tables"));
+            sim::sleep(Duration::from_secs(1)).await.unwrap();
+            sim::clear_faults();
+        }
+        // All but those that closed the files.
+        sim::node(0).counts().fired(Fault::TooManyFiles) > 3
+    });
+    ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"))
+}
+
+#[test]
+fn no_table_is_opened_after_the_close() {
+    (0..3).for_each(|seed| assert!(!open_after_close(seed), "seed {seed}"));
+    #[cfg(feature = "_mutants")]
+    assert!(forebay::mutants::with(forebay::mutants::Mutant::OpensOutliveClose, || open_after_close(0)));
 }
