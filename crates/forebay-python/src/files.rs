@@ -266,12 +266,18 @@ impl Files {
         drive::run(py, process::engine(py)?, job, false)
     }
 
-    /// Closes the files, each when the reads of it have ended. Later calls raise ValueError.
-    fn close(&self) {
+    /// Closes the files, each when the reads of it have ended, and waits for the opens that are under way. Later calls raise ValueError.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_closed = true;
         let here = state.here.take();
         drop(state);
+        let Some(opened) = here.as_ref().and_then(Here::get).cloned() else { return Ok(()) };
         drop(here);
+        let job: Job = Box::pin(async move {
+            let closed = opened.cache.close_idle().await;
+            Outcome::new(closed.map(|()| Value::None).map_err(Fault::new))
+        });
+        drive::run(py, process::engine(py)?, job, false).map(drop)
     }
 }
