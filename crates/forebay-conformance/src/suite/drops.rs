@@ -256,10 +256,10 @@ const CACHED: usize = 24;
 /// Each open makes its file, so that one which came after the close would be seen.
 async fn nothing_of_a_file_cache_is_left_after_its_close(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(2))?;
-    for round in some(env, 8) {
+    for (number, round) in some(env, 8).into_iter().enumerate() {
         // A close that is dropped before its end leaves the rest to the next one.
         let (polls, is_idle_only, is_close_dropped) = (1 + round % 2, round / 2 % 2 == 0, round / 4 == 0);
-        let dir = env.path(&format!("cached-{round}"));
+        let dir = env.path(&format!("cached-{number}"));
         engine.create_dir(&dir).await?;
         let cache = FileCache::new(&engine, Open::create(), None);
         let entries: Vec<_> = (0..CACHED).map(|number| cache.file(dir.join(number.to_string()))).collect();

@@ -413,7 +413,8 @@ fn open_after_close(seed: u64) -> bool {
         let location = Path::from("a");
         store.put(&location, content(3).into()).await.unwrap();
         for polls in 1..6 {
-            let _ = sim::dropped_after(polls, store.get_ranges(&location, &[0..100])).await;
+            let _ =
+                sim::dropped_after(polls, store.get_ranges(&location, std::slice::from_ref(&(0..100)))).await;
             store.close_files().await.unwrap();
             sim::inject(Rule::new(Fault::TooManyFiles));
             sim::sleep(Duration::from_secs(1)).await.unwrap();
