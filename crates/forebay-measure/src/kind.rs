@@ -148,7 +148,7 @@ mod tests {
             "files in top/exposition.rs",
             "files in top/view.rs",
             "writes in top/view.rs",
-            "cpu in diff/noise.rs",
+            "cpu in diff/significance.rs",
             "writes in doctor/probe_file.rs",
         ];
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
