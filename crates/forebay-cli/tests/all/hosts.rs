@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Begun, Directory, Outcome, begun, document, forebay, outcome, run, tail};
+use crate::support::{Directory, Outcome, TestProcess, begun, document, forebay, outcome, run, tail};
 use forebay_test::children::end_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl Cluster {
 
     /// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
     /// all hosts.
-    fn endless(&self) -> Begun {
+    fn endless(&self) -> TestProcess {
         let mut arguments = vec!["--seconds", "600", "--depth", "1", "--rows", "direct-pread"];
         arguments.extend(SMALL);
         begun(&mut self.measure("random", &self.names(), &arguments), MEASURES)
@@ -118,7 +118,7 @@ impl Drop for Cluster {
 }
 
 /// Waits for the end of a command that fails, and returns its last lines.
-fn failed((mut child, lines): Begun) -> String {
+fn failed((mut child, lines): TestProcess) -> String {
     let text: Vec<String> = lines.map_while(Result::ok).collect();
     let text = text.join("\n");
     assert_eq!(child.wait().expect("it ends").code(), Some(1), "{text}");

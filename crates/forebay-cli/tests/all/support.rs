@@ -45,10 +45,10 @@ pub fn outcome(output: &Output) -> Outcome {
 }
 
 /// A process, and the lines of its standard error that were not read yet.
-pub type Begun = (Child, Lines<BufReader<ChildStderr>>);
+pub type TestProcess = (Child, Lines<BufReader<ChildStderr>>);
 
 /// Starts a command. Returns once its standard error has a line with these words.
-pub fn begun(command: &mut Command, words: &str) -> Begun {
+pub fn begun(command: &mut Command, words: &str) -> TestProcess {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
     let is_there = lines.by_ref().map_while(Result::ok).any(|line| line.contains(words));
@@ -57,7 +57,7 @@ pub fn begun(command: &mut Command, words: &str) -> Begun {
 }
 
 /// Sends a process a signal, which ends it with the exit code for that.
-pub fn interrupt((mut child, lines): Begun, number: i32) {
+pub fn interrupt((mut child, lines): TestProcess, number: i32) {
     signal(&child, number).expect("it is our child");
     // Reading to the end keeps the child from blocking on the pipe.
     lines.for_each(drop);

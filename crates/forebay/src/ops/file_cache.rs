@@ -190,8 +190,9 @@ impl FileCache {
         let (list, owner) = (self.list().clone(), self.core.owner);
         if is_last {
             list.set_files_max(owner, 0);
+        } else {
+            list.close_idle(owner);
         }
-        list.close_idle(owner);
         #[cfg(feature = "_mutants")]
         if crate::base::mutants::Mutant::OpensOutliveClose.is_on() {
             return Pending::ready(Ok(()));

@@ -287,8 +287,10 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
     let class = request.class.or_of_task();
     let is_flush = request.kind == OpKind::Write && request.durability != Durability::None;
     let is_long = (request.len > PIECE_BYTES && !is_flush) || matches!(request.buffer, OpBuffer::LateApart);
-    let may_signal = request.kind == OpKind::Write && !is_within_size_limit(request.end());
-    if is_long || !suits(core, class) || may_signal {
+    if is_long || !suits(core, class) {
+        return None;
+    }
+    if request.kind == OpKind::Write && !is_within_size_limit(request.end()) {
         return None;
     }
     request.class = class;
