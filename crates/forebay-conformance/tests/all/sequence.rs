@@ -43,9 +43,13 @@ fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch
     }
 }
 
+/// Follows steps in the directory, wherever a test wants them.
+type Follow = dyn Fn(&Engine, u64, &[Step]) -> Result<Report, Mismatch>;
+
 /// Returns a report with the failing sequence, as short as it gets, and the way to repeat it.
-fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Mismatch) -> String {
-    let short = sequence::shrink(steps, 200, |some| follow(engine, seed, some).is_err());
+fn tell(test: &str, follow: &Follow, engine: &Engine, seed: u64, mismatch: &Mismatch) -> String {
+    let short =
+        sequence::shrink(&sequence::seeded(seed, STEPS), 200, |some| follow(engine, seed, some).is_err());
     format!(
         "seed {seed}: {mismatch}\nshortened to\n{}which gives {:?}\nto repeat it: \
          FOREBAY_SEED={seed} cargo test -p forebay-conformance --test all sequence::{test}",
@@ -54,28 +58,61 @@ fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Misma
     )
 }
 
-fn on_driver(driver: DriverChoice, test: &str) {
-    // Two shards and little memory, so that memory is soon used again.
+/// Starts an engine of two shards with little memory, so that memory is soon used again.
+fn start(driver: DriverChoice) -> Option<Engine> {
     let config = Config::new().driver(driver).shards(2).arena_bytes(1 << 20).arena_bytes_max(4 << 20);
-    let engine = match Engine::start(config) {
-        Ok(engine) => engine,
-        Err(error) if driver == DriverChoice::Uring => return eprintln!("not tested, no io_uring: {error}"),
+    match Engine::start(config) {
+        Ok(engine) => Some(engine),
+        Err(error) if driver == DriverChoice::Uring => {
+            eprintln!("not tested, no io_uring: {error}");
+            None
+        }
         Err(error) => panic!("{error}"),
-    };
+    }
+}
+
+fn follow_all(engine: &Engine, test: &str, follow: &Follow) {
     let seeds = match number("FOREBAY_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("FOREBAY_SEEDS").unwrap_or(200),
     };
     let mut total = Report::default();
     for seed in seeds {
-        let steps = sequence::seeded(seed, STEPS);
-        match follow(&engine, seed, &steps) {
+        match follow(engine, seed, &sequence::seeded(seed, STEPS)) {
             Ok(report) => total += report,
-            Err(mismatch) => panic!("{}", tell(test, seed, &engine, &steps, &mismatch)),
+            Err(mismatch) => panic!("{}", tell(test, follow, engine, seed, &mismatch)),
         }
     }
     println!("{total}");
     assert!(total.skipped < total.steps && total.bytes_checked > 0);
+}
+
+fn on_driver(driver: DriverChoice, test: &str) {
+    if let Some(engine) = start(driver) {
+        follow_all(&engine, test, &follow);
+    }
+}
+
+/// All sequences run in one task of a Tokio runtime, whose worker has a ring of its own.
+#[cfg(target_os = "linux")]
+fn on_worker_ring(driver: DriverChoice, test: &str) {
+    let Some(engine) = start(driver) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // The first operation has the ring made, which is used once the runtime has polled its attendant.
+    runtime.block_on(async {
+        engine.nop().await.expect("a first operation");
+        tokio::task::yield_now().await;
+    });
+    let health = engine.health();
+    if health.degraded.iter().any(|known| known.what == "worker rings") {
+        return eprintln!("not tested, no worker rings: {health}");
+    }
+    let expected = if driver == DriverChoice::Uring { "uring" } else { "aio" };
+    assert_eq!(health.worker_rings, Some(expected), "{health}");
+    follow_all(&engine, test, &|engine, _, steps| {
+        let dir = common::dir();
+        runtime.block_on(sequence::run(engine, dir.path(), steps))
+    });
 }
 
 #[test]
@@ -86,6 +123,18 @@ fn sequences_on_uring() {
 #[test]
 fn sequences_on_threads() {
     on_driver(DriverChoice::Threads, "sequences_on_threads");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn sequences_on_a_worker_ring_of_io_uring() {
+    on_worker_ring(DriverChoice::Uring, "sequences_on_a_worker_ring_of_io_uring");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn sequences_on_a_worker_ring_of_aio() {
+    on_worker_ring(DriverChoice::Threads, "sequences_on_a_worker_ring_of_aio");
 }
 
 fn tell_simulated(failing: &sim::FailedSeed) -> String {
