@@ -257,7 +257,11 @@ impl Scene {
         // an empty manifest, so the next open comes here again. Without a manifest other names would be
         // damage.
         self.dir.sync().await?;
-        self.engine.sync_dir(parent_of(self.dir.path())).await?;
+        match self.engine.sync_dir(parent_of(self.dir.path())).await {
+            // What cannot be read here, whoever made the directory has to sync.
+            Err(error) if error.kind() == forebay::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
         manifest.apply(&edit).await
     }
 

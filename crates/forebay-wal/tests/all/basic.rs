@@ -2,6 +2,7 @@
 
 use crate::common::{dir, engine, expected, open, options, record, records, records_wait};
 use forebay::Class;
+use forebay_sim::{MetadataOrder, Profile, World};
 use forebay_wal::inspect::inspect;
 use forebay_wal::{ErrorKind, Fill, Lsn, Options, Wal};
 
@@ -406,4 +407,26 @@ fn bounded_memory_makes_appends_wait_in_order() {
         assert_eq!(records(&wal, 1).await.unwrap().len() as u64, last);
         assert!((234..300).contains(&last), "{last}");
     });
+}
+
+/// Regression: the log synced the names of those directories alone that it had made itself. One that the program had made just before, and
+/// not synced, was gone after a power cut, and acknowledged records with it.
+#[test]
+fn a_new_log_makes_the_name_of_its_directory_durable() {
+    for seed in 0..20 {
+        let mut world = World::new(seed).disk(Profile::nand().metadata_order(MetadataOrder::Posix));
+        let ran = world.run(async |engine| {
+            engine.create_dir("/log").await.unwrap();
+            let (wal, _) = Wal::open(&engine, "/log", options()).await.unwrap();
+            wal.append(&record(1)).await.unwrap();
+        });
+        ran.unwrap();
+        world.power_cut();
+        world.reboot();
+        let found = world.run(async |engine| {
+            let (wal, _) = Wal::open(&engine, "/log", options().create(false)).await.unwrap();
+            records(&wal, 1).await.unwrap()
+        });
+        assert_eq!(found.unwrap(), expected(1..=1), "seed {seed}");
+    }
 }
