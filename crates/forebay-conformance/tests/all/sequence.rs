@@ -44,10 +44,10 @@ fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch
 }
 
 /// Follows steps in the directory, wherever a test wants them.
-type Follow = dyn Fn(&Engine, u64, &[Step]) -> Result<Report, Mismatch>;
+type Follow<'a> = dyn Fn(&Engine, u64, &[Step]) -> Result<Report, Mismatch> + 'a;
 
 /// Returns a report with the failing sequence, as short as it gets, and the way to repeat it.
-fn tell(test: &str, follow: &Follow, engine: &Engine, seed: u64, mismatch: &Mismatch) -> String {
+fn tell(test: &str, follow: &Follow<'_>, engine: &Engine, seed: u64, mismatch: &Mismatch) -> String {
     let short =
         sequence::shrink(&sequence::seeded(seed, STEPS), 200, |some| follow(engine, seed, some).is_err());
     format!(
@@ -71,7 +71,7 @@ fn start(driver: DriverChoice) -> Option<Engine> {
     }
 }
 
-fn follow_all(engine: &Engine, test: &str, follow: &Follow) {
+fn follow_all(engine: &Engine, test: &str, follow: &Follow<'_>) {
     let seeds = match number("FOREBAY_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("FOREBAY_SEEDS").unwrap_or(200),
