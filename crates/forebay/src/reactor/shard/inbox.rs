@@ -1,4 +1,4 @@
-//! A shard's inbox: the part of the shard that other threads may access.
+//! A shard's inbox: the part of the shard that other threads may access at any time. (The rest of a visited shard is its visitor's.)
 
 use std::cell::Cell;
 use std::collections::VecDeque;
