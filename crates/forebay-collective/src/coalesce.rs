@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use forebay::{Class, Durability, Error, ErrorKind, File, FileInternals, Result};
+use forebay::internal::{ErrorExt, FileInternals};
+use forebay::{Class, Durability, Error, ErrorKind, File, Result};
 
 mod runs;
 
@@ -162,7 +163,7 @@ impl<S> WriterCore<S> {
     /// Returns the locked state, or an error where the engine takes no calls from here.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, S>> {
         // Before the lock, which a thread of the parent may have held at the fork.
-        self.file.internals().check(self.operation)?;
+        FileInternals::of(&self.file).check(self.operation)?;
         Ok(self.lock())
     }
 
@@ -173,12 +174,12 @@ impl<S> WriterCore<S> {
     }
 
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
-        self.file.internals().error(self.operation, kind)
+        FileInternals::of(&self.file).error(self.operation, kind)
     }
 
     /// Returns the error of handles whose task has ended.
     pub(crate) fn task_ended(&self) -> Error {
-        let failure = self.file.internals().check(self.operation).err();
+        let failure = FileInternals::of(&self.file).check(self.operation).err();
         failure.unwrap_or_else(|| self.error(ErrorKind::TaskCancelled))
     }
 
@@ -189,7 +190,7 @@ impl<S> WriterCore<S> {
             return Ok(());
         }
         let note = format!("offset {offset} is beyond what a file can have");
-        Err(FileInternals::noted(self.error(ErrorKind::InvalidInput), note))
+        Err(self.error(ErrorKind::InvalidInput).with_note(note))
     }
 }
 
@@ -219,7 +220,7 @@ impl FirstError {
     pub(crate) fn check(&mut self) -> Result<()> {
         let Some(error) = &self.error else { return Ok(()) };
         if mem::replace(&mut self.is_reported, true) {
-            return Err(FileInternals::noted(error.clone(), format!("{} had failed before", self.writer)));
+            return Err(error.clone().with_note(format!("{} had failed before", self.writer)));
         }
         Err(error.clone())
     }

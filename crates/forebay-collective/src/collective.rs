@@ -6,6 +6,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forebay::internal::FileInternals;
 use forebay::{Durability, File, Result, Waitable};
 
 use crate::coalesce::{Shape, WriteStats, WriterCore};
@@ -80,7 +81,7 @@ pub struct Collective {
 impl Collective {
     /// Returns a handle for each of 1 to 65,536 participants in writing the file, by rank, with a task started on each shard.
     pub fn start(file: &File, participants: usize, options: Options) -> Vec<Collective> {
-        let (class, internals) = (options.class_here(), file.internals());
+        let (class, internals) = (options.class_here(), FileInternals::of(file));
         let (participants, aggregators) = (participants.clamp(1, PARTICIPANTS_MAX), internals.shard_count());
         // All of the memory may be in flight, as no pages are kept.
         let memory = (options.memory_bytes() / aggregators as u64).saturating_mul(4);
@@ -156,7 +157,7 @@ impl Collective {
 impl Drop for Collective {
     fn drop(&mut self) {
         // A child of fork(2) has no tasks, and the lock may stay held there for ever.
-        if !self.core.file.internals().is_forked() {
+        if !FileInternals::of(&self.core.file).is_forked() {
             self.core.leave(self.rank, self.participants);
         }
     }

@@ -5,7 +5,8 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay::{Block, Durability, ErrorKind, File, FileInternals, Result, Waitable};
+use forebay::internal::{ErrorExt, FileInternals};
+use forebay::{Block, Durability, ErrorKind, File, Result, Waitable};
 
 use crate::coalesce::{Shape, WriteStats, WriterCore};
 use crate::options::Options;
@@ -87,7 +88,7 @@ impl WriteCombiner {
         let core = WriterCore::new("combine", file, class, shape, CombinerState::new(shape));
         // Made here, so that a task which cannot be spawned ends the write combiner as well.
         let sweep = Elevator::new(core.clone());
-        file.internals().spawn(0, class, move || sweep.run());
+        FileInternals::of(file).spawn(0, class, move || sweep.run());
         WriteCombiner { handles: Arc::new(Handles(core)) }
     }
 
@@ -126,7 +127,7 @@ impl WriteCombiner {
     pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
         Waitable::new("read", async move {
             let core = self.core();
-            let internals = core.file.internals();
+            let internals = FileInternals::of(&core.file);
             let Some(len) = range.end.checked_sub(range.start) else {
                 // Which refuses it.
                 return core.file.read(range).await;
@@ -140,7 +141,7 @@ impl WriteCombiner {
                 let end = length.max(state.end);
                 if range.end > end {
                     let kind = ErrorKind::UnexpectedEof { got: end.saturating_sub(range.start) };
-                    return Err(FileInternals::in_range(internals.error("read", kind), &range));
+                    return Err(internals.error("read", kind).with_range(range.start, len));
                 }
                 let mut holes = Holes::new(range.clone());
                 state.overlay(&range, &mut block, &mut holes);

@@ -1,62 +1,50 @@
-//! What `forebay-sim` and `forebay-conformance` need of the inside. They are released with this crate: nothing here is stable.
+//! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
-//! A world sets itself as its thread's ([`set_current_world`]); an engine that starts there takes the world's trait object, and neither
-//! knows more of the other than is here.
+//! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]); a world of `forebay-sim` and the
+//! suite of `forebay-conformance` find the rest behind the feature `_sim`.
 
 use std::any::Any;
-use std::ffi::OsString;
+use std::future::Future;
 use std::path::PathBuf;
 
+use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::device::{Alignment, Device};
-use crate::handle::engine::Engine;
-use crate::handle::open::Open;
-use crate::io::config::Config;
-use crate::io::host::Host;
-use crate::io::metadata::{DirEntry, FileKind, Metadata};
+use crate::handle::file::File;
+use crate::memory::arena::{self, Buffer};
+use crate::memory::block::{Block, BlockMut};
+use crate::ops::write::Write;
+use crate::reactor::shard;
 
-pub use crate::base::error::panic_words;
-pub use crate::base::pending::{Pending, Sender, Turns, channel};
-pub use crate::driver::IoRequest;
-pub use crate::driver::meta::{At, Descriptor, DescriptorOwner, FdOwner, MetaReply, MetaRequest, OpenHow};
-pub use crate::driver::sim::{SimFile, SimMachine, SimWake, Transfer};
-pub use crate::io::metadata::SimMetadata;
-pub use crate::io::op::{OpKey, OpKind};
-pub use crate::reactor::engine_shared::EngineShared;
-pub use crate::reactor::shard::ending::EndReport;
-pub use crate::reactor::stepped::{ShardSleep, SteppedShard};
-pub use crate::reactor::visited::{InterruptedVisit, VisitedShard};
-pub use crate::reactor::world::{MachineCall, World, set_current as set_current_world};
+#[cfg(feature = "_sim")]
+mod simulation;
 
-/// The world that runs on the calling thread, by its number, and its time.
-pub mod here {
-    pub use crate::base::here::{now_ns, set_now_ns, set_world, world};
-}
+#[cfg(feature = "_sim")]
+pub use simulation::*;
 
 /// The making of [`Error`]s, with the texts and fields of the core's own.
 pub trait ErrorExt: Sized {
-    /// Returns an error of this kind.
+    /// Returns an error of this kind. A world refuses calls, and has faults that no system call has.
     fn new(kind: ErrorKind, operation: &'static str) -> Self;
 
-    /// Returns an error of the operating system for its number (positive).
+    /// Returns an error of the operating system for its number (positive). A world's machine fails as a kernel does.
     fn os(operation: &'static str, errno: i32) -> Self;
 
-    /// Returns an error of the operating system.
+    /// Returns an error of the operating system. A world's network and the suite's own system calls have them.
     fn io(operation: &'static str, cause: std::io::Error) -> Self;
 
-    /// Returns the error of a caught panic, with the panic's message.
+    /// Returns the error of a caught panic, with the panic's message. The suite catches those of its cases.
     fn panicked(operation: &'static str, payload: &(dyn Any + Send)) -> Self;
 
-    /// Returns an error about an argument.
+    /// Returns an error about an argument. A world refuses one as an engine does.
     fn invalid(operation: &'static str, note: impl Into<String>) -> Self;
 
-    /// Returns the error with the path of its file.
+    /// Returns the error with the path of its file. A world knows its files by path.
     fn with_path(self, path: impl Into<PathBuf>) -> Self;
 
-    /// Returns the error with its range of the file, in bytes.
+    /// Returns the error with its range of the file, in bytes. A writer's read of its own memory fails as a file's.
     fn with_range(self, offset: u64, len: u64) -> Self;
 
-    /// Returns the error with a note for people.
+    /// Returns the error with a note for people. A writer says which participant is gone, a world which fault it was.
     fn with_note(self, note: impl Into<String>) -> Self;
 }
 
@@ -94,62 +82,68 @@ impl ErrorExt for Error {
     }
 }
 
-/// Returns a [`Pending`] whose result is known already.
-pub fn ready<T>(result: Result<T>) -> Pending<T> {
-    Pending::ready(result)
-}
+/// A file's engine, for the writers of `forebay-collective`, which act as a part of it.
+#[derive(Clone, Copy, Debug)]
+pub struct FileInternals<'f>(&'f File);
 
-/// Returns whether the options request write access.
-pub fn is_writable(open: &Open) -> bool {
-    open.is_writable()
-}
+impl<'f> FileInternals<'f> {
+    /// Returns the inside of the file.
+    pub fn of(file: &'f File) -> FileInternals<'f> {
+        FileInternals(file)
+    }
 
-/// Returns the alignment of a simulated file that is opened for direct I/O: of memory, and of offset and length. `None`: it is opened
-/// through the page cache.
-pub fn alignment(direct: Option<(u32, u32)>) -> Alignment {
-    direct.map_or(Alignment::BUFFERED, |(memory, offset)| Alignment {
-        memory,
-        offset,
-        read_offset: offset,
-        reported: true,
-        direct: true,
-    })
-}
+    /// Returns an error if the file's engine takes no calls from here. Writers refuse a call before they take their lock.
+    pub fn check(self, operation: &'static str) -> Result<()> {
+        let core = self.0.core();
+        core.engine().check(operation).map_err(|error| core.describe(error))
+    }
 
-/// Returns a simulated disk of that name.
-pub fn device(name: &str) -> Device {
-    Device::simulated(name)
-}
+    /// Returns whether this process was forked from the engine's. A writer's drop takes no lock there.
+    pub fn is_forked(self) -> bool {
+        self.0.core().engine().is_forked()
+    }
 
-/// Returns an entry of a simulated directory.
-pub fn dir_entry(name: OsString, kind: FileKind) -> DirEntry {
-    DirEntry::new(name, kind)
-}
+    /// Returns the number of the engine's shards. A collective divides the file among them.
+    pub fn shard_count(self) -> usize {
+        self.0.core().engine().inboxes.len()
+    }
 
-/// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
-pub fn metadata(file: SimMetadata) -> Metadata {
-    Metadata::simulated(file)
-}
+    /// Starts a task in `class` on a shard, counted from the file's home shard. Once the engine has ended, `make` is dropped. A
+    /// writer's task serves all its handles, in the writer's class, whoever made it.
+    pub fn spawn<F>(self, shard: usize, class: Class, make: impl FnOnce() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let inboxes = &self.0.core().engine().inboxes;
+        drop(shard::spawn_on(&inboxes[(self.0.home_shard() + shard) % inboxes.len()], class, make));
+    }
 
-/// Runs `run` as on a thread without a shard.
-pub fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
-    crate::reactor::shard::as_no_shard(run)
-}
+    /// Returns the capacity of a block for so many bytes. Writers keep a budget of memory.
+    pub fn capacity(len: u64) -> u64 {
+        arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
+    }
 
-/// Returns how often, over all devices of an engine, leases were taken, refused and given back, and shards woken because room came back.
-pub fn lease_writes(engine: &Engine) -> [u64; 4] {
-    let schedulers = engine.shared().lock_devices().schedulers();
-    schedulers
-        .iter()
-        .map(|device| device.lease_writes())
-        .fold([0; 4], |sums, counts| std::array::from_fn(|at| sums[at] + counts[at]))
-}
+    /// Returns an empty block with room for `len` bytes, or an error as [`Engine::block`](crate::Engine::block), which names the
+    /// writer's operation and the file.
+    pub fn block(self, operation: &'static str, len: usize) -> Result<BlockMut> {
+        let core = self.0.core();
+        let buffer = core.engine().buffer(operation, len).map_err(|error| core.describe(error))?;
+        Ok(buffer.into_empty())
+    }
 
-/// Starts an engine as [`Engine::start`] does on a machine of that many processors (at least 1), whatever this one has: with as many
-/// shards, places for rings of runtimes and caches of waiting threads. The memory is this machine's.
-///
-/// # Errors
-/// Those of [`Engine::start`].
-pub fn start_on_processors(processors: usize, config: Config) -> Result<Engine> {
-    Engine::start_on(config, Host { processors: processors.max(1), ..Host::here() })
+    /// Returns the same if the arena has memory for it now. Writers do without while there is none, as it comes back with their
+    /// writes.
+    pub fn try_block(self, len: usize) -> Option<BlockMut> {
+        self.0.core().engine().arena.alloc_local(len).ok().map(Buffer::into_empty)
+    }
+
+    /// Returns a write that counts as one of `given` bytes. Statistics leave out the bytes that a writer read to fill its pages.
+    pub fn write(self, offset: u64, block: Block, given: u32, class: Class) -> Write<'static> {
+        self.0.write(offset, block).given(given).class(class).owned()
+    }
+
+    /// Returns an error that names the file. Writers have errors of their own: a participant is gone, a task has ended.
+    pub fn error(self, operation: &'static str, kind: ErrorKind) -> Error {
+        self.0.core().describe(Error::new(kind, operation))
+    }
 }

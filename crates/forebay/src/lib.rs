@@ -80,7 +80,7 @@
         clippy::exit
     )
 )]
-// `internal` shows more of the modules.
+// With `_sim`, `internal` shows more of the modules.
 #![cfg_attr(not(feature = "_sim"), allow(unreachable_pub, reason = "public for `internal`"))]
 
 // Before the others, so that rustdoc, which follows this order, begins the page of `File` with reads and writes.
@@ -90,7 +90,6 @@ mod base;
 pub mod device;
 mod driver;
 mod handle;
-#[cfg(feature = "_sim")]
 #[doc(hidden)]
 pub mod internal;
 mod io;
@@ -135,8 +134,6 @@ pub use ops::command_shard::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
 #[doc(hidden)]
 pub use ops::file_cache::{FileCache, FileCount, FileEntry, FilePlace, FileUse};
-#[doc(hidden)]
-pub use ops::internals::FileInternals;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};

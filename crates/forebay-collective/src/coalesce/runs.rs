@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use forebay::{Block, BlockMut, Class, File, FileInternals, ReadUpTo, Result, Write};
+use forebay::internal::FileInternals;
+use forebay::{Block, BlockMut, Class, File, ReadUpTo, Result, Write};
 
 use super::{Shape, WriteStats, WriterCore};
 
@@ -161,7 +162,7 @@ impl Runs {
                 return Poll::Pending;
             }
             let len = run.range.end - run.range.start;
-            let internals = self.file.internals();
+            let internals = FileInternals::of(&self.file);
             let into = match internals.try_block(len as usize) {
                 Some(block) => block,
                 None if writing => return Poll::Pending,

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use forebay::{Block, BlockMut, ErrorKind, FileInternals, Result};
+use forebay::internal::{ErrorExt, FileInternals};
+use forebay::{Block, BlockMut, ErrorKind, Result};
 
 use super::plan::{self, Part, Run};
 use super::shared::{AggregatorStep, CollectiveCore};
@@ -40,7 +41,7 @@ impl Aggregate {
                     let shape = self.core.shape;
                     let mut tail = Tail { end: length, padded: None };
                     if let Some(span) = plan::span(&deposits) {
-                        let count = self.core.file.internals().shard_count() as u64;
+                        let count = FileInternals::of(&self.core.file).shard_count() as u64;
                         let domain = plan::domain(&span, &shape, self.index as u64, count);
                         let mut pieces = Pieces {
                             core: &self.core,
@@ -102,7 +103,7 @@ struct Pieces<'t> {
 
 impl Source for Pieces<'_> {
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<(Block, u64)> {
-        let gone = || FileInternals::noted(self.core.error(ErrorKind::Io), "its pieces are gone");
+        let gone = || self.core.error(ErrorKind::Io).with_note("its pieces are gone");
         let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;
         let run = self.under_way.swap_remove(index);
         into.resize((range.end - range.start) as usize)?;

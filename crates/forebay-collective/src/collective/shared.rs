@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use forebay::{Durability, Error, ErrorKind, FileInternals, Result};
+use forebay::internal::{ErrorExt, FileInternals};
+use forebay::{Durability, Error, ErrorKind, Result};
 
 use super::plan::Deposits;
 use crate::coalesce::{FirstError, Tail, Waiters, WriteStats, WriterCore, stronger};
@@ -139,7 +140,7 @@ impl CollectiveCore {
                 state.phase = Phase::Writing(deposits.clone(), length);
             }
             debug_assert_eq!(state.busy, 0, "a round begins when the one before it is over");
-            state.busy = self.file.internals().shard_count();
+            state.busy = FileInternals::of(&self.file).shard_count();
             state.tail = Tail { end: length, padded: None };
             mem::take(&mut state.idle)
         });
@@ -187,6 +188,6 @@ impl CollectiveCore {
     pub(super) fn leave(&self, rank: usize, participants: usize) {
         self.lock().gone += 1;
         let note = format!("participant {rank} of {participants} is gone");
-        self.fail(FileInternals::noted(self.error(ErrorKind::Cancelled), note));
+        self.fail(self.error(ErrorKind::Cancelled).with_note(note));
     }
 }

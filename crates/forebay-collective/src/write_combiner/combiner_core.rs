@@ -3,6 +3,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
+use forebay::internal::FileInternals;
 use forebay::{Durability, Error, ErrorKind, Result};
 
 use super::state::{Admission, CombinerState};
@@ -77,7 +78,7 @@ impl CombinerCore {
             (state.slots.slab_bytes(), state.spare.is_none().then_some(self.shape.request as usize))
         };
         // Without the lock: the arena may have to grow.
-        let block = |bytes| self.file.internals().block("combine", bytes);
+        let block = |bytes| FileInternals::of(&self.file).block("combine", bytes);
         match spare.map(block).transpose().and_then(|spare| Ok((spare, block(bytes)?))) {
             Ok((spare, slab)) => {
                 let mut state = self.lock();
@@ -158,7 +159,7 @@ pub(super) struct Handles(pub(super) Arc<CombinerCore>);
 impl Drop for Handles {
     fn drop(&mut self) {
         // A child of fork(2) has no task, and the lock may stay held there for ever.
-        if !self.0.file.internals().is_forked() {
+        if !FileInternals::of(&self.0.file).is_forked() {
             self.0.close();
         }
     }

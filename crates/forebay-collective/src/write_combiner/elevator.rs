@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use forebay::{Block, BlockMut, Durability, ErrorKind, FileInternals, Result};
+use forebay::internal::{ErrorExt, FileInternals};
+use forebay::{Block, BlockMut, Durability, ErrorKind, Result};
 
 use super::combiner_core::CombinerCore;
 use super::state::CombinerState;
@@ -134,7 +135,7 @@ impl Elevator {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
         } else if state.spare.is_none() {
-            state.spare = self.core.file.internals().try_block(state.shape.request as usize);
+            state.spare = FileInternals::of(&self.core.file).try_block(state.shape.request as usize);
         }
     }
 
@@ -177,7 +178,7 @@ impl Source for Pages<'_> {
             let known = epochs.front_mut().and_then(|front| front.pages.remove(&(start / page)));
             let Some(known) = known else {
                 // No other code takes pages out.
-                return Err(FileInternals::noted(self.core.error(ErrorKind::Io), "a page is gone"));
+                return Err(self.core.error(ErrorKind::Io).with_note("a page is gone"));
             };
             let bytes = slots.bytes(known.slot);
             given += known.dirty.len() as u64;

@@ -15,7 +15,6 @@ pub(crate) mod command_shard;
 
 pub(crate) mod dir;
 pub(crate) mod file_cache;
-pub(crate) mod internals;
 pub(crate) mod lent_op;
 pub(crate) mod nop;
 pub(crate) mod nvme;

@@ -282,7 +282,7 @@ impl<'f> Write<'f> {
     }
 
     /// Sets the number of bytes, of those written, that the program gave; for the statistics.
-    pub(super) fn given(mut self, bytes: u32) -> Self {
+    pub(crate) fn given(mut self, bytes: u32) -> Self {
         if let Some(request) = self.inner.options() {
             request.asked = bytes;
         }
