@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options, Stats, Store};
 
-type Done<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const VALUE_BYTES: usize = 200;
 const ENTRY_BYTES: u64 = 16 + VALUE_BYTES as u64;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn each(arguments: &[&str], measure: fn(f64, &Path) -> Done) -> Done {
+fn each(arguments: &[&str], measure: fn(f64, &Path) -> Outcome) -> Outcome {
     for argument in arguments {
         let count: f64 = argument.parse().map_err(|_| format!("{argument:?} is not a number"))?;
         let dir = Directory::new()?;
@@ -56,7 +56,7 @@ fn each(arguments: &[&str], measure: fn(f64, &Path) -> Done) -> Done {
 struct Directory(PathBuf);
 
 impl Directory {
-    fn new() -> Done<Directory> {
+    fn new() -> Outcome<Directory> {
         let dir = std::env::current_dir()?.join(format!("forebay-growth-{}", std::process::id()));
         std::fs::create_dir(&dir)?;
         Ok(Directory(dir))
@@ -90,14 +90,14 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-fn open(dir: &Path) -> Done<(Engine, Store, Duration)> {
+fn open(dir: &Path) -> Outcome<(Engine, Store, Duration)> {
     let engine = Engine::start(Config::new())?;
     let begun = Instant::now();
     let store = Store::open(&engine, dir, Options::new()).wait()?;
     Ok((engine, store, begun.elapsed()))
 }
 
-fn close(engine: Engine, store: &Store) -> Done {
+fn close(engine: Engine, store: &Store) -> Outcome {
     store.close().wait()?;
     engine.close().wait()?;
     Ok(())
@@ -112,14 +112,14 @@ fn written_bytes(stats: &Stats) -> u64 {
 }
 
 /// Returns the value in KiB of a line of this process's status.
-fn status_mib(name: &str) -> Done<f64> {
+fn status_mib(name: &str) -> Outcome<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
     let kib: f64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }
 
-fn keys(millions: f64, dir: &Path) -> Done {
+fn keys(millions: f64, dir: &Path) -> Outcome {
     let keys = (millions * 1e6) as u64;
     let (engine, store, _) = open(dir)?;
     let keyspace = store.default_keyspace();
@@ -189,13 +189,13 @@ fn per(bytes: u64, count: u64) -> f64 {
 }
 
 /// Gets random keys from threads for two seconds; returns thousands a second, and the blocks read for each.
-fn gets(store: &Store, keyspace: &Keyspace, keys: u64) -> Done<(f64, f64)> {
+fn gets(store: &Store, keyspace: &Keyspace, keys: u64) -> Outcome<(f64, f64)> {
     let (before, begun, count) = (store.stats(), Instant::now(), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let count = &count;
-                scope.spawn(move || -> Done {
+                scope.spawn(move || -> Outcome {
                     let mut state = thread << 32;
                     while begun.elapsed() < Duration::from_secs(2) {
                         state += 1;
@@ -214,10 +214,10 @@ fn gets(store: &Store, keyspace: &Keyspace, keys: u64) -> Done<(f64, f64)> {
     Ok((count as f64 / begun.elapsed().as_secs_f64() / 1e3, per(reads, count)))
 }
 
-fn overwrite(store: &Store, keyspace: &Keyspace, keys: u64) -> Done {
+fn overwrite(store: &Store, keyspace: &Keyspace, keys: u64) -> Outcome {
     std::thread::scope(|scope| {
         let write = |writer: u64| {
-            move || -> Done {
+            move || -> Outcome {
                 let mut batch = Batch::new();
                 for place in (writer..keys / OVERWRITTEN).step_by(2) {
                     let number = mix(place) % keys;
@@ -236,7 +236,7 @@ fn overwrite(store: &Store, keyspace: &Keyspace, keys: u64) -> Done {
 }
 
 /// Fills the log, and dies without a close.
-fn write_and_die(dir: &Path, bytes: &str) -> Done {
+fn write_and_die(dir: &Path, bytes: &str) -> Outcome {
     let (_engine, store, _) = open(dir)?;
     let keyspace = store.default_keyspace();
     for first in (0..bytes.parse::<u64>()? / ENTRY_BYTES).step_by(BATCH as usize) {
@@ -249,7 +249,7 @@ fn write_and_die(dir: &Path, bytes: &str) -> Done {
     std::process::abort();
 }
 
-fn keyspaces(count: f64, dir: &Path) -> Done {
+fn keyspaces(count: f64, dir: &Path) -> Outcome {
     let count = count as u64;
     let (engine, store, _) = open(dir)?;
     let before = status_mib("VmRSS")?;

@@ -14,7 +14,7 @@ use std::time::Instant;
 use forebay::{Config, Engine};
 use forebay_kv::{KernelWalk, Keyspace, Options, Stats, Store};
 
-type Pending<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Records that have all but the end of their keys in common, for example those of one account.
 const GROUP: u64 = 200;
@@ -22,9 +22,9 @@ const VALUE_BYTES: usize = 400;
 /// YCSB's constant for the skew: how strongly the most popular keys are preferred.
 const THETA: f64 = 0.99;
 
-fn main() -> Pending<()> {
+fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| -> Pending<u64> { Ok(arguments.get(at).ok_or("too few arguments")?.parse()?) };
+    let number = |at: usize| -> Outcome<u64> { Ok(arguments.get(at).ok_or("too few arguments")?.parse()?) };
     let dir = Path::new(arguments.get(1).ok_or("kernel_gets plant|run DIR RECORDS ...")?);
     match arguments[0].as_str() {
         "plant" => plant(dir, number(2)?),
@@ -65,7 +65,7 @@ fn value(record: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-fn check(record: u64, bytes: &[u8]) -> Pending<()> {
+fn check(record: u64, bytes: &[u8]) -> Outcome<()> {
     let version = bytes.get(8..).and_then(|rest| rest.first_chunk()).ok_or("a value that is too short")?;
     if bytes == value(record, u64::from_le_bytes(*version)) {
         Ok(())
@@ -74,7 +74,7 @@ fn check(record: u64, bytes: &[u8]) -> Pending<()> {
     }
 }
 
-fn plant(dir: &Path, records: u64) -> Pending<()> {
+fn plant(dir: &Path, records: u64) -> Outcome<()> {
     let engine = Engine::start(Config::new())?;
     let store = Store::open(&engine, dir, options()).wait()?;
     let mut groups: Vec<u64> = (0..records / GROUP).collect();
@@ -162,7 +162,7 @@ struct Sample {
     walked: f64,
 }
 
-fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64, only: &str) -> Pending<()> {
+fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64, only: &str) -> Outcome<()> {
     let dice = Dice::new(records);
     println!("{threads} threads, {operations} operations a sample, {repeats} repeats");
     println!("| workload | kernel walk | a get, ns | p99, ns | operations/s | walked, % |");
@@ -219,7 +219,7 @@ fn sample(
     threads: u64,
     operations: u64,
     seed: u64,
-) -> Pending<Sample> {
+) -> Outcome<Sample> {
     let engine = Engine::start(Config::new())?;
     let store = Store::open(&engine, dir, options).wait()?;
     let keyspace = store.default_keyspace();
@@ -244,7 +244,7 @@ fn sample(
         let before = store.stats();
         let begun = Instant::now();
         barrier.wait();
-        let lanes: Pending<Vec<Vec<u64>>> =
+        let lanes: Outcome<Vec<Vec<u64>>> =
             handles.into_iter().map(|lane| lane.join().map_err(|_| "a thread panicked")?).collect();
         (begun, before, lanes)
     });
@@ -278,7 +278,7 @@ fn lane(
     dice: &Dice,
     operations: u64,
     seed: u64,
-) -> Pending<Vec<u64>> {
+) -> Outcome<Vec<u64>> {
     let mut took = Vec::with_capacity(operations as usize);
     let record_of = |luck: u64| if workload.is_uniform { luck % dice.records } else { dice.record(luck) };
     if let Shape::Many(keys) = workload.shape {

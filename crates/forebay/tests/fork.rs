@@ -254,10 +254,10 @@ fn a_child_reads_nothing_of_an_adaptive_file_and_closes_nothing() {
 
 /// Ordinary memory, whole pages of it, that is lent.
 #[derive(Default)]
-struct Lent(BlockMut);
+struct LentPages(BlockMut);
 
 // SAFETY: the block is its own and does not move.
-unsafe impl IoMemory for Lent {
+unsafe impl IoMemory for LentPages {
     fn memory(&mut self) -> (*mut u8, usize) {
         (self.0.as_mut_ptr(), self.0.len())
     }
@@ -278,7 +278,7 @@ fn a_child_forked_during_a_read_has_the_memory_and_the_parent_the_bytes() {
             let mut memory = BlockMut::aligned(LEN).unwrap();
             memory.fill(0xEE);
             let start = memory.as_ptr().addr();
-            let mut read = Box::pin(file.read_into(0, Lent(memory)));
+            let mut read = Box::pin(file.read_into(0, LentPages(memory)));
             let ready = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let mut taken = Some(read);
             let code = in_child(|| {

@@ -16,7 +16,7 @@ const PAGES: u64 = 48;
 
 /// What a page may hold: the number of its last write that completed, and of those that may have taken effect.
 #[derive(Clone, Debug, Default)]
-struct Expected {
+struct PageVersions {
     /// Writes that have completed, and are not older than another one.
     may_be: Vec<u64>,
     /// Writes in flight, with those that failed or were dropped.
@@ -25,7 +25,7 @@ struct Expected {
 
 #[derive(Default)]
 struct Model {
-    pages: RefCell<Vec<Expected>>,
+    pages: RefCell<Vec<PageVersions>>,
     number: Cell<u64>,
     hits: Cell<u64>,
     failures: Cell<u64>,
@@ -45,12 +45,12 @@ fn contents(number: u64, pages: u64) -> Vec<u8> {
 
 impl Model {
     /// Returns what a read that begins now may find in each page, besides writes that begin later.
-    fn at_the_beginning(&self, pages: std::ops::Range<u64>) -> Vec<Expected> {
+    fn at_the_beginning(&self, pages: std::ops::Range<u64>) -> Vec<PageVersions> {
         let all = self.pages.borrow();
         pages.map(|page| all[page as usize].clone()).collect()
     }
 
-    fn begin_write(&self, pages: std::ops::Range<u64>) -> (u64, Vec<Expected>) {
+    fn begin_write(&self, pages: std::ops::Range<u64>) -> (u64, Vec<PageVersions>) {
         let before = self.at_the_beginning(pages.clone());
         self.number.set(self.number.get() + 1);
         let number = self.number.get();
@@ -65,7 +65,7 @@ impl Model {
     }
 
     /// A write that completed: writes that had completed before it began are gone.
-    fn end_write(&self, pages: std::ops::Range<u64>, number: u64, before: Vec<Expected>) {
+    fn end_write(&self, pages: std::ops::Range<u64>, number: u64, before: Vec<PageVersions>) {
         let mut all = self.pages.borrow_mut();
         for (page, before) in pages.zip(before) {
             let page = &mut all[page as usize];
@@ -169,7 +169,7 @@ async fn live(engine: Engine, seed: u64, hits: &Cell<u64>) -> Result<(), String>
     let model = Rc::new(Model::default());
     let zero = loop {
         if file.write(0, contents(0, PAGES)).await.is_ok() {
-            break Expected { may_be: vec![0], in_flight: Vec::new() };
+            break PageVersions { may_be: vec![0], in_flight: Vec::new() };
         }
     };
     model.pages.borrow_mut().resize(PAGES as usize, zero);

@@ -40,7 +40,7 @@ impl From<&KeyValue> for Object {
 type Objects = BTreeMap<String, Object>;
 
 /// A change was made at this revision, or the object is another one by now.
-type Changed = Result<i64, Option<Object>>;
+type ChangeOutcome = Result<i64, Option<Object>>;
 
 /// One API server.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ impl Api {
     }
 
     /// Changes an object if it was changed at this revision last; zero: if there is none.
-    async fn change(&mut self, key: &str, at: i64, change: TxnOp) -> Result<Changed, Error> {
+    async fn change(&mut self, key: &str, at: i64, change: TxnOp) -> Result<ChangeOutcome, Error> {
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, at)])
             .and_then([change])
@@ -71,11 +71,11 @@ impl Api {
         Ok(Err(get.kvs().first().map(Object::from)))
     }
 
-    async fn put(&mut self, key: &str, at: i64, value: &str) -> Result<Changed, Error> {
+    async fn put(&mut self, key: &str, at: i64, value: &str) -> Result<ChangeOutcome, Error> {
         self.change(key, at, TxnOp::put(key, value, None)).await
     }
 
-    async fn delete(&mut self, key: &str, at: i64) -> Result<Changed, Error> {
+    async fn delete(&mut self, key: &str, at: i64) -> Result<ChangeOutcome, Error> {
         self.change(key, at, TxnOp::delete(key, None)).await
     }
 
@@ -228,7 +228,7 @@ impl Replica {
 
 /// The changes of a writer.
 #[derive(Default)]
-struct Written {
+struct WriterTally {
     acknowledged: BTreeSet<i64>,
     conflicts: u64,
     /// Failed: made or not.
@@ -237,10 +237,10 @@ struct Written {
 
 /// Creates, updates and deletes some objects that others change as well, until it has made this many changes or
 /// is stopped.
-async fn write(url: String, seed: u64, changes: usize, is_over: Arc<AtomicBool>) -> Written {
+async fn write(url: String, seed: u64, changes: usize, is_over: Arc<AtomicBool>) -> WriterTally {
     let mut numbers = Numbers(seed * 0x9E37_79B9 + 1);
     let mut api = Api::connect(&url).await;
-    let mut written = Written::default();
+    let mut written = WriterTally::default();
     let mut seen: BTreeMap<String, i64> = BTreeMap::new();
     while written.acknowledged.len() < changes && !is_over.load(Ordering::Relaxed) {
         let key = format!("{PREFIX}pods/{}", numbers.below(12));

@@ -15,7 +15,7 @@ async fn client(member: &Member) -> Client {
 }
 
 /// A client, and what it has seen.
-struct Seen {
+struct Transcript {
     client: Client,
     lines: Vec<String>,
 }
@@ -64,9 +64,9 @@ fn of(lease: i64) -> Option<LockOptions> {
     Some(LockOptions::new().with_lease(lease))
 }
 
-impl Seen {
-    async fn new(member: &Member) -> Seen {
-        Seen { client: client(member).await, lines: Vec::new() }
+impl Transcript {
+    async fn new(member: &Member) -> Transcript {
+        Transcript { client: client(member).await, lines: Vec::new() }
     }
 
     fn note<T>(&mut self, what: &str, result: Result<T, Error>, show: impl Fn(&T) -> String) {
@@ -87,15 +87,15 @@ impl Seen {
 }
 
 /// Has both servers do the same.
-async fn compare<F>(act: impl Fn(Seen) -> F) -> Vec<String>
+async fn compare<F>(act: impl Fn(Transcript) -> F) -> Vec<String>
 where
     F: Future<Output = Vec<String>>,
 {
     let own = Member::own(&[]);
-    let lines = act(Seen::new(&own).await).await;
+    let lines = act(Transcript::new(&own).await).await;
     if has_rulers() {
         let etcd = Member::alone(Path::new(ETCD), &[]);
-        assert_eq!(lines, act(Seen::new(&etcd).await).await, "this server's, then etcd's");
+        assert_eq!(lines, act(Transcript::new(&etcd).await).await, "this server's, then etcd's");
     }
     lines
 }
@@ -275,7 +275,7 @@ async fn refusals_of_elections_are_those_of_etcd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_not_given_to_a_lease_that_has_ended() {
     let member = Member::own(&[]);
-    let mut seen = Seen::new(&member).await;
+    let mut seen = Transcript::new(&member).await;
     seen.grant(&[100, 200]).await;
     seen.client.lock("name", of(100)).await.unwrap();
     let mut client = seen.client.clone();

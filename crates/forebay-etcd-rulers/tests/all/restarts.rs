@@ -11,7 +11,7 @@ use etcd_client::{Client, ConnectOptions, EventType, GetOptions, WatchOptions};
 use tokio::task::JoinHandle;
 
 /// Acknowledged puts: the revision and value of each key.
-type Acknowledged = BTreeMap<String, (i64, String)>;
+type AcknowledgedPuts = BTreeMap<String, (i64, String)>;
 
 /// A client goes on to another member if one has not replied by then.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ struct Writers {
     is_over: Arc<AtomicBool>,
     /// The latest revision that was acknowledged.
     revision: Arc<AtomicI64>,
-    tasks: Vec<JoinHandle<Acknowledged>>,
+    tasks: Vec<JoinHandle<AcknowledgedPuts>>,
 }
 
 impl Writers {
@@ -50,9 +50,9 @@ impl Writers {
         within(wait).await;
     }
 
-    async fn stop(self) -> Acknowledged {
+    async fn stop(self) -> AcknowledgedPuts {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut all = Acknowledged::new();
+        let mut all = AcknowledgedPuts::new();
         for task in self.tasks {
             all.extend(within(task).await.unwrap());
         }
@@ -60,12 +60,12 @@ impl Writers {
     }
 }
 
-async fn put(writer: usize, urls: &[String], is_over: &AtomicBool, latest: &AtomicI64) -> Acknowledged {
+async fn put(writer: usize, urls: &[String], is_over: &AtomicBool, latest: &AtomicI64) -> AcknowledgedPuts {
     let mut clients = Vec::new();
     for url in urls {
         clients.push(connect(url).await);
     }
-    let mut acknowledged = Acknowledged::new();
+    let mut acknowledged = AcknowledgedPuts::new();
     // Keys with a put that failed: it may have been made, or be made later, even after a newer one.
     let mut in_doubt = HashSet::new();
     let (mut at, mut revision) = (writer, 0);
@@ -98,7 +98,7 @@ async fn put(writer: usize, urls: &[String], is_over: &AtomicBool, latest: &Atom
 }
 
 /// All of it is there, at the revisions that were acknowledged, wherever it is read.
-async fn check(acknowledged: &Acknowledged, urls: &[String]) {
+async fn check(acknowledged: &AcknowledgedPuts, urls: &[String]) {
     assert!(acknowledged.len() > 50, "{} acknowledged", acknowledged.len());
     let newest = acknowledged.values().map(|(revision, _)| *revision).max().unwrap();
     for url in urls {
@@ -149,7 +149,7 @@ async fn end(url: &str) {
 }
 
 /// The last event of each acknowledged key is its put.
-async fn check_watch(watch: JoinHandle<BTreeMap<String, (i64, String)>>, acknowledged: &Acknowledged) {
+async fn check_watch(watch: JoinHandle<BTreeMap<String, (i64, String)>>, acknowledged: &AcknowledgedPuts) {
     let seen = within(watch).await.unwrap();
     for (key, put) in acknowledged {
         assert_eq!(seen.get(key), Some(put), "{key}");

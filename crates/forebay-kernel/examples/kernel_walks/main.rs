@@ -28,7 +28,7 @@ use forebay::{Config, Engine, Open};
 use forebay_kernel::{EngineKind, KernelWalk};
 use planted::{Answer, LEVELS, plant};
 use rows::{Callers, PROGRAM, Wait, direct, local, options, pread, ring, shared, spinning, tasks};
-use samples::{Start, Taken, by_threads, median};
+use samples::{SampleResult, Start, by_threads, median};
 
 /// Lookups in flight, of all threads together.
 const LOOKUPS: u32 = 32;
@@ -52,7 +52,7 @@ fn main() -> Answer<()> {
 }
 
 /// A row: its name, and a sample of it at a depth. The sample notifies the `Start` when everything is set up.
-type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<Taken> + Sync + 'r>);
+type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<SampleResult> + Sync + 'r>);
 
 /// Returns the rows that one thread makes by itself, and that are possible here.
 fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, reads: u64, time: Duration) -> Vec<Row<'r>> {

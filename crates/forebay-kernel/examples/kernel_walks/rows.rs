@@ -15,11 +15,16 @@ use forebay_kernel::{
 use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::planted::{Answer, Keys, LEVELS, NODE};
-use crate::samples::{Start, Taken};
+use crate::samples::{SampleResult, Start};
 
 pub(crate) const PROGRAM: TreeLookup = TreeLookup { node_bytes: NODE as u32 };
 
-pub(crate) fn pread(file: &fs::File, depth: u32, time: Duration, start: &mut Start<'_>) -> Answer<Taken> {
+pub(crate) fn pread(
+    file: &fs::File,
+    depth: u32,
+    time: Duration,
+    start: &mut Start<'_>,
+) -> Answer<SampleResult> {
     let begun = start.wait();
     let lookups = thread::scope(|scope| {
         let lane = |lane: u32| {
@@ -50,7 +55,7 @@ pub(crate) fn pread(file: &fs::File, depth: u32, time: Duration, start: &mut Sta
         let joined = lanes.into_iter().map(|lane| lane.join().map_err(|_| "a lane panicked")?);
         joined.sum::<Answer<u64>>()
     })?;
-    Ok(Taken::since(begun, lookups, lookups * LEVELS))
+    Ok(SampleResult::since(begun, lookups, lookups * LEVELS))
 }
 
 /// Ways to wait for completions.
@@ -72,7 +77,7 @@ pub(crate) fn ring(
     time: Duration,
     wait: Wait,
     start: &mut Start<'_>,
-) -> Answer<Taken> {
+) -> Answer<SampleResult> {
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun();
     if wait != Wait::Interrupt {
@@ -142,7 +147,7 @@ pub(crate) fn ring(
             unsafe { ring.submission().push(&read(lane, *at))? };
         }
     }
-    Ok(Taken::since(begun, done, calls))
+    Ok(SampleResult::since(begun, done, calls))
 }
 
 /// Options, and the depth that they set.
@@ -162,7 +167,7 @@ pub(crate) fn local(
     (options, depth): OptionsOfDepth,
     time: Duration,
     start: &mut Start<'_>,
-) -> Answer<Taken> {
+) -> Answer<SampleResult> {
     let file = direct(path)?;
     let mut walk = LocalWalk::open_with(&file, PROGRAM, options)?;
     let begun = start.wait();
@@ -191,7 +196,7 @@ pub(crate) fn local(
             lookups[number as usize] = lookup;
         }
     }
-    Ok(Taken::since(begun, done, walk.counts().0))
+    Ok(SampleResult::since(begun, done, walk.counts().0))
 }
 
 /// Takes a sample of a plain thread that requests `at_once` lookups of a [`KernelWalk`] with one message, and
@@ -203,7 +208,7 @@ pub(crate) fn shared(
     at_once: u32,
     time: Duration,
     start: &mut Start<'_>,
-) -> Answer<Taken> {
+) -> Answer<SampleResult> {
     let walk = KernelWalk::open_with(engine, file, PROGRAM, options)?;
     let begun = start.wait();
     let (mut keys, until, mut done) = (Keys::new(0, LEVELS), Instant::now() + time, 0);
@@ -214,7 +219,7 @@ pub(crate) fn shared(
             done += 1;
         }
     }
-    let taken = Taken::since(begun, done, walk.stats().enters);
+    let taken = SampleResult::since(begun, done, walk.stats().enters);
     // Without this the file could not be removed for a moment.
     walk.close();
     Ok(taken)
@@ -239,7 +244,7 @@ pub(crate) fn tasks(
     callers: Callers,
     time: Duration,
     start: &mut Start<'_>,
-) -> Answer<Taken> {
+) -> Answer<SampleResult> {
     let walk = Arc::new(KernelWalk::open_with(engine, file, PROGRAM, options)?);
     let lane = move |walk: Arc<KernelWalk<TreeLookup>>, lane: u32| async move {
         let (mut keys, until, mut done) = (Keys::new(lane, LEVELS), Instant::now() + time, 0_u64);
@@ -286,7 +291,7 @@ pub(crate) fn tasks(
             done += shard.wait()??;
         }
     }
-    let taken = Taken::since(begun, done, walk.stats().enters);
+    let taken = SampleResult::since(begun, done, walk.stats().enters);
     // Without this the file could not be removed for a moment.
     if let Some(walk) = Arc::into_inner(walk) {
         walk.close();

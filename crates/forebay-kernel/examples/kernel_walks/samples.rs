@@ -7,25 +7,28 @@ use std::time::{Duration, Instant};
 use crate::planted::Answer;
 
 /// The result of one sample of a row; the time begins when everything is set up.
-pub(crate) struct Taken {
+pub(crate) struct SampleResult {
     pub(crate) lookups: u64,
     pub(crate) calls: u64,
     time: Duration,
 }
 
-impl Taken {
+impl SampleResult {
     pub(crate) fn rate(&self) -> f64 {
         self.lookups as f64 / self.time.as_secs_f64()
     }
 
-    pub(crate) fn since(begun: Instant, lookups: u64, calls: u64) -> Taken {
-        Taken { lookups, calls, time: begun.elapsed() }
+    pub(crate) fn since(begun: Instant, lookups: u64, calls: u64) -> SampleResult {
+        SampleResult { lookups, calls, time: begun.elapsed() }
     }
 }
 
 /// Returns the lookups a second of this many threads, each with a ring or a session of its own; all begin
 /// when all are set up.
-pub(crate) fn by_threads(count: u32, row: impl Fn(&mut Start<'_>) -> Answer<Taken> + Sync) -> Answer<f64> {
+pub(crate) fn by_threads(
+    count: u32,
+    row: impl Fn(&mut Start<'_>) -> Answer<SampleResult> + Sync,
+) -> Answer<f64> {
     let left = AtomicU32::new(count);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(|| row(&mut Start(Some(&left))))).collect();

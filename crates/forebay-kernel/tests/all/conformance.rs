@@ -286,11 +286,11 @@ fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
 /// session took 1.05.
 #[test]
 fn a_batch_is_woken_a_few_times_and_not_for_each_walk() {
-    struct Counting {
+    struct WakeCounter {
         wakes: AtomicU32,
         waiting: Thread,
     }
-    impl Wake for Counting {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.wakes.fetch_add(1, Ordering::SeqCst);
             self.waiting.unpark();
@@ -306,7 +306,7 @@ fn a_batch_is_woken_a_few_times_and_not_for_each_walk() {
         if kind == EngineKind::Reactor {
             continue;
         }
-        let counting = Arc::new(Counting { wakes: AtomicU32::new(0), waiting: thread::current() });
+        let counting = Arc::new(WakeCounter { wakes: AtomicU32::new(0), waiting: thread::current() });
         let waker = Waker::from(Arc::clone(&counting));
         let mut batch = walk.walk_many(&lookups);
         let results = loop {

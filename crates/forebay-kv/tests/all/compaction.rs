@@ -364,10 +364,10 @@ fn a_large_compaction_is_divided_among_the_shards_but_the_logs() {
 
 /// The round that wrote each key last, and a round whose batch may be there.
 #[derive(Clone, Default)]
-struct Rounds(Arc<Mutex<Written>>);
+struct Rounds(Arc<Mutex<RoundState>>);
 
 /// Rounds by key; the round and the seed of a batch under way.
-type Written = (BTreeMap<u64, u64>, Option<(u64, u64)>);
+type RoundState = (BTreeMap<u64, u64>, Option<(u64, u64)>);
 
 /// Lives with a compaction that was divided.
 static DIVIDED: AtomicU64 = AtomicU64::new(0);

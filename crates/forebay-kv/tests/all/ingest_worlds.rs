@@ -32,7 +32,7 @@ struct Progress {
     puts: u64,
 }
 
-type Done = Arc<Mutex<Progress>>;
+type SharedProgress = Arc<Mutex<Progress>>;
 
 #[derive(Clone)]
 struct Open {
@@ -40,7 +40,7 @@ struct Open {
     one: Keyspace,
     two: Keyspace,
     state: Keyspace,
-    done: Done,
+    done: SharedProgress,
 }
 
 fn is_failure(error: &Error) -> bool {
@@ -48,7 +48,7 @@ fn is_failure(error: &Error) -> bool {
 }
 
 impl Open {
-    async fn open(engine: &Engine, done: &Done, memtable_bytes: u64) -> Result<Open> {
+    async fn open(engine: &Engine, done: &SharedProgress, memtable_bytes: u64) -> Result<Open> {
         let options =
             Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(memtable_bytes);
         let options = options.log_segment_bytes(64 << 10).store_id(0x0f0e_0b0a_0405).clock(|| 1_000);
@@ -229,7 +229,7 @@ async fn rest() {
 
 async fn live(
     engine: Engine,
-    done: Done,
+    done: SharedProgress,
     memtable_bytes: u64,
     steps: u64,
 ) -> std::result::Result<(), String> {
@@ -292,7 +292,7 @@ const LIVES: u64 = 4;
 fn attempt(world: &mut World, trouble: Trouble) -> std::result::Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
-    let done = Done::default();
+    let done = SharedProgress::default();
     let memtable_bytes = [16 << 10, 16 << 10, 64 << 10][draw.below(3) as usize];
     for life in 0..LIVES {
         let is_last = life + 1 == LIVES;
@@ -333,7 +333,7 @@ fn relaxed_before(seed: u64) {
     let mut world = World::new(seed);
     world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let cut = world.run(async move |engine| {
-        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
         let mut file =
             SortedFile::create(&engine, "/disk/file", SortedFileOptions::new()).await.expect("a file");
         file.put("mark", 1u64.to_le_bytes()).await.expect("a put");
@@ -348,7 +348,7 @@ fn relaxed_before(seed: u64) {
     world.power_cut();
     world.reboot();
     let opened = world.run(async move |engine| {
-        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
         let snapshot = open.store.snapshot();
         let found = open.number(&snapshot, &open.two, "mark").await.expect("a get");
         (found, open.number(&snapshot, &open.one, "relaxed").await.expect("a get"))
@@ -363,7 +363,7 @@ fn an_ingest_takes_older_unlogged_writes_along() {
     let mut world = World::new(6);
     world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let cut = world.run(async move |engine| {
-        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
         let other = open.store.unlogged_keyspace("other").await.expect("a keyspace");
         let mut file =
             SortedFile::create(&engine, "/disk/file", SortedFileOptions::new()).await.expect("a file");
@@ -378,7 +378,7 @@ fn an_ingest_takes_older_unlogged_writes_along() {
     world.power_cut();
     world.reboot();
     let opened = world.run(async move |engine| {
-        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
         let other = open.store.keyspace("other").await.expect("a keyspace");
         let snapshot = open.store.snapshot();
         let mut found = Vec::new();
@@ -402,7 +402,7 @@ fn is_replaced_meanwhile(seed: u64) -> bool {
     let mut world = World::new(seed);
     world.add_disk(forebay_sim::Profile::nand().at("/disk"));
     let replaced = world.run(async move |engine| {
-        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
         for path in ["/disk/file", "/disk/next"] {
             let mut file = SortedFile::create(&engine, path, SortedFileOptions::new()).await.expect("a file");
             file.put("mark", path.as_bytes()).await.expect("a put");
@@ -443,7 +443,7 @@ fn the_name_of_an_ingested_file_does_not_come_back() {
         let mut world = World::new(seed);
         world.add_disk(forebay_sim::Profile::nand().at("/disk"));
         let cut = world.run(async move |engine| {
-            let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+            let open = Open::open(&engine, &SharedProgress::default(), 64 << 10).await.expect("a store");
             engine.create_dir("/disk/files").await.expect("a directory");
             engine.sync_dir("/disk").await.expect("a sync");
             let path = "/disk/files/file";

@@ -29,7 +29,7 @@ type May = BTreeSet<Option<u64>>;
 
 /// The expected contents of a store.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct StoreModel {
     /// Keys that were never written have no entry.
     keys: BTreeMap<Key, May>,
     /// Values of each key since the disk began to lie.
@@ -40,7 +40,7 @@ struct Known {
 
 /// Counts of outcomes over the worlds; a kind that never occurs would mean that the test checks nothing.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct OutcomeCounts {
     /// Gets and ranges that returned an error.
     errors: u64,
     /// Stores that failed to open.
@@ -52,7 +52,7 @@ struct Seen {
     right: u64,
 }
 
-impl Known {
+impl StoreModel {
     fn may(&self, key: Key) -> May {
         self.keys.get(&key).cloned().unwrap_or_else(|| May::from([None]))
     }
@@ -89,7 +89,7 @@ impl Known {
     }
 
     /// Records the value read: from now on the key has this value.
-    fn read(&mut self, key: Key, found: Option<u64>, seen: &mut Seen) -> Result<(), String> {
+    fn read(&mut self, key: Key, found: Option<u64>, seen: &mut OutcomeCounts) -> Result<(), String> {
         let may = self.may(key);
         if !may.contains(&found) {
             return Err(format!("{key:?} holds {found:?}, and may be {may:?}"));
@@ -117,7 +117,12 @@ fn check(error: &Error, is_open: bool, call: impl fmt::Display) -> Result<(), St
 }
 
 /// Steps of a life: every operation of a store.
-async fn work(open: &Open, known: &mut Known, seen: &mut Seen, steps: u64) -> Result<(), String> {
+async fn work(
+    open: &Open,
+    known: &mut StoreModel,
+    seen: &mut OutcomeCounts,
+    steps: u64,
+) -> Result<(), String> {
     for _ in 0..steps {
         let key = (sim::random(u64::from(WRITERS)) as u8, any_place());
         match sim::random(24) {
@@ -154,7 +159,7 @@ fn any_place() -> At {
     (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8)
 }
 
-async fn get(open: &Open, known: &mut Known, seen: &mut Seen, key: Key) -> Result<(), String> {
+async fn get(open: &Open, known: &mut StoreModel, seen: &mut OutcomeCounts, key: Key) -> Result<(), String> {
     match open.get(key.0, key.1).await {
         Ok(found) => {
             let found = found.as_deref().map(number).transpose()?;
@@ -168,7 +173,13 @@ async fn get(open: &Open, known: &mut Known, seen: &mut Seen, key: Key) -> Resul
 }
 
 /// Reads all keys of a writer in one keyspace.
-async fn scan(open: &Open, known: &mut Known, seen: &mut Seen, writer: u8, space: u8) -> Result<(), String> {
+async fn scan(
+    open: &Open,
+    known: &mut StoreModel,
+    seen: &mut OutcomeCounts,
+    writer: u8,
+    space: u8,
+) -> Result<(), String> {
     let found = match open.scan(writer, space, sim::random(2) == 0).await {
         Ok(found) => found?,
         Err(error) => {
@@ -183,7 +194,7 @@ async fn scan(open: &Open, known: &mut Known, seen: &mut Seen, writer: u8, space
     Ok(())
 }
 
-async fn all(open: &Open, known: &mut Known, seen: &mut Seen) -> Result<(), String> {
+async fn all(open: &Open, known: &mut StoreModel, seen: &mut OutcomeCounts) -> Result<(), String> {
     for writer in 0..WRITERS {
         for space in 0..SPACES {
             for place in 0..KEYS {
@@ -207,8 +218,8 @@ fn rule(lie: Lie) -> Rule {
 
 /// The first life: a time with an honest disk, at whose end everything is in tables, and a time with a lying
 /// one.
-async fn begin(engine: Engine, lie: Lie, shape: Shape) -> Result<(Known, Seen), String> {
-    let (mut known, mut seen) = (Known::default(), Seen::default());
+async fn begin(engine: Engine, lie: Lie, shape: Shape) -> Result<(StoreModel, OutcomeCounts), String> {
+    let (mut known, mut seen) = (StoreModel::default(), OutcomeCounts::default());
     let open = Open::open(&engine, shape).await.map_err(|error| format!("opening: {error:?}"))?;
     let steps = 50 + sim::random(250);
     work(&open, &mut known, &mut seen, steps).await?;
@@ -230,8 +241,13 @@ async fn begin(engine: Engine, lie: Lie, shape: Shape) -> Result<(Known, Seen), 
 }
 
 /// The life after the restart: the disk is honest again, but the damage stays.
-async fn go_on(engine: Engine, lie: Lie, shape: Shape, mut known: Known) -> Result<(Known, Seen), String> {
-    let mut seen = Seen::default();
+async fn go_on(
+    engine: Engine,
+    lie: Lie,
+    shape: Shape,
+    mut known: StoreModel,
+) -> Result<(StoreModel, OutcomeCounts), String> {
+    let mut seen = OutcomeCounts::default();
     known.restart();
     let open = match Open::open(&engine, shape).await {
         Ok(open) => open,
@@ -258,7 +274,7 @@ async fn go_on(engine: Engine, lie: Lie, shape: Shape, mut known: Known) -> Resu
 }
 
 /// Runs one world from its beginning to its end.
-fn attempt(world: &mut World, lie: Lie) -> Result<Seen, String> {
+fn attempt(world: &mut World, lie: Lie) -> Result<OutcomeCounts, String> {
     let draw = |salt: u64, n: u64| (mix(salt << 40 ^ mix(7)) ^ salt) % n;
     let seed = world.seed();
     let draw = |salt: u64, n: u64| draw(seed << 4 | salt, n) as usize;
@@ -285,8 +301,8 @@ fn attempt(world: &mut World, lie: Lie) -> Result<Seen, String> {
     Ok(all)
 }
 
-impl Seen {
-    fn add(&mut self, other: Seen) {
+impl OutcomeCounts {
+    fn add(&mut self, other: OutcomeCounts) {
         self.errors += other.errors;
         self.refused += other.refused;
         self.read_only += other.read_only;
@@ -296,8 +312,8 @@ impl Seen {
 }
 
 /// Runs many worlds and returns the outcomes counted in them.
-fn explore(lie: Lie, seeds: u64) -> Seen {
-    let mut all = Seen::default();
+fn explore(lie: Lie, seeds: u64) -> OutcomeCounts {
+    let mut all = OutcomeCounts::default();
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), lie).map(|seen| all.add(seen)));
     if let Err(failing) = tried {
         panic!("{failing}");

@@ -5,13 +5,13 @@ use forebay::Engine;
 use forebay_sim::{Dirty, Fault, Rule};
 use forebay_test::nth_call::{self, Call};
 
-use crate::simulation::program::{self, Plan, Shared};
+use crate::simulation::program::{self, Plan, SharedModel};
 use crate::simulation::store::Shape;
 
 fn each_call(call: Call, seed: u64) {
     let next = |n: u64| n + 1 + n * forebay_test::one_in(5) as u64 / 20;
     nth_call::each(call, seed, next, |seed| {
-        let (shared, shape) = (Shared::default(), Shape { memtable_bytes: 16 << 10, ..Shape::of(seed) });
+        let (shared, shape) = (SharedModel::default(), Shape { memtable_bytes: 16 << 10, ..Shape::of(seed) });
         async move |engine: Engine, rules: Option<Vec<Rule>>| {
             let phases = if rules.is_some() { 2 } else { 1 };
             let rules = rules.unwrap_or_default();

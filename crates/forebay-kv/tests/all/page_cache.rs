@@ -35,22 +35,22 @@ fn resident(path: &Path) -> io::Result<(u64, u64)> {
 const PROBE_BYTES: usize = 64 << 10;
 
 /// Pages of the page cache that the kernel keeps there: it may take back all others at any time.
-struct Locked(*mut c_void);
+struct LockedPages(*mut c_void);
 
 /// Locks the probe's pages into memory.
-fn locked(path: &Path) -> io::Result<Locked> {
+fn locked(path: &Path) -> io::Result<LockedPages> {
     let file = File::open(path)?;
     let flags = (ProtFlags::READ, MapFlags::SHARED);
     // SAFETY: a new mapping at an address of the kernel's choice; its bytes are never accessed.
     let address =
         unsafe { rustix::mm::mmap(ptr::null_mut(), PROBE_BYTES, flags.0, flags.1, file.as_fd(), 0) }?;
-    let locked = Locked(address);
+    let locked = LockedPages(address);
     // SAFETY: `address` is the mapping of this length made above.
     unsafe { rustix::mm::mlock(address, PROBE_BYTES) }?;
     Ok(locked)
 }
 
-impl Drop for Locked {
+impl Drop for LockedPages {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `locked`, of which there is no reference.
         let gone = unsafe { rustix::mm::munmap(self.0, PROBE_BYTES) };

@@ -79,7 +79,7 @@ fn an_unlogged_keyspace_is_there_after_a_close_and_costs_the_log_little() {
 
 /// What a world's lives have done so far.
 #[derive(Clone, Default)]
-struct Done(Arc<Mutex<Progress>>);
+struct SharedProgress(Arc<Mutex<Progress>>);
 
 #[derive(Clone, Copy, Default)]
 struct Progress {
@@ -92,7 +92,7 @@ struct Progress {
 }
 
 /// Checks what an open has found, and goes on from there.
-async fn check(store: &Store, state: &Keyspace, done: &Done) -> Result<(), String> {
+async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result<(), String> {
     let error = |error: forebay_kv::Error| format!("{error:?}");
     let last = |found: Option<forebay_kv::Value>| {
         found.map_or(0, |value| u64::from_le_bytes(value[..8].try_into().unwrap()))
@@ -130,7 +130,7 @@ async fn check(store: &Store, state: &Keyspace, done: &Done) -> Result<(), Strin
     Ok(())
 }
 
-async fn live(engine: Engine, done: Done, steps: u64) -> Result<(), String> {
+async fn live(engine: Engine, done: SharedProgress, steps: u64) -> Result<(), String> {
     let error = |error: forebay_kv::Error| format!("{error:?}");
     let options =
         Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(16 << 10).store_id(7);
@@ -193,7 +193,7 @@ async fn live(engine: Engine, done: Done, steps: u64) -> Result<(), String> {
 fn attempt(world: &mut World) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
-    let done = Done::default();
+    let done = SharedProgress::default();
     for life in 0..5 {
         worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
         match draw.below(3) {

@@ -271,12 +271,12 @@ fn a_missing_or_damaged_file_of_values_is_named() {
 /// The contents that a world's store must have: of each key the version that was acknowledged last, and the one that is
 /// being written, if any. Version 0 is a key that is not there.
 #[derive(Clone, Default)]
-struct Expected(Arc<Mutex<Versions>>);
+struct SharedVersions(Arc<Mutex<Versions>>);
 
 /// The version written last and the one under way, by key.
 type Versions = BTreeMap<u64, (u64, Option<u64>)>;
 
-impl Expected {
+impl SharedVersions {
     fn begin(&self, number: u64, version: u64) {
         self.0.lock().unwrap().entry(number).or_default().1 = Some(version);
     }
@@ -312,7 +312,12 @@ static LIVES_WITH_FILES: AtomicU64 = AtomicU64::new(0);
 
 const WORLD_KEYS: u64 = 48;
 
-async fn live(engine: Engine, expected: Expected, steps: u64, has_separation: bool) -> Result<(), String> {
+async fn live(
+    engine: Engine,
+    expected: SharedVersions,
+    steps: u64,
+    has_separation: bool,
+) -> Result<(), String> {
     let separation_bytes = if has_separation { LONG } else { u32::MAX };
     let options = separating()
         .separation_bytes(separation_bytes)
@@ -364,7 +369,7 @@ async fn live(engine: Engine, expected: Expected, steps: u64, has_separation: bo
 fn attempt(world: &mut World) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
-    let expected = Expected::default();
+    let expected = SharedVersions::default();
     for life in 0..5 {
         worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
         match draw.below(3) {

@@ -8,7 +8,7 @@ pub(crate) mod store;
 use forebay_sim::World;
 use forebay_test::worlds::{self, Draw, Trouble};
 
-use crate::simulation::program::{Plan, Shared};
+use crate::simulation::program::{Plan, SharedModel};
 use crate::simulation::store::Shape;
 
 const LIVES: u64 = 4;
@@ -18,7 +18,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
-    let shared = Shared::default();
+    let shared = SharedModel::default();
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
         let last = life + 1 == LIVES;

@@ -82,9 +82,9 @@ struct Model {
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Model>>);
+struct SharedModel(Arc<Mutex<Model>>);
 
-impl Shared {
+impl SharedModel {
     fn lock(&self) -> MutexGuard<'_, Model> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,7 +137,7 @@ async fn read(store: &ForebayStore, object: (u64, u64)) -> Result<Option<Version
     version_of(&bytes).map(Some).map_err(|text| format!("{location}: {text}"))
 }
 
-async fn judge(store: &ForebayStore, shared: &Shared, after_cut: bool) -> Result<(), String> {
+async fn judge(store: &ForebayStore, shared: &SharedModel, after_cut: bool) -> Result<(), String> {
     for task in 0..TASKS {
         for name in 0..NAMES {
             let object = (task, name);
@@ -182,7 +182,7 @@ struct Plan {
 
 async fn task(
     store: ForebayStore,
-    shared: Shared,
+    shared: SharedModel,
     number: u64,
     plan: Plan,
     mut draw: Draw,
@@ -296,7 +296,7 @@ async fn staged(engine: &Engine, root: PathBuf) -> Result<usize, String> {
     Ok(staged)
 }
 
-async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(), String> {
+async fn live(engine: Engine, shared: SharedModel, plan: Plan, seed: u64) -> Result<(), String> {
     let text = |error: forebay::Error| error.to_string();
     engine.create_dir_all(ROOT).await.map_err(text)?;
     engine.sync_dir("/disk").await.map_err(text)?;
@@ -331,7 +331,7 @@ async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(
 fn attempt(world: &mut World, trouble: Trouble, seen: &Rc<Mutex<u64>>) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
-    let shared = Shared::default();
+    let shared = SharedModel::default();
     let mut after_cut = false;
     let cleans = draw.below(2) == 0;
     for life in 0..LIVES {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::memory::{Disk, Machine};
 use crate::common::{
-    Defect, History, RAFT, Seen, Types, Work, client, initialize, judge, recovers, serve_clients,
+    Defect, History, RAFT, Types, Work, WorldCounts, client, initialize, judge, recovers, serve_clients,
 };
 use forebay_raft_sim::{InMemory, SimNetwork, serve};
 use forebay_sim::net::{self, Address, Conditions};
@@ -87,7 +87,7 @@ async fn trouble(disks: &[Disk], trouble: Trouble, defect: Defect) {
     }
 }
 
-fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Result<(), String> {
+fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &WorldCounts) -> Result<(), String> {
     let history = History::default();
     let run = world.run(async |_| {
         net::set_conditions(
@@ -113,8 +113,8 @@ fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Res
 }
 
 /// Runs 50 worlds, and returns what they saw; `None` when one seed or another number of them was asked for.
-fn explore(kind: Trouble) -> Option<Seen> {
-    let seen = Seen::default();
+fn explore(kind: Trouble) -> Option<WorldCounts> {
+    let seen = WorldCounts::default();
     let attempt = |seed| attempt(&mut World::new(seed).steps_max(STEPS_MAX), kind, Defect::None, &seen);
     let tried = sim::explore(0..50, attempt).unwrap_or_else(|failing| panic!("{failing}"));
     println!("{seen:?}");
@@ -147,7 +147,7 @@ fn a_cluster_is_linearizable_when_nodes_lose_their_power() {
 fn one_seed_is_one_history() {
     let run = |seed, kind| {
         let mut world = World::new(seed);
-        attempt(&mut world, kind, Defect::None, &Seen::default()).unwrap();
+        attempt(&mut world, kind, Defect::None, &WorldCounts::default()).unwrap();
         (world.history_digest(), world.steps(), world.now())
     };
     for seed in 0..8 {
@@ -163,7 +163,7 @@ fn one_seed_is_one_history() {
 fn is_found(kind: Trouble, defect: Defect) -> bool {
     (0..100).any(|seed| {
         let mut world = World::new(seed).steps_max(STEPS_MAX);
-        let result = attempt(&mut world, kind, defect, &Seen::default());
+        let result = attempt(&mut world, kind, defect, &WorldCounts::default());
         result.inspect_err(|why| println!("seed {seed}: {why}")).is_err()
     })
 }

@@ -196,7 +196,7 @@ pub(crate) async fn recovers(nodes: u32, history: &History) -> Result<(), String
 
 /// Counts over all worlds of a test.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WorldCounts {
     pub(crate) acknowledged: Cell<u32>,
     pub(crate) reads: Cell<u32>,
     pub(crate) unknown: Cell<u32>,
@@ -205,7 +205,7 @@ pub(crate) struct Seen {
 }
 
 /// Counts the transactions of a world, and checks that they are linearizable.
-pub(crate) fn judge(world: &sim::World, history: &History, seen: &Seen) -> Result<(), String> {
+pub(crate) fn judge(world: &sim::World, history: &History, seen: &WorldCounts) -> Result<(), String> {
     let history = history.take();
     for transaction in &history {
         let count = match (transaction.fate, &transaction.operations[0]) {

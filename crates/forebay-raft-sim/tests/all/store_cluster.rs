@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Defect, History, MS, Seen, client, judge, recovers};
+use crate::common::{Defect, History, MS, WorldCounts, client, judge, recovers};
 use crate::store_cluster::ledger::{Cluster, Events, get};
 use crate::store_cluster::node::{agree, run_node};
 use crate::store_cluster::trouble::{Trouble, pause, start_all, trouble};
@@ -44,7 +44,7 @@ impl Worlds {
 /// Counts over all worlds of a test.
 #[derive(Debug, Default)]
 struct Counts {
-    common: Seen,
+    common: WorldCounts,
     events: Arc<Events>,
     elections: Cell<u64>,
     purged: Cell<u64>,

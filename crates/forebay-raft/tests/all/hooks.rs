@@ -23,14 +23,14 @@ enum Call {
 }
 
 #[derive(Clone, Default)]
-struct Noted {
+struct HookRecord {
     calls: Arc<Mutex<Vec<Call>>>,
     /// The keyspaces that the last open has shown.
     keyspaces: Arc<Mutex<Vec<Keyspace>>>,
     refuses_opens: Arc<Mutex<bool>>,
 }
 
-impl Noted {
+impl HookRecord {
     fn note(&self, call: Call) {
         self.calls.lock().unwrap().push(call);
     }
@@ -40,7 +40,7 @@ impl Noted {
     }
 }
 
-impl Apply<Types> for Noted {
+impl Apply<Types> for HookRecord {
     async fn apply(
         &self,
         entry: EntryOf<Types>,
@@ -74,18 +74,18 @@ impl Apply<Types> for Noted {
     }
 }
 
-type Store = RaftStore<Types, Noted>;
+type Store = RaftStore<Types, HookRecord>;
 
 fn engine() -> Engine {
     Engine::start(Config::new().shards(2)).unwrap()
 }
 
-async fn try_open(engine: &Engine, dir: &Path, noted: &Noted) -> forebay_raft::Result<Store> {
+async fn try_open(engine: &Engine, dir: &Path, noted: &HookRecord) -> forebay_raft::Result<Store> {
     let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
     RaftStore::open(engine, dir, options, noted.clone()).await
 }
 
-async fn open(engine: &Engine, dir: &Path, noted: &Noted) -> Store {
+async fn open(engine: &Engine, dir: &Path, noted: &HookRecord) -> Store {
     try_open(engine, dir, noted).await.unwrap()
 }
 
@@ -97,7 +97,7 @@ fn calls(indexes: std::ops::Range<u64>) -> Vec<Call> {
 
 #[tokio::test]
 async fn a_state_machine_sees_its_state_before_the_first_entry() {
-    let (engine, one, noted) = (engine(), dir(), Noted::default());
+    let (engine, one, noted) = (engine(), dir(), HookRecord::default());
     let mut store = open(&engine, one.path(), &noted).await;
     assert_eq!(noted.taken(), [Call::Opened(0)]);
     apply(&mut store, 0..5).await.unwrap();
@@ -111,8 +111,8 @@ async fn a_state_machine_sees_its_state_before_the_first_entry() {
 
 #[tokio::test]
 async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
-    let (engine, one, two, noted) = (engine(), dir(), dir(), Noted::default());
-    let mut leader = open(&engine, one.path(), &Noted::default()).await;
+    let (engine, one, two, noted) = (engine(), dir(), dir(), HookRecord::default());
+    let mut leader = open(&engine, one.path(), &HookRecord::default()).await;
     let mut follower = open(&engine, two.path(), &noted).await;
     apply(&mut leader, 0..50).await.unwrap();
     apply(&mut follower, 0..3).await.unwrap();
@@ -132,8 +132,8 @@ async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
 
 #[tokio::test]
 async fn a_state_machine_that_cannot_read_its_state_does_not_run() {
-    let (engine, one, two, noted) = (engine(), dir(), dir(), Noted::default());
-    let mut leader = open(&engine, one.path(), &Noted::default()).await;
+    let (engine, one, two, noted) = (engine(), dir(), dir(), HookRecord::default());
+    let mut leader = open(&engine, one.path(), &HookRecord::default()).await;
     apply(&mut leader, 0..50).await.unwrap();
     let snapshot = leader.build_snapshot().await.unwrap();
     let mut follower = open(&engine, two.path(), &noted).await;

@@ -75,7 +75,7 @@ impl Model {
     }
 }
 
-type Shared = Rc<RefCell<Model>>;
+type SharedModel = Rc<RefCell<Model>>;
 
 fn data(number: u64) -> String {
     let length = match worlds::mix(number) % 9 {
@@ -106,7 +106,7 @@ async fn entries_of(log: &mut Log) -> Result<std::io::Result<Entries>, String> {
 }
 
 /// Checks an open log against the model after a crash, and goes on with the state that was found.
-async fn judge(log: &mut Log, model: &Shared) -> Result<(), String> {
+async fn judge(log: &mut Log, model: &SharedModel) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let found = State {
         vote: log.read_vote().await.map_err(text)?,
@@ -144,7 +144,7 @@ struct Plan {
 type InFlight = VecDeque<(usize, OneshotReceiverOf<C, std::io::Result<()>>)>;
 
 /// Takes the callbacks that were called. Returns whether all succeeded.
-fn reap(flying: &mut InFlight, model: &Shared) -> Result<bool, String> {
+fn reap(flying: &mut InFlight, model: &SharedModel) -> Result<bool, String> {
     let (mut is_good, mut is_behind) = (true, false);
     let mut left = InFlight::new();
     for (state, mut receiver) in flying.drain(..) {
@@ -164,7 +164,7 @@ fn reap(flying: &mut InFlight, model: &Shared) -> Result<bool, String> {
     Ok(is_good)
 }
 
-async fn live(engine: Engine, model: Shared, plan: Plan, seed: u64) -> Result<(), String> {
+async fn live(engine: Engine, model: SharedModel, plan: Plan, seed: u64) -> Result<(), String> {
     let options = LogOptions::new()
         .segment_bytes(plan.segment_bytes)
         .tail_bytes_max(plan.tail_bytes_max)
@@ -274,11 +274,11 @@ async fn live(engine: Engine, model: Shared, plan: Plan, seed: u64) -> Result<()
 }
 
 /// The committed log id, also of a closed log.
-trait Committed {
+trait CommittedId {
     async fn inner_committed(&mut self) -> Option<LogIdOf<C>>;
 }
 
-impl Committed for Log {
+impl CommittedId for Log {
     async fn inner_committed(&mut self) -> Option<LogIdOf<C>> {
         self.read_committed().await.ok().flatten()
     }
@@ -286,7 +286,7 @@ impl Committed for Log {
 
 async fn append(
     log: &mut Log,
-    model: &Shared,
+    model: &SharedModel,
     flying: &mut InFlight,
     count: u64,
     term: u64,

@@ -15,9 +15,9 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{RaftTypeConfig, StorageError};
 
 /// Keeps nothing.
-struct Nothing;
+struct Echo;
 
-impl<C: RaftTypeConfig<R = String>> Apply<C> for Nothing {
+impl<C: RaftTypeConfig<R = String>> Apply<C> for Echo {
     async fn apply(&self, entry: C::Entry, _: &[Keyspace], _: &mut Batch) -> io::Result<String> {
         Ok(entry.to_string())
     }
@@ -30,14 +30,14 @@ struct Builder {
     count: AtomicU64,
 }
 
-impl<C: RaftTypeConfig<R = String>> StoreBuilder<C, RaftLog<C>, RaftStore<C, Nothing>> for Builder {
-    async fn build(&self) -> Result<((), RaftLog<C>, RaftStore<C, Nothing>), StorageError<C>> {
+impl<C: RaftTypeConfig<R = String>> StoreBuilder<C, RaftLog<C>, RaftStore<C, Echo>> for Builder {
+    async fn build(&self) -> Result<((), RaftLog<C>, RaftStore<C, Echo>), StorageError<C>> {
         let dir = self.dir.join(self.count.fetch_add(1, Ordering::Relaxed).to_string());
         let options = LogOptions::new().segment_bytes(64 << 10);
         let log = RaftLog::open(&self.engine, dir.join("log"), options).await;
         let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
         let options = options.log_segment_bytes(64 << 10);
-        let store = RaftStore::open(&self.engine, dir.join("state"), options, Nothing).await;
+        let store = RaftStore::open(&self.engine, dir.join("state"), options, Echo).await;
         Ok(((), log.unwrap(), store.unwrap()))
     }
 }

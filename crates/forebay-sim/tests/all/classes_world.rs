@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 64 << 10;
 
 /// Figures of one phase.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct PhaseFigures {
     p99_ns: u64,
     hog_bytes_per_second: u64,
 }
@@ -95,7 +95,7 @@ async fn small_reads(file: File, class: Class, until: Duration) -> Vec<u64> {
 }
 
 /// Runs one phase on one shard, or with the hogs on one and the reader on the other.
-fn phase(disk: &Disk, kind: Hog, reader: bool, hogs: usize, shards: usize) -> Seen {
+fn phase(disk: &Disk, kind: Hog, reader: bool, hogs: usize, shards: usize) -> PhaseFigures {
     let length = disk.phase;
     world(disk.profile.clone(), shards)
         .run(async |engine| {
@@ -122,7 +122,7 @@ fn phase(disk: &Disk, kind: Hog, reader: bool, hogs: usize, shards: usize) -> Se
             let (mut times, bytes) = (reading.await.unwrap(), moving.await.unwrap());
             times.sort_unstable();
             let p99_ns = times.get(times.len() * 99 / 100).copied().unwrap_or(0);
-            Seen { p99_ns, hog_bytes_per_second: bytes * 1_000 / length.as_millis() as u64 }
+            PhaseFigures { p99_ns, hog_bytes_per_second: bytes * 1_000 / length.as_millis() as u64 }
         })
         .unwrap()
 }

@@ -30,8 +30,8 @@ const SEEDS: u64 = 150;
 /// Visits to rings, to show that these worlds have some.
 static RING_TURNS: AtomicU64 = AtomicU64::new(0);
 
-type Checked = Result<(), String>;
-type Boxed = Pin<Box<dyn Future<Output = Checked> + Send>>;
+type CheckResult = Result<(), String>;
+type BoxedTask = Pin<Box<dyn Future<Output = CheckResult> + Send>>;
 
 fn text(error: &forebay::Error) -> String {
     format!("{:?}: {error}", error.kind())
@@ -48,7 +48,7 @@ struct Session {
     /// Versions of writes that were given up: they may come to the device at any later time.
     dropped: BTreeSet<u64>,
     /// Operations that were begun and are not polled.
-    kept: Mutex<Vec<Boxed>>,
+    kept: Mutex<Vec<BoxedTask>>,
     /// Errors of the device are allowed.
     faulty: bool,
 }
@@ -79,7 +79,7 @@ impl Session {
         }
     }
 
-    fn kept(&mut self) -> &mut Vec<Boxed> {
+    fn kept(&mut self) -> &mut Vec<BoxedTask> {
         self.kept.get_mut().expect("no panic")
     }
 
@@ -92,7 +92,7 @@ impl Session {
         self.files[sim::random(2) as usize].clone()
     }
 
-    async fn read(&mut self) -> Checked {
+    async fn read(&mut self) -> CheckResult {
         let page = sim::random(OWN) as usize;
         let at = (self.owner * OWN + page as u64) * PAGE;
         let read = self.files[0].read(at..at + PAGE).class(self.class()).await;
@@ -106,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    async fn write(&mut self, polls: Option<usize>) -> Checked {
+    async fn write(&mut self, polls: Option<usize>) -> CheckResult {
         let page = sim::random(OWN) as usize;
         let number = self.owner * OWN + page as u64;
         let version = self.next;
@@ -133,7 +133,7 @@ impl Session {
         Ok(())
     }
 
-    async fn read_many(&mut self, polls: usize) -> Checked {
+    async fn read_many(&mut self, polls: usize) -> CheckResult {
         let count = 1 + sim::random(6);
         let pages: Vec<u64> = (0..count).map(|_| sim::random(TASKS * OWN)).collect();
         let ranges = pages.iter().map(|page| page * PAGE..(page + 1) * PAGE);
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// Walks over some pages. Each step begins a read, and gives it up.
-    async fn walk(&mut self, polls: usize) -> Checked {
+    async fn walk(&mut self, polls: usize) -> CheckResult {
         let (file, page) = (self.file(), sim::random(TASKS * OWN));
         let hops = Hops { file: file.clone(), left: 1 + sim::random(5) };
         let walk = file.walk(page * PAGE..(page + 1) * PAGE, hops).class(self.class());
@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// Begins a read and keeps it.
-    async fn keep(&mut self) -> Checked {
+    async fn keep(&mut self) -> CheckResult {
         if self.kept().len() == 3 {
             let kept = self.kept().remove(0);
             return if sim::random(2) == 0 { kept.await } else { Ok(()) };
@@ -177,7 +177,7 @@ impl Session {
                 Err(error) => Err(text(&error)),
             }
         };
-        let boxed: Boxed = Box::pin(read);
+        let boxed: BoxedTask = Box::pin(read);
         if let Err(kept) = sim::frozen_after(1, boxed).await {
             self.kept().push(kept);
         }
@@ -185,12 +185,12 @@ impl Session {
     }
 
     /// Makes a file of its own, and closes it.
-    async fn short_lived(&mut self) -> Checked {
+    async fn short_lived(&mut self) -> CheckResult {
         let path = format!("/disk/{}", self.owner);
         let opened = self.engine.open(&path, Open::create()).await;
         let Some(file) = self.allowed(opened)? else { return Ok(()) };
         let reading = file.clone();
-        let read: Boxed =
+        let read: BoxedTask =
             Box::pin(async move { reading.read_up_to(0..PAGE).await.map(drop).map_err(|e| text(&e)) });
         let kept = sim::frozen_after(sim::random(2) as usize, read).await;
         let written = file.write(0, vec![1; PAGE as usize]).await;
@@ -202,7 +202,7 @@ impl Session {
         Ok(())
     }
 
-    async fn run(mut self) -> Checked {
+    async fn run(mut self) -> CheckResult {
         for _ in 0..ROUNDS {
             match sim::random(16) {
                 0..=2 => self.read().await?,
@@ -286,9 +286,9 @@ struct Chain {
 }
 
 struct Links {
-    future: Option<Boxed>,
-    victims: Vec<Boxed>,
-    over: Option<oneshot::Sender<Checked>>,
+    future: Option<BoxedTask>,
+    victims: Vec<BoxedTask>,
+    over: Option<oneshot::Sender<CheckResult>>,
 }
 
 impl Wake for Chain {
@@ -298,7 +298,7 @@ impl Wake for Chain {
 }
 
 impl Chain {
-    fn start(future: Boxed, mut victims: Vec<Boxed>) -> oneshot::Receiver<Checked> {
+    fn start(future: BoxedTask, mut victims: Vec<BoxedTask>) -> oneshot::Receiver<CheckResult> {
         let mut context = Context::from_waker(Waker::noop());
         victims.retain_mut(|victim| victim.as_mut().poll(&mut context).is_pending());
         let (over, ended) = oneshot::channel();
@@ -335,7 +335,7 @@ enum End {
     PowerCut,
 }
 
-async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
+async fn program(engine: Engine, faulty: bool, end: End) -> CheckResult {
     let mut files = Vec::new();
     for name in ["/disk/a", "/disk/b"] {
         let file = engine.open(name, Open::create()).await.map_err(|error| text(&error))?;
@@ -366,7 +366,7 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
                 tasks.push(sim::spawn_local(async { task.await.map_err(|error| text(&error))? }));
             }
             _ => {
-                let victim = |page: u64| -> Boxed {
+                let victim = |page: u64| -> BoxedTask {
                     let file = files[1].clone();
                     Box::pin(async move {
                         file.read(page * PAGE..(page + 1) * PAGE).await.map(drop).map_err(|e| text(&e))
@@ -390,7 +390,7 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
         }
     }
     // All end, with an error of the engine's end at worst.
-    let ended = |result: Checked| match result {
+    let ended = |result: CheckResult| match result {
         Err(why)
             if closes
                 && ["EngineClosed", "TaskCancelled", "ShardLost"]
@@ -417,7 +417,7 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
 }
 
 /// Checks that no slot is in use once everything has ended: also those of dropped futures.
-async fn nothing_is_left(engine: &Engine) -> Checked {
+async fn nothing_is_left(engine: &Engine) -> CheckResult {
     for last in [false, false, true] {
         sim::sleep(Duration::from_millis(300)).await.map_err(|error| text(&error))?;
         let stats = engine.stats().await.map_err(|error| text(&error))?;
@@ -457,7 +457,7 @@ fn disk(draw: &mut Draw) -> Profile {
 }
 
 /// Runs the world of one seed.
-fn attempt(world: &mut World) -> Checked {
+fn attempt(world: &mut World) -> CheckResult {
     let mut draw = Draw(world.seed());
     draw.below(1);
     let ends = [End::AllDone, End::AllDone, End::AllDone, End::Close, End::ImpatientClose, End::PowerCut];

@@ -136,7 +136,7 @@ fn given_up_at_any_moment() {
                     let (file, tree, entries) = (file.clone(), tree.clone(), entries.clone());
                     let (engine, lasts) = (engine.clone(), Duration::from_nanos(sim::random(200_000)));
                     let walk = async move {
-                        let walk = Held(Sum::new(u32::MAX), entries.entry());
+                        let walk = LedgerWalk(Sum::new(u32::MAX), entries.entry());
                         file.walk(tree.root.clone(), walk).hops_max(u32::MAX).await
                     };
                     tasks.push(sim::spawn(async move {
@@ -167,9 +167,9 @@ fn given_up_at_any_moment() {
 }
 
 /// A walk with an entry in the ledger.
-struct Held(Sum, #[expect(dead_code, reason = "held for its drop")] tree::Entry);
+struct LedgerWalk(Sum, #[expect(dead_code, reason = "held for its drop")] tree::Entry);
 
-impl forebay::Walk for Held {
+impl forebay::Walk for LedgerWalk {
     type Output = (u64, u32);
     type Error = LookupError;
 
@@ -193,11 +193,12 @@ fn a_power_cut_drops_every_state_once() {
             let tree = Arc::new(Tree::new(3, 9));
             let file = planted(&engine, &tree).await;
             loop {
-                let walks = (0..20).map(|_| (tree.root.clone(), Held(Sum::new(u32::MAX), entries.entry())));
+                let walks =
+                    (0..20).map(|_| (tree.root.clone(), LedgerWalk(Sum::new(u32::MAX), entries.entry())));
                 for result in file.walk_many(walks).hops_max(9_000).await.unwrap() {
                     result.unwrap();
                 }
-                let one = Held(Sum::new(u32::MAX), entries.entry());
+                let one = LedgerWalk(Sum::new(u32::MAX), entries.entry());
                 let (file, root) = (file.clone(), tree.root.clone());
                 let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
                     file.walk(root, one).hops_max(9_000).await.map(drop)
@@ -225,7 +226,7 @@ fn a_stuck_read_is_leaked_and_its_walk_is_told() {
             let file = engine.open("/tree", Open::create()).await.unwrap();
             let tree = Tree::new(3, 9);
             file.write(PAGE, tree.bytes[PAGE as usize..].to_vec()).await.unwrap();
-            let walk = Held(Sum::new(u32::MAX), entries.entry());
+            let walk = LedgerWalk(Sum::new(u32::MAX), entries.entry());
             let root = tree.root.clone();
             let waiting = sim::spawn(async move { file.walk(root, walk).hops_max(9_000).await });
             sim::sleep(Duration::from_millis(5)).await.unwrap();

@@ -221,8 +221,8 @@ fn a_program_may_start_engines_of_its_own_and_close_them() {
 
 #[test]
 fn what_is_left_at_the_end_is_dropped_inside() {
-    struct Told(Rc<Cell<u32>>);
-    impl Drop for Told {
+    struct DropCounter(Rc<Cell<u32>>);
+    impl Drop for DropCounter {
         fn drop(&mut self) {
             assert!(sim::is_inside());
             self.0.set(self.0.get() + 1);
@@ -233,7 +233,7 @@ fn what_is_left_at_the_end_is_dropped_inside() {
     World::new(15)
         .run(async |_| {
             for _ in 0..3 {
-                let told = Told(inside.clone());
+                let told = DropCounter(inside.clone());
                 drop(sim::spawn_local(async move {
                     sim::sleep(Duration::from_secs(1000)).await.unwrap();
                     drop(told);

@@ -16,9 +16,9 @@ use crate::{Outcome, Scratch};
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 /// Switches the kernel's counting on for as long as this lives, and restores the switch then.
-struct Counting(String);
+struct StatsSwitch(String);
 
-impl Counting {
+impl StatsSwitch {
     fn start() -> Outcome<Self> {
         let before = fs::read_to_string(SWITCH)?;
         fs::write(SWITCH, "1")?;
@@ -26,7 +26,7 @@ impl Counting {
     }
 }
 
-impl Drop for Counting {
+impl Drop for StatsSwitch {
     fn drop(&mut self) {
         // There is no caller left to report to, and counting costs little.
         let _ = fs::write(SWITCH, self.0.trim());
@@ -48,7 +48,7 @@ fn programs(last: u32) -> Runs {
 
 /// Prints the account of one thread's direct reads at random, watched for so long.
 pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
-    let _counting = Counting::start()?;
+    let _counting = StatsSwitch::start()?;
     let last = ProgInfoIter::default().map(|program| program.id).max().unwrap_or(0);
     let told = scratch.told();
     let mut child = Command::new(std::env::current_exe()?)

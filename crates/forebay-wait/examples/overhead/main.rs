@@ -154,23 +154,23 @@ fn one(work: &Work, way: Way, seconds: f64, scratch: &Scratch) -> Outcome<f64> {
             return Err("the work failed".into());
         }
     } else {
-        let beside = (way == Way::Beside).then(Watching::start).transpose()?;
+        let beside = (way == Way::Beside).then(IdleWatch::start).transpose()?;
         if !Command::new(&words[0]).args(&words[1..]).status()?.success() {
             return Err("the work failed".into());
         }
-        beside.map_or(Ok(()), Watching::end)?;
+        beside.map_or(Ok(()), IdleWatch::end)?;
     }
     Ok(fs::read_to_string(&told)?.trim().parse()?)
 }
 
 /// A measurement of a process that does nothing.
-struct Watching {
+struct IdleWatch {
     idle: Child,
     stop: Arc<AtomicBool>,
     watcher: std::thread::JoinHandle<Result<forebay_wait::Report, forebay_wait::Error>>,
 }
 
-impl Watching {
+impl IdleWatch {
     fn start() -> Outcome<Self> {
         let idle = Command::new("sleep").arg("3600").stdout(Stdio::null()).spawn()?;
         let (number, stop) = (idle.id(), Arc::new(AtomicBool::new(false)));

@@ -20,14 +20,14 @@ pub fn expected() -> bool {
     std::env::var_os(FOLDER).is_some()
 }
 
-struct Delayed {
+struct DelayedDevice {
     /// Removed before the folder that the device is mounted at.
     _directory: Directory,
     file: PathBuf,
     delay_ns: u64,
 }
 
-impl Delayed {
+impl DelayedDevice {
     /// Returns `None` where no such device is named. One that is named and does not work is an error.
     fn new() -> Option<Self> {
         let Some(folder) = std::env::var_os(FOLDER) else {
@@ -66,7 +66,7 @@ fn right(measured: u64, truth: u64, what: &str) {
 
 #[test]
 fn delayed_direct_reads_one_at_a_time() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("read");
     delayed.planted(run.truth.waited_ns, BLOCKS);
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
@@ -88,7 +88,7 @@ fn delayed_direct_reads_one_at_a_time() {
 
 #[test]
 fn delayed_faults_on_a_map() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("mmap");
     let pages = BYTES as u64 / 4096;
     delayed.planted(run.truth.waited_ns, pages);
@@ -101,7 +101,7 @@ fn delayed_faults_on_a_map() {
 /// A direct write is a request, and fdatasync one more: a flush.
 #[test]
 fn delayed_writes_and_their_flushes() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("write");
     delayed.planted(run.truth.waited_ns, 2 * BLOCKS);
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
@@ -112,7 +112,7 @@ fn delayed_writes_and_their_flushes() {
 /// The same wait in one call, because of how the file was opened.
 #[test]
 fn delayed_writes_that_are_durable() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("dsync");
     delayed.planted(run.truth.waited_ns, 2 * BLOCKS);
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
@@ -125,7 +125,7 @@ fn delayed_writes_that_are_durable() {
 /// that ends the commit, with a flush before it. The kernel calls the first of them iowait.
 #[test]
 fn delayed_syncs_that_commit_the_journal() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("fsync");
     let (write, sync) = (run.call(&delayed.file, "write"), run.call(&delayed.file, "sync"));
     assert_eq!((write.count, sync.count), (64, 64));
@@ -139,7 +139,7 @@ fn delayed_syncs_that_commit_the_journal() {
 /// Eight threads are stalled at the same time: that is one time of full wait, and eight of the sum.
 #[test]
 fn delayed_reads_of_eight_threads() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("together");
     delayed.planted(run.truth.waited_ns, 8 * BLOCKS);
     right(run.report.full_wait_ns, run.truth.waited_ns / 8, "full wait");
@@ -153,7 +153,7 @@ fn delayed_reads_of_eight_threads() {
 /// The program's thread waits for the shard, which is idle; the shard for its ring, which is the wait.
 #[test]
 fn delayed_reads_by_a_ring_one_at_a_time() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("forebay");
     delayed.planted(run.truth.passed_ns, BLOCKS);
     right(run.report.full_wait_ns, run.truth.passed_ns, "full wait");
@@ -166,7 +166,7 @@ fn delayed_reads_by_a_ring_one_at_a_time() {
 /// The ring's only thread sleeps in epoll.
 #[test]
 fn delayed_reads_by_a_ring_behind_epoll() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("ring-epoll");
     delayed.planted(run.truth.waited_ns, BLOCKS);
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
@@ -179,7 +179,7 @@ fn delayed_reads_by_a_ring_behind_epoll() {
 
 #[test]
 fn delayed_reads_by_a_ring_eight_at_a_time() {
-    let Some(delayed) = Delayed::new() else { return };
+    let Some(delayed) = DelayedDevice::new() else { return };
     let run = delayed.run("deep");
     delayed.planted(run.truth.passed_ns, BLOCKS);
     right(run.report.full_wait_ns, run.truth.passed_ns, "full wait");

@@ -7,14 +7,14 @@ use forebay_test::nth_call::{self, Call};
 
 use crate::simulation::log::Shape;
 use crate::simulation::model::Model;
-use crate::simulation::program::{self, Plan, Shared};
+use crate::simulation::program::{self, Plan, SharedModel};
 
 fn each_call(call: Call) {
     for seed in (0..3).step_by(forebay_test::one_in(3)) {
         let next = |n: u64| n + 1;
         nth_call::each(call, seed, next, |seed| {
             let shape = Shape::of(seed);
-            let shared = Shared::new(Model::new(shape.first_lsn));
+            let shared = SharedModel::new(Model::new(shape.first_lsn));
             async move |engine: Engine, rules: Option<Vec<Rule>>| {
                 let phases = if rules.is_some() { 4 } else { 1 };
                 if rules.is_none() {

@@ -14,7 +14,7 @@ use forebay_test::worlds::{self, Draw};
 
 use crate::simulation::log::Shape;
 use crate::simulation::model::Model;
-use crate::simulation::program::{Plan, Shared};
+use crate::simulation::program::{Plan, SharedModel};
 
 /// The faults that strike the logs of a world, besides power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
-    let shared = Shared::new(Model::new(shape.first_lsn));
+    let shared = SharedModel::new(Model::new(shape.first_lsn));
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
         let last = life + 1 == LIVES;

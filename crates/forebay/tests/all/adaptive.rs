@@ -43,12 +43,12 @@ fn evict(path: &Path) {
 }
 
 /// Pages that stay in the page cache: locked in a mapping of this process. The kernel takes back others whenever it likes.
-struct Loaded {
+struct ResidentPages {
     start: *mut libc::c_void,
     len: usize,
 }
 
-impl Drop for Loaded {
+impl Drop for ResidentPages {
     fn drop(&mut self) {
         // SAFETY: the mapping that `load` made; no reference into it exists.
         unsafe { libc::munmap(self.start, self.len) };
@@ -56,7 +56,7 @@ impl Drop for Loaded {
 }
 
 /// Loads pages without read-ahead, and keeps them in the page cache. `None`: this process may not lock as many.
-fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<Loaded> {
+fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<ResidentPages> {
     let file = StdFile::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
     // SAFETY: a new mapping of a file that keeps its length while it exists.
@@ -64,7 +64,7 @@ fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<Loaded> {
         libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-    let loaded = Loaded { start, len };
+    let loaded = ResidentPages { start, len };
     // SAFETY: the mapping from above.
     assert_eq!(unsafe { libc::madvise(start, len, libc::MADV_RANDOM) }, 0);
     for page in numbers {

@@ -10,7 +10,7 @@ use forebay::{
 };
 
 #[derive(Debug, PartialEq)]
-enum Seen {
+enum ProbeEvent {
     /// A command's number, and its result or the errno.
     Ended(u32, Result<u32, Option<i32>>),
     Refused,
@@ -24,7 +24,7 @@ struct Probe {
     /// Numbers to begin when the shard calls.
     to_begin: Mutex<Vec<u32>>,
     panics: bool,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ProbeEvent>>,
     news: Condvar,
 }
 
@@ -40,13 +40,13 @@ impl Probe {
         })
     }
 
-    fn note(&self, seen: Seen) {
+    fn note(&self, seen: ProbeEvent) {
         self.seen.lock().unwrap().push(seen);
         self.news.notify_all();
     }
 
     /// Waits for that many notes, and returns all.
-    fn wait(&self, count: usize) -> Vec<Seen> {
+    fn wait(&self, count: usize) -> Vec<ProbeEvent> {
         let mut seen = self.seen.lock().unwrap();
         while seen.len() < count {
             seen = self.news.wait(seen).unwrap();
@@ -59,7 +59,7 @@ impl Probe {
         for number in self.to_begin.lock().unwrap().drain(..) {
             if let Err(error) = ring.begin(&owner, number) {
                 assert_eq!(error.kind(), ErrorKind::EngineClosed);
-                self.note(Seen::Refused);
+                self.note(ProbeEvent::Refused);
             }
         }
     }
@@ -76,16 +76,16 @@ impl Commands for Probe {
     }
 
     fn refused(&self) {
-        self.note(Seen::Refused);
+        self.note(ProbeEvent::Refused);
     }
 
     fn ended(self: Arc<Self>, number: u32, result: forebay::Result<u32>) {
         assert!(shard::current().is_some(), "commands end on the shard");
-        self.note(Seen::Ended(number, result.map_err(|error| error.raw_os_error())));
+        self.note(ProbeEvent::Ended(number, result.map_err(|error| error.raw_os_error())));
     }
 
     fn lost(&self, number: u32) {
-        self.note(Seen::Lost(number));
+        self.note(ProbeEvent::Lost(number));
     }
 }
 
@@ -107,9 +107,9 @@ fn scene(shards: usize) -> Option<(Engine, CommandShard)> {
     }
 }
 
-fn sorted(mut seen: Vec<Seen>) -> Vec<(u32, Result<u32, Option<i32>>)> {
+fn sorted(mut seen: Vec<ProbeEvent>) -> Vec<(u32, Result<u32, Option<i32>>)> {
     let ended = |seen| match seen {
-        Seen::Ended(number, result) => (number, result),
+        ProbeEvent::Ended(number, result) => (number, result),
         other => panic!("{other:?}"),
     };
     let mut all: Vec<_> = seen.drain(..).map(ended).collect();
@@ -161,10 +161,10 @@ fn an_engine_that_has_closed_refuses_and_keeps_no_owner() {
         assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
         // Called or refused; and each command that was begun has ended.
         let seen = probe.wait(1);
-        let is_refused = seen == [Seen::Refused];
+        let is_refused = seen == [ProbeEvent::Refused];
         assert!(is_refused || seen.len() == 100, "{seen:?}");
         home.call(probe.clone());
-        assert_eq!(probe.wait(1), [Seen::Refused]);
+        assert_eq!(probe.wait(1), [ProbeEvent::Refused]);
         assert_eq!(Arc::strong_count(&probe), 1);
     }
 }
@@ -177,9 +177,9 @@ fn a_shard_that_dies_tells_the_owners_of_its_commands() {
     home.call(probe.clone());
     let mut seen = probe.wait(2);
     seen.sort_by_key(|seen| format!("{seen:?}"));
-    assert_eq!(seen, [Seen::Lost(1), Seen::Lost(2)]);
+    assert_eq!(seen, [ProbeEvent::Lost(1), ProbeEvent::Lost(2)]);
     home.call(probe.clone());
-    assert_eq!(probe.wait(1), [Seen::Refused]);
+    assert_eq!(probe.wait(1), [ProbeEvent::Refused]);
     drop(engine);
 }
 

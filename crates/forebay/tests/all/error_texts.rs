@@ -44,9 +44,9 @@ fn files_that_cannot_be_opened_say_why() {
 }
 
 /// Removes the immutable mark from a file again on drop, also after a panic.
-struct Marked(std::fs::File);
+struct ImmutableMark(std::fs::File);
 
-impl Drop for Marked {
+impl Drop for ImmutableMark {
     fn drop(&mut self) {
         let _ = rustix::fs::ioctl_setflags(&self.0, rustix::fs::IFlags::empty());
     }
@@ -60,7 +60,7 @@ fn no_permission_says_so() {
     write_file(&path, 10);
     // Permissions do not bind root; the immutable mark does.
     let root = rustix::process::geteuid().is_root();
-    let marked = Marked(std::fs::File::open(&path).unwrap());
+    let marked = ImmutableMark(std::fs::File::open(&path).unwrap());
     if root {
         let set = rustix::fs::ioctl_setflags(&marked.0, rustix::fs::IFlags::IMMUTABLE);
         if let Err(error) = set {

@@ -163,14 +163,14 @@ fn a_shard_of_one_engine_uses_the_files_of_another() {
     drop(one);
 }
 
-type Moving = Pin<Box<dyn Future<Output = Result<Block>> + Send>>;
+type MovingRead = Pin<Box<dyn Future<Output = Result<Block>> + Send>>;
 
-fn moving(file: &File, n: u64) -> Moving {
+fn moving(file: &File, n: u64) -> MovingRead {
     let file = file.clone();
     Box::pin(async move { file.read(n * 100..n * 100 + 50).await })
 }
 
-fn poll_once(future: &mut Moving) -> Option<Result<Block>> {
+fn poll_once(future: &mut MovingRead) -> Option<Result<Block>> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
@@ -178,9 +178,9 @@ fn poll_once(future: &mut Moving) -> Option<Result<Block>> {
 }
 
 /// Results of futures that were polled once where they were made.
-type Begun = Vec<(u64, Moving, Option<Result<Block>>)>;
+type BegunReads = Vec<(u64, MovingRead, Option<Result<Block>>)>;
 
-fn begin(file: &File, count: u64) -> Begun {
+fn begin(file: &File, count: u64) -> BegunReads {
     let begun = (0..count).map(|n| {
         let mut future = moving(file, n);
         let first = poll_once(&mut future);
@@ -189,7 +189,7 @@ fn begin(file: &File, count: u64) -> Begun {
     begun.collect()
 }
 
-async fn finish(begun: Begun) {
+async fn finish(begun: BegunReads) {
     for (n, future, first) in begun {
         let block = match first {
             Some(result) => result.unwrap(),

@@ -54,18 +54,18 @@ unsafe impl IoMemory for Part {
 
 /// Memory whose drop takes a lock, as that of an object of another language does, and reports its thread.
 #[derive(Default)]
-struct Locked(Option<(Vec<u8>, Lock, mpsc::Sender<ThreadId>)>);
+struct LockedMemory(Option<(Vec<u8>, Lock, mpsc::Sender<ThreadId>)>);
 
 type Lock = Arc<Mutex<()>>;
 
 // SAFETY: the vector is its own.
-unsafe impl IoMemory for Locked {
+unsafe impl IoMemory for LockedMemory {
     fn memory(&mut self) -> (*mut u8, usize) {
         self.0.as_mut().map_or((std::ptr::null_mut(), 0), |(bytes, ..)| bytes.memory())
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedMemory {
     fn drop(&mut self) {
         if let Some((_, lock, dropped)) = &self.0 {
             let _held = lock.lock().unwrap();
@@ -78,7 +78,7 @@ impl Drop for Locked {
 fn lend_and_drop(file: &forebay::File, lock: &Lock, dropped: &mpsc::Sender<ThreadId>) -> usize {
     let mut lent = 0;
     for round in 0..32 {
-        let owner = Locked(Some((vec![0; 1 << 20], lock.clone(), dropped.clone())));
+        let owner = LockedMemory(Some((vec![0; 1 << 20], lock.clone(), dropped.clone())));
         let mut read = file.read_into(round * 4096, owner);
         match Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())) {
             // This thread has the lock: its own drop would wait for itself.

@@ -28,12 +28,12 @@ fn scene(config: forebay::Config) -> Scene {
     Scene { engine, file, path, _dir: dir }
 }
 
-type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedOperation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Returns one operation of each kind, with its result checked.
-fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'static str, Boxed)> {
+fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'static str, BoxedOperation)> {
     let (e, f, p) = (engine.clone(), file.clone(), path.to_path_buf());
-    let mut all: Vec<(&'static str, Boxed)> = Vec::new();
+    let mut all: Vec<(&'static str, BoxedOperation)> = Vec::new();
     let file = f.clone();
     all.push((
         "read",
@@ -111,7 +111,7 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
 }
 
 /// Polls `future` so many times, each time but the first after it was woken; returns true when it completed.
-fn poll_times(future: &mut Boxed, times: u32) -> bool {
+fn poll_times(future: &mut BoxedOperation, times: u32) -> bool {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: std::sync::Arc<Self>) {
@@ -215,7 +215,7 @@ fn dropped_at_every_await_point_by_tokio() {
 fn first_polled_on_a_shard_then_elsewhere() {
     let scene = scene(config().shards(1));
     for turns in 0..4 {
-        let (give, take) = mpsc::channel::<Boxed>();
+        let (give, take) = mpsc::channel::<BoxedOperation>();
         let (engine, file, path) = (scene.engine.clone(), scene.file.clone(), scene.path.clone());
         let begin = scene.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             for (_, mut future) in operations(&engine, &file, &path) {
@@ -230,7 +230,7 @@ fn first_polled_on_a_shard_then_elsewhere() {
                 }
             }
         });
-        let mut back: Vec<Boxed> = Vec::new();
+        let mut back: Vec<BoxedOperation> = Vec::new();
         for (number, mut future) in take.into_iter().enumerate() {
             match number % 3 {
                 0 => futures::executor::block_on(future),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::{Class, Config, DriverChoice, Durability, Engine, Open, Priority, polite_worker};
 
 use crate::common::{bytes_of, config, dir};
-use scene::{Rights, Scheduling, kernel_grants, scene, threads_named};
+use scene::{Rights, SchedAttr, kernel_grants, scene, threads_named};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,7 +29,7 @@ fn expected(asked: Priority) -> Priority {
 }
 
 #[track_caller]
-fn assert_has(thread: &Scheduling, priority: Priority) {
+fn assert_has(thread: &SchedAttr, priority: Priority) {
     match priority {
         Priority::RealTime => assert!(thread.is_real_time(), "{thread:?}"),
         Priority::Prompt => assert!(thread.is_prompt(), "{thread:?}"),
@@ -121,9 +121,9 @@ fn what_is_asked_is_granted_and_works() {
                 let stats = engine.stats().wait().unwrap();
                 for (index, shard) in stats.shards.iter().enumerate() {
                     assert_eq!(shard.priority, granted);
-                    assert_has(&Scheduling::of(tid_of(&engine, index)), granted);
+                    assert_has(&SchedAttr::of(tid_of(&engine, index)), granted);
                 }
-                assert_has(&Scheduling::of(0), Priority::Default);
+                assert_has(&SchedAttr::of(0), Priority::Default);
                 close(engine);
             }
         }
@@ -154,7 +154,7 @@ fn those_who_carry_out_the_io_have_the_priority_too() {
                 });
                 assert!(!workers.is_empty(), "none on {}", engine.driver());
                 for tid in workers {
-                    assert_has(&Scheduling::of(tid), granted);
+                    assert_has(&SchedAttr::of(tid), granted);
                 }
                 drop(file);
                 close(engine);
@@ -174,7 +174,7 @@ fn those_who_carry_out_the_io_have_the_priority_too() {
 #[test]
 fn helpers_that_a_shard_starts_are_ordinary_threads() {
     scene("helpers_that_a_shard_starts_are_ordinary_threads", Rights::Same, || {
-        let before = Scheduling::of(0);
+        let before = SchedAttr::of(0);
         for asked in [Priority::Prompt, Priority::RealTime] {
             let dir = dir();
             let engine = Engine::start(config().shards(1).priority(asked)).unwrap();
@@ -187,7 +187,7 @@ fn helpers_that_a_shard_starts_are_ordinary_threads() {
             let helpers = threads_named("forebay-pool");
             assert!(!helpers.is_empty());
             for tid in helpers {
-                let helper = Scheduling::of(tid);
+                let helper = SchedAttr::of(tid);
                 assert_eq!(
                     (helper.policy, helper.nice, helper.slice_ns),
                     (before.policy, before.nice, before.slice_ns)
@@ -222,7 +222,7 @@ fn without_the_right_real_time_becomes_prompt() {
             assert!(heard.lock().unwrap().contains(refusals[0]));
             assert_eq!(told(&engine).len(), 1 + usize::from(granted == Priority::Default));
             everything_works(&engine, dir.path());
-            assert_has(&Scheduling::of(tid_of(&engine, 1)), granted);
+            assert_has(&SchedAttr::of(tid_of(&engine, 1)), granted);
             close(engine);
         }
     });
@@ -234,7 +234,7 @@ fn a_limit_of_one_is_right_enough() {
         let dir = dir();
         let engine = Engine::start(config().shards(1).priority(Priority::RealTime)).unwrap();
         assert_eq!(engine.health().priority, Priority::RealTime, "{:?}", engine.health());
-        assert_has(&Scheduling::of(tid_of(&engine, 0)), Priority::RealTime);
+        assert_has(&SchedAttr::of(tid_of(&engine, 0)), Priority::RealTime);
         everything_works(&engine, dir.path());
         close(engine);
     });
@@ -297,7 +297,7 @@ fn senders_that_are_preempted_do_not_stop_a_real_time_shard() {
 }
 
 fn nice() -> i32 {
-    Scheduling::of(0).nice
+    SchedAttr::of(0).nice
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_polite_worker_gives_way_alone() {
             .unwrap();
         let worker = runtime.block_on(async { tokio::spawn(async { nice() }).await.unwrap() });
         assert_eq!((worker, nice()), (before.max(10), before));
-        assert_eq!(Scheduling::of(tid_of(&engine, 0)).nice, before);
+        assert_eq!(SchedAttr::of(tid_of(&engine, 0)).nice, before);
         close(engine);
     });
 }
@@ -348,7 +348,7 @@ fn a_prompt_engine_started_by_a_polite_worker() {
             Engine::start(config().shards(1).priority(Priority::Prompt)).unwrap()
         });
         let engine = engine.join().unwrap();
-        let shard = Scheduling::of(tid_of(&engine, 0));
+        let shard = SchedAttr::of(tid_of(&engine, 0));
         if !kernel_grants().1 {
             return println!("skipped: this kernel knows no slices");
         }

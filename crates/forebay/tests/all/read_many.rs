@@ -35,9 +35,9 @@ fn check(ranges: &[Range<u64>], results: &[Result<Block>]) {
 }
 
 /// Numbers without a pattern, the same in every run.
-struct Mixed(u64);
+struct Mixer(u64);
 
-impl Mixed {
+impl Mixer {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -45,7 +45,7 @@ impl Mixed {
 }
 
 fn mixed_ranges(count: usize, file_len: u64, len_max: u64) -> Vec<Range<u64>> {
-    let mut mixed = Mixed(7);
+    let mut mixed = Mixer(7);
     let range = |_| {
         let len = mixed.below(len_max);
         let start = mixed.below(file_len - len);
@@ -284,7 +284,7 @@ fn a_million_ranges_of_a_small_file() {
     let path = dir.path().join("a");
     write_file(&path, 256 * KIB);
     let file = engine.open(&path, Open::read()).wait().unwrap();
-    let mut mixed = Mixed(3);
+    let mut mixed = Mixer(3);
     let ranges: Vec<Range<u64>> = (0..1_000_000)
         .map(|_| {
             let start = mixed.below(256 * KIB - 64);
@@ -494,7 +494,7 @@ fn ranges_of_several_files_are_one_batch() {
         engine.open(path, open).wait().unwrap()
     };
     let files: Vec<File> = lens.into_iter().enumerate().map(open).collect();
-    let mut mixed = Mixed(3);
+    let mut mixed = Mixer(3);
     let mut asked = Vec::new();
     for _ in 0..3000 {
         let number = [0, 1, 3][mixed.below(3) as usize];

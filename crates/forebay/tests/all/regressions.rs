@@ -12,7 +12,7 @@ use forebay::{Class, Config, Engine, ErrorKind, File, Open, shard};
 
 /// An engine with one shard that is blocked inside a task until it is released: messages sent meanwhile stay
 /// in its inbox.
-struct Standing {
+struct BlockedEngine {
     engine: Engine,
     file: File,
     release: mpsc::Sender<()>,
@@ -20,11 +20,11 @@ struct Standing {
     _dir: tempfile::TempDir,
 }
 
-fn standing() -> Standing {
+fn standing() -> BlockedEngine {
     standing_with(config().shards(1))
 }
 
-fn standing_with(config: Config) -> Standing {
+fn standing_with(config: Config) -> BlockedEngine {
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("file");
     write_file(&path, 1 << 20);
@@ -36,7 +36,7 @@ fn standing_with(config: Config) -> Standing {
         let _ = released.recv();
     });
     standing.recv().unwrap();
-    Standing { engine, file, release, task, _dir: dir }
+    BlockedEngine { engine, file, release, task, _dir: dir }
 }
 
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
@@ -55,7 +55,7 @@ fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
             std::panic::panic_any("a destructor of the program's");
         }
     }
-    let Standing { engine, file, release, task, _dir } = standing();
+    let BlockedEngine { engine, file, release, task, _dir } = standing();
     let before = engine.spawn_on_shard(0, Class::DEFAULT, || async {});
     let panics = Panics;
     let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { drop(panics) });
@@ -77,7 +77,7 @@ fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
 /// brought, so the block of a `read_into` came back empty, and the program's bytes in it were gone.
 #[test]
 fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
-    let Standing { engine, file, release, task, _dir } = standing();
+    let BlockedEngine { engine, file, release, task, _dir } = standing();
     let mut block = engine.block(8192).unwrap();
     block.fill(7);
     let mut read = file.read_into(4096, block).into_future();
@@ -224,7 +224,8 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
 /// never began at all.
 #[test]
 fn a_task_begins_though_the_inbox_was_full_and_its_handle_is_not_polled() {
-    let Standing { engine, file, release, task, _dir } = standing_with(config().shards(1).inbox_depth(1));
+    let BlockedEngine { engine, file, release, task, _dir } =
+        standing_with(config().shards(1).inbox_depth(1));
     let mut fills = file.read(0..4096).into_future();
     assert!(poll_once(&mut fills).is_pending());
     let (began, has_begun) = mpsc::channel();

@@ -244,8 +244,8 @@ fn futures_dropped_while_the_engine_ends() {
 
 #[test]
 fn tasks_hold_what_is_not_send_and_end_on_their_own_thread() {
-    struct Owned(Rc<RefCell<Vec<std::thread::ThreadId>>>, mpsc::Sender<bool>);
-    impl Drop for Owned {
+    struct ThreadWitness(Rc<RefCell<Vec<std::thread::ThreadId>>>, mpsc::Sender<bool>);
+    impl Drop for ThreadWitness {
         fn drop(&mut self) {
             let _ = self.1.send(self.0.borrow()[0] == std::thread::current().id());
         }
@@ -256,7 +256,7 @@ fn tasks_hold_what_is_not_send_and_end_on_their_own_thread() {
         .map(|n| {
             let tell = tell.clone();
             engine.spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || {
-                let owned = Owned(Rc::new(RefCell::new(vec![std::thread::current().id()])), tell);
+                let owned = ThreadWitness(Rc::new(RefCell::new(vec![std::thread::current().id()])), tell);
                 async move {
                     let _owned = owned;
                     std::future::pending::<()>().await;

@@ -14,12 +14,12 @@ use std::thread::JoinHandle;
 pub(crate) struct StuckFile {
     mount: PathBuf,
     device: File,
-    arrived: Receiver<Hanging>,
+    arrived: Receiver<HangingRead>,
     server: Option<JoinHandle<()>>,
 }
 
 /// One read that the kernel waits for.
-pub(crate) struct Hanging {
+pub(crate) struct HangingRead {
     unique: u64,
     len: usize,
 }
@@ -60,12 +60,12 @@ impl StuckFile {
     }
 
     /// Waits until the kernel has requested that many reads.
-    pub(crate) fn wait_for(&self, reads: usize) -> Vec<Hanging> {
+    pub(crate) fn wait_for(&self, reads: usize) -> Vec<HangingRead> {
         (0..reads).map(|_| self.arrived.recv().expect("the server runs")).collect()
     }
 
     /// Completes a read with bytes of that value; they are in the reader's memory when this returns.
-    pub(crate) fn answer(&self, read: &Hanging, value: u8) {
+    pub(crate) fn answer(&self, read: &HangingRead, value: u8) {
         // ENOENT: the kernel does not wait any more.
         let _ = reply(&self.device, read.unique, 0, &vec![value; read.len]);
     }
@@ -99,7 +99,7 @@ const ASYNC_READ: u32 = 1 << 0;
 /// Without it a direct read of such a file blocks the thread that submits it, a ring's owner too.
 const ASYNC_DIO: u32 = 1 << 15;
 
-fn serve(mut device: File, arrived: &Sender<Hanging>) {
+fn serve(mut device: File, arrived: &Sender<HangingRead>) {
     let mut request = vec![0u8; 1 << 20];
     loop {
         match device.read(&mut request) {
@@ -146,7 +146,7 @@ fn serve(mut device: File, arrived: &Sender<Hanging>) {
             }
             READ => {
                 let len = number(40 + 16) as usize;
-                let _ = arrived.send(Hanging { unique, len });
+                let _ = arrived.send(HangingRead { unique, len });
                 Ok(())
             }
             RELEASE | FLUSH => reply(&device, unique, 0, &[]),

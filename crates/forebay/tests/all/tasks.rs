@@ -212,9 +212,9 @@ fn a_panic_is_its_awaiters_alone() {
 }
 
 /// Counts its own drop.
-struct Counted(Arc<AtomicU64>);
+struct DropCounter(Arc<AtomicU64>);
 
-impl Drop for Counted {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -239,7 +239,7 @@ fn abort_ends_a_task_wherever_it_waits_and_nothing_else() {
     let engine = Engine::start(common::config().shards(2)).unwrap();
     let dropped = Arc::new(AtomicU64::new(0));
     let waiting = |shard: usize| {
-        let counted = Counted(dropped.clone());
+        let counted = DropCounter(dropped.clone());
         engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
             let _counted = counted;
             futures::future::pending::<u32>().await
@@ -296,7 +296,7 @@ fn the_engines_end_cancels_tasks_and_runs_their_destructors() {
     let dropped = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..20)
         .map(|n| {
-            let counted = Counted(dropped.clone());
+            let counted = DropCounter(dropped.clone());
             engine.spawn_on_shard(n % 2, Class::DEFAULT, move || async move {
                 let _counted = counted;
                 match n % 4 {

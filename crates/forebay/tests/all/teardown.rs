@@ -254,13 +254,13 @@ fn what_a_device_writes_after_the_deadline_hits_nobody() {
 
 /// Memory of the size and alignment of a read's buffer.
 #[repr(align(4096))]
-struct Aligned([u8; 65536]);
+struct AlignedBytes([u8; 65536]);
 
-struct Page(Box<Aligned>);
+struct Page(Box<AlignedBytes>);
 
 impl Page {
     fn of(value: u8) -> Page {
-        let mut page = Box::<Aligned>::new_uninit();
+        let mut page = Box::<AlignedBytes>::new_uninit();
         // SAFETY: every byte of the box's own memory is written, and any bytes make a valid array.
         unsafe {
             page.as_mut_ptr().cast::<u8>().write_bytes(value, 65536);

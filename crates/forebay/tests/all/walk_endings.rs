@@ -144,16 +144,16 @@ fn by_itself() {
     ends_by_itself::<LARGE>();
 }
 
-type Moving = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
+type MovingWalk = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
 
 /// Returns a walk that may move to other threads.
-fn moving<const BYTES: usize>(file: &File, ledger: &Ledger, end: End) -> Moving {
+fn moving<const BYTES: usize>(file: &File, ledger: &Ledger, end: End) -> MovingWalk {
     let (file, walk) = (file.clone(), walker::<BYTES>(ledger, end));
     Box::pin(async move { file.walk(0..9, walk).hops_max(u32::MAX).await })
 }
 
 /// Polls each once on the shard and returns them.
-fn begun_on_the_shard(engine: &Engine, mut walks: Vec<Moving>) -> Vec<Moving> {
+fn begun_on_the_shard(engine: &Engine, mut walks: Vec<MovingWalk>) -> Vec<MovingWalk> {
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         poll_fn(|context| {
             for walk in &mut walks {
@@ -171,7 +171,7 @@ fn begun_on_the_shard(engine: &Engine, mut walks: Vec<Moving>) -> Vec<Moving> {
 fn by_being_dropped_anywhere() {
     let (engine, file, _dir) = scene();
     let ledger = Ledger::default();
-    let many = |end| -> Vec<Moving> {
+    let many = |end| -> Vec<MovingWalk> {
         let small = (0..10).map(|_| moving::<SMALL>(&file, &ledger, end));
         small.chain((0..10).map(|_| moving::<LARGE>(&file, &ledger, end))).collect()
     };
@@ -243,7 +243,7 @@ fn begun_on_the_shard_and_ended_here() {
 #[test]
 fn by_its_own_step() {
     struct Own {
-        future: Arc<Mutex<Option<Moving>>>,
+        future: Arc<Mutex<Option<MovingWalk>>>,
         last: fn() -> Step<u64, Error>,
         _entry: Entry,
     }
@@ -272,7 +272,7 @@ fn by_its_own_step() {
             let place = Arc::new(Mutex::new(None));
             let walk = Own { future: place.clone(), last, _entry: ledger.entry() };
             let inner = file.clone();
-            let mut future: Moving = Box::pin(async move { inner.walk(0..1, walk).await });
+            let mut future: MovingWalk = Box::pin(async move { inner.walk(0..1, walk).await });
             let begin = move || {
                 // Locked while it is polled: the step waits for its future to be in the place that it takes
                 // it from.
@@ -593,10 +593,10 @@ mod in_tasks {
     /// A step may do anything but wait: read by futures of its own, drop files and other walks. It sees its walk's class.
     #[test]
     fn steps_come_back_into_the_engine() {
-        type Begun = Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>;
+        type BegunRead = Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>;
         struct Wild {
             file: Option<File>,
-            begun: Vec<Begun>,
+            begun: Vec<BegunRead>,
             hops: u64,
             _entry: Entry,
         }

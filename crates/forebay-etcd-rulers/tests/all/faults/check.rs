@@ -27,7 +27,7 @@ pub(crate) enum Change {
 
 /// What was read of a key, or of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Observation {
     One(String, Option<Pair>),
     All(String, Vec<(String, Pair)>),
 }
@@ -36,9 +36,9 @@ pub(crate) enum Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Its changes were made at this revision; what its keys had before, if it says so.
-    Made(i64, Vec<Seen>),
+    Made(i64, Vec<Observation>),
     /// Nothing was changed, and this was read at this revision.
-    Read(i64, Vec<Seen>),
+    Read(i64, Vec<Observation>),
     /// It may have been made, or may come to be made. There was no reply, or one that says so.
     Unknown,
 }
@@ -77,7 +77,7 @@ impl Record {
 }
 
 /// An event, and when a watch has shown it first.
-pub(crate) type Shown = (Event, Tick);
+pub(crate) type DatedEvent = (Event, Tick);
 
 /// The checker of one cluster's history, round by round.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Checker {
     }
 
     /// Checks a round. `shown` are all events up to the round's last revision that were not in rounds before.
-    pub(crate) fn check(&mut self, shown: &[Shown], calls: Vec<Call>) -> Result<(), String> {
+    pub(crate) fn check(&mut self, shown: &[DatedEvent], calls: Vec<Call>) -> Result<(), String> {
         let first = self.past.revision + 1;
         for (event, _) in shown {
             self.past.add(event)?;
@@ -128,7 +128,7 @@ impl Checker {
 
     /// Finds the call of each event, and the events of each change that was acknowledged. Returns the revision at which each call
     /// was made.
-    fn explain(&self, shown: &[Shown], calls: &[Call]) -> Result<Vec<Option<i64>>, String> {
+    fn explain(&self, shown: &[DatedEvent], calls: &[Call]) -> Result<Vec<Option<i64>>, String> {
         let mut made: Vec<Option<i64>> = vec![None; calls.len()];
         let mut acknowledged: BTreeMap<i64, usize> = BTreeMap::new();
         let mut putters: BTreeMap<u64, usize> = BTreeMap::new();
@@ -221,7 +221,7 @@ impl Checker {
     fn check_time(
         &mut self,
         first: i64,
-        shown: &[Shown],
+        shown: &[DatedEvent],
         calls: &[Call],
         made: &[Option<i64>],
     ) -> Result<(), String> {
@@ -286,11 +286,11 @@ impl Checker {
         }
         for seen in seen {
             let (is_so, was) = match seen {
-                Seen::One(key, pair) => {
+                Observation::One(key, pair) => {
                     let was = self.past.at(key, at);
                     (was == *pair, format!("{was:?}"))
                 }
-                Seen::All(prefix, pairs) => {
+                Observation::All(prefix, pairs) => {
                     let was = self.past.all_at(prefix, at);
                     (was == *pairs, format!("{was:?}"))
                 }

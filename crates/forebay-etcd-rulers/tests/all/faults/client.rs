@@ -13,7 +13,7 @@ use forebay_test::draw::Draw;
 use forebay_test::registers::{History, Op};
 use tokio::time::{sleep, timeout};
 
-use super::check::{Call, Change, Outcome, Record, Seen};
+use super::check::{Call, Change, Observation, Outcome, Record};
 use super::past::Pair;
 use super::watcher::{key, pair};
 use super::{PATIENCE, RECOVERY_MAX};
@@ -22,7 +22,7 @@ pub(crate) const KEYS: u64 = 8;
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum Effect {
     Yes,
     /// It was refused, or never sent.
     No,
@@ -31,7 +31,7 @@ pub(crate) enum Made {
 
 /// Shared by the clients of a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClientGroup {
     pub(crate) record: Arc<Record>,
     pub(crate) next_process: Arc<AtomicUsize>,
     pub(crate) next_value: Arc<AtomicU64>,
@@ -46,7 +46,7 @@ pub(crate) struct Client {
     at: usize,
     pub(crate) round: u64,
     pub(crate) record: Arc<Record>,
-    shared: Shared,
+    shared: ClientGroup,
     process: usize,
     history: Arc<History>,
     /// The last state that it has seen of a key: mod revision and value, for swaps that have a chance.
@@ -82,7 +82,7 @@ impl Client {
         urls: Vec<String>,
         at: usize,
         round: u64,
-        shared: Shared,
+        shared: ClientGroup,
         history: Arc<History>,
         random: Draw,
     ) -> Client {
@@ -133,25 +133,25 @@ impl Client {
             _ => self.get(&key).await,
         };
         // Others have a turn, and the history stays short enough to be checked.
-        let pause_ms = if made == Made::Yes { 5 } else { 30 };
+        let pause_ms = if made == Effect::Yes { 5 } else { 30 };
         sleep(Duration::from_millis(pause_ms + self.random.below(10))).await;
     }
 
-    pub(crate) async fn put(&mut self, key: &str) -> Made {
+    pub(crate) async fn put(&mut self, key: &str) -> Effect {
         let value = self.value();
         let changes = vec![Change::Put { key: key.to_owned(), value, lease: 0 }];
         let asked_key = key.to_owned();
         self.call(key, Op::Put(value), None, changes, async move |member: &mut Etcd| {
             let options = PutOptions::new().with_prev_key();
             let response = member.put(&*asked_key, value.to_string(), Some(options)).await?;
-            let before = vec![Seen::One(asked_key, response.prev_key().map(pair))];
+            let before = vec![Observation::One(asked_key, response.prev_key().map(pair))];
             let outcome = Outcome::Made(revision(response.header()), before);
             Ok(Reply { outcome, op: Some(Op::Put(value)) })
         })
         .await
     }
 
-    async fn delete(&mut self, key: &str) -> Made {
+    async fn delete(&mut self, key: &str) -> Effect {
         let asked_key = key.to_owned();
         let changes = vec![Change::Delete(key.to_owned())];
         self.call(key, Op::Delete, None, changes, async move |member: &mut Etcd| {
@@ -160,7 +160,7 @@ impl Client {
             let at = revision(response.header());
             let before = response.prev_kvs().first().map(pair);
             let is_made = response.deleted() > 0;
-            let seen = vec![Seen::One(asked_key, before)];
+            let seen = vec![Observation::One(asked_key, before)];
             let outcome = if is_made { Outcome::Made(at, seen) } else { Outcome::Read(at, seen) };
             Ok(Reply { outcome, op: Some(Op::Delete) })
         })
@@ -168,7 +168,7 @@ impl Client {
     }
 
     /// Puts a key if it is as this client saw it last; else it reads it.
-    async fn swap(&mut self, key: &str) -> Made {
+    async fn swap(&mut self, key: &str) -> Effect {
         let value = self.value();
         let (modified, expected) = match self.seen.get(key).copied().flatten() {
             Some((modified, value)) => (modified, Some(value)),
@@ -188,7 +188,7 @@ impl Client {
             let op = Some(Op::Swap(expected, value, Some(response.succeeded())));
             let outcome = match response.op_responses().first() {
                 Some(TxnOpResponse::Get(got)) => {
-                    Outcome::Read(at, vec![Seen::One(asked_key, got.kvs().first().map(pair))])
+                    Outcome::Read(at, vec![Observation::One(asked_key, got.kvs().first().map(pair))])
                 }
                 _ => Outcome::Made(at, Vec::new()),
             };
@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Puts two keys at once, if the first is as this client saw it last.
-    async fn swap_pair(&mut self) -> Made {
+    async fn swap_pair(&mut self) -> Effect {
         let value = self.value();
         let keys = ["a", "b"].map(|name| format!("{}.pair.{name}", self.round));
         let modified = self.seen.get(&keys[0]).copied().flatten().map_or(0, |(modified, _)| modified);
@@ -217,7 +217,7 @@ impl Client {
             let mut seen = Vec::new();
             for (key, response) in asked.iter().zip(response.op_responses()) {
                 if let TxnOpResponse::Get(got) = response {
-                    seen.push(Seen::One(key.clone(), got.kvs().first().map(pair)));
+                    seen.push(Observation::One(key.clone(), got.kvs().first().map(pair)));
                 }
             }
             let outcome =
@@ -227,7 +227,7 @@ impl Client {
         .await
     }
 
-    pub(crate) async fn put_leased(&mut self, keys: &[String; 2], lease: i64) -> Made {
+    pub(crate) async fn put_leased(&mut self, keys: &[String; 2], lease: i64) -> Effect {
         let value = self.value();
         let changes = keys.iter().map(|key| Change::Put { key: key.clone(), value, lease }).collect();
         let asked = keys.clone();
@@ -240,27 +240,28 @@ impl Client {
         .await
     }
 
-    async fn get(&mut self, key: &str) -> Made {
+    async fn get(&mut self, key: &str) -> Effect {
         let asked_key = key.to_owned();
         let options = self.options();
         self.call(key, Op::Get(None), None, Vec::new(), async move |member: &mut Etcd| {
             let response = member.get(&*asked_key, Some(options)).await?;
             let found = response.kvs().first().map(pair);
             let op = Some(Op::Get(Some(number(found.as_ref()))));
-            let outcome = Outcome::Read(revision(response.header()), vec![Seen::One(asked_key, found)]);
+            let outcome =
+                Outcome::Read(revision(response.header()), vec![Observation::One(asked_key, found)]);
             Ok(Reply { outcome, op })
         })
         .await
     }
 
     /// Reads all keys of the round.
-    async fn read_all(&mut self) -> Made {
+    async fn read_all(&mut self) -> Effect {
         let prefix = format!("{}.", self.round);
         let asked = prefix.clone();
         let options = self.options().with_prefix();
         self.call_unseen(&prefix, None, Vec::new(), async move |member: &mut Etcd| {
             let response = member.get(&*asked, Some(options)).await?;
-            let seen = vec![Seen::All(asked, pairs(response.kvs()))];
+            let seen = vec![Observation::All(asked, pairs(response.kvs()))];
             Ok(Reply { outcome: Outcome::Read(revision(response.header()), seen), op: None })
         })
         .await
@@ -277,7 +278,7 @@ impl Client {
         condition: Option<(String, i64)>,
         changes: Vec<Change>,
         run: impl AsyncFnOnce(&mut Etcd) -> Result<Reply, Error>,
-    ) -> Made {
+    ) -> Effect {
         self.run(key, Some(op), condition, changes, run).await
     }
 
@@ -288,7 +289,7 @@ impl Client {
         condition: Option<(String, i64)>,
         changes: Vec<Change>,
         run: impl AsyncFnOnce(&mut Etcd) -> Result<Reply, Error>,
-    ) -> Made {
+    ) -> Effect {
         self.run(key, None, condition, changes, run).await
     }
 
@@ -299,7 +300,7 @@ impl Client {
         condition: Option<(String, i64)>,
         changes: Vec<Change>,
         run: impl AsyncFnOnce(&mut Etcd) -> Result<Reply, Error>,
-    ) -> Made {
+    ) -> Effect {
         let called = self.record.tick();
         if let Some(op) = op {
             self.history.call(self.process, key, op);
@@ -312,7 +313,7 @@ impl Client {
                     self.history.take_back(self.process, key);
                 }
                 self.turn();
-                return Made::No;
+                return Effect::No;
             }
             _ => {
                 // It may happen yet, so the client goes on under another number.
@@ -320,7 +321,7 @@ impl Client {
                 let replied = self.record.tick();
                 self.record.add(Call { called, replied, condition, changes, outcome: Outcome::Unknown });
                 self.turn();
-                return Made::Unknown;
+                return Effect::Unknown;
             }
         };
         if let Some(op) = reply.op {
@@ -329,7 +330,7 @@ impl Client {
         self.remember(&reply.outcome, &changes);
         let replied = self.record.tick();
         self.record.add(Call { called, replied, condition, changes, outcome: reply.outcome });
-        Made::Yes
+        Effect::Yes
     }
 
     fn remember(&mut self, outcome: &Outcome, changes: &[Change]) {
@@ -337,7 +338,7 @@ impl Client {
         match outcome {
             Outcome::Read(_, all) => {
                 for one in all {
-                    if let Seen::One(key, pair) = one {
+                    if let Observation::One(key, pair) = one {
                         self.seen.insert(key.clone(), seen(pair));
                     }
                 }
@@ -359,7 +360,7 @@ impl Client {
     pub(crate) async fn read_at_last(&mut self) {
         for number in 0..KEYS {
             let (key, begun) = (self.key(number), Instant::now());
-            while self.get(&key).await != Made::Yes {
+            while self.get(&key).await != Effect::Yes {
                 assert!(begun.elapsed() < RECOVERY_MAX, "a read after the faults has no reply");
                 sleep(Duration::from_millis(5)).await;
             }

@@ -18,10 +18,10 @@ use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 use super::check::{Call, Checker};
-use super::client::{Client, Made, Shared};
+use super::client::{Client, ClientGroup, Effect};
 use super::clocks::{self, Clock, Clocks};
 use super::leases::{Holder, Leases};
-use super::watcher::{Feed, Habit, Shown, Watcher};
+use super::watcher::{Feed, Habit, ShownEvent, Watcher};
 use crate::common::{http_get, own_program};
 
 const CLIENTS: usize = 5;
@@ -88,7 +88,7 @@ impl Program for Server {
 pub(crate) struct Cluster {
     nodes: Nodes<Server>,
     way: Way,
-    shared: Shared,
+    shared: ClientGroup,
     feed: Arc<Feed>,
     leases: Arc<Leases>,
     checker: Checker,
@@ -100,7 +100,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(machines: Machines, seed: u64, way: Way) -> Cluster {
-        let shared = Shared {
+        let shared = ClientGroup {
             record: Arc::default(),
             next_process: Arc::new(AtomicUsize::new(0)),
             next_value: Arc::new(AtomicU64::new(1)),
@@ -165,7 +165,7 @@ impl Cluster {
         let mut client = self.client(round, 0, &Arc::default()).await;
         loop {
             self.nodes.restart_ended();
-            if client.put("recovery").await == Made::Yes {
+            if client.put("recovery").await == Effect::Yes {
                 break;
             }
             self.nodes.has_time(begun, "no change comes through").unwrap_or_else(|why| panic!("{why}"));
@@ -245,7 +245,7 @@ impl Cluster {
         }
         self.leases.check(&shown)?;
         let calls: Vec<Call> = self.shared.record.take();
-        let shown: Vec<_> = shown.into_iter().map(|Shown { event, tick, .. }| (event, tick)).collect();
+        let shown: Vec<_> = shown.into_iter().map(|ShownEvent { event, tick, .. }| (event, tick)).collect();
         self.checker.check(&shown, calls)?;
         self.feed.problem().map_or(Ok(()), Err)
     }

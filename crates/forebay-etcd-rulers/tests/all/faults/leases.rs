@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 use super::check::{Call, Change, Outcome};
-use super::client::{Client, Made};
-use super::watcher::Shown;
+use super::client::{Client, Effect};
+use super::watcher::ShownEvent;
 
 /// Seconds of leases that are kept alive, and of those that are left. The server's shortest is 1 s.
 const KEPT_S: i64 = 2;
@@ -77,14 +77,14 @@ impl Leases {
     }
 
     /// Returns how many leases have been left and still have keys. `shown` are all events.
-    pub(crate) fn left(&self, shown: &[Shown]) -> usize {
+    pub(crate) fn left(&self, shown: &[ShownEvent]) -> usize {
         let all = lock(&self.all);
         let lives = |lease: &&Lease| lease.is_left && lease.has_keys && end_of(lease.id, shown).is_none();
         all.iter().filter(lives).count()
     }
 
     /// Checks the ends in these events, and what clients have noticed. Leases that have ended are forgotten.
-    pub(crate) fn check(&self, shown: &[Shown]) -> Result<(), String> {
+    pub(crate) fn check(&self, shown: &[ShownEvent]) -> Result<(), String> {
         if let Some(problem) = lock(&self.problem).take() {
             return Err(problem);
         }
@@ -104,7 +104,7 @@ impl Leases {
     }
 }
 
-fn end_of(id: i64, shown: &[Shown]) -> Option<&Shown> {
+fn end_of(id: i64, shown: &[ShownEvent]) -> Option<&ShownEvent> {
     shown.iter().find(|shown| {
         shown.event.now.is_none() && shown.event.before.is_some_and(|before| before.lease == id)
     })
@@ -144,13 +144,13 @@ impl Holder {
         self.leases.change(id, |lease| lease.has_keys = true);
         let keys = ["a", "b"].map(|name| format!("{}.lease.{id}.{name}", self.client.round));
         match self.client.put_leased(&keys, id).await {
-            Made::Yes => Some(id),
+            Effect::Yes => Some(id),
             // Without its keys its end is not seen.
-            Made::No => {
+            Effect::No => {
                 self.leases.change(id, |lease| lease.has_keys = false);
                 None
             }
-            Made::Unknown => {
+            Effect::Unknown => {
                 self.leases.change(id, |lease| lease.has_keys = false);
                 None
             }

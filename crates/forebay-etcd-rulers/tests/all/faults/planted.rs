@@ -1,6 +1,6 @@
 //! Histories that were made up, right ones and wrong ones: the checker must tell them apart.
 
-use super::check::{Call, Change, Checker, Outcome, Seen, Shown, Tick};
+use super::check::{Call, Change, Checker, DatedEvent, Observation, Outcome, Tick};
 use super::past::{Event, Pair};
 
 fn pair(value: u64, created: i64, modified: i64, version: i64) -> Pair {
@@ -8,7 +8,7 @@ fn pair(value: u64, created: i64, modified: i64, version: i64) -> Pair {
 }
 
 /// A put of `a`, as a watch shows it.
-fn put(revision: i64, now: Pair, before: Option<Pair>, tick: Tick) -> Shown {
+fn put(revision: i64, now: Pair, before: Option<Pair>, tick: Tick) -> DatedEvent {
     (Event { revision, key: "a".to_owned(), now: Some(now), before }, tick)
 }
 
@@ -29,20 +29,20 @@ fn made(revision: i64) -> Outcome {
 }
 
 fn read(revision: i64, found: Option<Pair>) -> Outcome {
-    Outcome::Read(revision, vec![Seen::One("a".to_owned(), found)])
+    Outcome::Read(revision, vec![Observation::One("a".to_owned(), found)])
 }
 
 const FIRST: Pair = Pair { value: 1, created: 2, modified: 2, version: 1, lease: 0 };
 const SECOND: Pair = Pair { value: 2, created: 2, modified: 3, version: 2, lease: 0 };
 
 /// Two puts of `a`, one after the other, at revisions 2 and 3.
-fn two_puts() -> (Vec<Shown>, Vec<Call>) {
+fn two_puts() -> (Vec<DatedEvent>, Vec<Call>) {
     let shown = vec![put(2, FIRST, None, 12), put(3, SECOND, Some(FIRST), 22)];
     let calls = vec![call(10, 11, putting(1), made(2)), call(20, 21, putting(2), made(3))];
     (shown, calls)
 }
 
-fn check(shown: &[Shown], calls: Vec<Call>) -> Result<(), String> {
+fn check(shown: &[DatedEvent], calls: Vec<Call>) -> Result<(), String> {
     Checker::new().check(shown, calls)
 }
 
@@ -148,9 +148,9 @@ fn stale_reads_are_found() {
 fn reads_that_are_not_of_their_revision_are_found() {
     is_wrong(with(call(30, 31, Vec::new(), read(3, Some(FIRST)))), "there was");
     is_wrong(with(call(30, 31, Vec::new(), read(3, None))), "there was");
-    let all = vec![Seen::All("a".to_owned(), Vec::new())];
+    let all = vec![Observation::All("a".to_owned(), Vec::new())];
     is_wrong(with(call(30, 31, Vec::new(), Outcome::Read(3, all))), "there was");
-    let before = vec![Seen::One("a".to_owned(), None)];
+    let before = vec![Observation::One("a".to_owned(), None)];
     let (shown, mut calls) = two_puts();
     calls[1].outcome = Outcome::Made(3, before);
     is_wrong(check(&shown, calls), "there was");
@@ -209,7 +209,7 @@ fn a_lease_ends_with_all_its_keys() {
         let ended = keys.iter().map(|key| (event(3, key, false), 20));
         begun.iter().cloned().chain(ended).collect::<Vec<_>>()
     };
-    let check = |shown: &[Shown], may_end| {
+    let check = |shown: &[DatedEvent], may_end| {
         let mut checker = Checker::new();
         if may_end {
             checker.may_end(5);

@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_millis(400);
 
 /// An event as it was shown first.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownEvent {
     pub(crate) event: Event,
     pub(crate) tick: Tick,
     pub(crate) at: Instant,
@@ -36,7 +36,7 @@ pub(crate) enum Habit {
 /// What all watchers have seen, which must be the same.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
-    shown: Mutex<Vec<Shown>>,
+    shown: Mutex<Vec<ShownEvent>>,
     /// The last whole revision of each watcher.
     positions: Mutex<Vec<i64>>,
     problem: Mutex<Option<String>>,
@@ -50,7 +50,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Feed {
     /// Returns the events from a place on up to a revision.
-    pub(crate) fn range(&self, from: usize, revision: i64) -> Vec<Shown> {
+    pub(crate) fn range(&self, from: usize, revision: i64) -> Vec<ShownEvent> {
         let shown = lock(&self.shown);
         shown[from..].iter().take_while(|shown| shown.event.revision <= revision).cloned().collect()
     }
@@ -72,7 +72,7 @@ impl Feed {
     fn take(&self, place: usize, event: Event, record: &Record) -> Result<(), String> {
         let mut shown = lock(&self.shown);
         match shown.get(place) {
-            None => shown.push(Shown { event, tick: record.tick(), at: Instant::now() }),
+            None => shown.push(ShownEvent { event, tick: record.tick(), at: Instant::now() }),
             Some(other) if other.event != event => {
                 return Err(format!("watches differ: one has shown {:?}, another {event:?}", other.event));
             }

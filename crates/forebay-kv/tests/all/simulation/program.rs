@@ -12,7 +12,7 @@ use crate::simulation::store::{Open, Shape, bytes, is_failure, is_full, key, num
 
 /// The model, which all tasks of a life share.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shared(Arc<Mutex<Model>>);
+pub(crate) struct SharedModel(Arc<Mutex<Model>>);
 
 /// The parameters of a life.
 #[derive(Clone, Debug)]
@@ -49,14 +49,14 @@ impl From<Error> for Stop {
     }
 }
 
-impl Shared {
+impl SharedModel {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Model> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 /// Runs a life.
-pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(), String> {
+pub(crate) async fn live(engine: Engine, shared: SharedModel, plan: Plan) -> Result<(), String> {
     if plan.from_the_start {
         plan.rules.iter().cloned().for_each(sim::inject);
     }
@@ -95,7 +95,7 @@ pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(
 }
 
 /// Opens the store, with retries until it succeeds, and judges its contents.
-async fn begin(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Open, String> {
+async fn begin(engine: &Engine, shared: &SharedModel, plan: &Plan) -> Result<Open, String> {
     let (mut failures, mut locked) = (0, 0);
     loop {
         let error = match Open::open(engine, plan.shape).await {
@@ -124,7 +124,7 @@ async fn begin(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Open, St
     }
 }
 
-async fn judge(open: &Open, shared: &Shared) -> Result<(), Stop> {
+async fn judge(open: &Open, shared: &SharedModel) -> Result<(), Stop> {
     for writer in 0..WRITERS {
         let found = open.content(writer).await??;
         shared.lock().opened(writer, found)?;
@@ -133,7 +133,7 @@ async fn judge(open: &Open, shared: &Shared) -> Result<(), Stop> {
 }
 
 /// Checks that a store that failed refuses every write with the first cause, and can still be read.
-async fn read_only(open: &Open, shared: &Shared, first: &Error) -> Result<(), String> {
+async fn read_only(open: &Open, shared: &SharedModel, first: &Error) -> Result<(), String> {
     let at = (0, 0);
     let answers = [
         ("put", open.write(0, &[(at, Some(1))]).await.err()),
@@ -175,7 +175,7 @@ async fn closed(open: &Open) -> Result<(), String> {
 }
 
 /// Writers and a reader work on the store at the same time.
-async fn work(open: &Open, shared: &Shared, plan: &Plan) -> Result<(), Stop> {
+async fn work(open: &Open, shared: &SharedModel, plan: &Plan) -> Result<(), Stop> {
     let mut tasks = Vec::new();
     for writer in 0..1 + sim::random(u64::from(WRITERS)) as u8 {
         let (open, shared, steps) = (open.clone(), shared.clone(), 1 + sim::random(plan.steps));
@@ -198,7 +198,7 @@ async fn work(open: &Open, shared: &Shared, plan: &Plan) -> Result<(), Stop> {
 }
 
 /// Reads values of the writers: a value once read stays.
-async fn reads(open: &Open, shared: &Shared, plan: &Plan) -> Result<(), Stop> {
+async fn reads(open: &Open, shared: &SharedModel, plan: &Plan) -> Result<(), Stop> {
     for _ in 0..5 + sim::random(80) {
         rest(100).await;
         let writer = sim::random(u64::from(WRITERS)) as u8;
@@ -230,7 +230,7 @@ struct Past {
 }
 
 /// Writes in every possible way, to the writer's own keys.
-async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), Stop> {
+async fn writes(open: &Open, shared: &SharedModel, me: u8, steps: u64) -> Result<(), Stop> {
     let mut pasts: Vec<Past> = Vec::new();
     for _ in 0..steps {
         match sim::random(22) {
@@ -296,7 +296,7 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
 }
 
 /// Reads all of the writer's own keys at one moment: the result is one of the possible states.
-async fn scan(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn scan(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let space = sim::random(u64::from(SPACES)) as u8;
     // The states at its beginning: writes open then may become durable meanwhile.
     let states = shared.lock().states(me);
@@ -316,7 +316,7 @@ async fn scan(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
 }
 
 /// Makes a checkpoint and opens it: the writer's own keys are in one of the possible states.
-async fn checkpoint(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn checkpoint(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     // The states at its beginning: writes open then may become durable meanwhile.
     let states = shared.lock().states(me);
     let number = shared.lock().value(me);
@@ -343,7 +343,7 @@ async fn checkpoint(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
 }
 
 /// Loads some of the writer's keys in one step.
-async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn load(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let (space, first) = (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8);
     let last = KEYS.min(first + 1 + sim::random(5) as u8);
     let entries = (first..last).map(|number| ((space, number), shared.lock().value(me)));
@@ -359,7 +359,7 @@ async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
 }
 
 /// Ingests sorted files with some of the writer's keys, of one keyspace or both, in one step.
-async fn ingest(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn ingest(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let changes: BTreeMap<At, Option<u64>> = batch(shared, me).into_iter().collect();
     let changes: Vec<_> = changes.into_iter().collect();
     let files = shared.lock().value(me);
@@ -381,7 +381,7 @@ async fn ingest(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
 }
 
 /// Deletes some of the writer's keys in one step.
-async fn delete_range(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn delete_range(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let (space, first) = (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8);
     let last = (KEYS - 1).min(first + sim::random(5) as u8);
     let changes = (first..=last).map(|number| ((space, number), None)).collect();
@@ -402,16 +402,21 @@ fn unless_full(answer: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-fn change(shared: &Shared, me: u8, at: At) -> (At, Option<u64>) {
+fn change(shared: &SharedModel, me: u8, at: At) -> (At, Option<u64>) {
     let value = (sim::random(5) > 0).then(|| shared.lock().value(me));
     (at, value)
 }
 
-fn batch(shared: &Shared, me: u8) -> Vec<(At, Option<u64>)> {
+fn batch(shared: &SharedModel, me: u8) -> Vec<(At, Option<u64>)> {
     (0..1 + sim::random(5)).map(|_| change(shared, me, any_place())).collect()
 }
 
-async fn write(open: &Open, shared: &Shared, me: u8, changes: Vec<(At, Option<u64>)>) -> Result<(), Stop> {
+async fn write(
+    open: &Open,
+    shared: &SharedModel,
+    me: u8,
+    changes: Vec<(At, Option<u64>)>,
+) -> Result<(), Stop> {
     let number = shared.lock().begin(me, changes.clone());
     match open.write(me, &changes).await {
         Ok(()) => shared.lock().acknowledge(me, number),
@@ -425,7 +430,7 @@ async fn write(open: &Open, shared: &Shared, me: u8, changes: Vec<(At, Option<u6
     Ok(())
 }
 
-async fn swap(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn swap(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let at = any_place();
     let states = shared.lock().states(me);
     let mut values: BTreeSet<Option<u64>> = states.iter().map(|state| state.get(&at).copied()).collect();
@@ -453,7 +458,7 @@ async fn swap(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
 }
 
 /// Reads one of the writer's own keys; one of the possible states must have the result.
-async fn read(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+async fn read(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let at = any_place();
     let found = match open.get(me, at).await {
         Ok(found) => found.as_deref().map(number).transpose()?,

@@ -23,7 +23,7 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct DiskContents {
     vote: Option<VoteOf<Types>>,
     committed: Option<LogIdOf<Types>>,
     purged: Option<LogIdOf<Types>>,
@@ -33,10 +33,10 @@ struct Kept {
 
 /// A node's durable state, as on a disk that needs no time: it survives the node's power.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disk(Arc<Mutex<Kept>>);
+pub(crate) struct Disk(Arc<Mutex<DiskContents>>);
 
 impl Disk {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, DiskContents> {
         self.0.lock().unwrap()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct State {
 
 /// An append that was requested since the base.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentAppend {
     record: u64,
     lsn: Option<u64>,
     acknowledged: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) base: State,
-    sent: Vec<Sent>,
+    sent: Vec<SentAppend>,
     befores: Vec<(u64, bool)>,
     removal: Option<Removal>,
     /// The base before the last removal: it is back if the damaged group is that very removal.
@@ -248,7 +248,7 @@ impl Model {
     /// Notes that `record` is about to be appended.
     pub(crate) fn send(&mut self, record: u64) -> usize {
         self.ever.insert(record);
-        self.sent.push(Sent { record, lsn: None, acknowledged: false, batch: None });
+        self.sent.push(SentAppend { record, lsn: None, acknowledged: false, batch: None });
         self.sent.len() - 1
     }
 
@@ -392,7 +392,7 @@ impl Model {
     fn compare(
         &self,
         base: &State,
-        sent: &[Sent],
+        sent: &[SentAppend],
         firsts: std::ops::RangeInclusive<u64>,
         found: &Content,
         lost: &[Loss],
@@ -412,7 +412,7 @@ impl Model {
         if let Some(lsn) = (found.first..found.next).find(|lsn| !is.contains_key(lsn) && !is_lost(*lsn)) {
             return Err(format!("record {lsn} is in no range that is lost, and cannot be read"));
         }
-        let numbers: BTreeMap<u64, &Sent> = sent.iter().map(|sent| (sent.record, sent)).collect();
+        let numbers: BTreeMap<u64, &SentAppend> = sent.iter().map(|sent| (sent.record, sent)).collect();
         let mut seen = BTreeSet::new();
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for (lsn, record) in &is {
@@ -468,7 +468,7 @@ impl Model {
     /// Checks that each batch is there as a whole or not at all.
     fn whole_batches(
         &self,
-        sent: &[Sent],
+        sent: &[SentAppend],
         found: &Content,
         seen: &BTreeSet<u64>,
         lost: &[Loss],

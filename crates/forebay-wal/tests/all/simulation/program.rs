@@ -18,7 +18,7 @@ pub(crate) const GONE: &str = "everything is gone";
 
 /// The model, shared by all tasks of a life.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared(Arc<Mutex<Model>>);
+pub(crate) struct SharedModel(Arc<Mutex<Model>>);
 
 /// The parameters of a life.
 #[derive(Clone, Debug)]
@@ -53,9 +53,9 @@ impl From<Error> for Stop {
     }
 }
 
-impl Shared {
-    pub(crate) fn new(model: Model) -> Shared {
-        Shared(Arc::new(Mutex::new(model)))
+impl SharedModel {
+    pub(crate) fn new(model: Model) -> SharedModel {
+        SharedModel(Arc::new(Mutex::new(model)))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Model> {
@@ -64,7 +64,7 @@ impl Shared {
 }
 
 /// Runs a life.
-pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(), String> {
+pub(crate) async fn live(engine: Engine, shared: SharedModel, plan: Plan) -> Result<(), String> {
     if plan.from_the_start {
         plan.rules.iter().cloned().for_each(sim::inject);
     }
@@ -104,7 +104,7 @@ pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(
 }
 
 /// Opens the log, with retries until that succeeds, and judges its contents.
-pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Log, String> {
+pub(crate) async fn open(engine: &Engine, shared: &SharedModel, plan: &Plan) -> Result<Log, String> {
     let (mut failures, mut locked, mut salvage) = (0, 0, false);
     loop {
         let damaged = shared.lock().hit.is_some();
@@ -170,7 +170,7 @@ fn values(log: &Log) -> Result<[Option<u64>; 3], String> {
 }
 
 /// Checks that a poisoned log rejects every call, with the reason each time.
-async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), String> {
+async fn poisoned(log: &Log, shared: &SharedModel, first: &Error) -> Result<(), String> {
     let lsn = shared.lock().base.first;
     let record = records::numbered(shared.lock().life(), 0xff_fff0, 1);
     let answers = [
@@ -199,7 +199,7 @@ async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), Strin
 }
 
 /// Checks that a closed log rejects every call.
-async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
+async fn closed(log: &Log, shared: &SharedModel) -> Result<(), String> {
     let record = records::numbered(shared.lock().life(), 0xff_fff1, 1);
     let lsn = shared.lock().base.first;
     let errors = [
@@ -219,7 +219,7 @@ async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
 
 /// Runs some tasks on the log at the same time. Once they have ended, reads all of it and perhaps removes its
 /// end.
-async fn work(log: &Log, shared: &Shared, plan: &Plan, lies: bool) -> Result<(), Stop> {
+async fn work(log: &Log, shared: &SharedModel, plan: &Plan, lies: bool) -> Result<(), Stop> {
     let mut tasks = Vec::new();
     for _ in 0..1 + sim::random(4) {
         let (log, shared, steps) = (log.clone(), shared.clone(), 1 + sim::random(12));
@@ -266,7 +266,7 @@ async fn work(log: &Log, shared: &Shared, plan: &Plan, lies: bool) -> Result<(),
     Ok(())
 }
 
-async fn settle(log: &Log, shared: &Shared) -> Result<(), Stop> {
+async fn settle(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     let mut tries = 0;
     let content = loop {
         match log.content().await {
@@ -289,14 +289,14 @@ async fn settle(log: &Log, shared: &Shared) -> Result<(), Stop> {
     Ok(model.settle(&content)?)
 }
 
-async fn sync(log: &Log, shared: &Shared) -> Result<(), Stop> {
+async fn sync(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     let queued = shared.lock().queued();
     log.sync().await?;
     shared.lock().synced(&queued);
     Ok(())
 }
 
-async fn remove(log: &Log, shared: &Shared) -> Result<(), Stop> {
+async fn remove(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     let (first, next) = (log.first(), log.next());
     let removal = match sim::random(3) {
         0 => Removal::Reset(next + sim::random(50)),
@@ -311,7 +311,7 @@ async fn remove(log: &Log, shared: &Shared) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn removes_before(log: &Log, shared: &Shared) -> Result<(), Stop> {
+async fn removes_before(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     for _ in 0..1 + sim::random(3) {
         let _ = sim::sleep(Duration::from_micros(sim::random(3_000))).await;
         let (first, durable) = (log.first(), log.durable_next());
@@ -323,7 +323,7 @@ async fn removes_before(log: &Log, shared: &Shared) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
+async fn reads(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     for _ in 0..1 + sim::random(4) {
         let _ = sim::sleep(Duration::from_micros(sim::random(2_000))).await;
         let (first, durable, next) = (log.first(), log.durable_next(), log.next());
@@ -362,7 +362,7 @@ async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
 }
 
 /// Appends by every call that there is.
-async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
+async fn appends(log: &Log, shared: &SharedModel, steps: u64) -> Result<(), Stop> {
     let me = shared.lock().appender();
     let mut count = 0;
     let mut next = || {
@@ -465,7 +465,7 @@ fn is_removed(error: Error) -> Result<(), Stop> {
     if matches!(error.kind(), ErrorKind::OutOfRange { .. }) { Ok(()) } else { Err(error.into()) }
 }
 
-fn acknowledge_value(shared: &Shared, queued: (usize, u64)) {
+fn acknowledge_value(shared: &SharedModel, queued: (usize, u64)) {
     let mut model = shared.lock();
     if !model.is_lying() {
         model.values.acknowledge(queued);
@@ -492,7 +492,7 @@ async fn is_readable(log: &Log, lsns: std::ops::Range<u64>, batch: &[u64]) -> Re
     }
 }
 
-async fn append(log: &Log, shared: &Shared, record: u64) -> Result<(), Stop> {
+async fn append(log: &Log, shared: &SharedModel, record: u64) -> Result<(), Stop> {
     let sent = shared.lock().send(record);
     let lsn = log.append(record).await?;
     if lsn >= log.durable_next() && !shared.lock().is_lying() {
@@ -503,7 +503,7 @@ async fn append(log: &Log, shared: &Shared, record: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn unsynced(log: &Log, shared: &Shared, record: u64) -> Result<(), Stop> {
+async fn unsynced(log: &Log, shared: &SharedModel, record: u64) -> Result<(), Stop> {
     let sent = shared.lock().send(record);
     let lsn = log.append_unsynced(record).await?;
     shared.lock().placed(sent, lsn);

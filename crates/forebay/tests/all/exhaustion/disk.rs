@@ -8,7 +8,7 @@ use forebay::{Durability, Engine, Error, ErrorKind, Flush, Open};
 use forebay_test::children::{limits, set_limit};
 
 use super::child::{given, is_child, is_root, scene, scene_of};
-use super::scenery::{Held, close, everything_works, names};
+use super::scenery::{Holdings, close, everything_works, names};
 use crate::common::{bytes_of, config, dir};
 
 const MIB: u64 = 1 << 20;
@@ -100,7 +100,7 @@ fn is_empty_again(disk: &Path, empty: u64) {
 #[test]
 fn a_full_disk() {
     with_disk("disk::a_full_disk", |disk| {
-        let (before, empty) = (Held::now(), free_blocks(disk));
+        let (before, empty) = (Holdings::now(), free_blocks(disk));
         let engine = Engine::start(config()).unwrap();
         for (open, flush) in [
             (Open::create(), Flush::Queued),
@@ -208,7 +208,7 @@ fn a_disk_without_room_for_names() {
 #[test]
 fn a_file_may_not_grow() {
     scene("disk::a_file_may_not_grow", || {
-        let (before, dir) = (Held::now(), dir());
+        let (before, dir) = (Holdings::now(), dir());
         let engine = Engine::start(config()).unwrap();
         let (enough, _) = limits(libc::RLIMIT_FSIZE);
         set_limit(libc::RLIMIT_FSIZE, 4 * MIB);

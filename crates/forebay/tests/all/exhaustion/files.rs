@@ -7,7 +7,7 @@ use forebay_test::children::{limits, set_limit};
 use futures::future::join_all;
 
 use super::child::scene;
-use super::scenery::{Held, close, everything_works, names, tells};
+use super::scenery::{Holdings, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 
 const FILES: u64 = 10_000;
@@ -16,7 +16,7 @@ const FILES: u64 = 10_000;
 #[test]
 fn ten_thousand_files() {
     scene("files::ten_thousand_files", || {
-        let (before, enough) = (Held::now(), FILES + 500);
+        let (before, enough) = (Holdings::now(), FILES + 500);
         let (_, hard) = limits(libc::RLIMIT_NOFILE);
         if hard < enough {
             return println!("skipped: only {hard} descriptors can be had, {enough} are needed (ulimit -Hn)");
@@ -63,7 +63,7 @@ fn ten_thousand_files() {
 #[test]
 fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
     scene("files::descriptors_of_dropped_files_are_there_for_the_next_ones", || {
-        let (before, dir) = (Held::now(), dir());
+        let (before, dir) = (Holdings::now(), dir());
         set_limit(libc::RLIMIT_NOFILE, 100);
         let engine = Engine::start(config().shards(2)).unwrap();
         let path = dir.path().join("file");
@@ -97,7 +97,7 @@ fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
 #[test]
 fn files_kept_for_later_give_way() {
     scene("files::files_kept_for_later_give_way", || {
-        let (before, dir) = (Held::now(), dir());
+        let (before, dir) = (Holdings::now(), dir());
         let (enough, _) = limits(libc::RLIMIT_NOFILE);
         let path = |n: u64| dir.path().join(n.to_string());
         (0..400).for_each(|n| std::fs::write(path(n), bytes_of(n * 4096..(n + 1) * 4096)).unwrap());
@@ -150,7 +150,7 @@ fn files_kept_for_later_give_way() {
 #[test]
 fn no_descriptor_is_left() {
     scene("files::no_descriptor_is_left", || {
-        let (before, dir) = (Held::now(), dir());
+        let (before, dir) = (Holdings::now(), dir());
         set_limit(libc::RLIMIT_NOFILE, 100);
         let engine = Engine::start(config()).unwrap();
         everything_works(&engine, dir.path());
@@ -213,7 +213,7 @@ fn rings() -> usize {
 #[test]
 fn an_engine_starts_with_few_descriptors_or_not_at_all() {
     scene("files::an_engine_starts_with_few_descriptors_or_not_at_all", || {
-        let (before, dir) = (Held::now(), dir());
+        let (before, dir) = (Holdings::now(), dir());
         let (enough, _) = limits(libc::RLIMIT_NOFILE);
         let mut started = [0; 2];
         for choice in [DriverChoice::Auto, DriverChoice::Uring] {

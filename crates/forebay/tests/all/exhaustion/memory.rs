@@ -8,7 +8,7 @@ use forebay_test::children::{limits, set_limit};
 use futures::future::join_all;
 
 use super::child::{given, is_child, is_root, of_group, scene, scene_of};
-use super::scenery::{Held, close, everything_works, names, tells};
+use super::scenery::{Holdings, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 
 const KIB: u64 = 1024;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 fn with_locked_memory(bytes: libc::rlim_t) {
     let (enough, dir) = (limits(libc::RLIMIT_MEMLOCK).1, dir());
     become_another_user(dir.path());
-    let before = Held::now();
+    let before = Holdings::now();
     set_limit(libc::RLIMIT_MEMLOCK, bytes);
     let engine = Engine::start(config()).unwrap();
     everything_works(&engine, dir.path());
@@ -224,7 +224,7 @@ fn the_arena_cannot_grow() {
         everything_works(&engine, dir.path());
         let file = engine.open(dir.path().join("file"), Open::create_new()).wait().unwrap();
         file.write(0, bytes_of(0..MIB)).wait().unwrap();
-        let before = Held::now();
+        let before = Holdings::now();
         let (unlimited, _) = limits(libc::RLIMIT_AS);
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let now_kib = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();

@@ -12,15 +12,15 @@ const MIB: u64 = 1 << 20;
 
 /// Numbers of descriptors and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct Holdings {
     descriptors: usize,
     threads: usize,
 }
 
-impl Held {
-    pub(crate) fn now() -> Held {
+impl Holdings {
+    pub(crate) fn now() -> Holdings {
         let count = |dir| std::fs::read_dir(dir).map_or(usize::MAX, Iterator::count);
-        Held { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
+        Holdings { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
     }
 
     pub(crate) fn threads(self) -> usize {
@@ -41,9 +41,9 @@ impl Held {
     #[track_caller]
     pub(crate) fn is_all_again(self) {
         let begun = Instant::now();
-        let is_again = |now: Held| now.descriptors == self.descriptors && now.threads <= self.threads;
-        while !is_again(Held::now()) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "{self:?} before, now {:?}", Held::now());
+        let is_again = |now: Holdings| now.descriptors == self.descriptors && now.threads <= self.threads;
+        while !is_again(Holdings::now()) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{self:?} before, now {:?}", Holdings::now());
             std::thread::yield_now();
         }
     }

@@ -4,7 +4,7 @@ use forebay::{DriverChoice, Durability, Engine, ErrorKind, Open};
 use forebay_test::children::{limits, set_limit};
 
 use super::child::{is_root, scene};
-use super::scenery::{Held, close, everything_works, names, tells};
+use super::scenery::{Holdings, close, everything_works, names, tells};
 use crate::common::{bytes_of, config, dir};
 
 /// Makes the child run as a user without other processes: root has no limit of processes.
@@ -25,7 +25,7 @@ fn become_nobody() -> tempfile::TempDir {
 
 /// Returns the limit that lets `more` threads start, if the user has no process but this one.
 fn threads_at_most(more: usize) -> u64 {
-    (Held::now().threads() + more) as u64
+    (Holdings::now().threads() + more) as u64
 }
 
 /// However many threads may start: the engine runs, or the error names the limit to raise, and nothing is
@@ -39,7 +39,7 @@ fn an_engine_starts_with_few_threads_or_not_at_all() {
             );
         }
         let dir = become_nobody();
-        let (before, (enough, _)) = (Held::now(), limits(libc::RLIMIT_NPROC));
+        let (before, (enough, _)) = (Holdings::now(), limits(libc::RLIMIT_NPROC));
         for choice in [DriverChoice::Auto, DriverChoice::Threads] {
             for more in 0..6 {
                 set_limit(libc::RLIMIT_NPROC, threads_at_most(more));
@@ -64,7 +64,7 @@ fn an_engine_starts_with_few_threads_or_not_at_all() {
 fn no_thread_for_calls() {
     scene("threads::no_thread_for_calls", || {
         let dir = become_nobody();
-        let (before, (enough, _)) = (Held::now(), limits(libc::RLIMIT_NPROC));
+        let (before, (enough, _)) = (Holdings::now(), limits(libc::RLIMIT_NPROC));
         let engine = Engine::start(config().shards(1)).unwrap();
         set_limit(libc::RLIMIT_NPROC, 0);
         let path = dir.path().join("file");
@@ -95,7 +95,7 @@ fn no_thread_for_calls() {
 fn no_thread_for_operations() {
     scene("threads::no_thread_for_operations", || {
         let dir = become_nobody();
-        let (before, (enough, _)) = (Held::now(), limits(libc::RLIMIT_NPROC));
+        let (before, (enough, _)) = (Holdings::now(), limits(libc::RLIMIT_NPROC));
         for open in [Open::create(), Open::create().buffered()] {
             let engine = Engine::start(config().shards(1)).unwrap();
             let path = dir.path().join("file");

@@ -39,7 +39,7 @@ pub(crate) fn scene(name: &str, rights: Rights, body: impl FnOnce()) {
 /// `struct sched_attr`; sched_getattr(2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scheduling {
+pub(crate) struct SchedAttr {
     size: u32,
     pub(crate) policy: i32,
     flags: u64,
@@ -50,11 +50,11 @@ pub(crate) struct Scheduling {
     period_ns: u64,
 }
 
-impl Scheduling {
+impl SchedAttr {
     /// Returns the settings of the thread with that number; 0: the calling one.
-    pub(crate) fn of(tid: i32) -> Scheduling {
-        let mut found = Scheduling::default();
-        let size = size_of::<Scheduling>();
+    pub(crate) fn of(tid: i32) -> SchedAttr {
+        let mut found = SchedAttr::default();
+        let size = size_of::<SchedAttr>();
         // SAFETY: the structure is valid for writes of the size that is passed.
         let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &mut found, size, 0) };
         assert_eq!(result, 0, "thread {tid}: {}", std::io::Error::last_os_error());
@@ -62,11 +62,11 @@ impl Scheduling {
     }
 
     /// Requests `wanted` for the calling thread, and returns the thread's settings after that.
-    fn after(wanted: Scheduling) -> Scheduling {
-        let wanted = Scheduling { size: size_of::<Scheduling>() as u32, ..wanted };
+    fn after(wanted: SchedAttr) -> SchedAttr {
+        let wanted = SchedAttr { size: size_of::<SchedAttr>() as u32, ..wanted };
         // SAFETY: the structure is valid for reads of the size in its `size` field.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &wanted, 0) };
-        Scheduling::of(0)
+        SchedAttr::of(0)
     }
 
     pub(crate) fn is_real_time(&self) -> bool {
@@ -82,10 +82,10 @@ impl Scheduling {
 /// a thread of its own.
 pub(crate) fn kernel_grants() -> (bool, bool) {
     let tried = std::thread::spawn(|| {
-        let slice = Scheduling { slice_ns: 100_000, nice: Scheduling::of(0).nice, ..Scheduling::default() };
-        let has_slices = Scheduling::after(slice).is_prompt();
-        let real_time = Scheduling { policy: libc::SCHED_FIFO, priority: 1, ..Scheduling::default() };
-        (Scheduling::after(real_time).is_real_time(), has_slices)
+        let slice = SchedAttr { slice_ns: 100_000, nice: SchedAttr::of(0).nice, ..SchedAttr::default() };
+        let has_slices = SchedAttr::after(slice).is_prompt();
+        let real_time = SchedAttr { policy: libc::SCHED_FIFO, priority: 1, ..SchedAttr::default() };
+        (SchedAttr::after(real_time).is_real_time(), has_slices)
     });
     tried.join().unwrap()
 }
