@@ -3,6 +3,19 @@
 //!
 //! [`ForebayStore`] takes the place of object_store's `LocalFileSystem`, for DataFusion, parquet, Lance and others.
 
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
+
 mod attributes;
 mod directories;
 mod failure;

@@ -3,7 +3,18 @@
 //! From the bottom up: `fault` (errors as Python's), `process` (the one engine of a process, forks, the end of the interpreter) and
 //! `memory` (destinations and sources that Python owns), `ranges` (arguments), `job` (the operations), `drive` (a thread that waits
 //! for one) and `hub` (an asyncio loop that does), `scan`, `file`, `files`, `tensors`, `figures` (what programs call).
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
 
 use pyo3::prelude::*;
 
