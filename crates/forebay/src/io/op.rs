@@ -188,6 +188,13 @@ pub(crate) struct OpRequest {
 }
 
 impl OpRequest {
+    /// Returns a request that moves the bytes that its caller requested and no more, and that no sync follows.
+    #[inline]
+    pub(crate) fn new(kind: OpKind, class: Class, offset: u64, len: u32, buffer: OpBuffer) -> OpRequest {
+        let (durability, flush) = (Durability::None, Flush::Queued);
+        OpRequest { kind, class, durability, flush, offset, len, asked: len, buffer }
+    }
+
     /// Takes the request with its buffer out, for a slot or a cell that owns it from now on.
     pub(crate) fn take(&mut self) -> OpRequest {
         OpRequest { buffer: self.buffer.take(), ..*self }

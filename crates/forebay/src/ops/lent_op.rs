@@ -347,17 +347,8 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     fn poll_last(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let core = &self.core;
         let last = self.last.get_or_insert_with(|| {
-            let request = OpRequest {
-                kind: self.durability.sync_kind().unwrap_or(OpKind::Nop),
-                class: self.class,
-                durability: Durability::None,
-                flush: Flush::Queued,
-                offset: 0,
-                len: 0,
-                asked: 0,
-                buffer: OpBuffer::None,
-            };
-            OpFuture::new(core.target(), request)
+            let kind = self.durability.sync_kind().unwrap_or(OpKind::Nop);
+            OpFuture::new(core.target(), OpRequest::new(kind, self.class, 0, 0, OpBuffer::None))
         });
         if let Err(failure) = std::task::ready!(last.poll_result(context)) {
             let error = failure.into_error(self.name(), Some(core));

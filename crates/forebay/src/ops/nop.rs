@@ -9,7 +9,7 @@ use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::wait;
 use crate::handle::engine::Engine;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::io::op::{OpBuffer, OpKind, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 
 impl Engine {
@@ -25,16 +25,7 @@ impl Engine {
     /// ```
     #[inline]
     pub fn nop(&self) -> Nop<'_> {
-        let request = OpRequest {
-            kind: OpKind::Nop,
-            class: Class::OF_TASK,
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset: 0,
-            len: 0,
-            asked: 0,
-            buffer: OpBuffer::None,
-        };
+        let request = OpRequest::new(OpKind::Nop, Class::OF_TASK, 0, 0, OpBuffer::None);
         Nop { op: OpFuture::new(Target::Engine(self.shared()), request) }
     }
 }

@@ -221,16 +221,8 @@ impl<'f> Write<'f> {
     pub(crate) fn new(file: &'f File, offset: u64, data: WriteData<'_>) -> Write<'f> {
         let len = data.len() as u64;
         let buffer = check(file.core(), offset, len).and_then(|()| data.into_buffer(file.core()));
-        let request = buffer.map(|buffer| OpRequest {
-            kind: if len == 0 { OpKind::Nop } else { OpKind::Write },
-            class: Class::OF_TASK,
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset,
-            len: len as u32,
-            asked: len as u32,
-            buffer,
-        });
+        let kind = if len == 0 { OpKind::Nop } else { OpKind::Write };
+        let request = buffer.map(|buffer| OpRequest::new(kind, Class::OF_TASK, offset, len as u32, buffer));
         Write { inner: FileOp::new(file, Call::Write, request) }
     }
 
@@ -392,17 +384,9 @@ impl<B: IoMemory> fmt::Debug for WriteFrom<'_, B> {
 
 impl<'f> Sync<'f> {
     pub(crate) fn new(file: &'f File, durability: Durability) -> Sync<'f> {
-        let request = OpRequest {
-            // An operation with nothing to sync still finds out whether file and engine are open.
-            kind: durability.sync_kind().unwrap_or(OpKind::Nop),
-            class: Class::OF_TASK,
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset: 0,
-            len: 0,
-            asked: 0,
-            buffer: OpBuffer::None,
-        };
+        // An operation with nothing to sync still finds out whether file and engine are open.
+        let kind = durability.sync_kind().unwrap_or(OpKind::Nop);
+        let request = OpRequest::new(kind, Class::OF_TASK, 0, 0, OpBuffer::None);
         Sync { inner: FileOp::new(file, Call::Sync, Ok(request)) }
     }
 

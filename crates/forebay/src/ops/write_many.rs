@@ -13,7 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::wait;
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::io::op::{Durability, OpBuffer, OpKind, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 use crate::ops::write::{WriteData, check};
 use crate::reactor::open_file::FileCore;
@@ -312,16 +312,7 @@ impl WriteMany {
         len: u32,
         buffer: OpBuffer,
     ) -> OpFuture<'static> {
-        let request = OpRequest {
-            kind,
-            class: self.class,
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset,
-            len,
-            asked: len,
-            buffer,
-        };
+        let request = OpRequest::new(kind, self.class, offset, len, buffer);
         OpFuture::new(Target::Owned(core.clone()), request)
     }
 

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use crate::base::class::Class;
 use crate::base::error::{Error, Result};
 use crate::handle::file::File;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpOutcome, OpRequest};
+use crate::io::op::{OpBuffer, OpKind, OpOutcome, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 
 /// Writes in flight, at most `depth`. Their order does not matter: they do not overlap.
@@ -61,7 +61,7 @@ impl Flight {
         len: u32,
         buffer: OpBuffer,
     ) -> Result<()> {
-        let request = request(OpKind::Write, class, offset, len, buffer);
+        let request = OpRequest::new(OpKind::Write, class, offset, len, buffer);
         let mut op = OpFuture::new(Target::Owned(file.core().clone()), request);
         let place = FileRange { offset, len };
         match op.poll_outcome(context) {
@@ -105,12 +105,6 @@ impl FileRange {
             Err(failure) => failed(failure.into_error("append", Some(file.core()))),
         }
     }
-}
-
-/// Returns a request of an append: a write, or its sync.
-pub(super) fn request(kind: OpKind, class: Class, offset: u64, len: u32, buffer: OpBuffer) -> OpRequest {
-    let (durability, flush) = (Durability::None, Flush::Queued);
-    OpRequest { kind, class, durability, flush, offset, len, asked: len, buffer }
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::flight::request;
 use super::writer::Writer;
 use crate::base::error::Result;
 use crate::base::pending::Pending;
-use crate::io::op::{Durability, OpBuffer};
+use crate::io::op::{Durability, OpBuffer, OpRequest};
 use crate::ops::read::RangeRead;
 use crate::ops::submit::{OpFuture, Target};
 
@@ -163,7 +162,7 @@ impl Writer {
     /// Begins a sync of the bytes in the file; [`poll_sync_over`](Self::poll_sync_over) returns its result.
     pub(super) fn begin_sync(&mut self, durability: Durability) {
         if let Some(kind) = durability.sync_kind() {
-            let request = request(kind, self.class, 0, 0, OpBuffer::None);
+            let request = OpRequest::new(kind, self.class, 0, 0, OpBuffer::None);
             self.syncing = Some(OpFuture::new(Target::Owned(self.file.core().clone()), request));
         }
     }

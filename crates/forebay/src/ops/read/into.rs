@@ -9,7 +9,7 @@ use crate::base::class::Class;
 use crate::base::error::{Error, Result};
 use crate::base::wait;
 use crate::handle::file::File;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::io::op::{OpBuffer, OpKind, OpRequest};
 use crate::memory::block::BlockMut;
 use crate::memory::lent::IoMemory;
 use crate::ops::lent_op::LentOp;
@@ -48,16 +48,8 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
             Err(fault) => State::Known(Some(Box::new((Err(core.describe(fault)), owner)))),
             Ok(()) => match is_as_it_is.then(|| owner.take_block()).flatten() {
                 Some(block) => {
-                    let request = OpRequest {
-                        kind: OpKind::Read,
-                        class: Class::OF_TASK,
-                        durability: Durability::None,
-                        flush: Flush::Queued,
-                        offset,
-                        len: len as u32,
-                        asked: len as u32,
-                        buffer: OpBuffer::Mut(block),
-                    };
+                    let buffer = OpBuffer::Mut(block);
+                    let request = OpRequest::new(OpKind::Read, Class::OF_TASK, offset, len as u32, buffer);
                     State::Op(OpFuture::new(core.target(), request))
                 }
                 None => {

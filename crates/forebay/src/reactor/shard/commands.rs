@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::class::Class;
 use crate::io::command::Commands;
-use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKey, OpKind, OpRequest};
+use crate::io::op::{OpBuffer, OpFailure, OpKey, OpKind, OpRequest};
 use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::{Continuation, Slot, SlotState};
@@ -23,16 +23,8 @@ impl Shard {
         if !self.inbox.takes_commands() {
             return Err(OpFailure::Errno(libc::EOPNOTSUPP));
         }
-        let mut request = OpRequest {
-            kind: OpKind::Command,
-            class: Class::DEFAULT,
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset: number.into(),
-            len: 0,
-            asked: 0,
-            buffer: OpBuffer::Command(owner.clone()),
-        };
+        let buffer = OpBuffer::Command(owner.clone());
+        let mut request = OpRequest::new(OpKind::Command, Class::DEFAULT, number.into(), 0, buffer);
         match self.stage(NO_FILE, &mut request, || Continuation::Command) {
             Some(_) => Ok(()),
             None => Err(OpFailure::Errno(libc::EAGAIN)),

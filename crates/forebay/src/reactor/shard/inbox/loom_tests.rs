@@ -11,7 +11,7 @@ use crate::base::class::Class;
 use crate::base::sync::model::{Bell, Guarantee, breaking, check, check_large};
 use crate::driver::Wait;
 use crate::driver::threads::ThreadsDriver;
-use crate::io::op::{Durability, Flush, OpKind, OpRequest};
+use crate::io::op::{OpKind, OpRequest};
 use crate::reactor::shard::remote::RemoteCell;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
@@ -71,16 +71,7 @@ fn message() -> Message {
 }
 
 fn nop() -> OpRequest {
-    OpRequest {
-        kind: OpKind::Nop,
-        class: Class::DEFAULT,
-        durability: Durability::None,
-        flush: Flush::Queued,
-        offset: 0,
-        len: 0,
-        asked: 0,
-        buffer: OpBuffer::None,
-    }
+    OpRequest::new(OpKind::Nop, Class::DEFAULT, 0, 0, OpBuffer::None)
 }
 
 /// Sends like a future that is polled again whenever it is woken.
