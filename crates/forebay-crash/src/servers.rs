@@ -192,20 +192,12 @@ impl subject::Model for Model {
     fn acknowledged(&self) -> u64 {
         self.count
     }
-
-    fn copy(&self) -> Box<dyn subject::Model> {
-        Box::new(self.clone())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::Model as _;
-
-    fn hear(model: &mut Model, lines: &[&str]) -> Result<(), String> {
-        lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
-    }
+    use crate::subject::hear;
 
     #[test]
     fn acknowledged_keys_must_be_there_and_others_may_be() {

@@ -218,16 +218,12 @@ impl subject::Model for Model {
     fn acknowledged(&self) -> u64 {
         self.told
     }
-
-    fn copy(&self) -> Box<dyn subject::Model> {
-        Box::new(self.clone())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::Model as _;
+    use crate::subject::{Model as _, hear};
 
     fn lines(state: &State) -> Vec<String> {
         let mut lines = vec![format!("first {} {}", state.first, state.next)];
@@ -239,10 +235,6 @@ mod tests {
         );
         lines.push("whole".into());
         lines
-    }
-
-    fn hear(model: &mut Model, lines: &[String]) -> Result<(), String> {
-        lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
     }
 
     /// Every state on the way is accepted only as the last acknowledged one or the next one.

@@ -226,20 +226,12 @@ impl subject::Model for Model {
     fn acknowledged(&self) -> u64 {
         self.told
     }
-
-    fn copy(&self) -> Box<dyn subject::Model> {
-        Box::new(self.clone())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::Model as _;
-
-    fn hear(model: &mut Model, lines: &[String]) -> Result<(), String> {
-        lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
-    }
+    use crate::subject::{Model as _, hear};
 
     /// Lines of a store in which writer 2 has done `done` operations and no other writer any.
     fn lines(done: u64) -> Vec<String> {

@@ -60,7 +60,7 @@ pub(crate) fn recover(
 }
 
 /// The host's half of a subject: the data that must be there.
-pub(crate) trait Model: Debug + Send {
+pub(crate) trait Model: Debug + Send + ModelCopy {
     /// Notes that the guest begins to write, in this life.
     fn began(&mut self, life: u64);
     /// Takes a line of the guest about this subject. Returns an error if the line reports a state that must
@@ -68,8 +68,18 @@ pub(crate) trait Model: Debug + Send {
     fn hear(&mut self, words: &[&str]) -> Result<(), String>;
     /// Returns the number of all acknowledged operations so far.
     fn acknowledged(&self) -> u64;
+}
+
+/// The copy of a model of whatever subject.
+pub(crate) trait ModelCopy {
     /// Returns a copy of the current state.
     fn copy(&self) -> Box<dyn Model>;
+}
+
+impl<M: Model + Clone + 'static> ModelCopy for M {
+    fn copy(&self) -> Box<dyn Model> {
+        Box::new(self.clone())
+    }
 }
 
 pub(crate) fn model(name: &str) -> Option<Box<dyn Model>> {
@@ -119,6 +129,12 @@ pub(crate) fn difference<V: PartialEq + Debug>(
         (None, Some((key, value))) => Some(format!("{key} is {value:?} and should not be")),
         (None, None) => None,
     }
+}
+
+/// Passes lines of the guest to a model, up to the first that it refuses.
+#[cfg(test)]
+pub(crate) fn hear(model: &mut impl Model, lines: &[impl AsRef<str>]) -> Result<(), String> {
+    lines.iter().try_for_each(|line| model.hear(&line.as_ref().split(' ').collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
