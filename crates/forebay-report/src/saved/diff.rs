@@ -316,12 +316,8 @@ mod tests {
         Report::new(Environment::default(), experiments.collect())
     }
 
-    fn render(before: &Report, after: &Report) -> String {
-        compare(before, after).expect("they have an experiment in common").to_text()
-    }
-
-    #[test]
-    fn differences_are_in_the_json_too() {
+    /// One depth is alike, one has changed, one was sampled once, and one is in the first only.
+    fn two_reports() -> [Report; 2] {
         let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
         let before = report(
             "random",
@@ -335,6 +331,16 @@ mod tests {
                 (16, &[300.0]),
             ],
         );
+        [before, after]
+    }
+
+    fn render(before: &Report, after: &Report) -> String {
+        compare(before, after).expect("they have an experiment in common").to_text()
+    }
+
+    #[test]
+    fn differences_are_in_the_json_too() {
+        let [before, after] = two_reports();
         let text = compare(&before, &after).expect("the same experiment").to_json().expect("finite");
         let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
@@ -363,19 +369,7 @@ mod tests {
 
     #[test]
     fn only_changes_beyond_noise_are_reported() {
-        let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
-        let before = report(
-            "random",
-            &[(1, &[100.0, 101.0, 99.0, 100.5, 99.5]), (8, &steady), (16, &[100.0]), (32, &[1.0])],
-        );
-        let after = report(
-            "random",
-            &[
-                (1, &[103.0, 99.5, 104.0, 100.0, 101.0]),
-                (8, &steady.map(|value| 2.0 * value)),
-                (16, &[300.0]),
-            ],
-        );
+        let [before, after] = two_reports();
         let text = render(&before, &after);
         assert!(
             text.contains("random[depth=8].direct\n    iops (IOPS): 500 (495 to 505) -> 1,000 (990 to 1,010): 2 times more"),
