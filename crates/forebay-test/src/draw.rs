@@ -22,12 +22,42 @@ impl Draw {
     }
 }
 
+/// The step of SplitMix64.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Returns a number that looks random; neighbouring inputs give unrelated ones.
 pub fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = x.wrapping_add(STEP);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
+}
+
+/// Numbers from any seed, one after the other (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Returns the next number.
+    pub fn word(&mut self) -> u64 {
+        let word = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        word
+    }
+
+    /// Returns the next number below a limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.word() % limit
+    }
+
+    /// Returns that many bytes.
+    pub fn bytes(&mut self, len: u64) -> Vec<u8> {
+        // By whole words, as in `bytes_of`.
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        (0..len.div_ceil(8)).for_each(|_| bytes.extend_from_slice(&self.word().to_le_bytes()));
+        bytes.truncate(len as usize);
+        bytes
+    }
 }
 
 /// Numbers from a seed other than 0, one after the other (xorshift64).

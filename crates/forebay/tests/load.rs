@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use common::{config, dir};
 use forebay::{Class, Config, DriverChoice, Engine, File, Open};
-use work::{Numbers, REGION_BYTES, Region, Tally};
+use forebay_test::draw::Random;
+use work::{REGION_BYTES, Region, Tally};
 
 const TASKS: u64 = 10_000;
 const FILES: u64 = 16;
@@ -73,7 +74,7 @@ fn run(engine: &Engine, files: &[File], tasks: u64, operations: u64, seed: u64) 
     for task in 0..tasks {
         let file = files[(task % files.len() as u64) as usize].clone();
         let base = task / files.len() as u64 * REGION_BYTES;
-        let (engine, seed) = (engine.clone(), Numbers(seed ^ task << 20).next());
+        let (engine, seed) = (engine.clone(), Random(seed ^ task << 20).word());
         if task % 4 == 0 {
             let shard = (task / 4) as usize % engine.shard_count();
             let inner = engine.clone();

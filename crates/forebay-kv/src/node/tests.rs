@@ -1,32 +1,13 @@
 use std::collections::BTreeMap;
 
+use forebay_test::draw::Random;
+
 use super::bloom::{self, Hash};
 use super::build::{Content, common, separator};
 use super::*;
 
 mod packed_fuzz;
 mod packed_leaves;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
 
 const HERE: Identity = Identity { table: 7, position: 21, level: LEAF };
 
@@ -39,15 +20,15 @@ enum Thing {
 
 impl Thing {
     fn random(random: &mut Random) -> Thing {
-        let expires_s = (random.below(3) == 0).then(|| random.next());
+        let expires_s = (random.below(3) == 0).then(|| random.word());
         match random.below(4) {
             0 => Thing::Deleted,
             1 => {
                 let (offset, len) = (random.below(1 << 40), random.below(16 << 20) as u32);
                 let value_len = len + if random.below(2) == 0 { 0 } else { 1 + random.below(1000) as u32 };
                 let value_len = if value_len as usize > VALUE_BYTES_MAX { len } else { value_len };
-                let file = if random.below(2) == 0 { 0 } else { random.next() as u32 };
-                let crc = random.next() as u32;
+                let file = if random.below(2) == 0 { 0 } else { random.word() as u32 };
+                let crc = random.word() as u32;
                 Thing::Blob(BlobAt { file, offset, len, crc, value_len }, expires_s)
             }
             _ => {
@@ -193,7 +174,7 @@ fn nonsense_with_a_right_checksum_is_no_panic() {
                 _ => random.below(UNIT as u64),
             };
             bytes[at as usize] =
-                if random.below(2) == 0 { random.below(8) as u8 } else { random.next() as u8 };
+                if random.below(2) == 0 { random.below(8) as u8 } else { random.word() as u8 };
         }
         seal(&mut bytes, HERE);
         let Ok(node) = Node::checked(&bytes, HERE) else { continue };

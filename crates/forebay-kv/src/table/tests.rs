@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{Class, Config, Engine};
+use forebay_test::draw::Random;
 
 use super::*;
 use crate::cache::Cache;
@@ -15,32 +16,6 @@ mod compressed;
 mod cursors;
 mod damage;
 mod writing;
-
-/// The SplitMix64 generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while bytes.len() < len as usize {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(len as usize);
-        bytes
-    }
-}
 
 /// A value with its expiry, by key; `None` is a tombstone.
 type Model = BTreeMap<Vec<u8>, Option<(Vec<u8>, Option<u64>)>>;

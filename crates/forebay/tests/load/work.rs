@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use std::task::Poll;
 
 use forebay::{Durability, Engine, Error, ErrorKind, File};
+use forebay_test::draw::{Random, mix};
 
 /// Bytes of a file that belong to one task.
 pub(crate) const REGION_BYTES: u64 = 256 << 10;
@@ -41,31 +42,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A stream of numbers from a seed (splitmix64).
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// Returns a number below `limit`.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
-fn mix(seed: u64) -> u64 {
-    let one = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let two = (one ^ (one >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    two ^ (two >> 31)
-}
-
-static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut numbers = Numbers(7);
-    (0..1024).flat_map(|_| numbers.next().to_le_bytes()).collect()
-});
+static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| Random(7).bytes(8192));
 
 /// Writes the content of a stretch after its write number `version`: its place and the version, then noise
 /// that depends on them. A stretch that was never written is zero.
@@ -85,7 +62,7 @@ pub(crate) struct Region {
     file: File,
     base: u64,
     grain: u64,
-    numbers: Numbers,
+    numbers: Random,
     version: u32,
     /// The version of the last write that completed.
     sure: Vec<u32>,
@@ -103,7 +80,7 @@ impl Region {
             file,
             base,
             grain,
-            numbers: Numbers(seed),
+            numbers: Random(seed),
             version: 0,
             sure: vec![0; STRETCHES],
             doubtful: vec![0; STRETCHES],

@@ -1,5 +1,7 @@
 //! Thousands of random requests, compared with the model.
 
+use forebay_test::draw;
+
 use super::harness::{Node, compact, delete, grant, operation, put, range, revoke, txn};
 use super::model::Model;
 use crate::mvcc::Failure;
@@ -10,9 +12,9 @@ use crate::proto::etcdserverpb::{
 use crate::proto::peer::Clean;
 use crate::proto::peer::command::Change;
 
-/// Random numbers of a seed (splitmix64).
+/// Random numbers of a seed, and requests with them.
 pub(super) struct Random {
-    word: u64,
+    numbers: draw::Random,
     /// How many bytes there are for keys, and how long keys are.
     bytes: u64,
     length: u64,
@@ -20,20 +22,16 @@ pub(super) struct Random {
 
 impl Random {
     pub(super) fn new(seed: u64) -> Random {
-        Random { word: seed, bytes: 5, length: 3 }
+        Random { numbers: draw::Random(seed), bytes: 5, length: 3 }
     }
 
     /// At most twelve keys: etcd's sort keeps the order of equal ones up to there.
     pub(super) fn with_few_keys(seed: u64) -> Random {
-        Random { word: seed, bytes: 3, length: 2 }
+        Random { numbers: draw::Random(seed), bytes: 3, length: 2 }
     }
 
     pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.word = self.word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.word;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % limit
+        self.numbers.below(limit)
     }
 
     fn one_in(&mut self, of: u64) -> bool {

@@ -26,7 +26,7 @@ fn text(random: &mut Random, len: u64) -> Vec<u8> {
     let repeats = [1, 3, 200][random.below(3) as usize];
     let mut bytes = Vec::new();
     while bytes.len() < len as usize {
-        let word = random.next().to_le_bytes();
+        let word = random.word().to_le_bytes();
         (0..repeats).for_each(|_| bytes.extend_from_slice(&word));
     }
     bytes.truncate(len as usize);
@@ -140,7 +140,7 @@ fn nonsense_in_a_packed_leaf_is_no_panic() {
                 node[at as usize] = match random.below(3) {
                     0 => 0xFF,
                     1 => random.below(4) as u8,
-                    _ => random.next() as u8,
+                    _ => random.word() as u8,
                 };
             }
             seal(&mut node, HERE);
@@ -208,7 +208,7 @@ fn a_packed_blob_is_unpacked_to_the_same_bytes_and_nonsense_is_refused() {
                         0 => random.below(8.min(stored.len() as u64)),
                         _ => random.below(stored.len() as u64),
                     };
-                    wrong[at as usize] = random.next() as u8;
+                    wrong[at as usize] = random.word() as u8;
                     let _ = unpack_blob(&wrong, encoder.codec(), &mut found);
                 }
             }

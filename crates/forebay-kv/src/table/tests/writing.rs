@@ -75,7 +75,7 @@ fn a_hundred_thousand_entries_take_two_percent_more_than_they_have() {
             let mut random = Random(8);
             let mut keys: Vec<[u8; 16]> = (0..100_000u64)
                 .map(|number| {
-                    let first = if random_keys { random.next() } else { number };
+                    let first = if random_keys { random.word() } else { number };
                     std::array::from_fn(
                         |index| if index < 8 { first.to_be_bytes()[index] } else { index as u8 },
                     )
