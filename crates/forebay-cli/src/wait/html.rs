@@ -5,11 +5,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::measure::Document;
 use super::text::{cells, device_work, figures, time, title, waited_for};
-use crate::output::PAGE_MARK;
 use forebay_report::page::PAGE_BYTES_MAX;
 use forebay_report::page::html as page;
 
-use forebay_report::page::html::STYLE;
 const BAR_WIDTH: f64 = 600.0;
 
 /// Returns the whole page, with as many files as requested; the JSON in its source has as many as fit.
@@ -27,13 +25,7 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
     html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                (PreEscaped(PAGE_MARK))
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "How long it waited: " (title(report)) }
-                style { (PreEscaped(STYLE)) }
-            }
+            (page::head(html! { "How long it waited: " (title(report)) }))
             body {
                 header {
                     h1 { "How long a program waited" }

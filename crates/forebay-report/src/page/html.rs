@@ -26,6 +26,19 @@ pub fn page(report: &Report) -> String {
     document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
 }
 
+/// Returns the head of a page with this title.
+pub fn head(title: Markup) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            (PreEscaped(PAGE_MARK))
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            title { (title) }
+            style { (PreEscaped(STYLE)) }
+        }
+    }
+}
+
 fn document(report: &Report, embedded: &EmbeddedJson) -> String {
     let (path, device) = match storage(&report.environment) {
         Some([path, device]) => (path, Some(device)),
@@ -37,13 +50,7 @@ fn document(report: &Report, embedded: &EmbeddedJson) -> String {
     html! {
         (DOCTYPE)
         html lang="en" {
-            head {
-                meta charset="utf-8";
-                (PreEscaped(PAGE_MARK))
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { @if device.is_some() { "Forebay on " } (path) }
-                style { (PreEscaped(STYLE)) }
-            }
+            (head(html! { @if device.is_some() { "Forebay on " } (path) }))
             body {
                 a.skip href="#content" { "Skip to the figures" }
                 header {
