@@ -5,11 +5,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{self, dir, engine, engines, files, key, open, options, random, value};
+use crate::common::{self, change, dir, engine, engines, files, key, open, options, random, value};
 use forebay::{Config, Engine};
 use forebay_kv::{
-    Batch, Compression, ErrorKind, Isolation, Keyspace, Options, SortedFile, SortedFileInfo,
-    SortedFileOptions, Stats, Store,
+    Compression, ErrorKind, Isolation, Keyspace, Options, SortedFile, SortedFileInfo, SortedFileOptions,
+    Stats, Store,
 };
 
 /// A key's value, or `None` for a deletion.
@@ -141,21 +141,7 @@ fn a_file_is_newer_than_what_was_there_and_older_than_what_comes() {
     let keyspace = store.default_keyspace();
     let (mut model, mut pasts, mut seen) = (Model::new(), Vec::new(), BTreeMap::new());
     for round in 0..24u64 {
-        for part in 0..4 {
-            let mut batch = Batch::new();
-            for index in 0..25 {
-                let seed = random(round << 32 | part << 16 | index);
-                let name = key(seed % 1500);
-                if seed >> 40 & 1 == 0 {
-                    batch.delete(&keyspace, &name);
-                    model.remove(&name);
-                } else {
-                    batch.put(&keyspace, &name, value(seed >> 20 & 0xffff));
-                    model.insert(name, value(seed >> 20 & 0xffff));
-                }
-            }
-            store.write(&batch).wait().expect("a batch");
-        }
+        (0..4).for_each(|part| change(&store, &keyspace, &mut model, [round, part]));
         match round % 5 {
             0 => store.flush().wait().expect("a flush"),
             1 => store.settle().wait().expect("rest"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{dir, engine, engines, files, key, open, options, random, value};
-use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Stats, Store};
+use crate::common::{change, dir, engine, engines, files, key, open, options, random, value};
+use forebay_kv::{ErrorKind, Keyspace, Options, Stats, Store};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -116,21 +116,7 @@ fn a_load_is_newer_than_what_was_there_and_older_than_what_comes() {
     let keyspace = store.default_keyspace();
     let mut model = Model::new();
     for round in 0..24u64 {
-        for part in 0..8 {
-            let mut batch = Batch::new();
-            for index in 0..25 {
-                let seed = random(round << 32 | part << 16 | index);
-                let name = key(seed % 1500);
-                if seed >> 40 & 1 == 0 {
-                    batch.delete(&keyspace, &name);
-                    model.remove(&name);
-                } else {
-                    batch.put(&keyspace, &name, value(seed >> 20 & 0xffff));
-                    model.insert(name, value(seed >> 20 & 0xffff));
-                }
-            }
-            store.write(&batch).wait().unwrap();
-        }
+        (0..8).for_each(|part| change(&store, &keyspace, &mut model, [round, part]));
         match round % 4 {
             0 => store.flush().wait().unwrap(),
             1 => store.settle().wait().unwrap(),

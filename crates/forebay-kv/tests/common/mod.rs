@@ -1,10 +1,11 @@
 //! Helpers shared by the tests.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::{Config, Engine};
-use forebay_kv::{Options, Store};
+use forebay_kv::{Batch, Keyspace, Options, Store};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
@@ -53,9 +54,31 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
     word.iter().copied().cycle().take(8 + (number % 900) as usize).collect()
 }
 
+/// Writes a batch of puts and deletions of 1,500 keys to a keyspace and its model; which ones follows from the part of a round.
+pub(crate) fn change(
+    store: &Store,
+    keyspace: &Keyspace,
+    model: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    [round, part]: [u64; 2],
+) {
+    let mut batch = Batch::new();
+    for index in 0..25 {
+        let seed = random(round << 32 | part << 16 | index);
+        let name = key(seed % 1500);
+        if seed >> 40 & 1 == 0 {
+            batch.delete(keyspace, &name);
+            model.remove(&name);
+        } else {
+            batch.put(keyspace, &name, value(seed >> 20 & 0xffff));
+            model.insert(name, value(seed >> 20 & 0xffff));
+        }
+    }
+    store.write(&batch).wait().expect("a batch");
+}
+
 /// Returns all files below a directory with their contents. Those of the logs are left out because they
 /// record an open, and the reserves because they are created in the background.
-pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+pub(crate) fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = forebay_test::live_files::files(dir).into_iter();
     let of_store = files.filter(|(name, _)| {
         let name = name.file_name().expect("a name").to_string_lossy();
