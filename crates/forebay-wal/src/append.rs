@@ -158,9 +158,13 @@ impl Drop for Append<'_> {
 
 impl PendingAppend {
     /// Queues a batch now; returns `None` if there is no room or if it is another append's turn.
-    pub(crate) fn begin(shared: &Arc<Queue>, entries: &Entries<'_>) -> Result<Option<PendingAppend>> {
+    pub(crate) fn begin(
+        shared: &Arc<Queue>,
+        entries: &Entries<'_>,
+        is_deferred: bool,
+    ) -> Result<Option<PendingAppend>> {
         shared.check_size(entries)?;
-        let pushed = shared.try_push(entries)?;
+        let pushed = shared.try_push(entries, is_deferred)?;
         Ok(pushed
             .map(|(ticket, first)| PendingAppend { shared: shared.clone(), entry: Entry { ticket, first } }))
     }

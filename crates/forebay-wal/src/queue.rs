@@ -296,12 +296,13 @@ impl Queue {
         if state.engine_ended {
             return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the engine has ended")));
         }
-        if let Some(front) = state.groups.front()
+        let is_due = state.closing || !state.is_all_deferred();
+        if let Some(front) = state.groups.front().filter(|_| is_due)
             && u64::from(group_bytes(front.content_bytes(), self.limits.unit)) > room
         {
             return Poll::Ready(Ok(Work::Roll));
         }
-        if let Some(mut group) = state.groups.pop_front() {
+        if is_due && let Some(mut group) = state.groups.pop_front() {
             debug_assert_eq!(
                 group.number,
                 state.in_flight.number + 1,
@@ -403,8 +404,8 @@ impl Queue {
         id: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<()>> {
-        let mut state = self.lock();
-        let state = &mut *state;
+        let mut locked = self.lock();
+        let state = &mut *locked;
         let (first, next) = if is_durable {
             (state.index.first_lsn(), state.index.next_lsn())
         } else {
@@ -427,6 +428,14 @@ impl Queue {
         }
         let watch = if is_durable { &mut state.durable_watch } else { &mut state.queued_watch };
         watch.wait(lsn, id, waker);
+        let is_in_last = |last: &Group| last.first_lsn <= lsn && lsn < state.next_lsn;
+        let writer = if is_durable && state.groups.back().is_some_and(is_in_last) {
+            state.end_deferral()
+        } else {
+            None
+        };
+        drop(locked);
+        wake_all(writer);
         Poll::Pending
     }
 
@@ -462,6 +471,9 @@ impl Queue {
                 wakers.push(waker.clone());
             }
         }
+        let writer = if ticket.group + 1 == state.next_group { state.end_deferral() } else { None };
+        drop(state);
+        wake_all(writer);
         Poll::Pending
     }
 }
@@ -488,6 +500,11 @@ impl QueueState {
         let first = self.groups.front()?.number;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;
         self.groups.get_mut(index).map(|group| &mut group.wakers)
+    }
+
+    /// Returns whether the queue has records, and no reason to write them.
+    fn is_all_deferred(&self) -> bool {
+        self.groups.len() == 1 && self.groups.front().is_some_and(|only| only.is_deferred)
     }
 
     /// Starts a group at the end of the queue.

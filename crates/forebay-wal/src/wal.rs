@@ -156,7 +156,17 @@ impl Wal {
     /// # Ok(()) }
     /// ```
     pub fn try_append<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
-        PendingAppend::begin(self.shared(), &batch.into().entries())
+        PendingAppend::begin(self.shared(), &batch.into().entries(), false)
+    }
+
+    /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by
+    /// themselves. They are written with the next records or values that are not deferred, once a group is full of them, once
+    /// an append or [`room`](Wal::room) finds too little room, with a truncation, and at the close. Whatever waits for one of
+    /// them (the future returned, [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued)
+    /// causes the write. A crash before that takes them, and their LSNs are given again. For the store.
+    #[doc(hidden)]
+    pub fn try_append_deferred<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
+        PendingAppend::begin(self.shared(), &batch.into().entries(), true)
     }
 
     /// Waits until [`try_append`](Wal::try_append) would accept a record of `bytes` bytes. Reserves nothing:

@@ -30,9 +30,11 @@ pub(crate) struct Group {
     pub(crate) retain: Option<u64>,
     /// Once the group is durable, the log's end is recorded outside of the segments.
     pub(crate) record_end: bool,
+    /// No one waits for its records, so they alone are no reason to write it. It may only be the last group in the queue.
+    pub(crate) is_deferred: bool,
     /// Room for the header, then records. Without memory if there are no records.
     pub(crate) buffer: BlockMut,
-    /// Arrival of the first record, on the engine's clock.
+    /// Arrival of the first record that is not deferred, on the engine's clock.
     pub(crate) began_ns: Option<u64>,
     pub(crate) wakers: Vec<Waker>,
 }
@@ -54,6 +56,7 @@ impl Group {
             values: None,
             retain: None,
             record_end: false,
+            is_deferred: false,
             buffer: BlockMut::default(),
             began_ns: None,
             wakers: Vec::new(),
@@ -75,6 +78,7 @@ impl Group {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
         (self.values, self.retain, self.record_end, self.began_ns) = (None, None, false, None);
+        self.is_deferred = false;
         self.wakers.clear();
     }
 

@@ -42,7 +42,7 @@ impl Queue {
         place: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<(Ticket, u64)>> {
-        match self.push(entries, place, Some(waker)) {
+        match self.push(entries, place, Some(waker), false) {
             Ok(Some(pushed)) => Poll::Ready(Ok(pushed)),
             Ok(None) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
@@ -50,9 +50,10 @@ impl Queue {
     }
 
     /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` if there is
-    /// no room or if it is another append's turn.
-    pub(crate) fn try_push(&self, entries: &Entries<'_>) -> Result<Option<(Ticket, u64)>> {
-        self.push(entries, &mut None, None)
+    /// no room or if it is another append's turn. If they are deferred, they are not written before there is another
+    /// reason to.
+    pub(crate) fn try_push(&self, entries: &Entries<'_>, is_deferred: bool) -> Result<Option<(Ticket, u64)>> {
+        self.push(entries, &mut None, None, is_deferred)
     }
 
     /// Queues records and values if it is their turn; otherwise keeps `waker`, if there is one, in the line.
@@ -61,6 +62,7 @@ impl Queue {
         entries: &Entries<'_>,
         place: &mut Option<u64>,
         waker: Option<&Waker>,
+        is_deferred: bool,
     ) -> Result<Option<(Ticket, u64)>> {
         let framed = entries.framed_bytes;
         let large = is_large(&self.limits, framed);
@@ -80,7 +82,7 @@ impl Queue {
             let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
             if is_turn
                 && !large
-                && let Err(error) = state.make_group(self, framed, values_bytes)
+                && let Err(error) = state.make_group(self, framed, values_bytes, is_deferred)
             {
                 if !error.is_out_of_memory() || state.pending == 0 {
                     return Err(error.into());
@@ -91,6 +93,8 @@ impl Queue {
             if !is_turn {
                 let is_new = waker.is_none_or(|waker| state.line.wait(place, framed, waker));
                 state.stats.full_waits += u64::from(is_new);
+                // Only writes give room back.
+                woken.extend(state.end_deferral());
                 drop(locked);
                 wake_all(woken);
                 return Ok(None);
@@ -103,7 +107,10 @@ impl Queue {
                 if state.queued_watch.is_reached(state.next_lsn) {
                     woken.extend(state.queued_watch.reached(state.next_lsn));
                 }
-                let writer = state.writer.take();
+                if state.durable_watch.is_reached(state.next_lsn) {
+                    woken.extend(state.end_deferral());
+                }
+                let writer = if state.is_all_deferred() { None } else { state.writer.take() };
                 state.call(self, &mut woken);
                 drop(locked);
                 wake_all(writer.into_iter().chain(woken));
@@ -172,6 +179,9 @@ impl Queue {
         if !state.watchers.iter().any(|known| known.will_wake(waker)) {
             state.watchers.push(waker.clone());
         }
+        let writer = state.end_deferral();
+        drop(state);
+        wake_all(writer);
         Poll::Pending
     }
 
@@ -192,7 +202,8 @@ impl Queue {
             state.change(change)?;
             // A reset passes over numbers: no record with them will come.
             let reached = state.queued_watch.reached(state.next_lsn);
-            (state.ticket_for_all(), state.writer.take(), reached)
+            let writer = state.end_deferral().or_else(|| state.writer.take());
+            (state.ticket_for_all(), writer, reached)
         };
         wake_all(writer.into_iter().chain(reached));
         Ok(ticket)
@@ -210,7 +221,8 @@ impl Queue {
             };
             state.room_for_values(self, values.bytes());
             state.take_values(Some(values));
-            (state.ticket_for_all(), state.writer.take())
+            let writer = state.end_deferral().or_else(|| state.writer.take());
+            (state.ticket_for_all(), writer)
         };
         wake_all(writer);
         Ok(ticket)
@@ -358,26 +370,42 @@ impl QueueState {
         );
     }
 
+    /// Ends the deferral of the last group. Returns the waker of the log's task if that has to be woken for it.
+    pub(super) fn end_deferral(&mut self) -> Option<Waker> {
+        let was_deferred = self.groups.back_mut().is_some_and(|last| std::mem::take(&mut last.is_deferred));
+        if was_deferred { self.writer.take() } else { None }
+    }
+
     /// Ensures that the queue's last group has room for `framed` more bytes of records, beside `values_bytes` bytes
-    /// of values.
-    fn make_group(&mut self, shared: &Queue, framed: usize, values_bytes: usize) -> forebay::Result<()> {
+    /// of values. The group stays deferred, or becomes so, only if these records are.
+    fn make_group(
+        &mut self,
+        shared: &Queue,
+        framed: usize,
+        values_bytes: usize,
+        is_deferred: bool,
+    ) -> forebay::Result<()> {
         let limit = shared.limits.group_bytes.min(shared.limits.framed_bytes + HEADER_BYTES - values_bytes);
         if let Some(last) = self.groups.back_mut()
             && last.kind == Kind::Records
             && last.buffer.len().max(HEADER_BYTES) + framed <= limit
             && last.count < u32::MAX / 2
         {
-            if last.began_ns.is_none() {
-                // It was begun by a value.
+            if last.began_ns.is_none() && !is_deferred {
+                // It was begun by a value, or by deferred records.
                 last.began_ns = Some(shared.engine.now_ns());
             }
-            return last.reserve(&shared.engine, framed);
+            last.reserve(&shared.engine, framed)?;
+            // Only now that the records certainly come, and wake the log's task.
+            last.is_deferred &= is_deferred;
+            return Ok(());
         }
         let mut group = self.free.pop().unwrap_or_else(Group::new);
         let reserved = group.reserve(&shared.engine, framed);
         match reserved {
             Ok(()) => {
-                group.began_ns = Some(shared.engine.now_ns());
+                group.began_ns = if is_deferred { None } else { Some(shared.engine.now_ns()) };
+                group.is_deferred = is_deferred;
                 self.begin_group(group, Kind::Records, 0);
             }
             Err(_) => self.free.push(group),
