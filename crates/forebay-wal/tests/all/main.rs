@@ -5,6 +5,7 @@ mod basic;
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod deferred;
 mod durable_or_error;
 mod end;
 mod forgotten;
