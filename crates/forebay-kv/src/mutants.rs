@@ -11,6 +11,8 @@ pub enum Mutant {
     TableNotSynced,
     /// Reads see writes that are not durable yet.
     VisibleBeforeDurable,
+    /// The manifest names a table with records whose numbers the log may lose.
+    NumbersNotWritten,
     /// The log drops its records before the manifest names the tables that contain them.
     LogCutTooSoon,
     /// A compaction drops deletions although something older lies below.

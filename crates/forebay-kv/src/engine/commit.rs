@@ -31,8 +31,8 @@ pub(crate) struct Ready {
     log: Option<Record>,
     /// Whether it has more than deletions.
     grows: bool,
-    /// Whether its writer does not wait until it is durable.
-    is_relaxed: bool,
+    /// Whether all its entries are of keyspaces that are not logged.
+    is_unlogged: bool,
     /// Counts the record as memory that the program holds, as long as its writer has it.
     _held: HeldShare,
 }
@@ -45,16 +45,16 @@ impl Ready {
             "a record is read back as it was written"
         );
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
-        Ready { record, places, log: None, grows, is_relaxed: false, _held: held }
+        Ready { record, places, log: None, grows, is_unlogged: false, _held: held }
     }
 
     /// Leaves the entries of some keyspaces out of the log. If that leaves none, nothing waits until the record is
-    /// durable: only a flush makes its entries so.
+    /// durable: only a flush makes its entries so. The log then has its number alone, and has no write for it.
     pub(crate) fn without(mut self, unlogged: &BTreeSet<u32>) -> Ready {
         if !unlogged.is_empty() {
             let log = Record::logged(&self.record, &self.places, |keyspace| !unlogged.contains(&keyspace));
             debug_assert!(record::parse(&log).is_ok(), "a record is read back as it was written");
-            self.is_relaxed = log.len() == HEADER_BYTES;
+            self.is_unlogged = log.len() == HEADER_BYTES;
             self.log = Some(log);
         }
         self
@@ -149,13 +149,22 @@ impl StoreCore {
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
             return Ok(CommitOutcome::Blocked(ready, Obstacle::NoSpace));
         }
-        let Some(appended) = self.wal.try_append(ready.logged())? else {
+        let is_unlogged = ready.is_unlogged;
+        let queued = if is_unlogged {
+            self.wal.try_append_deferred(ready.logged())
+        } else {
+            self.wal.try_append(ready.logged())
+        };
+        let Some(appended) = queued? else {
             return Ok(CommitOutcome::Blocked(ready, Obstacle::NoRoom));
         };
         let lsn = appended.lsn().0;
         debug_assert!(lsn > commit.last && lsn > commit.flushed, "sequence numbers rise");
         commit.active.expect(cost, lsn);
         commit.last = lsn;
+        if !is_unlogged {
+            commit.last_logged = lsn;
+        }
         debug_assert!(
             commit.sealed.is_empty() || commit.sealed_used() + commit.active.used() <= self.budget.memtables,
             "the memtables keep their share of the memory"
@@ -177,10 +186,10 @@ impl StoreCore {
         if !self.write_stall.delay().is_zero() {
             self.write_stall.wait(|| self.check_writable().is_err()).await;
         }
-        let (mut place, is_relaxed) = (None, ready.is_relaxed);
+        let (mut place, is_unlogged) = (None, ready.is_unlogged);
         loop {
             ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
-                CommitOutcome::Queued(appended) if is_relaxed => {
+                CommitOutcome::Queued(appended) if is_unlogged => {
                     self.show_early(appended.lsn());
                     return Ok(Verdict::Queued(None));
                 }
@@ -300,12 +309,26 @@ impl StoreCore {
     /// Waits until reads see all records committed so far.
     pub(crate) async fn see_committed(&self) -> Result<()> {
         let last = self.lock().last;
-        if self.visible() < last { self.sync_committed().await } else { Ok(()) }
+        if self.visible() >= last {
+            return Ok(());
+        }
+        if !self.is_log_durable(last) {
+            return self.sync_committed().await;
+        }
+        self.show_early(Lsn(last));
+        Ok(())
     }
 
-    /// Waits until this record is durable, and so all before it.
+    /// Waits until all that the log has of this record and those before it is durable.
     pub(crate) async fn see_durable(&self, lsn: u64) -> Result<()> {
-        if self.wal.durable_lsn().0 < lsn { self.sync_committed().await } else { Ok(()) }
+        if self.is_log_durable(lsn) { Ok(()) } else { self.sync_committed().await }
+    }
+
+    /// Returns whether all that the log has of this record and those before it is durable. What is not logged is
+    /// durable with a flush, for which no read waits: a flush of the log would not make it so.
+    pub(crate) fn is_log_durable(&self, lsn: u64) -> bool {
+        let durable = self.wal.durable_lsn().0;
+        durable >= lsn || durable >= self.lock().last_logged
     }
 
     /// Waits until all records committed so far are durable, and so visible.
@@ -395,7 +418,7 @@ enum Stage<'a> {
 
 impl<'a> Write<'a> {
     pub(crate) fn new(shared: &'a Arc<StoreCore>, ready: Result<Ready>) -> Write<'a> {
-        let is_relaxed = ready.as_ref().is_ok_and(|ready| ready.is_relaxed);
+        let is_relaxed = ready.as_ref().is_ok_and(|ready| ready.is_unlogged);
         let stage = match ready {
             Err(error) => Stage::Failed(error),
             // A full store refuses puts, and deletes free its space: neither is delayed.

@@ -111,6 +111,8 @@ pub(crate) struct Commit {
     pub(crate) version: Arc<Version>,
     /// The newest record in the log's queue.
     pub(crate) last: u64,
+    /// The newest one in which the log has entries, of those since the store was opened.
+    pub(crate) last_logged: u64,
     /// The newest record that is in tables.
     pub(crate) flushed: u64,
     /// Bulk loads, ingests and removals so far, which change tables past the log.
@@ -222,6 +224,7 @@ impl StoreCore {
             sealed: VecDeque::new(),
             version: Arc::new(version),
             last: flushed,
+            last_logged: 0,
             flushed,
             loads: 0,
             transactions: BTreeMap::new(),

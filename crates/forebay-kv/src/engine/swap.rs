@@ -43,7 +43,7 @@ pub(crate) async fn compare_and_set(
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
             // No caller may learn of a value that a crash could still take back.
-            if seen.lsn > shared.wal.durable_lsn().0 {
+            if !shared.is_log_durable(seen.lsn) {
                 shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
             }
             return Ok(SwapOutcome::Not { current: seen.value });

@@ -144,14 +144,16 @@ pub(crate) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
 async fn cut_short(shared: &Arc<StoreCore>) -> Result<()> {
     let logged = shared.wal.close().await;
     let _ = shared.manifest.close().await;
-    let unlogged: Vec<String> = {
+    let (last_logged, unlogged): (u64, Vec<String>) = {
         let (_turn, commit) = shared.lock_inserted();
         let levels = commit.version.keyspaces().filter(|(_, levels)| levels.is_unlogged);
         let is_in_memory = |id: u32| commit.memtables().any(|memtables| memtables.keyspaces().contains(&id));
-        levels.filter(|(id, _)| is_in_memory(*id)).map(|(_, levels)| format!("{:?}", levels.name)).collect()
+        let lost = levels.filter(|(id, _)| is_in_memory(*id));
+        (commit.last_logged, lost.map(|(_, levels)| format!("{:?}", levels.name)).collect())
     };
     let mut lost = Vec::new();
-    if logged.is_err() {
+    // The log may also end without numbers of records that are not logged.
+    if logged.is_err() && shared.wal.durable_lsn().0 < last_logged {
         lost.push(format!("the writes behind record {}, which were not durable", shared.wal.durable_lsn()));
     }
     if !unlogged.is_empty() {

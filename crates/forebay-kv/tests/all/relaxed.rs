@@ -1,12 +1,13 @@
 //! Writes that do not wait for the device: relaxed ones, and those of keyspaces that are not logged.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{dir, engine, open};
 use forebay::Engine;
 use forebay_kv::{Batch, ErrorKind, Isolation, Keyspace, Options, Store, SwapOutcome};
-use forebay_sim::{self as sim, World};
+use forebay_sim::{self as sim, Profile, World};
 use forebay_test::worlds::{self, Draw};
 
 fn number(keyspace: &Keyspace, key: &str) -> Option<u64> {
@@ -89,6 +90,8 @@ struct Progress {
     /// The applied index that must survive at least, and the last one written.
     flushed: u64,
     applied: u64,
+    /// The last number of a write that a flush or a sync has made durable.
+    number: u64,
 }
 
 /// Checks what an open has found, and goes on from there.
@@ -126,7 +129,11 @@ async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result
             return Err(format!("slot {slot} has {found} and not {expected}, applied up to {applied}"));
         }
     }
-    *done.0.lock().unwrap() = Progress { relaxed: count, synced: count, flushed: applied, applied };
+    let number = store.snapshot().lsn().0;
+    if number < progress.number {
+        return Err(format!("the next write gets a number after {number}; {} was given before", progress.number));
+    }
+    *done.0.lock().unwrap() = Progress { relaxed: count, synced: count, flushed: applied, applied, number };
     Ok(())
 }
 
@@ -161,9 +168,10 @@ async fn live(engine: Engine, done: SharedProgress, steps: u64) -> Result<(), St
                 store.write(&batch).await.map_err(error)?;
             }
             9 => {
-                let relaxed = done.0.lock().unwrap().relaxed;
+                let (relaxed, number) = (done.0.lock().unwrap().relaxed, store.snapshot().lsn().0);
                 store.sync().await.map_err(error)?;
-                done.0.lock().unwrap().synced = relaxed;
+                let mut progress = done.0.lock().unwrap();
+                (progress.synced, progress.number) = (relaxed, number);
             }
             10 => {
                 let relaxed = done.0.lock().unwrap().relaxed;
@@ -175,9 +183,10 @@ async fn live(engine: Engine, done: SharedProgress, steps: u64) -> Result<(), St
                     let progress = done.0.lock().unwrap();
                     (progress.relaxed, progress.applied)
                 };
+                let number = store.snapshot().lsn().0;
                 store.flush().await.map_err(error)?;
                 let mut progress = done.0.lock().unwrap();
-                (progress.synced, progress.flushed) = (relaxed, applied);
+                (progress.synced, progress.flushed, progress.number) = (relaxed, applied, number);
             }
             _ => drop(sim::sleep(Duration::from_micros(sim::random(2_000))).await),
         }
@@ -212,4 +221,174 @@ fn attempt(world: &mut World) -> Result<(), String> {
 #[test]
 fn power_cuts_take_back_the_last_writes_only() {
     worlds::explore(150, attempt);
+}
+
+/// Story: the etcd server's Raft log has all that its store has, and yet each put wrote and flushed the store's log as well: a group
+/// with a number and nothing else.
+#[test]
+fn writes_that_are_not_logged_cause_no_flush_of_the_log() {
+    let mut world = World::new(1).disk(Profile::nand().at("/disk")).stalls_ppm(0);
+    let lived = world.run(async |engine| {
+        let options = Options::new().memory_bytes_max(64 << 20).reserve_bytes(0).store_id(7).clock(|| 1_000);
+        let store = Store::open(&engine, "/disk/store", options).await.expect("a store");
+        let state = store.unlogged_keyspace("state").await.expect("a keyspace");
+        let logged = store.default_keyspace();
+        logged.put("before", "1").await.expect("a put");
+        // The mark behind that record, and what an open leaves to the background.
+        let _ = sim::sleep(Duration::from_secs(1)).await;
+        let groups = || store.stats().log.groups;
+        let counts = || {
+            let counts = sim::current_node().counts();
+            (counts.writes, counts.flushes, groups())
+        };
+        let before = counts();
+        for number in 0..10_000u64 {
+            state.put(format!("key {}", number % 100), number.to_le_bytes()).await.expect("a put");
+            let _ = sim::sleep(Duration::from_micros(300)).await;
+        }
+        assert_eq!(counts(), before, "nothing logged is nothing written");
+        assert_eq!(store.stats().flushes, 0, "all of them are in one memtable");
+
+        // Nothing that a read waits for is in the log, so none waits: neither a swap that is refused nor a call that is run again.
+        let refused = state.compare_and_set("key 0", None, Some(b"new")).await.expect("a swap");
+        assert!(matches!(refused, SwapOutcome::Not { current: Some(_) }));
+        let tries = Cell::new(0);
+        let seen = store
+            .transact(Isolation::Serializable, async |mut transaction| {
+                tries.set(tries.get() + 1);
+                let seen = transaction.get(&state, "key 1").await?;
+                if tries.get() == 1 {
+                    state.put("key 1", "of another").await?;
+                }
+                transaction.put(&state, "key 1", "of this one")?;
+                Ok((transaction, seen.map(|value| value.to_vec())))
+            })
+            .await
+            .expect("a transaction");
+        assert_eq!((seen.as_deref(), tries.get()), (Some(&b"of another"[..]), 2));
+        let mut transaction = store.transaction(Isolation::Snapshot);
+        transaction.put(&state, "key 2", "late").expect("a key");
+        state.put("key 2", "first").await.expect("a put");
+        assert_eq!(transaction.commit().await.expect_err("a conflict").kind(), ErrorKind::Conflict);
+        let snapshot = store.snapshot();
+        assert_eq!(snapshot.get(&state, "key 2").await.expect("a get").as_deref(), Some(&b"first"[..]));
+        drop(snapshot);
+        assert_eq!(counts(), before);
+
+        // All their numbers go with the next write that is logged, also with one of both kinds.
+        let mut batch = Batch::new();
+        batch.put(&state, "both", "1").put(&logged, "both", "1");
+        store.write(&batch).await.expect("a write");
+        assert_eq!(groups(), before.2 + 1);
+        // Those that wait for a number make it durable: everything that was written before has its number for good then.
+        state.put("key 3", "1").await.expect("a put");
+        store.sync().await.expect("a sync");
+        let mut changes = store.changes(store.snapshot().lsn().next());
+        let next = sim::spawn_local(async move { changes.next().await });
+        let _ = sim::sleep(Duration::from_millis(1)).await;
+        state.put("key 4", "1").await.expect("a put");
+        logged.put("after", "1").relaxed().await.expect("a put");
+        let next = next.await.expect("a task").expect("an open store").expect("a change");
+        assert_eq!(next.entries[0].key, b"after");
+        store.close().await.expect("an end");
+    });
+    lived.expect("a world without faults");
+}
+
+const NUMBERED: u64 = 20;
+
+async fn opened(engine: &Engine) -> Result<(Store, Keyspace), String> {
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(7).clock(|| 1_000);
+    let store = Store::open(engine, "/disk/store", options).await.map_err(|error| format!("{error:?}"))?;
+    let state = store.unlogged_keyspace("state").await.map_err(|error| format!("{error:?}"))?;
+    Ok((store, state))
+}
+
+/// Cuts the power at the n-th operation of a flush. Returns whether the flush came to it.
+fn cut_in_flush(n: u64) -> Result<bool, String> {
+    let mut world = World::new(n).disk(Profile::nand().at("/disk")).stalls_ppm(0);
+    let lived = world.run(async |engine| {
+        let error = |error: forebay_kv::Error| format!("{error:?}");
+        let (store, state) = opened(&engine).await?;
+        for number in 0..NUMBERED {
+            state.put("applied", number.to_le_bytes()).await.map_err(error)?;
+        }
+        sim::current_node().power_cut_at_operation(n);
+        store.flush().await.map_err(error)
+    });
+    let was_cut = match lived {
+        Ok(lived) => lived.map(|()| false)?,
+        Err(failure) if failure.is_power_cut() => true,
+        Err(failure) => return Err(failure.to_string()),
+    };
+    world.power_cut();
+    world.reboot();
+    let looked = world.run(async |engine| {
+        let error = |error: forebay_kv::Error| format!("{error:?}");
+        let (store, state) = opened(&engine).await?;
+        let is_flushed = state.contains_key("applied").await.map_err(error)?;
+        if !is_flushed && !was_cut {
+            return Err("a flush is lost that was acknowledged".to_string());
+        }
+        // Nothing is left of those that were not flushed, and their numbers may be given again.
+        store.default_keyspace().put("a", "1").await.map_err(error)?;
+        let lsn = store.snapshot().lsn().0;
+        if is_flushed && lsn <= NUMBERED {
+            return Err(format!("the number {lsn} was given twice: a table has all up to {NUMBERED}"));
+        }
+        store.flush().await.map_err(error)?;
+        store.close().await.map_err(error)
+    });
+    looked.map_err(|failure| failure.to_string())??;
+    Ok(was_cut)
+}
+
+/// Cuts the power at each operation of a flush in turn. Returns their number.
+fn cut_at_each() -> Result<u64, String> {
+    let mut n = 1;
+    while cut_in_flush(n).map_err(|text| format!("operation {n}: {text}"))? {
+        n += 1;
+    }
+    Ok(n - 1)
+}
+
+#[test]
+fn no_number_is_given_twice_wherever_the_power_fails() {
+    let operations = cut_at_each().expect("whole stores");
+    assert!((5..500).contains(&operations), "{operations} operations of a flush");
+}
+
+/// Test of the test: a flush that leaves the numbers of its records to the log's next write is caught.
+#[cfg(feature = "_mutants")]
+#[test]
+fn a_table_named_before_the_numbers_of_its_records_are_written_is_caught() {
+    use forebay_kv::mutants::{self, Mutant};
+    let text = mutants::with(Mutant::NumbersNotWritten, cut_at_each).expect_err("it is caught");
+    assert!(text.contains("the manifest wants those from"), "{text}");
+}
+
+#[test]
+fn numbers_rise_over_closes_and_opens() {
+    let (engine, dir) = (engine(), dir());
+    let mut last = 0;
+    for life in 0..6u64 {
+        let store = open(&engine, &dir);
+        let state = store.unlogged_keyspace("state").wait().unwrap();
+        let first = store.snapshot().lsn().0;
+        assert!(first >= last, "life {life} begins with {first} after {last}");
+        assert_eq!(number(&state, "applied"), life.checked_sub(1));
+        for round in 0..100 {
+            state.put("applied", life.to_le_bytes()).wait().unwrap();
+            if life % 2 == 0 && round == 50 {
+                store.default_keyspace().put("logged", life.to_le_bytes()).wait().unwrap();
+            }
+            if life % 3 == 0 && round == 70 {
+                store.flush().wait().unwrap();
+            }
+        }
+        last = store.snapshot().lsn().0;
+        assert!(last >= first + 100);
+        assert!(store.verify().wait().unwrap().is_whole());
+        store.close().wait().unwrap();
+    }
 }

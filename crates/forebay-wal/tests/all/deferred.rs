@@ -29,7 +29,7 @@ fn deferred(wal: &Wal) -> PendingAppend {
 }
 
 fn world() -> World {
-    World::new(1).disk(Profile::nand().at("/disk"))
+    World::new(1).disk(Profile::nand().at("/disk")).stalls_ppm(0)
 }
 
 #[test]
