@@ -196,9 +196,14 @@ impl Store {
     }
 
     /// As [`keyspace`](Store::keyspace), for a keyspace whose entries are not in the log. Its writes wait for no device,
-    /// and cost a few bytes of the log each. They are durable when a flush has written them to tables:
-    /// [`flush`](Store::flush), [`close`](Store::close), or the next one in the background. For data that can be made
+    /// and cause no write: each has a number, which takes a few bytes of the log and goes there with the next write that is
+    /// logged, with a flush, or once a group of the log is full of them. They are durable when a flush has written them to
+    /// tables: [`flush`](Store::flush), [`close`](Store::close), or the next one in the background. For data that can be made
     /// again from another source, as the state machine of a replicated log can.
+    ///
+    /// A crash takes the numbers of writes with them, and later writes get these: a [`Snapshot::lsn`] is for good only
+    /// after a flush or [`sync`](Store::sync). A feed of [`changes`](Store::changes) that waits for the next write has each
+    /// number written at once.
     ///
     /// After a crash each such keyspace is as of the last flush, all of them as of the same one: a key with the applied
     /// index, written in the same batch as what was applied, says where to go on. Other keyspaces may be newer. Of a
@@ -235,7 +240,8 @@ impl Store {
     }
 
     /// Completes when all writes that have completed before the call are durable: [relaxed](Write::relaxed) ones, that
-    /// is, since others are when they complete. Entries of keyspaces that are not logged need a [`flush`](Store::flush).
+    /// is, since others are when they complete. Entries of keyspaces that are not logged need a [`flush`](Store::flush); their
+    /// writes' numbers are durable, and given to no other write.
     ///
     /// # Errors
     /// As [`Keyspace::put`].

@@ -131,7 +131,10 @@ async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result
     }
     let number = store.snapshot().lsn().0;
     if number < progress.number {
-        return Err(format!("the next write gets a number after {number}; {} was given before", progress.number));
+        return Err(format!(
+            "the next write gets a number after {number}; {} was given before",
+            progress.number
+        ));
     }
     *done.0.lock().unwrap() = Progress { relaxed: count, synced: count, flushed: applied, applied, number };
     Ok(())
@@ -223,8 +226,8 @@ fn power_cuts_take_back_the_last_writes_only() {
     worlds::explore(150, attempt);
 }
 
-/// Story: the etcd server's Raft log has all that its store has, and yet each put wrote and flushed the store's log as well: a group
-/// with a number and nothing else.
+/// Story: the etcd server's Raft log has all that its store has, and yet each put wrote and flushed the store's log as well: a
+/// group with a number and nothing else.
 #[test]
 fn writes_that_are_not_logged_cause_no_flush_of_the_log() {
     let mut world = World::new(1).disk(Profile::nand().at("/disk")).stalls_ppm(0);

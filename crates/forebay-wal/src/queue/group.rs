@@ -30,7 +30,7 @@ pub(crate) struct Group {
     pub(crate) retain: Option<u64>,
     /// Once the group is durable, the log's end is recorded outside of the segments.
     pub(crate) record_end: bool,
-    /// No one waits for its records, so they alone are no reason to write it. It may only be the last group in the queue.
+    /// No one waits for its records, so they are no reason to write it. A group behind it is one.
     pub(crate) is_deferred: bool,
     /// Room for the header, then records. Without memory if there are no records.
     pub(crate) buffer: BlockMut,

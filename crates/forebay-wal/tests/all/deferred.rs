@@ -1,7 +1,7 @@
 //! Records that no one waits for have their numbers and cause no write by themselves.
 //!
-//! Story: a store logs nothing of some keyspaces, and yet each write of these cost a flush, of a group that had a number and nothing
-//! else. So it is with any record whose writer waits for nothing: it can go with the next group.
+//! Story: a store logs nothing of some keyspaces, and yet each write of these cost a flush, of a group that had a number and
+//! nothing else. A record whose writer waits for nothing can go with the next group.
 
 use std::time::Duration;
 
