@@ -13,7 +13,7 @@ use crate::view::View;
 pub enum SwapOutcome {
     /// The key had the expected value and has the new one now.
     Done,
-    /// The key had another value, which is durable, and nothing was changed.
+    /// The key had another value, which is durable if its keyspace is logged, and nothing was changed.
     Not {
         /// The value found; `None` if there was none.
         current: Option<Value>,

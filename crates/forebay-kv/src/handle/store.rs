@@ -481,8 +481,8 @@ impl Store {
     /// ends the call, and nothing is written.
     ///
     /// The tries after a conflict see all that was committed before, also what is not durable yet, so that tasks that change the same
-    /// key share flushes of the log. The call returns, also with an error, only when all that `body` has read is durable; what `body`
-    /// sends elsewhere before that may be lost in a crash.
+    /// key share flushes of the log. The call returns, also with an error, only when all that `body` has read is durable, as far
+    /// as it is logged; what `body` sends elsewhere before that may be lost in a crash.
     ///
     /// Calls that conflict wait for each other in the order of their conflicts, each until the one before it has committed, and
     /// calls that begin meanwhile let them go first. So each usually commits at its second try. Others wait at most 50 ms for one

@@ -153,3 +153,15 @@ async fn a_state_machine_that_cannot_read_its_state_does_not_run() {
     apply(&mut follower, 50..51).await.unwrap();
     assert_eq!(noted.taken(), [vec![Call::Opened(50)], calls(50..51)].concat());
 }
+
+/// Story: the store has a log of its own, in which an entry is a number and nothing else. Each number was written and flushed.
+#[tokio::test]
+async fn entries_that_are_applied_are_not_logged_again() {
+    let (engine, one) = (engine(), dir());
+    let mut store = open(&engine, one.path(), &HookRecord::default()).await;
+    apply(&mut store, 0..50).await.unwrap();
+    assert_eq!(store.store().stats().log.records, 0);
+    store.flush().await.unwrap();
+    assert_eq!(store.store().stats().log.records, 50, "a table has them, so their numbers are for good");
+    store.close().await.unwrap();
+}
