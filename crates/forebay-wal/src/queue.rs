@@ -284,7 +284,7 @@ impl Queue {
     /// Returns the next group for the log's task, which is woken when there is one. Sets `patience_ns` to the
     /// time at which the task must [pass](Self::pass) appends that were called and not polled, if there are
     /// any. A group stays in the queue, where its records can be read and more can come, until the segment has `room`
-    /// bytes for it.
+    /// bytes for it, and one with deferred records alone until there is a reason to write it.
     pub(crate) fn poll_work(
         &self,
         room: u64,
