@@ -4,6 +4,8 @@
 //! its name once both slots are written: a file without a whole slot is damaged.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::{Dir, Durability, File, Open};
 
@@ -88,12 +90,14 @@ pub(crate) struct EndFile {
     /// The number of the newest record, and its slot.
     newest: (u64, usize),
     written: Option<EndRecord>,
+    /// Counts the bytes written.
+    written_bytes: Arc<AtomicU64>,
 }
 
 impl EndFile {
     /// Continues from the records found. The file is created when a record is [written](Self::write).
-    pub(crate) fn new(dir: &Dir, found: &FoundEnd, shard: usize) -> EndFile {
-        EndFile { dir: dir.clone(), shard, file: None, newest: found.newest, written: None }
+    pub(crate) fn new(dir: &Dir, found: &FoundEnd, shard: usize, written_bytes: Arc<AtomicU64>) -> EndFile {
+        EndFile { dir: dir.clone(), shard, file: None, newest: found.newest, written: None, written_bytes }
     }
 
     /// Makes a record durable in place of the older one. Writes nothing if the same record was written last.
@@ -122,6 +126,7 @@ impl EndFile {
         };
         let slot = 1 - self.newest.1;
         file.write(SLOTS[slot], &record.slot(number)[..]).durable(Durability::All).await?;
+        self.written_bytes.fetch_add(SLOT_BYTES as u64, Ordering::Relaxed);
         (self.newest, self.written) = ((number, slot), Some(record));
         Ok(())
     }
@@ -149,6 +154,7 @@ impl EndFile {
         let made = async {
             for (slot, number) in [(0, number), (1, number + 1)] {
                 file.write(SLOTS[slot], &record.slot(number)[..]).await?;
+                self.written_bytes.fetch_add(SLOT_BYTES as u64, Ordering::Relaxed);
             }
             file.sync(Durability::All).await?;
             dir.rename(END_NEW_NAME, END_NAME).await?;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -304,6 +305,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         class: options.class,
         bytes: options.segment_bytes,
         reserve_bytes: reserve_bytes(options.segment_bytes, options.group_bytes_max),
+        written_bytes: Arc::default(),
     };
     let end = FoundEnd::none(dir.path());
     let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };
@@ -364,7 +366,8 @@ impl Scene {
     fn end_file(&self, log_id: u128) -> EndFile {
         let found = self.end.record.filter(|record| record.log_id == log_id);
         let none = FoundEnd::none(self.dir.path());
-        EndFile::new(&self.dir, if found.is_some() { &self.end } else { &none }, self.options.shard)
+        let found = if found.is_some() { &self.end } else { &none };
+        EndFile::new(&self.dir, found, self.options.shard, self.maker.written_bytes.clone())
     }
 
     /// Returns the write unit: offsets and lengths of writes to this file are multiples of it.

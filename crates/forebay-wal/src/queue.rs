@@ -68,6 +68,8 @@ pub(crate) struct Queue {
     pub(crate) left: AtomicU64,
     /// The log's reserve exists or is being created.
     pub(crate) reserved: AtomicBool,
+    /// All bytes that the log has written.
+    written_bytes: Arc<AtomicU64>,
     /// The shard of the log's task.
     shard: usize,
     state: Mutex<QueueState>,
@@ -157,6 +159,7 @@ impl Queue {
         index: Index,
         next_lsn: u64,
         values: Arc<Values>,
+        written_bytes: Arc<AtomicU64>,
     ) -> Queue {
         Queue {
             engine,
@@ -168,6 +171,7 @@ impl Queue {
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
             reserved: AtomicBool::new(false),
+            written_bytes,
             state: Mutex::new(QueueState {
                 groups: VecDeque::new(),
                 free: Vec::new(),
@@ -278,6 +282,7 @@ impl Queue {
         let state = self.lock();
         let mut stats = state.stats.clone();
         stats.pending_bytes = state.pending;
+        stats.written_bytes = self.written_bytes.load(Ordering::Relaxed);
         stats
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay::{Class, Dir, Durability, Engine, File, Lock, Open, Pending};
@@ -47,6 +47,8 @@ pub(crate) struct Maker {
     pub(crate) bytes: u64,
     /// Length of the log's reserve, in bytes.
     pub(crate) reserve_bytes: u64,
+    /// All bytes that the log has written; see [`Stats::written_bytes`](crate::Stats::written_bytes).
+    pub(crate) written_bytes: Arc<AtomicU64>,
 }
 
 /// A segment without a number. A log that is being opened continues in it if there is no space for a fresh
@@ -254,6 +256,7 @@ impl Maker {
             let part = zeros.len().min((self.bytes - at) as usize);
             let Some(block) = zeros.slice(..part) else { break };
             file.write(at, block).await?;
+            self.written_bytes.fetch_add(part as u64, Ordering::Relaxed);
             at += part as u64;
         }
         file.sync(Durability::All).await?;

@@ -27,6 +27,10 @@ pub struct Stats {
     pub segments_made: u64,
     /// Bytes of zeros written to prepare them. Not a part of `write_bytes`.
     pub zero_bytes: u64,
+    /// All bytes written to the log's directory since its open began: groups; zeros, also those of segments without a
+    /// group yet and of the log's reserve; the record of its end; copies made by a salvage. Failed writes do not
+    /// count, nor do the 16 bytes in `wal.lock`.
+    pub written_bytes: u64,
     /// Number of segments reused.
     pub segments_recycled: u64,
     /// Number of times that a group had to wait for its segment to be made.
@@ -50,6 +54,7 @@ impl Stats {
             queued_ns: Latency::default(),
             segments_made: 0,
             zero_bytes: 0,
+            written_bytes: 0,
             segments_recycled: 0,
             segment_waits: 0,
             full_waits: 0,

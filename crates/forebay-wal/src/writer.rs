@@ -1,6 +1,7 @@
 //! The log's task: takes groups from the queue and makes them durable, one after the other.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ impl Writer {
     async fn finish(mut self) {
         // Once the lock is released another log may use the files, so none of our writes may be in flight to
         // them.
-        self.shared.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.shared.stop.store(true, Ordering::Release);
         self.next.end().await;
         // Released explicitly, as closing the files would release the locks later: a ring holds its files
         // until the kernel has torn it down, which may be after its process has ended.
@@ -293,6 +294,7 @@ impl Writer {
             Err(error) if !is_ignored() => return Err(error.into()),
             _ => {}
         }
+        self.maker.written_bytes.fetch_add(u64::from(total), Ordering::Relaxed);
         self.maker.check_named(&self.segment).await?;
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
@@ -310,7 +312,7 @@ impl Writer {
             self.group_bytes = (15 * self.group_bytes + u64::from(total)) / 16;
         }
         let left = self.segment.bytes.saturating_sub(self.offset);
-        self.shared.left.store(left, std::sync::atomic::Ordering::Release);
+        self.shared.left.store(left, Ordering::Release);
         self.chain = Chain {
             epochs: header.epochs,
             previous: crc,

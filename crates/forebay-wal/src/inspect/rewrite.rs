@@ -176,7 +176,7 @@ impl<'a> Rewrite<'a> {
         };
         self.made.push(self.dir.join(END_NAME));
         let dir = self.engine.open_dir(self.dir).await?;
-        Ok(EndFile::new(&dir, &FoundEnd::none(self.dir), 0).make(record, 1).await?)
+        Ok(EndFile::new(&dir, &FoundEnd::none(self.dir), 0, Default::default()).make(record, 1).await?)
     }
 
     /// Writes the pending records as one group.

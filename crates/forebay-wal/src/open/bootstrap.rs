@@ -43,8 +43,10 @@ impl Scene {
             unit,
         };
         let values = Arc::new(values);
+        let (next_lsn, written_bytes) = (chain.next_lsn, self.maker.written_bytes.clone());
+        let engine = self.engine.clone();
         let shared =
-            Queue::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn, values.clone());
+            Queue::new(engine, options.shard, limits, index, next_lsn, values.clone(), written_bytes);
         Ok(Writer {
             shared: Arc::new(shared),
             maker: self.maker.clone(),

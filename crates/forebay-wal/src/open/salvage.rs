@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use forebay::{Durability, Open};
 
@@ -34,6 +35,7 @@ impl Scene {
             let mut blocks = from.scan().request_bytes(READ_BYTES).depth(READ_DEPTH).start();
             while let Some(block) = blocks.next().await.transpose()? {
                 append.write(&block).await?;
+                self.maker.written_bytes.fetch_add(block.len() as u64, Ordering::Relaxed);
             }
             append.sync(Durability::All).await?;
             append.close().await?;
