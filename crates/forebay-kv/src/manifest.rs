@@ -165,6 +165,11 @@ impl Manifest {
         (state + self.wal.stats().pending_bytes) as u64
     }
 
+    /// Returns all bytes that its log has written.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.wal.stats().written_bytes
+    }
+
     /// Makes an edit durable. After an error the edit may or may not be there once the store is opened again.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use forebay::Class;
 
@@ -96,6 +97,8 @@ pub(crate) struct TableSpec {
     /// The cache that is shrunk when the engine has no memory left for a buffer, and that lends the memory of
     /// an encoder.
     pub(crate) cache: Option<Arc<Cache>>,
+    /// Counts the bytes written.
+    pub(crate) written_bytes: Arc<AtomicU64>,
 }
 
 impl TableSpec {
@@ -114,6 +117,7 @@ impl TableSpec {
             buffer_bytes: 256 << 10,
             depth: 3,
             cache: None,
+            written_bytes: Arc::default(),
         }
     }
 }

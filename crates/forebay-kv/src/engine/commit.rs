@@ -18,7 +18,7 @@ use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::is_broken;
 use crate::memtable::{self, Memtables};
-use crate::record::{self, HEADER_BYTES, Record};
+use crate::record::{self, ENTRY_BYTES, HEADER_BYTES, Record};
 use crate::value::HeldShare;
 use crate::wait::{BoxFuture, block_on};
 
@@ -58,6 +58,11 @@ impl Ready {
             self.log = Some(log);
         }
         self
+    }
+
+    /// Returns the bytes of its keys and values, with those of times of expiry.
+    fn put_bytes(&self) -> u64 {
+        (self.record.len() - HEADER_BYTES - self.places.len() * ENTRY_BYTES) as u64
     }
 
     /// Returns the bytes that go to the log.
@@ -170,6 +175,7 @@ impl StoreCore {
             "the memtables keep their share of the memory"
         );
         self.full.note_memtables(commit.sealed_used() + commit.active.used());
+        self.counters.put.fetch_add(ready.put_bytes(), Ordering::Relaxed);
         self.insertion.push(CommittedRecord { memtables: commit.active.clone(), ready, lsn });
         drop((commit, turn));
         self.insertion.run_unless_busy();

@@ -387,6 +387,7 @@ impl StoreCore {
             class,
             shard: Some(self.background_shard()),
             cache: Some(self.cache.clone()),
+            written_bytes: self.counters.written.clone(),
             ..TableSpec::new(0, keyspace)
         }
     }

@@ -43,6 +43,14 @@ pub struct Stats {
     pub loaded_bytes: u64,
     /// Bytes of the sorted files that were ingested.
     pub ingested_bytes: u64,
+    /// Bytes that the program has put: keys and values of puts, keys of deletions, 8 for each time of expiry, and keys and
+    /// values of bulk loads. A range that is deleted counts with the keys that are deleted one by one for it.
+    pub put_bytes: u64,
+    /// All bytes that the store has written to its files since its open began: its log and its manifest, as
+    /// [`forebay_wal::Stats::written_bytes`] counts them (padding, segments prepared with zeros, records of their ends); tables
+    /// with their filters, also those that were given up; copies of ingested files; the logs of checkpoints. The
+    /// reserve is space without bytes, and files under a second name (checkpoints, ingests) are not written again.
+    pub written_bytes: u64,
     /// Bytes that compaction has to rewrite, by its own estimate.
     pub pending_bytes: u64,
     /// Writes that had to wait in line for memory while memtables were written to tables.
@@ -89,11 +97,16 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns the bytes written to tables for each byte that flushes, loads and ingests brought; 1 before any. A sorted
-    /// file was written once before it came.
+    /// Returns the bytes that the device has written for each byte that the program has put: `written_bytes` for each of
+    /// `put_bytes`, and `ingested_bytes` with both, because a sorted file was written once before it came. 1 before any.
+    ///
+    /// Since the open, in which a new log's first segments are written with zeros: of a store that has just been opened this
+    /// is much. Bytes still in memtables count as put, and will be written once more.
     pub fn write_amplification(&self) -> f64 {
-        let came = self.flushed_bytes + self.loaded_bytes + self.ingested_bytes;
-        if came == 0 { 1.0 } else { (came + self.compaction_written_bytes) as f64 / came as f64 }
+        match self.put_bytes + self.ingested_bytes {
+            0 => 1.0,
+            put => (self.written_bytes + self.ingested_bytes) as f64 / put as f64,
+        }
     }
 }
 
@@ -194,6 +207,9 @@ pub(crate) struct Counters {
     pub(crate) moved: AtomicU64,
     pub(crate) loaded: AtomicU64,
     pub(crate) ingested: AtomicU64,
+    pub(crate) put: AtomicU64,
+    /// Bytes written to tables and checkpoints.
+    pub(crate) written: Arc<AtomicU64>,
     pub(super) flushed_bytes: AtomicU64,
     pub(super) space_waits: AtomicU64,
     pub(super) slowed: AtomicU64,
@@ -225,6 +241,7 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
     let kernel = shared.kernel.stats();
     let (log, cache, budget) = (shared.wal.stats(), shared.cache.stats(), &shared.budget);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let of_logs = log.written_bytes + shared.manifest.written_bytes();
     let counters = &shared.counters;
     Stats {
         memory: MemoryStats {
@@ -264,6 +281,8 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
         moved: count(&counters.moved),
         loaded_bytes: count(&counters.loaded),
         ingested_bytes: count(&counters.ingested),
+        put_bytes: count(&counters.put),
+        written_bytes: count(&counters.written) + of_logs,
         pending_bytes: super::compact::pick::pending_bytes(&view.version, &shared.pick_how()),
         space_waits: count(&counters.space_waits),
         slowed: count(&counters.slowed),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
@@ -217,6 +218,7 @@ impl<'a> Checkpoint<'a> {
             Manifest::open(&self.shared.engine, &making.open_dir(MANIFEST).await?, self.how(None)).await?;
         let is_same = read.with(|read| read == state);
         read.close().await?;
+        self.shared.counters.written.fetch_add(read.written_bytes(), Ordering::Relaxed);
         let entries = Entries::read(making).await?;
         let is_there = |id: &u32| entries.table_files.binary_search_by_key(id, |(id, _)| *id).is_ok();
         if is_same && state.tables.keys().chain(state.kept.keys()).all(is_there) {
@@ -258,6 +260,7 @@ impl<'a> Checkpoint<'a> {
         let applied = begun.apply(&edit).await;
         let state = begun.state();
         begun.close().await?;
+        shared.counters.written.fetch_add(begun.written_bytes(), Ordering::Relaxed);
         applied?;
         let options = forebay_wal::Options::new()
             .segment_bytes(MANIFEST_BYTES)
@@ -271,6 +274,7 @@ impl<'a> Checkpoint<'a> {
             .own_thread(false);
         let (wal, _) = Wal::open_in(engine, &log, options).await?;
         wal.close().await?;
+        shared.counters.written.fetch_add(wal.stats().written_bytes, Ordering::Relaxed);
         Ok(state)
     }
 }

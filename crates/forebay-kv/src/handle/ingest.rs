@@ -385,6 +385,7 @@ async fn stage(shared: &Arc<StoreCore>, candidate: &Candidate) -> Result<bool> {
     while at < candidate.meta.bytes {
         let end = (at + COPY_BYTES).min(candidate.meta.bytes);
         append.write_block(file.read(at..end).class(class).await?).await?;
+        shared.counters.written.fetch_add(end - at, Ordering::Relaxed);
         shared.check_writable()?;
         at = end;
     }

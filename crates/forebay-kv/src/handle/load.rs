@@ -29,6 +29,8 @@ pub struct BulkLoad {
     handle: Arc<Handle>,
     output: Output,
     order: OrderCheck,
+    /// Bytes of the keys and values added.
+    put_bytes: u64,
     _held: HeldShare,
 }
 
@@ -43,6 +45,7 @@ impl BulkLoad {
             handle: handle.clone(),
             output: Output::new(shared, keyspace, shared.options.background, memory),
             order,
+            put_bytes: 0,
             _held: held,
         }
     }
@@ -98,7 +101,10 @@ impl BulkLoad {
             }
             output.add(key, Entry::Value { bytes: value, expires_s }).await
         };
-        self.order.add("load", key, add).await
+        self.order.add("load", key, add).await?;
+        let expiry_bytes = if expires_s.is_some() { 8 } else { 0 };
+        self.put_bytes += (key.len() + value.len()) as u64 + expiry_bytes;
+        Ok(())
     }
 
     /// Makes all added entries visible in one step; durable when it returns. Entries written before this call
@@ -116,7 +122,7 @@ impl BulkLoad {
     }
 
     async fn commit(self) -> Result<()> {
-        let BulkLoad { handle, mut output, order, _held } = self;
+        let BulkLoad { handle, mut output, order, put_bytes, _held } = self;
         let written = match order.check() {
             Ok(()) => output.finish().await.map(|_| ()),
             failed => failed,
@@ -130,6 +136,7 @@ impl BulkLoad {
             let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
             install(&shared, metas, WriteOrder::Loose).await?;
             shared.counters.loaded.fetch_add(bytes, Ordering::Relaxed);
+            shared.counters.put.fetch_add(put_bytes, Ordering::Relaxed);
             Ok(())
         })
         .await

@@ -76,7 +76,7 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
     assert!(amplification <= 1.15, "{amplification}, {stats:?}");
     // Level 0 may keep tables that are together at most an eighth of the last level, and ten in no case.
     assert!(stats.keyspaces[0].levels[0].tables < 10 && stats.pending_bytes == 0, "{stats:?}");
-    assert!(stats.write_amplification() < 12.0, "{stats:?}");
+    assert!(stats.compaction_written_bytes < 11 * stats.flushed_bytes, "{stats:?}");
     for (number, round) in newest.iter().step_by(7) {
         let found = keyspace.get(&key(*number)).wait().unwrap();
         assert_eq!(found.as_deref(), Some(&long(*number, *round, 1000)[..]), "{number}");
@@ -118,7 +118,6 @@ fn what_overlaps_nothing_is_not_written_again() {
     store.compact().wait().unwrap();
     let stats = store.stats();
     assert!(stats.moved > 5 && stats.compaction_written_bytes == 0, "{stats:?}");
-    assert_eq!(stats.write_amplification(), 1.0);
     let is_last_only = stats.keyspaces[0].levels.iter().take(6).all(|level| level.tables == 0);
     assert!(is_last_only && stats.keyspaces[0].levels[6].entries == 3000, "{stats:?}");
     for number in 0..3000 {
@@ -487,11 +486,7 @@ fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
         stats = flushed(round, KEYS / 80);
     }
     println!("{:.2} bytes written for each, {:?}", stats.write_amplification(), levels(&stats));
-    assert_eq!(
-        (levels(&stats)[0].0, stats.compactions, stats.write_amplification()),
-        (4, 0, 1.0),
-        "{stats:?}"
-    );
+    assert_eq!((levels(&stats)[0].0, stats.compactions), (4, 0), "{stats:?}");
     // Many tables, however short they are.
     for round in 5..=10 {
         stats = flushed(round, 1);

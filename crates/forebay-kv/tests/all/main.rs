@@ -41,3 +41,4 @@ mod stops;
 mod tail_loss;
 mod transactions;
 mod verify;
+mod write_amplification;

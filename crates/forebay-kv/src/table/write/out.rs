@@ -1,6 +1,7 @@
 //! Output of a table to its file: nodes are built in place in the buffers that are written to the device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::{Append, BlockMut, Durability, Engine, File};
 
@@ -22,14 +23,22 @@ pub(super) struct Out {
     filled: usize,
     buffer_bytes: usize,
     cache: Option<Arc<Cache>>,
+    written_bytes: Arc<AtomicU64>,
 }
 
 impl Out {
     pub(super) fn new(engine: &Engine, file: &File, spec: &TableSpec) -> Out {
         let buffer_bytes = spec.buffer_bytes.max(BUFFER_BYTES_MIN).next_multiple_of(UNIT);
         let append = file.append().request_bytes(buffer_bytes).depth(spec.depth).class(spec.class).start();
-        let cache = spec.cache.clone();
-        Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes, cache }
+        Out {
+            engine: engine.clone(),
+            append,
+            buffer: BlockMut::default(),
+            filled: 0,
+            buffer_bytes,
+            cache: spec.cache.clone(),
+            written_bytes: spec.written_bytes.clone(),
+        }
     }
 
     /// Returns the file offset of the next byte.
@@ -111,7 +120,9 @@ impl Out {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.truncate(std::mem::take(&mut self.filled));
         if !buffer.is_empty() {
+            let bytes = buffer.len() as u64;
             self.append.write_block(buffer.freeze()).await?;
+            self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
