@@ -591,7 +591,7 @@ async fn alone(mut leadership: watch::Receiver<Leadership>, limit: Duration) {
 
 /// Returns the settings of the state's store. A put looks its key up, and often the key is new.
 fn store_options() -> forebay_kv::Options {
-    forebay_kv::Options::new().last_level_filters(true)
+    forebay_kv::Options::new().filter_policy(forebay_kv::FilterPolicy::Always)
 }
 
 fn forebay_wal_options() -> forebay_wal::Options {

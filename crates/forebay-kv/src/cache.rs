@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::{Block, MemoryStats};
 use forebay_cache::BlockCache;
@@ -17,7 +17,7 @@ pub(crate) struct Cache {
     /// The limit for the bytes of both kinds together.
     bytes_max: u64,
     pinned_bytes_max: u64,
-    pinned: Mutex<PinnedBytes>,
+    pinned: Mutex<PinnedMemory>,
     free: FreeMemory,
     held: Arc<HeldBytes>,
     removals: Removals,
@@ -38,9 +38,29 @@ pub(crate) struct CacheStats {
     pub(crate) evictions: u64,
 }
 
+/// What is pinned, and what of it may go.
+#[derive(Default)]
+struct PinnedMemory {
+    bytes: PinnedBytes,
+    /// The filters of the last level, the latest last.
+    last_filters: Vec<LastFilter>,
+}
+
+/// A filter that its owner gives back when the memory is needed.
+struct LastFilter {
+    owner: Weak<dyn FilterOwner>,
+    bytes: u64,
+}
+
+/// The owner of a filter of the last level.
+pub(crate) trait FilterOwner: Send + Sync {
+    /// Gives the filter back, with its pin.
+    fn give_back(&self);
+}
+
 /// Pinned bytes by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PinnedBytes([u64; 4]);
+pub(crate) struct PinnedBytes([u64; 6]);
 
 /// The purpose of pinned memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +71,46 @@ pub(crate) enum PinPurpose {
     Tables,
     /// Lent to the share for memory that the program holds.
     Lent,
+    /// Filters of the last level, which give way to all others.
+    LastFilters,
+    /// No memory, but a table with an inner level that found no room.
+    LeftOut,
 }
+
+/// Filters of the last level take at most this part of the memory that nothing else is pinned in: gets of existing keys gain
+/// nothing from them, and the blocks that come and go have the rest.
+const LAST_FILTERS_PART: u64 = 4;
 
 impl PinnedBytes {
     pub(crate) fn sum(&self) -> u64 {
-        self.0.iter().sum()
+        self.lasting() + self.of(PinPurpose::LastFilters)
+    }
+
+    /// Returns the bytes that do not give way.
+    fn lasting(&self) -> u64 {
+        self.0[..PinPurpose::LastFilters as usize].iter().sum()
     }
 
     pub(crate) fn of(&self, what: PinPurpose) -> u64 {
         self.0[what as usize]
+    }
+}
+
+impl PinnedMemory {
+    /// Takes filters off the list, the latest first, until all of the last level take no more than `most` bytes.
+    fn surplus(&mut self, most: u64) -> Vec<Weak<dyn FilterOwner>> {
+        let mut surplus = Vec::new();
+        if self.bytes.of(PinPurpose::LastFilters) > most {
+            self.last_filters.retain(|filter| filter.owner.strong_count() > 0);
+            let mut left: u64 = self.last_filters.iter().map(|filter| filter.bytes).sum();
+            while left > most
+                && let Some(filter) = self.last_filters.pop()
+            {
+                left -= filter.bytes;
+                surplus.push(filter.owner);
+            }
+        }
+        surplus
     }
 }
 
@@ -133,7 +184,7 @@ impl Cache {
     }
 
     /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
-    /// less room.
+    /// less room, and filters of the last level give way.
     pub(crate) fn pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Option<Pin> {
         self.take(what, bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), what, bytes })
     }
@@ -144,19 +195,52 @@ impl Cache {
         Pin { cache: self.clone(), what, bytes }
     }
 
-    fn take(&self, what: PinPurpose, bytes: u64, pinned_bytes_max: u64) -> bool {
+    /// Notes that `owner` keeps a filter of the last level with `bytes` of pinned memory. Returns false if the memory is
+    /// needed by now: then the owner has to give it back.
+    pub(crate) fn keep_last_filter(&self, owner: Weak<dyn FilterOwner>, bytes: u64) -> bool {
         let mut pinned = self.lock_pinned();
-        match pinned.sum().checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
-            Some(all) => {
-                pinned.0[what as usize] += bytes;
-                self.blocks.set_bytes_max(self.bytes_max.saturating_sub(all));
-                true
-            }
-            None => false,
+        if pinned.bytes.of(PinPurpose::LastFilters) > self.last_filters_max(&pinned.bytes) {
+            return false;
         }
+        let filters = &mut pinned.last_filters;
+        if filters.len() == filters.capacity() {
+            filters.retain(|filter| filter.owner.strong_count() > 0);
+        }
+        filters.push(LastFilter { owner, bytes });
+        true
     }
 
-    fn lock_pinned(&self) -> MutexGuard<'_, PinnedBytes> {
+    /// Returns the most bytes that filters of the last level may take beside what is pinned for other purposes: none while an
+    /// inner level of a table found no room.
+    fn last_filters_max(&self, pinned: &PinnedBytes) -> u64 {
+        if pinned.of(PinPurpose::LeftOut) > 0 {
+            return 0;
+        }
+        let rest = |all: u64| all.saturating_sub(pinned.lasting());
+        (rest(self.bytes_max) / LAST_FILTERS_PART).min(rest(self.pinned_bytes_max))
+    }
+
+    fn take(&self, what: PinPurpose, bytes: u64, pinned_bytes_max: u64) -> bool {
+        let surplus = {
+            let mut pinned = self.lock_pinned();
+            let (before, most) = match what {
+                PinPurpose::LastFilters => (pinned.bytes.of(what), self.last_filters_max(&pinned.bytes)),
+                _ => (pinned.bytes.lasting(), pinned_bytes_max),
+            };
+            if before.checked_add(bytes).is_none_or(|all| all > most) {
+                return false;
+            }
+            pinned.bytes.0[what as usize] += bytes;
+            let last_filters_max = self.last_filters_max(&pinned.bytes);
+            self.blocks.set_bytes_max(self.bytes_max.saturating_sub(pinned.bytes.sum()));
+            pinned.surplus(last_filters_max)
+        };
+        // Outside of the lock, which the pin of each filter takes.
+        surplus.iter().filter_map(Weak::upgrade).for_each(|owner| owner.give_back());
+        true
+    }
+
+    fn lock_pinned(&self) -> MutexGuard<'_, PinnedMemory> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +269,7 @@ impl Cache {
         let blocks = self.blocks.stats();
         CacheStats {
             bytes_max: self.bytes_max,
-            pinned: *self.lock_pinned(),
+            pinned: self.lock_pinned().bytes,
             block_bytes: blocks.bytes,
             hits: blocks.hits,
             misses: blocks.misses,
@@ -234,7 +318,6 @@ impl FreeMemory {
 }
 
 impl Pin {
-    #[cfg(any(test, all(feature = "kernel", target_os = "linux")))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -251,10 +334,10 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let cache = &self.cache;
         let mut pinned = cache.lock_pinned();
-        let bytes = &mut pinned.0[self.what as usize];
+        let bytes = &mut pinned.bytes.0[self.what as usize];
         debug_assert!(*bytes >= self.bytes, "what is pinned is counted until it goes");
         *bytes = bytes.saturating_sub(self.bytes);
-        cache.blocks.set_bytes_max(cache.bytes_max.saturating_sub(pinned.sum()));
+        cache.blocks.set_bytes_max(cache.bytes_max.saturating_sub(pinned.bytes.sum()));
     }
 }
 
@@ -310,5 +393,56 @@ impl Removals {
         if let Some(bell) = self.bell.get() {
             bell();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    struct Owner(Mutex<Option<Pin>>);
+
+    impl FilterOwner for Owner {
+        fn give_back(&self) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+
+    /// Keeps a filter of so many bytes, if the cache grants them.
+    fn keep(cache: &Arc<Cache>, bytes: u64) -> Option<Arc<Owner>> {
+        let pin = cache.pin(PinPurpose::LastFilters, bytes)?;
+        let owner = Arc::new(Owner(Mutex::new(Some(pin))));
+        let weak: Weak<Owner> = Arc::downgrade(&owner);
+        assert!(cache.keep_last_filter(weak, bytes));
+        Some(owner)
+    }
+
+    #[test]
+    fn filters_of_the_last_level_take_a_quarter_of_the_rest_and_give_way() {
+        let cache = Cache::new(64 * MIB, 60 * MIB);
+        let kept = || cache.stats().pinned.of(PinPurpose::LastFilters) / MIB;
+        let owners: Vec<_> = std::iter::from_fn(|| keep(&cache, 2 * MIB)).collect();
+        assert_eq!((owners.len(), kept()), (8, 16));
+        let levels = cache.pin(PinPurpose::TopLevels, 24 * MIB).unwrap();
+        assert_eq!(kept(), 10, "a quarter of the 40 MiB that are left");
+        let is_kept = |owner: &Arc<Owner>| owner.0.lock().unwrap().is_some();
+        assert_eq!(owners.iter().filter(|owner| is_kept(owner)).count(), 5);
+        assert!(is_kept(&owners[0]), "the latest one goes first");
+        // All that may be pinned.
+        let filters = cache.pin(PinPurpose::Filters, 36 * MIB).unwrap();
+        assert_eq!(kept(), 0);
+        assert!(cache.pin(PinPurpose::TopLevels, 1).is_none() && keep(&cache, 1).is_none());
+        drop(filters);
+        let left_out = cache.must_pin(PinPurpose::LeftOut, 1);
+        assert!(keep(&cache, MIB).is_none(), "an inner level found no room");
+        drop(left_out);
+        let again = keep(&cache, 10 * MIB);
+        assert!(again.is_some() && keep(&cache, 1).is_none());
+        drop(cache.must_pin(PinPurpose::LeftOut, 1));
+        assert_eq!(kept(), 0);
+        drop((levels, owners, again));
+        assert_eq!(cache.stats().pinned.sum(), 0);
     }
 }

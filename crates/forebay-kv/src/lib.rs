@@ -120,7 +120,7 @@ pub use handle::transaction::{Isolation, Transaction, TransactionRange};
 pub use handle::verify::{VerifyReport, verify, verify_with};
 #[cfg(feature = "kernel")]
 pub use options::KernelWalk;
-pub use options::{Compression, Options};
+pub use options::{Compression, FilterPolicy, Options};
 pub use value::Value;
 pub use wait::Pending;
 

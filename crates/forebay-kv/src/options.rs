@@ -35,7 +35,7 @@ pub struct Options {
     pub(crate) store_id: Option<u64>,
     pub(crate) clock: fn() -> u64,
     pub(crate) pinned_bytes: Option<u64>,
-    pub(crate) last_level_filters: bool,
+    pub(crate) filter_policy: FilterPolicy,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) delete_batch_max: u64,
     #[cfg(feature = "kernel")]
@@ -62,7 +62,7 @@ impl Options {
             store_id: None,
             clock: seconds_since_1970,
             pinned_bytes: None,
-            last_level_filters: false,
+            filter_policy: FilterPolicy::WhereTheyFit,
             reserve_bytes: None,
             delete_batch_max: 256,
             #[cfg(feature = "kernel")]
@@ -97,13 +97,10 @@ impl Options {
         self
     }
 
-    /// Sets whether gets check the Bloom filters of the last level too. That level has nine tenths of the
-    /// keys, so a get of a key that is not in the store usually reads a leaf in vain; with these filters one
-    /// in a hundred does. They take 10 bits of the cache for each key, pinned where there is room, before the
-    /// lowest inner level. For stores that are often asked for keys they do not have, such as one that looks a
-    /// key up before it writes it. Default: no, because gets of existing keys gain nothing.
-    pub fn last_level_filters(mut self, filters: bool) -> Options {
-        self.last_level_filters = filters;
+    /// Sets whether gets check the Bloom filters of the last level too; see [`FilterPolicy`]. Default:
+    /// [`FilterPolicy::WhereTheyFit`].
+    pub fn filter_policy(mut self, filter_policy: FilterPolicy) -> Options {
+        self.filter_policy = filter_policy;
         self
     }
 
@@ -267,6 +264,30 @@ pub enum Compression {
     /// be read only by programs with the feature `zstd`.
     #[cfg(feature = "zstd")]
     Zstd(u8),
+}
+
+/// The levels whose Bloom filters gets check; see [`Options::filter_policy`].
+///
+/// A filter takes 10 bits a key, and is wrong about one absent key in a hundred. Those of the upper levels are always used:
+/// most keys that are looked up are not there. The last level has nine tenths of the keys. Without its filters a get of a
+/// key that is not in the store reads a leaf in vain; gets of existing keys gain nothing from them. Every table has its
+/// filter on disk, so a store may be opened with another policy at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterPolicy {
+    /// Those of the last level as well, of as many tables as fit: all inner levels of tables stay pinned, and these filters
+    /// take at most a quarter of the cache beside what is pinned. They are never read for a get. When inner levels need
+    /// the memory, filters are given back, table by table;
+    /// [`MemoryStats::filters_left_out`](crate::MemoryStats::filters_left_out) counts those that are not in memory.
+    #[default]
+    WhereTheyFit,
+    /// The levels above the last. For stores with short entries whose gets are all of existing keys: there filters are a larger
+    /// part of the data, and the cache keeps as many leaves less.
+    UpperLevels,
+    /// All. Those of the last level are pinned before the lowest inner level where there is room, and otherwise read for
+    /// gets. For stores that are mostly asked for keys they do not have, such as one that looks a key up before it
+    /// writes it.
+    Always,
 }
 
 /// When waiting threads walk down tables inside the kernel; see [`Options::kernel_walk`].

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{dir, engine, key, open, random, value};
-use forebay_kv::{Keyspace, Store};
+use forebay_kv::{FilterPolicy, Keyspace, Store};
 use forebay_test::allocations::{self, CountingAllocator};
 use futures::executor::block_on;
 
@@ -111,16 +111,17 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     store.close().wait().unwrap();
 }
 
-/// forebay-etcd looks a key up before it writes it. Of new keys each lookup read a leaf of the last level.
+/// forebay-etcd looks a key up before it writes it. Of new keys each lookup read a leaf of the last level, also with room for
+/// its filters: they were an option that nobody set.
 #[test]
 fn with_filters_of_the_last_level_a_get_of_an_absent_key_reads_nothing() {
     let (engine, dir) = (engine(), dir());
     store(&engine, &dir).0.close().wait().unwrap();
     let absent: Vec<Vec<u8>> =
         (0..2 * KEYS).step_by(5).map(|number| [&key(number)[..], b" and a half"].concat()).collect();
-    // Returns how often a block was not in memory, and the bytes of filters.
-    let look_up = |filters: bool| {
-        let options = common::options().last_level_filters(filters);
+    // Returns how often a block was not in memory, and the bytes of filters that are kept and left out.
+    let look_up = |policy: Option<FilterPolicy>| {
+        let options = policy.map_or(common::options(), |policy| common::options().filter_policy(policy));
         let store = Store::open(&engine, dir.path(), options).wait().unwrap();
         let keyspace = store.default_keyspace();
         for key in &absent {
@@ -130,14 +131,17 @@ fn with_filters_of_the_last_level_a_get_of_an_absent_key_reads_nothing() {
         for number in (0..2 * KEYS).step_by(7) {
             assert_eq!(&*keyspace.get(&key(number)).wait().unwrap().unwrap(), value(number));
         }
-        let bytes = store.stats().memory.filters;
+        let memory = store.stats().memory;
         store.close().wait().unwrap();
-        (misses, bytes)
+        (misses, memory.filters, memory.filters_left_out)
     };
-    let (misses, bytes) = look_up(false);
+    let (misses, bytes, left_out) = look_up(Some(FilterPolicy::UpperLevels));
     assert!(misses > 100 && bytes == 0, "{misses} blocks read, {bytes} bytes of filters");
-    let (misses, bytes) = look_up(true);
-    // One filter in a hundred is wrong.
-    assert!(misses < absent.len() as u64 / 30, "{misses} blocks read for {} keys", absent.len());
-    assert!(bytes >= 2 * KEYS * 10 / 8, "{bytes}");
+    assert!(left_out >= 2 * KEYS * 10 / 8, "{left_out}");
+    for policy in [None, Some(FilterPolicy::WhereTheyFit), Some(FilterPolicy::Always)] {
+        let (misses, bytes, not_kept) = look_up(policy);
+        // One filter in a hundred is wrong.
+        assert!(misses < absent.len() as u64 / 30, "{misses} blocks read for {} keys", absent.len());
+        assert_eq!((bytes, not_kept), (left_out, 0), "{policy:?}");
+    }
 }

@@ -83,6 +83,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             let job = shared.with_view(|view| pick::next(&view.version, &shared.pick_how(), is_resting));
             let Some(job) = job else {
                 shared.needs_no_space();
+                keep_filters(shared).await;
                 if is_resting {
                     compaction.is_awaited.store(false, Ordering::Release);
                     compaction.rested.store(edits + 1, Ordering::Release);
@@ -107,6 +108,17 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
                 break;
             }
         }
+    }
+}
+
+/// Keeps those filters of the last level that found no room before: replaced tables have given up theirs since.
+async fn keep_filters(shared: &Arc<StoreCore>) {
+    let tables = shared.with_view(|view| view.version.with_kept_filters(&shared.options));
+    for table in tables {
+        if shared.check_writable().is_err() {
+            return;
+        }
+        table.keep_filter(shared.options.background).await;
     }
 }
 

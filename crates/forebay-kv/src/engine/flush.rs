@@ -11,7 +11,7 @@ use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::is_broken;
 use crate::manifest::Edit;
-use crate::manifest::version::pins_filter;
+use crate::manifest::version::{keeps_filter, pins_filter};
 use crate::memtable::Memtables;
 use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
@@ -196,13 +196,17 @@ pub(crate) async fn open<'t>(
     inputs: impl IntoIterator<Item = &'t Arc<Table>>,
     level: usize,
 ) -> Result<Arc<Table>> {
-    let pin_filter = pins_filter(level, &shared.options);
-    let how = OpenHow { class: forebay::shard::class(), pin_filter };
+    let class = forebay::shard::class();
+    let how = OpenHow { class, pin_filter: pins_filter(level, &shared.options) };
     let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache, &shared.files);
     for table in inputs {
         files.add(std::iter::once(table.own_file()).chain(table.far_files()));
     }
-    Table::open(&mut files, meta, how).await
+    let table = Table::open(&mut files, meta, how).await?;
+    if keeps_filter(level, &shared.options) {
+        table.keep_filter(class).await;
+    }
+    Ok(table)
 }
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is

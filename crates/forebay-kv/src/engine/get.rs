@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable::KeyVersion;
 use crate::node::UNIT;
+use crate::options::FilterPolicy;
 use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, OpenTables, Probe, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
@@ -69,7 +70,7 @@ impl StoreCore {
         GetHow {
             // The clock is read only where it matters.
             now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
-            filter: if is_last && !self.options.last_level_filters {
+            filter: if is_last && self.options.filter_policy != FilterPolicy::Always {
                 FilterUse::InMemory
             } else {
                 FilterUse::Read

@@ -296,6 +296,10 @@ impl Scene {
             tables.push((*level, Table::open(files, meta, how).await?));
         }
         version = version.edited(&[], &tables);
+        // Behind all inner levels, which have the memory first.
+        for table in version.with_kept_filters(&self.options) {
+            table.keep_filter(self.options.class).await;
+        }
         let log = self.dir.path().join(LOG);
         if is_begun && !there.log {
             return Err(rules::log_gone(&log));

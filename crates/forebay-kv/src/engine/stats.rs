@@ -153,6 +153,9 @@ pub struct MemoryStats {
     pub top_levels: u64,
     /// Filters of tables.
     pub filters: u64,
+    /// Filters of tables that are not kept: they found no room, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. Not memory, but
+    /// bytes on disk; parts of them may be among the blocks.
+    pub filters_left_out: u64,
     /// Metadata of open tables: their keys, files and places.
     pub open_tables: u64,
     /// Memory lent to the program for holdings beyond its share.
@@ -262,7 +265,8 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
             spare_max: budget.spare,
             pinned: cache.pinned.sum(),
             top_levels: cache.pinned.of(PinPurpose::TopLevels),
-            filters: cache.pinned.of(PinPurpose::Filters),
+            filters: cache.pinned.of(PinPurpose::Filters) + cache.pinned.of(PinPurpose::LastFilters),
+            filters_left_out: view.version.tables().map(|(_, table)| table.filter_bytes_left_out()).sum(),
             open_tables: cache.pinned.of(PinPurpose::Tables),
             lent: cache.pinned.of(PinPurpose::Lent),
             blocks: cache.block_bytes,

@@ -3,15 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::options::Options;
+use crate::options::{FilterPolicy, Options};
 use crate::table::{Table, TableFile};
 
 /// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
 
-/// Returns whether the filters of a level's tables are pinned.
+/// Returns whether the filters of a level's tables are pinned before their lowest inner level.
 pub(crate) fn pins_filter(level: usize, options: &Options) -> bool {
-    level + 1 < LEVELS || options.last_level_filters
+    level + 1 < LEVELS || options.filter_policy == FilterPolicy::Always
+}
+
+/// Returns whether the filters of a level's tables are kept while nothing else needs the memory.
+pub(crate) fn keeps_filter(level: usize, options: &Options) -> bool {
+    level + 1 == LEVELS && options.filter_policy == FilterPolicy::WhereTheyFit
 }
 
 /// The tables at one moment. Immutable; an edit makes a new version that shares the unchanged parts.
@@ -170,6 +175,12 @@ impl Version {
         levels.flat_map(|levels| {
             (0..LEVELS).flat_map(move |level| levels.level(level).iter().map(move |table| (level, table)))
         })
+    }
+
+    /// Returns the tables whose filters are kept while nothing else needs the memory.
+    pub(crate) fn with_kept_filters(&self, options: &Options) -> Vec<Arc<Table>> {
+        let is_kept = |(level, _): &(usize, &Arc<Table>)| keeps_filter(*level, options);
+        self.tables().filter(is_kept).map(|(_, table)| table.clone()).collect()
     }
 
     /// Returns a copy with another keyspace, which has no tables yet.

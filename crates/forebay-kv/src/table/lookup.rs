@@ -144,11 +144,11 @@ impl Table {
     /// Returns the filter's verdict on a key, if the partition at that unit is in memory.
     fn filter_says(&self, hash: Hash, partition: u32) -> Option<bool> {
         let partitions = self.footer.filter_partitions;
-        if let Some(bytes) = self.pinned.partition(partition) {
-            return Some(bloom::contains(bytes, hash, partitions));
-        }
-        let block = self.cache.peek(self.meta.id, u64::from(partition) * UNIT as u64)?;
-        Some(bloom::contains(&block, hash, partitions))
+        let says = |bytes: &[u8]| bloom::contains(bytes, hash, partitions);
+        self.pinned.look_into_filter(partition, says).or_else(|| {
+            let block = self.cache.peek(self.meta.id, u64::from(partition) * UNIT as u64)?;
+            Some(says(&block))
+        })
     }
 
     /// Descends as long as the nodes are in memory.

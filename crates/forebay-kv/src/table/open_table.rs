@@ -1,6 +1,6 @@
 //! Opening a table, and pinning the parts of it that the cache has room for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use forebay::{Class, FilePlace};
 
@@ -8,7 +8,7 @@ use super::file::Files;
 use super::footer::NO_KEYSPACE;
 use super::pinned::{PartReader, PinnedParts};
 use super::{Table, TableMeta};
-use crate::cache::{Cache, PinPurpose};
+use crate::cache::{Cache, FilterOwner, PinPurpose};
 use crate::error::Result;
 use crate::node::UNIT;
 
@@ -17,7 +17,8 @@ use crate::node::UNIT;
 pub(crate) struct OpenHow {
     /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// Whether the filter is pinned, if there is room: for tables that seldom have a requested key.
+    /// Whether the filter is pinned, if there is room, before the lowest inner level: for tables that seldom have a
+    /// requested key.
     pub(crate) pin_filter: bool,
 }
 
@@ -53,6 +54,40 @@ impl Table {
         let pinned = pin(&reader, &files.cache, how.pin_filter).await?;
         Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
     }
+
+    /// Reads the filter of a table of the last level and keeps it, if such filters may take so much memory, until the memory
+    /// is needed for something else. Only one such call may be under way.
+    ///
+    /// A filter that cannot be read is not kept: gets do without it, and a verification reports the damage.
+    pub(crate) async fn keep_filter(self: &Arc<Self>, class: Class) {
+        if self.pinned.has_filter() {
+            return;
+        }
+        let Some(pin) = self.cache.pin(PinPurpose::LastFilters, self.filter_bytes()) else { return };
+        let Ok(file) = self.opened(&FilePlace::NONE).await else { return };
+        let reader = PartReader { file: &file, footer: &self.footer, class };
+        if let Ok(Some(bytes)) = self.pinned.keep_filter(&reader, pin).await {
+            let owner: Weak<Table> = Arc::downgrade(self);
+            if !self.cache.keep_last_filter(owner, bytes) {
+                self.give_back();
+            }
+        }
+    }
+
+    fn filter_bytes(&self) -> u64 {
+        u64::from(self.footer.filter_partitions) * UNIT as u64
+    }
+
+    /// Returns the bytes of the filter if it is not in memory, and 0 if it is.
+    pub(crate) fn filter_bytes_left_out(&self) -> u64 {
+        if self.pinned.has_filter() { 0 } else { self.filter_bytes() }
+    }
+}
+
+impl FilterOwner for Table {
+    fn give_back(&self) {
+        self.pinned.give_filter_back();
+    }
 }
 
 /// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
@@ -67,13 +102,26 @@ pub(crate) const TABLE_GONE: &str = "the manifest names this table; it is gone";
 
 async fn pin(reader: &PartReader<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<PinnedParts> {
     let mut pinned = PinnedParts::default();
+    pin_parts(&mut pinned, reader, cache, pin_filter).await?;
+    if (1..=usize::from(reader.footer.root_level())).any(|level| !pinned.has_level(level)) {
+        pinned.note_left_out(cache.must_pin(PinPurpose::LeftOut, 1));
+    }
+    Ok(pinned)
+}
+
+async fn pin_parts(
+    pinned: &mut PinnedParts,
+    reader: &PartReader<'_>,
+    cache: &Arc<Cache>,
+    pin_filter: bool,
+) -> Result<()> {
     let root_level = reader.footer.root_level();
     let level_bytes = |level| {
         let area = reader.footer.level(level).unwrap_or(0..0);
         (area.end - area.start) * UNIT as u64
     };
     for level in (2..=root_level).rev() {
-        let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(level)) else { return Ok(pinned) };
+        let Some(pin) = cache.pin(PinPurpose::TopLevels, level_bytes(level)) else { return Ok(()) };
         pinned.add_level(reader, level, pin).await?;
     }
     let filter_bytes = u64::from(reader.footer.filter_partitions) * UNIT as u64;
@@ -85,5 +133,5 @@ async fn pin(reader: &PartReader<'_>, cache: &Arc<Cache>, pin_filter: bool) -> R
     {
         pinned.add_level(reader, 1, pin).await?;
     }
-    Ok(pinned)
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! The parts of a table that stay in memory: levels from the top down, and the filter.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use forebay::{Block, Class, File, shard};
 
 use super::footer::Footer;
@@ -15,12 +17,16 @@ pub(super) struct PinnedParts {
     /// The inner levels, the lowest first; `None` for one that is not pinned.
     levels: Vec<Option<Part>>,
     filter: Option<Part>,
+    /// The filter of a table of the last level, which gives way when its memory is needed.
+    last_filter: ArcSwapOption<Part>,
+    /// Says that an inner level is not pinned.
+    _left_out: Option<Pin>,
 }
 
 #[derive(Debug)]
 struct Part {
     chunks: Vec<Chunk>,
-    _pin: Pin,
+    pin: Pin,
 }
 
 /// Whole nodes, in the I/O memory that they were read into. Pinned parts take their memory from the same
@@ -53,10 +59,20 @@ impl PinnedParts {
         matches!(level.checked_sub(1).and_then(|index| self.levels.get(index)), Some(Some(_)))
     }
 
-    /// Returns the partition of the filter at a unit, if the filter is pinned.
+    /// Looks into the partition of the filter at a unit, if the filter is in memory.
     #[inline]
-    pub(super) fn partition(&self, position: u32) -> Option<&[u8]> {
-        self.filter.as_ref()?.node(position, UNIT)
+    pub(super) fn look_into_filter<T>(&self, position: u32, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        if let Some(filter) = &self.filter {
+            return filter.node(position, UNIT).map(look);
+        }
+        let filter = self.last_filter.load();
+        let Some(part) = &*filter else { return None };
+        part.node(position, UNIT).map(look)
+    }
+
+    /// Returns whether the filter is in memory.
+    pub(super) fn has_filter(&self) -> bool {
+        self.filter.is_some() || self.last_filter.load().is_some()
     }
 
     /// Returns the bytes of memory that the pinned parts take.
@@ -79,10 +95,26 @@ impl PinnedParts {
 
     /// Reads, checks and pins the filter.
     pub(super) async fn add_filter(&mut self, reader: &PartReader<'_>, pin: Pin) -> Result<()> {
-        let first = u64::from(reader.footer.filter_first);
-        let area = first..first + u64::from(reader.footer.filter_partitions);
-        self.filter = reader.read(area, FILTER, pin).await?;
+        self.filter = reader.filter(pin).await?;
         Ok(())
+    }
+
+    /// Notes that an inner level is not pinned.
+    pub(super) fn note_left_out(&mut self, pin: Pin) {
+        self._left_out = Some(pin);
+    }
+
+    /// Reads and checks the filter, and keeps it until [`give_filter_back`](Self::give_filter_back). Returns the bytes that
+    /// it takes, unless the cache does not grant them.
+    pub(super) async fn keep_filter(&self, reader: &PartReader<'_>, pin: Pin) -> Result<Option<u64>> {
+        let Some(part) = reader.filter(pin).await? else { return Ok(None) };
+        let bytes = part.pin.bytes();
+        self.last_filter.store(Some(Arc::new(part)));
+        Ok(Some(bytes))
+    }
+
+    pub(super) fn give_filter_back(&self) {
+        self.last_filter.store(None);
     }
 }
 
@@ -109,6 +141,12 @@ pub(super) struct PartReader<'t> {
 }
 
 impl PartReader<'_> {
+    /// Reads and checks the filter; returns `None` as [`read`](Self::read) does.
+    async fn filter(&self, pin: Pin) -> Result<Option<Part>> {
+        let first = u64::from(self.footer.filter_first);
+        self.read(first..first + u64::from(self.footer.filter_partitions), FILTER, pin).await
+    }
+
     /// Reads and checks nodes to pin; returns `None` if the cache does not grant the memory that they take.
     async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
         let mut chunks = Vec::new();
@@ -137,7 +175,7 @@ impl PartReader<'_> {
             chunks.push(Chunk { first: at as u32, block });
             at += whole;
         }
-        Ok(Some(Part { chunks, _pin: pin }))
+        Ok(Some(Part { chunks, pin }))
     }
 
     /// Returns the bytes of a range of units.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{self, random};
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Snapshot, Store, Value};
+use forebay_kv::{Batch, ErrorKind, FilterPolicy, Keyspace, Options, Snapshot, Store, Value};
 use forebay_test::children::Scene;
 use forebay_test::number_from;
 
@@ -307,12 +307,12 @@ fn reads(engine: &Engine) -> u64 {
     engine.stats().wait().expect("stats").flows.iter().map(|flow| flow.reads).sum()
 }
 
-/// Two levels: a table with every second key over one with other keys. A key absent from both costs one read,
-/// of a leaf of the last level, for which no filter is read. The upper table's filter is in memory.
+/// Two levels: a table with every second key over one with other keys. Without filters of the last level a key absent from
+/// both costs one read, of a leaf of that level. The upper table's filter is in memory.
 #[test]
-fn a_key_that_is_not_there_costs_one_read() {
+fn a_key_that_is_not_there_costs_one_read_at_most() {
     let (engine, dir) = (engine(), common::dir());
-    let options = Options::new().memory_bytes_max(16 << 20);
+    let options = Options::new().memory_bytes_max(16 << 20).filter_policy(FilterPolicy::UpperLevels);
     let store = Store::open(&engine, dir.path(), options).wait().expect("a store");
     let space = store.default_keyspace();
     let keys = 30_000;
@@ -333,7 +333,7 @@ fn a_key_that_is_not_there_costs_one_read() {
     }
     let each = (reads(&engine) - before) as f64 / misses as f64;
     println!("{each} reads for a key that is not there");
-    assert!(each < 1.03, "{each} reads for a key that is not there");
+    assert!((0.7..1.03).contains(&each), "{each} reads for a key that is not there");
 
     // A present key costs one read, in the upper table as well as in the lower one.
     let before = reads(&engine);

@@ -16,6 +16,7 @@ mod descriptors;
 mod durable_or_error;
 mod errors;
 mod expiry;
+mod filters;
 mod formats;
 mod frozen;
 mod frozen_calls;

@@ -11,6 +11,7 @@ use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::is_broken;
 use crate::manifest::Edit;
+use crate::manifest::version::pins_filter;
 use crate::merge::{Bounds, Merge, Run, Source};
 use crate::table::{CursorHow, Direction, Entry, TableMeta};
 use crate::value::HeldShare;
@@ -32,7 +33,17 @@ const SLICE_BYTES: usize = 16 << 10;
 pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;
     if job.is_move() {
-        let added = job.upper.iter().map(|table| (job.target as u8, table.clone())).collect::<Vec<_>>();
+        let mut added = Vec::with_capacity(job.upper.len());
+        for table in &job.upper {
+            let has_same_parts = pins_filter(job.target, &shared.options);
+            // What of a table is in memory depends on its level.
+            let table = if has_same_parts {
+                table.clone()
+            } else {
+                flush::open(shared, table.meta(), [table], job.target).await?
+            };
+            added.push((job.target as u8, table));
+        }
         let edit = Edit {
             removed: job.upper.iter().map(|table| table.id()).collect(),
             added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
