@@ -21,6 +21,8 @@ const GIVEN_BYTES: u64 = 1 << 20;
 /// Bytes per part of the map. Each part has its own lock.
 const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
+/// The part of the map that may be free when it counts as full.
+const FULL_PART: u64 = 32;
 /// Number of places for the counters, so that threads seldom share one.
 const STRIPES: usize = 16;
 /// The size that [`BlockCache::new`] counts on for a block.
@@ -57,7 +59,15 @@ pub struct BlockCache {
     /// Number of blocks that an offer is remembered for.
     remembered: u64,
     stripes: Box<[Stripe; STRIPES]>,
-    evictions: Arc<AtomicU64>,
+    fullness: Arc<Fullness>,
+}
+
+/// How full the map is.
+#[derive(Debug, Default)]
+struct Fullness {
+    evictions: AtomicU64,
+    /// Bytes that the map lacked at the last look, less what filled it since; 0 from the first eviction on.
+    room: AtomicU64,
 }
 
 /// Blocks that were offered, and that are not in the map.
@@ -121,8 +131,8 @@ impl BlockCache {
         let block_bytes = block_bytes.max(512);
         let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
         let count = (bytes_max / block_bytes).max(1) as usize;
-        let evictions: Arc<AtomicU64> = Arc::default();
-        let lifecycle = Evictions(evictions.clone());
+        let fullness: Arc<Fullness> = Arc::default();
+        let lifecycle = Evictions(fullness.clone());
         let mut options = OptionsBuilder::new();
         options.shards(parts as usize).estimated_items_capacity(count).weight_capacity(bytes_max);
         let blocks = match options.build() {
@@ -140,7 +150,7 @@ impl BlockCache {
             offered: OnceLock::new(),
             remembered: count as u64,
             stripes: Box::default(),
-            evictions,
+            fullness,
         }
     }
 
@@ -237,6 +247,33 @@ impl BlockCache {
         self.stripe(owner, offset).refusals.fetch_add(1, Ordering::Relaxed);
         offered.window.push(at, block);
         false
+    }
+
+    /// Inserts a block that was read while there is room, so that no other leaves for it. Returns whether it was inserted. There is
+    /// room if the last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block makes room for another:
+    /// each part of the map is full at another time. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn fill(&self, owner: u64, offset: u64, block: &Block) -> bool {
+        let weight = weight_of(block.pinned_bytes() as u64);
+        let room = &self.fullness.room;
+        let is_taken = room.load(Ordering::Relaxed) >= weight
+            && self.admits(block)
+            && room
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(weight))
+                .is_ok();
+        if is_taken {
+            self.insert(owner, offset, block);
+        }
+        is_taken
+    }
+
+    /// Finds out by how much the map is not full, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn look_for_room(&self) {
+        let bytes_max = self.map_bytes_max(*self.lock());
+        // What is left when each part has no room for one more block counts as full.
+        let room = (bytes_max - bytes_max / FULL_PART).saturating_sub(self.blocks.weight());
+        self.fullness.room.store(room, Ordering::Relaxed);
     }
 
     /// Notes that a block was read which the caller has no [`Block`] of, as an [`offer`](Self::offer) of it would. Returns
@@ -346,7 +383,7 @@ impl BlockCache {
             misses: sum(|stripe| &stripe.misses),
             insertions: sum(|stripe| &stripe.insertions),
             refusals: sum(|stripe| &stripe.refusals),
-            evictions: self.evictions.load(Ordering::Relaxed),
+            evictions: self.fullness.evictions.load(Ordering::Relaxed),
         }
     }
 
@@ -383,14 +420,15 @@ pub(crate) fn weight_of(pinned_bytes: u64) -> u64 {
 
 /// Counts evictions, and drops evicted blocks after the lock.
 #[derive(Clone, Debug)]
-struct Evictions(Arc<AtomicU64>);
+struct Evictions(Arc<Fullness>);
 
 impl Lifecycle<At, Block> for Evictions {
     /// One block makes room for one in most cases; further ones are dropped at once.
     type RequestState = [Option<Block>; 2];
 
     fn before_evict(&self, _: &mut Self::RequestState, _: &At, _: &mut Block) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.evictions.fetch_add(1, Ordering::Relaxed);
+        self.0.room.store(0, Ordering::Relaxed);
     }
 
     fn on_evict(&self, state: &mut Self::RequestState, _: At, block: Block) {

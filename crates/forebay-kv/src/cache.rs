@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use forebay::{Block, MemoryStats};
+use forebay::Block;
 use forebay_cache::BlockCache;
 
 use crate::error::Error;
 use crate::value::HeldBytes;
+
+/// Number of reads of tables from one look for room to the next.
+const LOOK_EVERY: u64 = 1024;
 
 /// The blocks of all tables in memory. Pinned blocks are only counted here; the others come and go.
 pub(crate) struct Cache {
@@ -18,7 +21,8 @@ pub(crate) struct Cache {
     bytes_max: u64,
     pinned_bytes_max: u64,
     pinned: Mutex<PinnedMemory>,
-    free: FreeMemory,
+    /// Number of reads of tables.
+    reads: AtomicU64,
     held: Arc<HeldBytes>,
     removals: Removals,
 }
@@ -129,7 +133,7 @@ impl Cache {
             bytes_max,
             pinned_bytes_max: pinned_bytes_max.min(bytes_max),
             pinned: Mutex::default(),
-            free: FreeMemory::default(),
+            reads: AtomicU64::new(0),
             held: Arc::default(),
             removals: Removals::default(),
         })
@@ -150,12 +154,10 @@ impl Cache {
         self.blocks.insert(u64::from(table), offset, block);
     }
 
-    /// Inserts a checked block that is worth its memory only if it is read again: one that was offered before, not long
-    /// ago, or any while the engine has free memory that was used before.
+    /// Inserts a checked block while there is room. Afterwards it is worth its memory only if it is read again: one that was
+    /// offered before, not long ago.
     pub(crate) fn offer(&self, table: u32, offset: u64, block: &Block) {
-        if self.free.take(block.pinned_bytes() as u64) {
-            self.blocks.insert(u64::from(table), offset, block);
-        } else {
+        if !self.blocks.fill(u64::from(table), offset, block) {
             self.blocks.offer(u64::from(table), offset, block);
         }
     }
@@ -167,13 +169,10 @@ impl Cache {
         self.blocks.note(u64::from(table), offset)
     }
 
-    /// Notes the engine's free memory, now and then: `memory` is called for one read of many, and takes locks.
-    pub(crate) fn note_free_memory(&self, memory: impl FnOnce() -> MemoryStats) {
-        if self.free.is_due() {
-            let blocks = self.blocks.stats();
-            // What is left when each part of a full map has no room for one more block counts as full.
-            let room = (blocks.bytes_max - blocks.bytes_max / 32).saturating_sub(blocks.bytes);
-            self.free.set(&memory(), room);
+    /// Counts a read of tables. Looks for room at one of many: a look takes locks.
+    pub(crate) fn look_for_room(&self) {
+        if self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+            self.blocks.look_for_room();
         }
     }
 
@@ -277,43 +276,6 @@ impl Cache {
             refusals: blocks.refusals,
             evictions: blocks.evictions,
         }
-    }
-}
-
-/// Free I/O memory of the engine that was used before, as far as the cache may fill it with blocks that were read once.
-/// New memory is touched for the first time when the engine maps it, which costs more processor time than a read.
-#[derive(Debug, Default)]
-struct FreeMemory {
-    /// Bytes that are left of those seen at the last look.
-    bytes: AtomicU64,
-    reads: AtomicU64,
-}
-
-impl FreeMemory {
-    /// Number of reads from one look to the next.
-    const LOOK_EVERY: u64 = 1024;
-    /// Free memory that is not given away: an engine with less than this, and a sixteenth of its memory, maps more.
-    const KEPT_BYTES: u64 = 4 << 20;
-    const KEPT_PART: u64 = 16;
-
-    /// Counts a read. Returns whether it is time to look.
-    fn is_due(&self) -> bool {
-        self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(FreeMemory::LOOK_EVERY)
-    }
-
-    fn set(&self, memory: &MemoryStats, room: u64) {
-        let kept = FreeMemory::KEPT_BYTES + memory.arena_bytes / FreeMemory::KEPT_PART;
-        let free = memory.arena_bytes.saturating_sub(memory.held_bytes).saturating_sub(kept);
-        self.bytes.store(free.min(room), Ordering::Relaxed);
-    }
-
-    /// Takes `bytes`, if that many are left.
-    fn take(&self, bytes: u64) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= bytes
-            && self
-                .bytes
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
-                .is_ok()
     }
 }
 
