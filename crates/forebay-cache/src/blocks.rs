@@ -101,7 +101,7 @@ struct Stripe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockStats {
-    /// The limit in bytes.
+    /// The limit in bytes, with memory that is lent to the cache.
     pub bytes_max: u64,
     /// Bytes of the blocks, with the memory for their entries.
     pub bytes: u64,
@@ -166,10 +166,12 @@ impl BlockCache {
         found
     }
 
-    /// Returns a block of the window, which goes into the map.
+    /// Returns a block of the window, which goes into the map unless it is in lent memory.
     fn wanted_again(&self, at: At) -> Option<Block> {
-        let block = self.offered.get()?.window.take(&at)?;
-        self.insert(at.owner, at.offset, &block);
+        let (block, stays) = self.offered.get()?.window.wanted(&at)?;
+        if !stays {
+            self.insert(at.owner, at.offset, &block);
+        }
         Some(block)
     }
 
@@ -251,20 +253,27 @@ impl BlockCache {
 
     /// Inserts a block that was read while there is room, so that no other leaves for it. Returns whether it was inserted. There is
     /// room if the last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block makes room for another:
-    /// each part of the map is full at another time. For `forebay-kv`.
+    /// each part of the map is full at another time. Then lent memory is filled. For `forebay-kv`.
     #[doc(hidden)]
     pub fn fill(&self, owner: u64, offset: u64, block: &Block) -> bool {
-        let weight = weight_of(block.pinned_bytes() as u64);
-        let room = &self.fullness.room;
-        let is_taken = room.load(Ordering::Relaxed) >= weight
-            && self.admits(block)
-            && room
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(weight))
-                .is_ok();
-        if is_taken {
-            self.insert(owner, offset, block);
+        if !self.admits(block) {
+            return false;
         }
-        is_taken
+        if self.takes_room(block) {
+            self.insert(owner, offset, block);
+            return true;
+        }
+        let at = At { owner, offset };
+        let is_filled = self.offered.get().is_some_and(|offered| offered.window.fill(at, block));
+        self.stripe(owner, offset).insertions.fetch_add(u64::from(is_filled), Ordering::Relaxed);
+        is_filled
+    }
+
+    fn takes_room(&self, block: &Block) -> bool {
+        let (room, weight) = (&self.fullness.room, weight_of(block.pinned_bytes() as u64));
+        let less = |left: u64| left.checked_sub(weight);
+        room.load(Ordering::Relaxed) >= weight
+            && room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Finds out by how much the map is not full, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
@@ -281,6 +290,26 @@ impl BlockCache {
     #[doc(hidden)]
     pub fn note(&self, owner: u64, offset: u64) -> bool {
         self.offered().doorkeeper.note(owner, offset)
+    }
+
+    /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are taken back. For
+    /// `forebay-kv`.
+    #[doc(hidden)]
+    pub fn lend(&self, bytes: u64) {
+        self.offered().window.lend(bytes);
+    }
+
+    /// Takes one step of lent memory back. At most one block of the usual length leaves for it. Returns the bytes, 0 if nothing is
+    /// lent. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn take_back(&self) -> u64 {
+        self.offered.get().map_or(0, |offered| offered.window.take_back())
+    }
+
+    /// Returns the bytes that are lent. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn lent_bytes(&self) -> u64 {
+        self.offered.get().map_or(0, |offered| offered.window.lent_bytes())
     }
 
     fn offered(&self) -> &OfferHistory {
@@ -354,12 +383,9 @@ impl BlockCache {
         }
         let bytes_max = self.lock();
         let weight = self.blocks.weight();
-        let is_window_empty = self.offered.get().is_none_or(|offered| offered.window.size().0 == 0);
-        if let Some(offered) = self.offered.get() {
-            offered.window.retain(|_| false);
-        }
+        let has_given = self.offered.get().is_some_and(|offered| offered.window.give_way());
         match weight {
-            0 => return !is_window_empty,
+            0 => return has_given,
             _ if weight < GIVEN_BYTES => self.blocks.clear(),
             _ => {
                 self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
@@ -376,7 +402,7 @@ impl BlockCache {
         };
         let (blocks, bytes) = self.offered.get().map_or((0, 0), |offered| offered.window.size());
         BlockStats {
-            bytes_max: *self.lock(),
+            bytes_max: *self.lock() + self.lent_bytes(),
             bytes: self.blocks.weight() + bytes,
             blocks: self.blocks.len() as u64 + blocks,
             hits: sum(|stripe| &stripe.hits) + sum(|stripe| &stripe.awaited),

@@ -1,72 +1,160 @@
-//! The blocks that were offered last, until they are wanted a second time or others follow.
+//! The blocks that were offered last, until they are wanted a second time or others follow; and blocks in memory that is lent to the
+//! cache for a while.
+//!
+//! Lent memory comes and goes in steps of one block, each of one part: when a step is taken back, at most one block of the usual
+//! length leaves, so that whoever needs the memory waits for no more. The limit of the map of blocks cannot do that: all its parts
+//! change with it.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay::Block;
 
-use crate::blocks::{At, hash_of, weight_of};
+use crate::blocks::{At, Mix, hash_of, weight_of};
 
 /// Number of parts, each with its own lock.
 const PARTS: usize = 4;
-/// The most blocks of a part, which are looked through one by one.
-const BLOCKS_MAX: usize = 16;
-/// The window takes at most this part of the cache.
+/// The most blocks of the usual length, without those in lent memory.
+const BLOCKS_MAX: u64 = 64;
+/// The window takes at most this part of the cache, without lent memory.
 const SHARE: u64 = 32;
+/// The most blocks that one eviction passes over because they were wanted since they came.
+const PASSED_MAX: usize = 8;
+/// Divisor for the bytes that a part gives up when the engine has no memory left.
+const GIVEN_PART: u64 = 8;
 
 /// A first-in-first-out list of blocks: the window before the filter of TinyLFU. A block that is wanted again at once, as
 /// by a neighbour of the key that it was read for, is found here although it is not worth its memory for longer yet.
+///
+/// With lent memory the list is longer. Blocks that are wanted again stay in it then, and one that was is passed over once when it
+/// would leave.
 pub(crate) struct Window {
     parts: [Mutex<Part>; PARTS],
-    /// The most bytes of a part.
-    part_bytes_max: AtomicU64,
+    /// The bytes of a step, those of a block of the usual length.
+    step: u64,
+    /// Number of lent steps. Changed with the lock of the part that gains or loses them.
+    steps: AtomicU64,
+    /// The part that gives the next step back.
+    turn: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Part {
-    blocks: VecDeque<(At, Block)>,
+    /// In the order in which they leave.
+    blocks: BTreeMap<u64, RecentBlock>,
+    /// The place of each block in that order.
+    places: HashMap<At, u64, Mix>,
+    next: u64,
     bytes: u64,
+    /// The most bytes, without lent ones.
+    bytes_max: u64,
+    /// Bytes that are lent.
+    lent: u64,
+}
+
+struct RecentBlock {
+    at: At,
+    block: Block,
+    /// It was wanted since it came to its place.
+    is_wanted: bool,
 }
 
 impl Window {
     /// Returns an empty window for a cache of `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u64, block_bytes: u64) -> Window {
-        let window = Window { parts: Default::default(), part_bytes_max: AtomicU64::new(0) };
+        let window = Window {
+            parts: Default::default(),
+            step: weight_of(block_bytes),
+            steps: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
+        };
         window.set_bytes_max(Window::bytes_of(bytes_max, block_bytes));
         window
     }
 
     /// Returns the most bytes of the window of a cache of `bytes_max` bytes, for blocks of about `block_bytes`.
     pub(crate) fn bytes_of(bytes_max: u64, block_bytes: u64) -> u64 {
-        let most = (PARTS * BLOCKS_MAX) as u64 * weight_of(block_bytes);
-        most.min(bytes_max / SHARE)
+        (BLOCKS_MAX * weight_of(block_bytes)).min(bytes_max / SHARE)
     }
 
     /// Changes the limit; blocks beyond it are dropped at once.
     pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
-        let most = bytes_max / PARTS as u64;
-        self.part_bytes_max.store(most, Ordering::Relaxed);
         for part in &self.parts {
-            drop(lock(part).shrink(most));
+            let mut part = lock(part);
+            part.bytes_max = bytes_max / PARTS as u64;
+            let dropped = part.shrink();
+            drop(part);
+            drop(dropped);
         }
     }
 
+    /// Returns the bytes that are lent.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed) * self.step
+    }
+
+    /// Lends up to `bytes` bytes more, in whole steps.
+    pub(crate) fn lend(&self, bytes: u64) {
+        let steps = bytes / self.step;
+        for (index, part) in self.parts.iter().enumerate() {
+            let mine = (steps + index as u64) / PARTS as u64;
+            let mut part = lock(part);
+            part.lent += mine * self.step;
+            self.steps.fetch_add(mine, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one step back, and drops the blocks that lose their room: at most one of the usual length. Returns the bytes, 0 if
+    /// nothing is lent.
+    pub(crate) fn take_back(&self) -> u64 {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        for index in first..first + PARTS {
+            let mut part = lock(&self.parts[index % PARTS]);
+            if part.lent < self.step {
+                continue;
+            }
+            part.lent -= self.step;
+            let dropped = part.shrink();
+            if part.lent == 0 {
+                part.blocks.values_mut().for_each(|recent| recent.is_wanted = false);
+                part.places.shrink_to_fit();
+            }
+            self.steps.fetch_sub(1, Ordering::Relaxed);
+            drop(part);
+            drop(dropped);
+            return self.step;
+        }
+        0
+    }
+
     fn part(&self, at: &At) -> MutexGuard<'_, Part> {
-        lock(&self.parts[hash_of(at) as usize % PARTS])
+        // The lower bits place a block within its part.
+        lock(&self.parts[(hash_of(at) >> 32) as usize % PARTS])
     }
 
     /// Adds a block, in place of the oldest ones.
     pub(crate) fn push(&self, at: At, block: &Block) {
-        let bytes = weight_of(block.pinned_bytes() as u64);
         let mut part = self.part(&at);
-        let replaced = part.take(&at);
-        part.blocks.push_back((at, block.clone()));
-        part.bytes += bytes;
-        let dropped = part.shrink(self.part_bytes_max.load(Ordering::Relaxed));
+        let replaced = part.add(at, block);
+        let dropped = part.shrink();
         // Blocks go back to the engine without the lock.
         drop(part);
         drop((replaced, dropped));
+    }
+
+    /// Adds a block if lent memory has room for it, so that no other leaves. Returns whether it was added.
+    pub(crate) fn fill(&self, at: At, block: &Block) -> bool {
+        if self.steps.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut part = self.part(&at);
+        let bytes = part.bytes + weight_of(block.pinned_bytes() as u64);
+        let fits = part.lent > 0 && bytes <= part.bytes_max + part.lent;
+        let replaced = if fits { part.add(at, block) } else { None };
+        drop(part);
+        drop(replaced);
+        fits
     }
 
     /// Removes a block and returns it.
@@ -74,18 +162,47 @@ impl Window {
         self.part(at).take(at)
     }
 
+    /// Returns a block that is wanted again, and whether it stays here: in lent memory it does, else it is removed.
+    pub(crate) fn wanted(&self, at: &At) -> Option<(Block, bool)> {
+        let mut part = self.part(at);
+        if part.lent == 0 {
+            return part.take(at).map(|block| (block, false));
+        }
+        let place = *part.places.get(at)?;
+        let recent = part.blocks.get_mut(&place)?;
+        recent.is_wanted = true;
+        Some((recent.block.clone(), true))
+    }
+
     /// Returns a block.
     pub(crate) fn peek(&self, at: &At) -> Option<Block> {
-        self.part(at).blocks.iter().find(|(known, _)| known == at).map(|(_, block)| block.clone())
+        let part = self.part(at);
+        let place = part.places.get(at)?;
+        part.blocks.get(place).map(|recent| recent.block.clone())
     }
 
     /// Keeps the blocks for which `keeps` returns true.
     pub(crate) fn retain(&self, keeps: impl Fn(&At) -> bool) {
         for part in &self.parts {
             let mut part = lock(part);
-            part.blocks.retain(|(at, _)| keeps(at));
-            part.bytes = part.blocks.iter().map(|(_, block)| weight_of(block.pinned_bytes() as u64)).sum();
+            let Part { blocks, places, bytes, .. } = &mut *part;
+            blocks.retain(|_, recent| keeps(&recent.at));
+            places.retain(|at, _| keeps(at));
+            *bytes = blocks.values().map(RecentBlock::weight).sum();
         }
+    }
+
+    /// Drops the oldest blocks: an eighth of those in lent memory, or all where none is lent. Returns whether there were any.
+    pub(crate) fn give_way(&self) -> bool {
+        let mut given = false;
+        for part in &self.parts {
+            let mut part = lock(part);
+            let kept = if part.lent > 0 { part.bytes - part.bytes.div_ceil(GIVEN_PART) } else { 0 };
+            let dropped = part.shrink_to(kept);
+            drop(part);
+            given |= !dropped.is_empty();
+        }
+        given
     }
 
     /// Returns the number of blocks, and their bytes with the memory for their entries.
@@ -97,23 +214,56 @@ impl Window {
     }
 }
 
+impl RecentBlock {
+    fn weight(&self) -> u64 {
+        weight_of(self.block.pinned_bytes() as u64)
+    }
+}
+
 impl Part {
-    fn take(&mut self, at: &At) -> Option<Block> {
-        let place = self.blocks.iter().position(|(known, _)| known == at)?;
-        let (_, block) = self.blocks.remove(place)?;
-        self.bytes -= weight_of(block.pinned_bytes() as u64);
-        Some(block)
+    /// Adds a block as the last to leave. Returns the one that it replaces.
+    fn add(&mut self, at: At, block: &Block) -> Option<Block> {
+        let replaced = self.take(&at);
+        let recent = RecentBlock { at, block: block.clone(), is_wanted: false };
+        self.bytes += recent.weight();
+        self.enter(recent);
+        replaced
     }
 
-    /// Removes and returns the oldest blocks beyond the limits.
-    fn shrink(&mut self, bytes_max: u64) -> Vec<Block> {
-        let mut dropped = Vec::new();
-        while self.bytes > bytes_max || self.blocks.len() > BLOCKS_MAX {
-            let Some((_, block)) = self.blocks.pop_front() else { break };
-            self.bytes -= weight_of(block.pinned_bytes() as u64);
-            dropped.push(block);
+    fn enter(&mut self, recent: RecentBlock) {
+        self.places.insert(recent.at, self.next);
+        self.blocks.insert(self.next, recent);
+        self.next += 1;
+    }
+
+    fn take(&mut self, at: &At) -> Option<Block> {
+        let place = self.places.remove(at)?;
+        let recent = self.blocks.remove(&place)?;
+        self.bytes -= recent.weight();
+        Some(recent.block)
+    }
+
+    /// Removes and returns the oldest blocks beyond the limit.
+    fn shrink(&mut self) -> Vec<Block> {
+        self.shrink_to(self.bytes_max + self.lent)
+    }
+
+    fn shrink_to(&mut self, bytes_max: u64) -> Vec<Block> {
+        let (mut dropped, mut passed) = (Vec::new(), 0);
+        while self.bytes > bytes_max {
+            let Some((_, mut recent)) = self.blocks.pop_first() else { break };
+            if recent.is_wanted && passed < PASSED_MAX {
+                passed += 1;
+                recent.is_wanted = false;
+                self.enter(recent);
+                continue;
+            }
+            self.places.remove(&recent.at);
+            self.bytes -= recent.weight();
+            dropped.push(recent.block);
         }
         debug_assert!(self.bytes == 0 || !self.blocks.is_empty(), "bytes are those of blocks");
+        debug_assert_eq!(self.places.len(), self.blocks.len(), "each block has one place");
         dropped
     }
 }

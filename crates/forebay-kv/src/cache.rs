@@ -169,11 +169,30 @@ impl Cache {
         self.blocks.note(u64::from(table), offset)
     }
 
-    /// Counts a read of tables. Looks for room at one of many: a look takes locks.
+    /// Counts reads of tables. Returns whether it is time to look for room: a look takes locks.
+    pub(crate) fn is_look_due(&self, reads: u64) -> bool {
+        let before = self.reads.fetch_add(reads, Ordering::Relaxed);
+        before == 0 || before / LOOK_EVERY != (before + reads) / LOOK_EVERY
+    }
+
+    /// Finds out how much room there is for blocks that are read once.
     pub(crate) fn look_for_room(&self) {
-        if self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
-            self.blocks.look_for_room();
-        }
+        self.blocks.look_for_room();
+    }
+
+    /// Lends the cache up to `bytes` bytes beyond its limit for blocks that come and go.
+    pub(crate) fn lend(&self, bytes: u64) {
+        self.blocks.lend(bytes);
+    }
+
+    /// Takes back a step of what it was lent, for which a block leaves. Returns the bytes; 0 if nothing is lent.
+    pub(crate) fn take_back(&self) -> u64 {
+        self.blocks.take_back()
+    }
+
+    /// Returns the bytes that it was lent.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.blocks.lent_bytes()
     }
 
     /// Returns the limit in bytes, pinned ones included.

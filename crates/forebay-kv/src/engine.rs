@@ -11,6 +11,7 @@ mod insertion;
 pub(crate) mod install;
 #[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "engine/kernel/absent.rs")]
 pub(crate) mod kernel;
+mod loan;
 pub(crate) mod range_lock;
 pub(crate) mod recover;
 pub(crate) mod removal;

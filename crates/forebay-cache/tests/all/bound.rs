@@ -239,3 +239,40 @@ fn offered_blocks_come_in_when_they_are_wanted_again() {
     blocks.clear();
     assert_eq!((blocks.stats().blocks, blocks.stats().bytes), (0, 0));
 }
+
+/// Memory beyond the limit for a while: it is filled when the map is full, and blocks leave it one by one when it is taken back.
+#[test]
+fn lent_memory_is_filled_and_taken_back_block_by_block() {
+    const STEP: u64 = PAGE + 160;
+    let engine = engine();
+    let block = engine.block(4096).expect("memory").freeze();
+    let blocks = BlockCache::new(4 << 20);
+    assert!(!blocks.fill(1, 0, &block), "nobody has looked for room");
+    blocks.look_for_room();
+    let filled = (0..2_000).take_while(|offset| blocks.fill(1, offset * PAGE, &block)).count() as u64;
+    assert!((800..986).contains(&filled), "{filled} came in until a part was full");
+    assert!(blocks.stats().evictions <= 1 && !blocks.fill(1, 0, &block));
+
+    blocks.lend(200 * STEP + 5);
+    assert_eq!(blocks.lent_bytes(), 200 * STEP);
+    // The window has room for 28 without it.
+    let lent: Vec<u64> = (0..1_000).filter(|offset| blocks.fill(2, offset * PAGE, &block)).collect();
+    assert_eq!(lent.len(), 228);
+    let full = blocks.stats();
+    assert!(full.bytes <= full.bytes_max && full.bytes_max == (4 << 20) + 200 * STEP, "{full:?}");
+    // They are found, and leave nothing for it.
+    assert!(lent.iter().all(|offset| blocks.get(2, offset * PAGE).is_some()));
+    assert_eq!((blocks.stats().blocks, blocks.stats().evictions), (full.blocks, full.evictions));
+    // Others that are offered push the oldest out; one that was wanted is passed over.
+    blocks.offer(3, 0, &block);
+    assert_eq!(blocks.stats().blocks, full.blocks);
+
+    let mut left = full.blocks;
+    for step in 0..200 {
+        assert_eq!(blocks.take_back(), STEP);
+        let now = blocks.stats();
+        assert!(left - now.blocks <= 1 && now.bytes <= now.bytes_max, "step {step}: {now:?}");
+        left = now.blocks;
+    }
+    assert_eq!((blocks.take_back(), blocks.lent_bytes(), left), (0, 0, full.blocks - 200));
+}

@@ -231,6 +231,7 @@ impl StoreCore {
         if !self.is_free(commit, cost) {
             return Ok(false);
         }
+        self.take_back(commit, cost);
         if self.takes(commit, cost) {
             return Ok(true);
         }

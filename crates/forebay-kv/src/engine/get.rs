@@ -191,7 +191,7 @@ impl StoreCore {
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
-            self.cache.look_for_room();
+            self.look_for_room(1);
             let found = match lookup.table().if_open() {
                 Some(file) => self.look_up(lookup, &file, key, is_again, may_block).await?,
                 None => self.open_and_look_up(lookup, key, is_again).await?,
@@ -367,7 +367,7 @@ impl StoreCore {
                 break;
             }
             self.check_held()?;
-            self.cache.look_for_room();
+            self.look_for_room(lookups.len());
             let (files, later) = self.open_tables(&mut lookups).await?;
             let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
             lookups.extend(later);

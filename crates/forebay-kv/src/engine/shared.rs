@@ -75,6 +75,8 @@ pub(crate) struct StoreCore {
     in_order: AtomicBool,
     /// Background tasks that have to end before the logs are closed.
     tasks: AtomicUsize,
+    /// The newest record in the log's queue at the last look for memory to lend the cache.
+    pub(super) seen: AtomicU64,
     /// Memory that the cache lends to the program.
     lent: Mutex<Vec<Pin>>,
     lent_bytes: AtomicU64,
@@ -256,6 +258,7 @@ impl StoreCore {
             ended: AtomicBool::new(false),
             in_order: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
+            seen: AtomicU64::new(0),
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
             keyspace_turn: AsyncMutex::default(),

@@ -116,7 +116,7 @@ impl Stats {
 pub struct MemoryStats {
     /// The budget; the shares below add up to it.
     pub budget: u64,
-    /// The share of memtables.
+    /// The share of memtables, less what the cache has of it while they are idle.
     pub memtables_max: u64,
     /// Bytes of the memtables, both the active one and the sealed ones.
     pub memtables: u64,
@@ -145,7 +145,7 @@ pub struct MemoryStats {
     /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long ones find no
     /// room between others. Small budgets set none aside.
     pub spare_max: u64,
-    /// The share of the cache.
+    /// The share of the cache, with what it has of the memtables' share.
     pub cache_max: u64,
     /// The pinned part of the cache: the four below.
     pub pinned: u64,
@@ -221,10 +221,11 @@ pub(crate) struct Counters {
 }
 
 pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
-    let (view, sealed, memtables) = {
+    let (view, sealed, memtables, cache, loan) = {
+        // What the memtables lend the cache changes under this lock.
         let commit = shared.lock();
         let memtables = commit.active.bytes() + commit.sealed_bytes();
-        (shared.view(), commit.sealed.len(), memtables)
+        (shared.view(), commit.sealed.len(), memtables, shared.cache.stats(), shared.cache.lent_bytes())
     };
     let keyspaces = view.version.keyspaces().map(|(_, levels)| {
         let level = |level| {
@@ -242,14 +243,14 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
         KeyspaceStats { name: levels.name.to_string(), levels: (0..LEVELS).map(level).collect() }
     });
     let kernel = shared.kernel.stats();
-    let (log, cache, budget) = (shared.wal.stats(), shared.cache.stats(), &shared.budget);
+    let (log, budget) = (shared.wal.stats(), &shared.budget);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let of_logs = log.written_bytes + shared.manifest.written_bytes();
     let counters = &shared.counters;
     Stats {
         memory: MemoryStats {
             budget: budget.total,
-            memtables_max: budget.memtables + budget.memtables_slack,
+            memtables_max: budget.memtables + budget.memtables_slack - loan,
             memtables,
             log_max: budget.log,
             log: log.pending_bytes as u64,
@@ -261,7 +262,7 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
             gets: budget.gets_bytes(),
             held_max: budget.held,
             held: shared.held_bytes(),
-            cache_max: budget.cache,
+            cache_max: budget.cache + loan,
             spare_max: budget.spare,
             pinned: cache.pinned.sum(),
             top_levels: cache.pinned.of(PinPurpose::TopLevels),

@@ -28,6 +28,7 @@ mod kills;
 mod lies;
 mod limits;
 mod load;
+mod loan;
 mod moved;
 mod nth_call;
 mod own_writes;
