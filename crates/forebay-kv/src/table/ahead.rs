@@ -1,5 +1,5 @@
 //! Read-ahead for cursors: leaves that follow each other in the file are read together, and several reads are
-//! in flight.
+//! in flight. `cursor/values.rs` reads values with the same [`PartRead`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,28 +11,36 @@ use std::task::{Context, Poll};
 
 use forebay::{Block, Class};
 
-use super::Table;
+use super::{Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::Child;
 
 /// Leaves that are read or being read, in the order of the cursor.
 pub(super) struct Ahead {
-    table: Arc<Table>,
+    file: Arc<TableFile>,
     class: Class,
     chunks: VecDeque<Chunk>,
 }
 
 /// One read: some leaves, and the blobs before each.
 struct Chunk {
-    range: Range<u64>,
+    part: PartRead,
     leaves: VecDeque<Child>,
-    state: State,
     /// Whether the leaf comes from the cache: it was checked before.
     checked: bool,
+    /// Whether the read leaves out blobs of its leaf, because there are too many.
+    is_cut: bool,
+}
+
+/// A read of a part of a file, which begins when it is first polled.
+pub(super) struct PartRead {
+    file: Arc<TableFile>,
+    class: Class,
+    range: Range<u64>,
+    state: State,
 }
 
 enum State {
-    /// The read starts when the next leaf is waited for.
     Planned,
     Reading(Pin<Box<dyn Future<Output = Result<Block>> + Send>>),
     Read(Block),
@@ -65,9 +73,61 @@ impl ChunkBytes {
     }
 }
 
+impl PartRead {
+    pub(super) fn new(file: &Arc<TableFile>, range: Range<u64>, class: Class) -> PartRead {
+        PartRead { file: file.clone(), class, range, state: State::Planned }
+    }
+
+    pub(super) fn file(&self) -> &Arc<TableFile> {
+        &self.file
+    }
+
+    pub(super) fn range(&self) -> &Range<u64> {
+        &self.range
+    }
+
+    pub(super) fn is_planned(&self) -> bool {
+        matches!(self.state, State::Planned)
+    }
+
+    /// Returns whether the read has ended, be it with an error.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, State::Read(_) | State::Failed(_))
+    }
+
+    /// Changes the range of a read that has not begun.
+    pub(super) fn set_range(&mut self, range: Range<u64>) {
+        debug_assert!(self.is_planned(), "a read that has begun keeps its range");
+        self.range = range;
+    }
+
+    /// Returns the bytes, if the read has succeeded.
+    pub(super) fn bytes(&self) -> Option<ChunkBytes> {
+        match &self.state {
+            State::Read(block) => Some(ChunkBytes { begin: self.range.start, block: block.clone() }),
+            _ => None,
+        }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) {
+        if self.is_planned() {
+            let (file, class, range) = (self.file.clone(), self.class, self.range.clone());
+            self.state = State::Reading(Box::pin(async move { file.read(range, class).await }));
+        }
+        if let State::Reading(future) = &mut self.state
+            && let Poll::Ready(read) = future.as_mut().poll(context)
+        {
+            self.state = match read {
+                Ok(block) => State::Read(block),
+                Err(error) => State::Failed(error),
+            };
+        }
+    }
+}
+
 impl Ahead {
     pub(super) fn new(table: &Arc<Table>, class: Class) -> Ahead {
-        Ahead { table: table.clone(), class, chunks: VecDeque::new() }
+        Ahead { file: table.own_file().clone(), class, chunks: VecDeque::new() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -79,36 +139,41 @@ impl Ahead {
         self.chunks.len()
     }
 
+    /// Returns whether the last read leaves out blobs of its leaf.
+    pub(super) fn ends_cut(&self) -> bool {
+        self.chunks.back().is_some_and(|chunk| chunk.is_cut)
+    }
+
     /// Adds a leaf that is in memory already.
     pub(super) fn push_read(&mut self, child: Child, leaf: Block) {
-        let (range, leaves) = (child.range(), VecDeque::from([child]));
-        self.chunks.push_back(Chunk { range, leaves, state: State::Read(leaf), checked: true });
+        let mut part = PartRead::new(&self.file, child.range(), self.class);
+        part.state = State::Read(leaf);
+        self.chunks.push_back(Chunk { part, leaves: VecDeque::from([child]), checked: true, is_cut: false });
     }
 
     /// Adds a leaf to the read planned last, if the two are adjacent and have at most `bytes_max` bytes
     /// together. `range` is the leaf with the bytes to read before it. Returns whether the leaf was added.
     pub(super) fn join(&mut self, range: &Range<u64>, child: Child, bytes_max: u64) -> bool {
-        let Some(Chunk { range: planned, leaves, state: State::Planned, .. }) = self.chunks.back_mut() else {
-            return false;
-        };
+        let Some(Chunk { part, leaves, is_cut: false, .. }) = self.chunks.back_mut() else { return false };
+        let planned = part.range();
         let joined = planned.start.min(range.start)..planned.end.max(range.end);
         let neighbours = planned.end == range.start || range.end == planned.start;
-        if !neighbours || joined.end - joined.start > bytes_max {
+        if !part.is_planned() || !neighbours || joined.end - joined.start > bytes_max {
             return false;
         }
         debug_assert!(
             joined.start <= child.range().start && child.range().end <= joined.end,
             "a read covers its leaves"
         );
-        *planned = joined;
+        part.set_range(joined);
         leaves.push_back(child);
         true
     }
 
-    /// Plans a separate read for a leaf.
-    pub(super) fn push(&mut self, range: Range<u64>, child: Child) {
-        let leaves = VecDeque::from([child]);
-        self.chunks.push_back(Chunk { range, leaves, state: State::Planned, checked: false });
+    /// Plans a separate read for a leaf; `is_cut` if the range leaves out blobs before it.
+    pub(super) fn push(&mut self, range: Range<u64>, child: Child, is_cut: bool) {
+        let part = PartRead::new(&self.file, range, self.class);
+        self.chunks.push_back(Chunk { part, leaves: VecDeque::from([child]), checked: false, is_cut });
     }
 
     /// Starts all planned reads without waiting for them.
@@ -124,14 +189,14 @@ impl Ahead {
     pub(super) async fn next(&mut self) -> Option<Result<FetchedLeaf>> {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;
-        let answer = match (&chunk.state, chunk.leaves.pop_front()) {
+        let answer = match (&chunk.part.state, chunk.leaves.pop_front()) {
             // A cached leaf, which may be longer than in the file.
             (State::Read(block), Some(child)) if chunk.checked => {
                 let (leaf, around) = (block.clone(), ChunkBytes::default());
                 Some(Ok(FetchedLeaf { child, leaf, checked: true, around }))
             }
             (State::Read(block), Some(child)) => {
-                let around = ChunkBytes { begin: chunk.range.start, block: block.clone() };
+                let around = ChunkBytes { begin: chunk.part.range.start, block: block.clone() };
                 let leaf = around.part(child.range());
                 leaf.map(|leaf| Ok(FetchedLeaf { child, leaf, checked: false, around }))
             }
@@ -147,22 +212,11 @@ impl Ahead {
     /// Starts planned reads and polls those in flight; ready when the first read has completed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         for chunk in &mut self.chunks {
-            if let State::Planned = chunk.state {
-                let (table, class, range) = (self.table.clone(), self.class, chunk.range.clone());
-                chunk.state = State::Reading(Box::pin(async move { table.read(range, class).await }));
-            }
-            if let State::Reading(future) = &mut chunk.state
-                && let Poll::Ready(read) = future.as_mut().poll(context)
-            {
-                chunk.state = match read {
-                    Ok(block) => State::Read(block),
-                    Err(error) => State::Failed(error),
-                };
-            }
+            chunk.part.poll(context);
         }
         match self.chunks.front() {
             None => Poll::Ready(None),
-            Some(Chunk { state: State::Read(_) | State::Failed(_), .. }) => Poll::Ready(Some(())),
+            Some(chunk) if chunk.part.is_over() => Poll::Ready(Some(())),
             Some(_) => Poll::Pending,
         }
     }

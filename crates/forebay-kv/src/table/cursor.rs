@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay::{Block, Class};
 use path::Path;
-use values::Values;
+use values::{ValueAt, Values};
 
 use super::ahead::{Ahead, ChunkBytes};
-use super::{Entry, Table, TableFile};
+use super::{Entry, Table};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
 use crate::table::blob::memory_bytes;
@@ -83,8 +83,8 @@ pub(crate) struct Cursor {
     how: CursorHow,
     /// `None` until the first seek or move.
     path: Option<Path>,
-    /// The leaf to read next, taken from the path already, with the range to read for it.
-    upcoming: Option<(Child, Range<u64>)>,
+    /// The leaf to read next, taken from the path already.
+    upcoming: Option<NextLeaf>,
     ahead: Ahead,
     /// Maximum bytes of the next read.
     window: u64,
@@ -101,6 +101,13 @@ pub(crate) struct Cursor {
     failed: Option<Error>,
 }
 
+/// A leaf, and the range to read for it, which may leave out blobs of it.
+struct NextLeaf {
+    child: Child,
+    range: Range<u64>,
+    is_cut: bool,
+}
+
 struct Leaf {
     child: Child,
     block: Block,
@@ -108,6 +115,8 @@ struct Leaf {
     count: usize,
     /// Number of entries passed, in the cursor's direction.
     passed: usize,
+    /// Whether no leaf behind it is planned yet.
+    is_last: bool,
 }
 
 enum Current {
@@ -230,13 +239,13 @@ impl Cursor {
         }
     }
 
-    /// Returns the value at the cursor, to keep. It is copied only if it would otherwise keep four times its
-    /// memory or more.
+    /// Returns the value at the cursor, to keep. It is copied only if it would otherwise keep twice its memory or
+    /// more: values that were read together share a block.
     pub(crate) fn value(&self) -> Option<Value> {
         match &self.current {
             Current::Value { block, range, .. } => {
                 let held = self.table.cache.held();
-                if range.len() <= block.pinned_bytes() / 4 {
+                if range.len() <= block.pinned_bytes() / 2 {
                     // Ordinary memory of this length costs less than a block of its own.
                     let bytes = Bytes::copy_from_slice(block.get(range.clone())?);
                     return Some(Value::of_bytes(bytes, range.len() as u64, held));
@@ -259,12 +268,12 @@ impl Cursor {
 
     /// Has the cursor leave long values where they are; before it is moved.
     pub(crate) fn leave_values(&mut self, leave: &Arc<Leave>) {
-        self.leave = Some(leave.clone());
+        self.leave = leave.is_for(&self.table).then(|| leave.clone());
     }
 
     fn restart(&mut self) {
         self.ahead.clear();
-        self.values.clear();
+        self.values = Values::default();
         (self.path, self.upcoming, self.leaf, self.failed) = (None, None, None, None);
         (self.window, self.offers) = (0, 0);
         self.key.clear();
@@ -323,6 +332,7 @@ impl Cursor {
     }
 
     async fn next_leaf(&mut self) -> Result<bool> {
+        self.values.begin_leaf();
         self.plan().await?;
         let Some(fetched) = self.ahead.next().await else {
             self.leaf = None;
@@ -354,11 +364,12 @@ impl Cursor {
         }
         let (child, count, around) = (fetched.child, node.count(), fetched.around);
         debug_assert!(passed <= count, "a cursor stands before an entry, or behind the last");
-        self.leaf = Some(Leaf { child, block: fetched.leaf, around, count, passed });
+        let is_last = self.ahead.chunks() == 0;
+        self.leaf = Some(Leaf { child, block: fetched.leaf, around, count, passed, is_last });
         Ok(true)
     }
 
-    /// Plans as many reads as are allowed.
+    /// Plans as many reads of leaves as are allowed beside those of values.
     async fn plan(&mut self) -> Result<()> {
         let first = self.window == 0;
         let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
@@ -367,16 +378,18 @@ impl Cursor {
         } else if first {
             leaf
         } else {
-            (self.window * 2).min(most)
+            (self.window * 2).max(self.values.passed()).min(most)
         };
         let reads_max = if first && self.how.ramp { 1 } else { self.how.reads_max.max(1) as usize };
-        loop {
+        let of_values = if self.how.cache { 0 } else { self.values.reads() };
+        // The values that a cut read leaves out are read before the next leaf.
+        while !self.ahead.ends_cut() {
             if self.upcoming.is_none() {
                 self.upcoming = self.next_child().await?;
             }
-            let Some((child, range)) = &self.upcoming else { return Ok(()) };
-            if !self.ahead.join(range, *child, self.window) {
-                if self.ahead.chunks() >= reads_max {
+            let Some(NextLeaf { child, range, is_cut }) = &self.upcoming else { return Ok(()) };
+            if *is_cut || !self.ahead.join(range, *child, self.window) {
+                if self.ahead.chunks() + of_values >= reads_max {
                     return Ok(());
                 }
                 let cached = if self.how.cache {
@@ -386,16 +399,17 @@ impl Cursor {
                 };
                 match cached {
                     Some(leaf) => self.ahead.push_read(*child, leaf),
-                    None => self.ahead.push(range.clone(), *child),
+                    None => self.ahead.push(range.clone(), *child, *is_cut),
                 }
             }
             self.upcoming = None;
         }
+        Ok(())
     }
 
-    /// Returns the next leaf with the range to read for it. The range includes the leaf's blobs, unless they
-    /// are too long.
-    async fn next_child(&mut self) -> Result<Option<(Child, Range<u64>)>> {
+    /// Returns the next leaf with the range to read for it. The range includes the leaf's blobs, or the last of
+    /// them if they are too long together.
+    async fn next_child(&mut self) -> Result<Option<NextLeaf>> {
         if self.path.is_none() {
             self.path = Some(Path::to(&self.table, &self.how, None).await?);
         }
@@ -404,32 +418,48 @@ impl Cursor {
             self.ahead.begin().await;
         }
         let Some((child, begin)) = path.next(&self.table, &self.how).await? else { return Ok(None) };
-        let all = begin.min(child.offset())..child.range().end;
-        let blobs = child.offset() - all.start;
-        let is_left = self.leave.as_ref().is_some_and(|leave| blobs >= u64::from(leave.bytes_min));
-        let fits = !is_left && all.end - all.start <= u64::from(self.how.read_bytes_max);
-        Ok(Some((child, if fits { all } else { child.range() })))
+        let (offset, end) = (child.offset(), child.range().end);
+        let begin = begin.min(offset);
+        if self.leave.as_ref().is_some_and(|leave| offset - begin >= u64::from(leave.bytes_min)) {
+            return Ok(Some(NextLeaf { child, range: child.range(), is_cut: false }));
+        }
+        let from = begin.max(offset.min(end.saturating_sub(self.window)));
+        Ok(Some(NextLeaf { child, range: from..end, is_cut: from > begin }))
+    }
+
+    /// Begins to read the leaf behind the present one, once all values of this one are read or being read.
+    async fn begin_behind(&mut self) {
+        let Some(leaf) = &mut self.leaf else { return };
+        let has_room = self.how.cache || self.values.reads() < self.how.reads_max as usize;
+        if leaf.is_last && has_room && self.values.are_planned() {
+            leaf.is_last = false;
+            // An error comes again when the cursor gets there.
+            if self.plan().await.is_ok() {
+                self.ahead.begin().await;
+            }
+        }
     }
 }
 
-/// Returns the values of the leaf behind the cursor that were not read with it.
-fn following(
-    table: &Table,
-    leaf: &Option<Leaf>,
+/// Returns the values of a leaf, from an entry on in the cursor's direction, that are to be read and were not
+/// read with the leaf.
+fn unread<'c>(
+    table: &'c Table,
+    leaf: &'c Leaf,
     direction: Direction,
-) -> impl Iterator<Item = (Arc<TableFile>, BlobAt)> {
-    let leaf = leaf.as_ref();
-    let passed = leaf.map_or(0..0, |leaf| leaf.passed..leaf.count);
-    let node = leaf.and_then(|leaf| Node::of(&leaf.block).ok());
-    passed.filter_map(move |passed| {
-        let (leaf, node) = (leaf?, node?);
-        let index = if direction == Direction::Forward { passed } else { leaf.count - 1 - passed };
-        match node.entry(index).ok()?.payload {
-            Payload::Blob(blob) if blob.is_far() || leaf.around.part(blob.range()).is_none() => {
-                Some((table.file_of(blob).ok()?.clone(), blob))
-            }
-            _ => None,
+    leave: Option<&'c Leave>,
+    from: usize,
+) -> impl Iterator<Item = ValueAt> + 'c {
+    let node = Node::of(&leaf.block).ok();
+    (from..leaf.count).filter_map(move |entry| {
+        let index = if direction == Direction::Forward { entry } else { leaf.count - 1 - entry };
+        let Payload::Blob(blob) = node?.entry(index).ok()?.payload else { return None };
+        if !blob.is_far() && leaf.around.part(blob.range()).is_some() {
+            return None;
         }
+        let file = table.file_of(blob).ok()?;
+        let is_left = leave.is_some_and(|leave| leave.leaves(BlobAt { file: file.id(), ..blob }));
+        (!is_left).then(|| ValueAt { entry, file: file.clone(), blob })
     })
 }
 
@@ -451,22 +481,29 @@ impl Cursor {
         let Current::Blob(blob, expires_s) = self.current else { return Ok(()) };
         let file = self.table.file_of(blob).map(Arc::clone).map_err(|wrong| self.table.corrupt(0, wrong));
         let file = self.note(file)?;
-        // For a range the memory counts as held by the program, which holds the value next. Compaction has a share for
-        // one value, and reads it alone.
-        let block = if self.how.cache {
-            let following = following(&self.table, &self.leaf, self.how.direction);
-            self.values.begin(following, self.how.class).await;
-            match self.values.take(blob).await {
-                Some(read) => read.map(|(block, _)| block),
-                None => {
-                    let _held = HeldShare::new(Some(file.cache.held()), memory_bytes(blob));
-                    values::read(file, blob, self.how.class).await
-                }
+        if let Some(leaf) = &self.leaf {
+            let (table, direction, leave) = (&self.table, self.how.direction, self.leave.as_deref());
+            let entry = leaf.passed.saturating_sub(1);
+            let wanted = |from| unread(table, leaf, direction, leave, from);
+            self.values.plan((entry, blob), &self.how, self.ahead.chunks(), wanted);
+        }
+        self.values.begin(&self.how).await;
+        self.begin_behind().await;
+        let stored = match self.values.take(&file, blob).await {
+            Some(stored) => Ok(stored),
+            // It was not planned, or its read failed, of which others may be the cause.
+            None => {
+                let held = self.how.cache.then(|| file.cache.held());
+                let _held = HeldShare::new(held, memory_bytes(blob));
+                file.read(blob.range(), self.how.class).await
             }
-        } else {
-            values::read(file, blob, self.how.class).await
         };
+        let block = stored.and_then(|stored| {
+            file.check_blob(blob, &stored)?;
+            file.unpacked_blob(blob, stored)
+        });
         let block = self.note(block)?;
+        self.values.pass(blob);
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())
     }
