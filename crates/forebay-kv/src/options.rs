@@ -181,10 +181,12 @@ impl Options {
 
     /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction
     /// rewrites the keys and leaves such values in the files that they are in. So a value of a busy keyspace is written
-    /// twice (log, flush) and once or twice more while files are joined and emptied, instead of once or more for each level, and a range
-    /// reads each such value on its own. Files of which more than half is no longer needed are emptied and removed, at
-    /// rest those of which more than a quarter is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values
-    /// in leaves, of up to a quarter of [`leaf_bytes`](Options::leaf_bytes), are never separated; `u32::MAX` separates
+    /// twice (log, flush) and once or twice more while files are joined and emptied, instead of once or more for each level,
+    /// and a range reads such values apart from their keys: those that lie together with one read, up to 512 KiB ahead.
+    /// Files of which more than half is no longer needed are emptied and removed, at rest those of which more than a quarter
+    /// is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values in leaves, of up to a quarter of
+    /// [`leaf_bytes`](Options::leaf_bytes), are never separated. Values between the two lengths lie right before their leaf:
+    /// a get takes a read more for one, while ranges and compactions read many of them with their leaf. `u32::MAX` separates
     /// none. Default: 32 KiB.
     pub fn separation_bytes(mut self, bytes: u32) -> Options {
         self.separation_bytes = bytes;

@@ -32,9 +32,10 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 ///
 /// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on,
 /// its memory counts as held by the program. This is its read-ahead, at most a quarter of that share of the
-/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. It also
-/// holds up to 32 entries with 32 KiB, or one entry, before they are returned. Values keep the memory in
-/// which they lie, as those of gets do.
+/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. Values
+/// outside of leaves are read up to 512 KiB ahead in addition, as far as the range has come. It also holds
+/// up to 32 entries with 32 KiB, or one entry, before they are returned. Values keep the memory in which they
+/// lie, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
     wanted: RangeSpec,

@@ -15,6 +15,7 @@ use crate::node::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 mod compressed;
 mod cursors;
 mod damage;
+mod value_reads;
 mod writing;
 
 /// A value with its expiry, by key; `None` is a tombstone.

@@ -6,7 +6,7 @@
 //!   less than a page between them share a read, of as many bytes as a read of leaves may have. A longer value has a
 //!   read of its own.
 //! - When all values of the leaf are read or being read, the next leaf is (`Cursor::begin_behind`).
-//! - Ranges begin small: the values ahead have as many bytes as those that the range has passed, at least a page, at
+//! - Ranges begin small: the values ahead have as many bytes as those that the range has passed, at least two pages, at
 //!   most 512 KiB, which count as held by the program.
 //! - Compaction reads ahead at once, in the memory of the leaves' reads: a read of values takes the place of one. Only a
 //!   value longer than such a read has memory of its own, and is not read ahead.
@@ -27,7 +27,9 @@ use crate::table::ahead::PartRead;
 use crate::value::HeldShare;
 
 /// The limit for the memory of a range's reads of values.
-const BYTES_MAX: u64 = 512 << 10;
+const RANGE_BYTES_MAX: u64 = 512 << 10;
+/// The bytes of values that a range has read ahead at first.
+const RANGE_BYTES_MIN: u64 = 2 * UNIT as u64;
 /// What is between two values of a read, at most.
 const GAP_BYTES_MAX: u64 = UNIT as u64;
 
@@ -125,14 +127,19 @@ impl Values {
         let (bytes, reads_max) = (u64::from(how.read_bytes_max), how.reads_max.max(1) as usize);
         // All the leaves' reads of a range together are as long as one of its reads of values.
         let (read_bytes_max, memory_max) = if how.cache {
-            (bytes * reads_max as u64, BYTES_MAX)
+            (bytes * reads_max as u64, RANGE_BYTES_MAX)
         } else {
             let reads = reads_max.saturating_sub(leaf_reads).max(1);
             (bytes, bytes.next_power_of_two() * reads as u64)
         };
-        let target = if how.ramp { self.passed.clamp(UNIT as u64, memory_max) } else { memory_max };
+        let (target, low) = if how.ramp {
+            let target = self.passed.clamp(RANGE_BYTES_MIN, memory_max);
+            (target, target / 3)
+        } else {
+            (memory_max, memory_max / 2)
+        };
         let mut ahead = self.bytes_behind(blob, how.direction);
-        if self.planned > entry && ahead >= target / 2 {
+        if self.planned > entry && ahead >= low {
             return;
         }
         for value in wanted(self.planned.max(entry)) {
