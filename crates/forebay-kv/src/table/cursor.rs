@@ -481,15 +481,15 @@ impl Cursor {
         let Current::Blob(blob, expires_s) = self.current else { return Ok(()) };
         let file = self.table.file_of(blob).map(Arc::clone).map_err(|wrong| self.table.corrupt(0, wrong));
         let file = self.note(file)?;
+        let entry = self.leaf.as_ref().map_or(0, |leaf| leaf.passed.saturating_sub(1));
         if let Some(leaf) = &self.leaf {
             let (table, direction, leave) = (&self.table, self.how.direction, self.leave.as_deref());
-            let entry = leaf.passed.saturating_sub(1);
             let wanted = |from| unread(table, leaf, direction, leave, from);
             self.values.plan((entry, blob), &self.how, self.ahead.chunks(), wanted);
         }
         self.values.begin(&self.how).await;
         self.begin_behind().await;
-        let stored = match self.values.take(&file, blob).await {
+        let stored = match self.values.take(&file, (entry, blob)).await {
             Some(stored) => Ok(stored),
             // It was not planned, or its read failed, of which others may be the cause.
             None => {

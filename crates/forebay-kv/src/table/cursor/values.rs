@@ -201,10 +201,10 @@ impl Values {
         .await;
     }
 
-    /// Returns the bytes of a value as they are in the file, if they are among those that are read. Returns `None`
-    /// also if the read failed.
-    pub(super) async fn take(&mut self, file: &Arc<TableFile>, blob: BlobAt) -> Option<Block> {
-        let range = blob.range();
+    /// Returns the bytes of an entry's value as they are in the file, if they are among those that are read. Returns
+    /// `None` also if the read failed. The caller has the memory of the last value of a read.
+    pub(super) async fn take(&mut self, file: &Arc<TableFile>, at: (usize, BlobAt)) -> Option<Block> {
+        let (entry, range) = (at.0, at.1.range());
         if !self.reads.front()?.has(file, &range) {
             return None;
         }
@@ -216,6 +216,11 @@ impl Values {
             if is_over(&self.reads) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        self.reads.front()?.part.bytes()?.part(range)
+        let front = self.reads.front()?;
+        let bytes = front.part.bytes()?.part(range);
+        if front.last <= entry {
+            self.reads.pop_front();
+        }
+        bytes
     }
 }
