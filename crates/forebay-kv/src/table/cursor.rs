@@ -62,8 +62,8 @@ impl CursorHow {
         CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
     }
 
-    /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves, unpacked leaves and
-    /// long values.
+    /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves, unpacked leaves, values
+    /// that are longer than a read, and what a range has read ahead of values.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.read_bytes_max) * (u64::from(self.reads_max) + 1)
     }

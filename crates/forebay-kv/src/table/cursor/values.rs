@@ -9,7 +9,8 @@
 //! - Ranges begin small: the values ahead have as many bytes as those that the range has passed, at least two pages, at
 //!   most 512 KiB, which count as held by the program.
 //! - Compaction reads ahead at once, in the memory of the leaves' reads: a read of values takes the place of one. Only a
-//!   value longer than such a read has memory of its own, and is not read ahead.
+//!   value longer than such a read has memory of its own, and is not read ahead. (Where leaves came without their values,
+//!   because these are in other files, there is one read of values beside them.)
 //! - Each value is checked on its own. One whose read failed together with others is read alone.
 
 use std::collections::VecDeque;
@@ -133,7 +134,8 @@ impl Values {
             (bytes, bytes.next_power_of_two() * reads as u64)
         };
         let (target, low) = if how.ramp {
-            let target = self.passed.clamp(RANGE_BYTES_MIN, memory_max);
+            let grown = self.passed.max(RANGE_BYTES_MIN);
+            let target = grown.min(memory_max);
             (target, target / 3)
         } else {
             (memory_max, memory_max / 2)
