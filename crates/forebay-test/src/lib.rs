@@ -1,7 +1,7 @@
 //! Drivers that the tests of several crates share: counted allocations, a layer below that fails, the n-th call that fails, calls that are
 //! kept unpolled, files of directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
 //! one Raft node, text expositions of figures, processes that are killed, end with their test or lack something, machines for the nodes
-//! of a cluster and their faults, and system calls that are refused or counted.
+//! of a cluster and their faults, system calls that are refused or counted, and sweeps of the numbers that users choose.
 //!
 //! It is a development dependency only and is not published.
 
@@ -25,6 +25,7 @@ pub mod nth_call;
 pub mod raft_worlds;
 #[cfg(feature = "cluster")]
 pub mod registers;
+pub mod sweep;
 #[cfg(target_os = "linux")]
 pub mod system_calls;
 #[cfg(feature = "sim")]

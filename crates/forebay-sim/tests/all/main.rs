@@ -13,5 +13,6 @@ mod long_reads_world;
 mod rings_world;
 mod scale_world;
 mod simulator;
+mod sweep_world;
 mod walk_world;
 mod world;

@@ -1,0 +1,431 @@
+//! What operations of the core cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each
+//! point of its axis with its counts.
+
+use std::sync::OnceLock;
+
+use forebay::{BlockMut, Config, Durability, Engine, File, Open};
+use forebay_sim::World;
+use forebay_test::sweep::meter::{self, Attempt, count};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
+use futures::future::{join_all, try_join_all};
+
+use crate::common::bytes_of;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+/// The I/O memory of these engines. Reads of more than a quarter of it are long.
+const ARENA: u64 = 4 * MIB;
+/// The bytes at the front of the file; behind them it is sparse, and reads as zeros.
+const LEN: u64 = 10 * MIB;
+/// The length of the sparse file: the simulated file system ends a little behind it.
+const SPARSE: u64 = 15 * TIB;
+/// A place where nothing is aligned.
+const ODD: u64 = 1_000;
+/// The most bytes of one request to memory of its own, and by way of I/O memory; the depths of a batch and of a shard.
+const PART: u64 = 8 * MIB;
+const BOUNCE: u64 = 256 * KIB;
+const BATCH_DEPTH: u64 = 128;
+const SHARD_DEPTH: u64 = 256;
+const LENT_DEPTH: u64 = 8;
+
+static READ_LENGTH: Axis = Axis {
+    name: "core read length",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=9 * MIB,
+    crosses: &[
+        ("SHORT_BYTES_MIN", 128 << 10),
+        ("PIECE_BYTES", 64 << 10),
+        ("BUFFER_BYTES_MIN", 4096),
+        ("HUGE_BYTES", 2 << 20),
+        ("HUGE_FROM_BYTES", 4 << 20),
+        ("LIST_BYTES_MAX", 8 << 20),
+    ],
+    steps: &[],
+    limit: None,
+};
+static LENT_LENGTH: Axis = Axis {
+    name: "core lent length",
+    unit: "bytes",
+    package: "forebay",
+    range: 1..=9 * MIB,
+    crosses: &[("PART_BYTES", 8 << 20), ("BOUNCE_BYTES", 256 << 10), ("MIDDLE_BYTES_MIN", 16 << 10)],
+    steps: &[],
+    limit: None,
+};
+static WRITE_LENGTH: Axis = Axis {
+    name: "core write length",
+    unit: "bytes",
+    package: "forebay",
+    range: 1..=MIB,
+    crosses: &[("PIECE_BYTES", 64 << 10)],
+    steps: &[],
+    limit: None,
+};
+static BATCH_LENGTH: Axis = Axis {
+    name: "core batch length",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=9 * MIB,
+    crosses: &[("PART_BYTES", 8 << 20)],
+    steps: &[],
+    limit: None,
+};
+static BATCH_RANGES: Axis = Axis {
+    name: "core batch ranges",
+    unit: "ranges",
+    package: "forebay",
+    range: 0..=2048,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static BATCH_GAP: Axis = Axis {
+    name: "core batch gap",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=128 * KIB,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static OFFSET: Axis = Axis {
+    name: "core offset",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=SPARSE - BLOCK,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static DEPTH: Axis = Axis {
+    name: "core depth",
+    unit: "reads at once",
+    package: "forebay",
+    range: 1..=1024,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static OPEN_FILES: Axis = Axis {
+    name: "core open files",
+    unit: "files",
+    package: "forebay",
+    range: 1..=2048,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static SCAN_LENGTH: Axis = Axis {
+    name: "core scan length",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=2 * MIB,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static APPEND_LENGTH: Axis = Axis {
+    name: "core append length",
+    unit: "bytes",
+    package: "forebay",
+    range: 1..=2 * MIB,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+
+/// The points of an axis that are tried.
+type Points = fn(&Axis) -> Vec<u64>;
+
+/// Returns bytes that the file begins with. Made once: test builds are slow at that.
+fn content() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| bytes_of(0..LEN))
+}
+
+fn check(found: &[u8], offset: u64, len: u64) -> Result<(), String> {
+    let is_right = found == &content()[offset as usize..(offset + len) as usize];
+    if is_right { Ok(()) } else { Err(format!("{} bytes that differ from what was written", found.len())) }
+}
+
+fn world() -> World {
+    meter::world().config(Config::new().arena_bytes(ARENA as usize).arena_bytes_max(ARENA as usize))
+}
+
+/// Makes the file of these worlds.
+async fn fill(engine: &Engine) -> forebay::Result<()> {
+    let file = engine.open("/disk/file", Open::create()).await?;
+    let mut append = file.append().request_bytes(512 << 10).depth(2).start();
+    append.write(content()).await?;
+    append.close().await?;
+    file.truncate(SPARSE).await
+}
+
+/// Sweeps in a world of their own, and judges what they saw.
+fn judge(sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>>>) {
+    let ran = world().run(async |engine| {
+        fill(&engine).await?;
+        sweeps(&engine).await
+    });
+    let seen = ran.unwrap_or_else(|failure| panic!("{failure}")).expect("the files open");
+    seen.iter().for_each(Sweep::judge);
+}
+
+fn modes() -> [Open; 3] {
+    [Open::read(), Open::read().buffered(), Open::read().adaptive()]
+}
+
+/// Returns the cost of `bytes` in requests of up to `most`, `depth` in flight.
+fn in_parts(bytes: u64, most: u64, depth: u64) -> Cost {
+    let requests = bytes.div_ceil(most);
+    Cost::together(requests, bytes).in_rounds(requests.div_ceil(depth))
+}
+
+fn read_length(points: Points) {
+    judge(async |engine| {
+        let mut seen = Vec::new();
+        for open in modes() {
+            let file = engine.open("/disk/file", open).await?;
+            let ideal = |at: u64| if at == 0 { Cost::default() } else { in_parts(ODD + at, PART, 1) };
+            let attempt = async |at: u64| -> Attempt {
+                let (block, cost) = count(file.read(ODD..ODD + at)).await;
+                check(&block?, ODD, at)?;
+                Ok(cost)
+            };
+            seen.push(meter::sweep(&READ_LENGTH, points, ideal, attempt).await);
+        }
+        Ok(seen)
+    });
+}
+
+fn lent_length(points: Points) {
+    judge(async |engine| {
+        let mut seen = Vec::new();
+        // At offset 0 requests name the memory itself; at the odd one all goes by way of I/O memory.
+        for (offset, part) in [(0, PART), (ODD, BOUNCE)] {
+            let file = engine.open("/disk/file", Open::read()).await?;
+            let ideal = |at: u64| in_parts(offset + at, part, LENT_DEPTH);
+            let attempt = async |at: u64| -> Attempt {
+                let memory = BlockMut::aligned(at as usize)?;
+                let ((read, memory), cost) = count(file.read_into(offset, memory)).await;
+                assert_eq!(read? as u64, at);
+                check(&memory, offset, at)?;
+                Ok(cost)
+            };
+            seen.push(meter::sweep(&LENT_LENGTH, points, ideal, attempt).await);
+        }
+        let file = engine.open("/disk/lent", Open::create()).await?;
+        let units = |at: u64| at.next_multiple_of(BLOCK);
+        let ideal = |at: u64| in_parts(units(at), PART, LENT_DEPTH);
+        let attempt = async |at: u64| -> Attempt {
+            let mut memory = BlockMut::aligned(units(at) as usize)?;
+            memory.copy_from_slice(&content()[..units(at) as usize]);
+            let ((written, _), cost) = count(file.write_from(0, memory)).await;
+            written?;
+            let (read, memory) = file.read_into(0, BlockMut::aligned(units(at) as usize)?).await;
+            assert_eq!(read? as u64, units(at));
+            check(&memory, 0, units(at))?;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&LENT_LENGTH, points, ideal, attempt).await);
+        Ok(seen)
+    });
+}
+
+fn write_length(points: Points) {
+    judge(async |engine| {
+        let mut seen = Vec::new();
+        for is_direct in [true, false] {
+            let open = if is_direct { Open::create() } else { Open::create().buffered() };
+            let file = engine.open("/disk/written", open).await?;
+            // A direct file takes whole blocks.
+            let len = |at: u64| if is_direct { at.next_multiple_of(BLOCK) } else { at };
+            let ideal = |at: u64| Cost::together(1, len(at)).with_flushes(1).in_rounds(2);
+            let attempt = async |at: u64| -> Attempt {
+                let bytes = content()[..len(at) as usize].to_vec();
+                let (written, cost) = count(file.write(0, bytes).durable(Durability::Data)).await;
+                written?;
+                check(&file.read(0..len(at)).await?, 0, len(at))?;
+                Ok(cost)
+            };
+            seen.push(meter::sweep(&WRITE_LENGTH, points, ideal, attempt).await);
+        }
+        Ok(seen)
+    });
+}
+
+fn batches(points: Points) {
+    /// The bytes of each range, and the distance of those that are too far apart to be read together.
+    const RANGE: u64 = 512;
+    const APART: u64 = 24 * KIB;
+    /// The longest gap that is read in vain: the default.
+    const GAP: u64 = 16 * KIB;
+    judge(async |engine| {
+        let file = engine.open("/disk/file", Open::read()).await?;
+        let mut seen = Vec::new();
+
+        let ideal =
+            |at: u64| if at == 0 { Cost::default() } else { in_parts(ODD + at, ARENA / 4, LENT_DEPTH) };
+        let attempt = async |at: u64| -> Attempt {
+            let (blocks, cost) = count(file.read_many([ODD..ODD + at])).await;
+            for block in blocks? {
+                check(&block?, ODD, at)?;
+            }
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&BATCH_LENGTH, points, ideal, attempt).await);
+
+        let ideal = |at: u64| in_parts(at * BLOCK, BLOCK, BATCH_DEPTH);
+        let attempt = async |at: u64| -> Attempt {
+            let ranges = (0..at).map(|number| number * APART..number * APART + RANGE);
+            let (blocks, cost) = count(file.read_many(ranges)).await;
+            let blocks = blocks?.into_iter().collect::<forebay::Result<Vec<_>>>()?;
+            assert_eq!(blocks.len() as u64, at);
+            for (number, block) in (0..LEN / APART).zip(&blocks) {
+                check(block, number * APART, RANGE)?;
+            }
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&BATCH_RANGES, points, ideal, attempt).await);
+
+        let ideal = |at: u64| {
+            let bytes = 2 * BLOCK + if at <= GAP { at.next_multiple_of(BLOCK) } else { 0 };
+            Cost::together(if at <= GAP { 1 } else { 2 }, bytes)
+        };
+        let attempt = async |at: u64| -> Attempt {
+            let (blocks, cost) = count(file.read_many([0..BLOCK, BLOCK + at..2 * BLOCK + at])).await;
+            let blocks = blocks?.into_iter().collect::<forebay::Result<Vec<_>>>()?;
+            check(&blocks[0], 0, BLOCK)?;
+            check(&blocks[1], BLOCK + at, BLOCK)?;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&BATCH_GAP, points, ideal, attempt).await);
+        Ok(seen)
+    });
+}
+
+fn offsets_depths_and_files(points: Points) {
+    judge(async |engine| {
+        let file = engine.open("/disk/file", Open::read()).await?;
+        let mut seen = Vec::new();
+
+        let ideal = |at: u64| Cost::together(1, at % BLOCK + BLOCK);
+        let attempt = async |at: u64| -> Attempt {
+            let (block, cost) = count(file.read(at..at + BLOCK)).await;
+            let block = block?;
+            if at + BLOCK <= LEN {
+                check(&block, at, BLOCK)?;
+            } else if at >= LEN && block.iter().any(|&byte| byte != 0) {
+                return Err("bytes in a hole".into());
+            }
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&OFFSET, points, ideal, attempt).await);
+
+        let ideal = |at: u64| in_parts(at * BLOCK, BLOCK, SHARD_DEPTH);
+        let attempt = async |at: u64| -> Attempt {
+            let reads = (0..at).map(|number| file.read(number * BLOCK..(number + 1) * BLOCK));
+            let (blocks, cost) = count(join_all(reads)).await;
+            for (number, block) in (0..at).zip(blocks) {
+                check(&block?, number * BLOCK, BLOCK)?;
+            }
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&DEPTH, points, ideal, attempt).await);
+
+        let attempt = async |at: u64| -> Attempt {
+            let opens = (0..at).map(|_| engine.open("/disk/file", Open::read()));
+            let files: Vec<File> = try_join_all(opens).await?;
+            let (blocks, cost) = count(join_all(files.iter().map(|file| file.read(0..BLOCK)))).await;
+            for block in blocks {
+                check(&block?, 0, BLOCK)?;
+            }
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&OPEN_FILES, points, ideal, attempt).await);
+        Ok(seen)
+    });
+}
+
+fn scans_and_appends(points: Points) {
+    const REQUEST: u64 = 64 * KIB;
+    const IN_FLIGHT: u64 = 4;
+    judge(async |engine| {
+        let file = engine.open("/disk/file", Open::read()).await?;
+        let mut seen = Vec::new();
+        let ideal = |at: u64| in_parts(at, REQUEST, IN_FLIGHT);
+
+        let attempt = async |at: u64| -> Attempt {
+            let scan = file.scan().range(0..at).request_bytes(REQUEST as usize).depth(IN_FLIGHT as usize);
+            let (found, cost) = count(async {
+                let (mut scan, mut found) = (scan.start(), Vec::new());
+                while let Some(block) = scan.next().await {
+                    found.extend_from_slice(&block?);
+                }
+                Ok::<_, forebay::Error>(found)
+            })
+            .await;
+            check(&found?, 0, at)?;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&SCAN_LENGTH, points, ideal, attempt).await);
+
+        let file = engine.open("/disk/appended", Open::create()).await?;
+        let attempt = async |at: u64| -> Attempt {
+            let append = file.append().request_bytes(REQUEST as usize).depth(IN_FLIGHT as usize);
+            let (written, cost) = count(async {
+                let mut append = append.start();
+                append.write(&content()[..at as usize]).await?;
+                append.close().await
+            })
+            .await;
+            assert_eq!(written?, at);
+            check(&file.read(0..at).await?, 0, at)?;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&APPEND_LENGTH, points, ideal, attempt).await);
+        Ok(seen)
+    });
+}
+
+#[test]
+fn reads_of_every_length() {
+    read_length(Axis::points);
+}
+
+#[test]
+fn lent_memory_of_every_length() {
+    lent_length(Axis::points);
+}
+
+#[test]
+fn writes_of_every_length() {
+    write_length(Axis::points);
+}
+
+#[test]
+fn batches_of_every_length_number_and_gap() {
+    batches(Axis::points);
+}
+
+#[test]
+fn every_offset_depth_and_number_of_files() {
+    offsets_depths_and_files(Axis::points);
+}
+
+#[test]
+fn scans_and_appends_of_every_length() {
+    scans_and_appends(Axis::points);
+}
+
+#[test]
+#[ignore = "a minute: the points between those of every gate"]
+fn the_points_between() {
+    for sweep in
+        [read_length, lent_length, write_length, batches, offsets_depths_and_files, scans_and_appends]
+    {
+        sweep(Axis::all_points);
+    }
+}

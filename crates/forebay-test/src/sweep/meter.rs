@@ -1,0 +1,72 @@
+//! Costs as a simulated disk counts them.
+
+use std::error::Error;
+use std::time::Duration;
+
+use forebay_sim::{self as sim, Profile, World};
+
+use super::{Axis, Cost, Sweep};
+
+/// What an operation cost at a point, or why it failed.
+pub type Attempt = Result<Cost, Box<dyn Error>>;
+
+/// The time of every read, write and sync, whatever its length and however many are in flight. It is so long that the steps of
+/// the program beside it, of half a microsecond each, do not count.
+const ROUND: Duration = Duration::from_millis(100);
+/// Requests that the disk works on at the same time.
+const TOGETHER: u32 = 1 << 14;
+
+/// Returns a world with one disk, at `/disk`, that has blocks of 4 KiB. Calls about names take no time, and nothing happens by
+/// chance but the order of the tasks.
+pub fn world() -> World {
+    let disk = Profile::ideal().at("/disk").sector(4096).latency(ROUND, ROUND, ROUND);
+    let disk = disk.call_latency(Duration::ZERO).parallelism(TOGETHER).queue_depth(TOGETHER);
+    World::new(0).disk(disk).stalls_ppm(0)
+}
+
+/// Awaits `work` in such a world and returns its output and what the disk did meanwhile, for others too.
+pub async fn count<T>(work: impl Future<Output = T>) -> (T, Cost) {
+    let (before, began) = (sim::node(0).counts(), sim::world_time());
+    let output = work.await;
+    let (after, took) = (sim::node(0).counts(), sim::world_time() - began);
+    let cost = Cost {
+        requests: after.reads + after.writes - before.reads - before.writes,
+        bytes: after.read_bytes + after.written_bytes - before.read_bytes - before.written_bytes,
+        flushes: after.flushes - before.flushes,
+        rounds: ((took + ROUND / 2).as_nanos() / ROUND.as_nanos()) as u64,
+    };
+    (output, cost)
+}
+
+/// Tries an axis at its `points` in a world, each when the disk is at rest, and returns what was seen beside the formula, `ideal`.
+pub async fn sweep<'a>(
+    axis: &'a Axis,
+    points: impl Fn(&Axis) -> Vec<u64>,
+    ideal: impl Fn(u64) -> Cost,
+    attempt: impl AsyncFn(u64) -> Attempt,
+) -> Sweep<'a> {
+    let mut sweep = Sweep::new(axis);
+    for at in points(axis) {
+        rest().await;
+        sweep.add(at, ideal(at), attempt(at).await.map_err(|error| error.to_string()));
+    }
+    sweep
+}
+
+/// Waits until the disk does nothing any more: background work of the setup does not count for what comes behind it.
+///
+/// # Panics
+/// It does not come to rest.
+pub async fn rest() {
+    let mut before = sim::node(0).counts();
+    for _ in 0..10_000 {
+        sim::sleep(3 * ROUND).await.expect("inside a world");
+        let after = sim::node(0).counts();
+        let moved = |counts: &sim::Counts| (counts.reads, counts.writes, counts.flushes, counts.calls);
+        if moved(&before) == moved(&after) {
+            return;
+        }
+        before = after;
+    }
+    panic!("the disk does not come to rest");
+}
