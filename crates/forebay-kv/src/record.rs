@@ -52,7 +52,7 @@ pub(crate) struct Entry {
 /// Checks a key and a value against the limits of the format.
 pub(crate) fn check(key: &[u8], change: &Change<'_>) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
-        let text = format!("a key of {} bytes; the most is {KEY_BYTES_MAX}", key.len());
+        let text = format!("a key of {} bytes; the most is {KEY_BYTES_MAX}: use a hash of it", key.len());
         return Err(Error::new(ErrorKind::TooLarge { limit: KEY_BYTES_MAX }, text));
     }
     if key.is_empty() {
@@ -61,7 +61,8 @@ pub(crate) fn check(key: &[u8], change: &Change<'_>) -> Result<()> {
     if let Change::Put { value, .. } = change
         && value.len() > VALUE_BYTES_MAX
     {
-        let text = format!("a value of {} bytes; the most is {VALUE_BYTES_MAX}", value.len());
+        let text =
+            format!("a value of {} bytes; the most is {VALUE_BYTES_MAX}: put it in parts", value.len());
         return Err(Error::new(ErrorKind::TooLarge { limit: VALUE_BYTES_MAX }, text));
     }
     Ok(())

@@ -222,12 +222,17 @@ impl Queue {
     pub(crate) fn check_size(&self, entries: &Entries<'_>) -> Result<()> {
         let limit = self.limits.record_bytes;
         if entries.longest > limit {
-            let text = format!("a record of {} bytes; the most is {limit}", entries.longest);
+            let text = format!(
+                "a record of {} bytes; the most is {limit}: raise record_bytes_max, within a segment's length",
+                entries.longest
+            );
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
         let (framed, limit) = (entries.framed_bytes, self.limits.framed_bytes - COUNT_BYTES);
         if framed > limit || u32::try_from(entries.count).is_err() {
-            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
+            let text = format!(
+                "a batch of {framed} bytes with framing; the most is {limit}: use smaller batches or longer segments"
+            );
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
         if entries.is_empty() {

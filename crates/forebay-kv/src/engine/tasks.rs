@@ -195,7 +195,9 @@ async fn make(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool, most: usiz
     let id = match known {
         (Some(id), _) => return Ok(id),
         (None, count) if count >= most => {
-            let text = format!("a store has {most} keyspaces at most");
+            let text = format!(
+                "a store has {most} keyspaces at most: one with a prefix of its keys can hold several"
+            );
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         (None, _) => shared.manifest.with(|state| state.next_keyspace),

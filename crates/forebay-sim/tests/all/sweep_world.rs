@@ -1,6 +1,7 @@
 //! What operations of the core cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each
 //! point of its axis with its counts.
 
+use std::iter;
 use std::sync::OnceLock;
 
 use forebay::{BlockMut, Config, Durability, Engine, File, Open};
@@ -269,7 +270,7 @@ fn batches(points: Points) {
         let ideal =
             |at: u64| if at == 0 { Cost::default() } else { in_parts(ODD + at, ARENA / 4, LENT_DEPTH) };
         let attempt = async |at: u64| -> Attempt {
-            let (blocks, cost) = count(file.read_many([ODD..ODD + at])).await;
+            let (blocks, cost) = count(file.read_many(iter::once(ODD..ODD + at))).await;
             for block in blocks? {
                 check(&block?, ODD, at)?;
             }

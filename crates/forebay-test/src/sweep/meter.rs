@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use forebay::{Config, Engine};
 use forebay_sim::{self as sim, Profile, World};
 
 use super::{Axis, Cost, Sweep};
@@ -49,6 +50,26 @@ pub async fn sweep<'a>(
     for at in points(axis) {
         rest().await;
         sweep.add(at, ideal(at), attempt(at).await.map_err(|error| error.to_string()));
+    }
+    sweep
+}
+
+/// As [`sweep`], each point in a world of its own with an engine of these settings. A point that hangs or panics fails.
+pub fn sweep_worlds<'a>(
+    axis: &'a Axis,
+    points: impl Fn(&Axis) -> Vec<u64>,
+    config: &Config,
+    ideal: impl Fn(u64) -> Cost,
+    attempt: impl AsyncFn(Engine, u64) -> Attempt,
+) -> Sweep<'a> {
+    let mut sweep = Sweep::new(axis);
+    for at in points(axis) {
+        let ran = world().config(config.clone()).run(async |engine| attempt(engine, at).await);
+        let outcome = match ran {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(failure) => Err(failure.to_string()),
+        };
+        sweep.add(at, ideal(at), outcome);
     }
     sweep
 }

@@ -1,0 +1,549 @@
+//! What operations of a store cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each point
+//! of its axis with its counts.
+
+use forebay::{Config, Engine};
+use forebay_kv::{Batch, Options, Result, Store};
+use forebay_test::sweep::meter::{self, Attempt, count};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit};
+use futures::future::join_all;
+
+use crate::common::key;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const DIR: &str = "/disk/store";
+/// The budget of these stores, and the bytes of a segment of their logs.
+const MEMORY: u64 = 64 * MIB;
+const SEGMENT: u64 = MIB;
+/// The longest value that lies in its leaf: a quarter of that.
+const INLINE: u64 = 1 << 10;
+/// Bytes of an entry beside its value: its key, and what leaf or record have of it.
+const BESIDE: u64 = 32;
+/// What a group of the log has beside its records.
+const GROUP: u64 = 256;
+/// A range reads ahead twice this much; a batch of gets has so many under way.
+const AHEAD: u64 = 64 * KIB;
+const GETS: u64 = 128;
+
+static GET_VALUE: Axis = Axis {
+    name: "store value of a get",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 0..=512 * KIB,
+    crosses: &[("WALKED_BYTES_MAX", 64 << 10), ("INLINE_BYTES_MAX", 8 << 10), ("UNIT", 4096)],
+    steps: &[],
+    limit: None,
+};
+static PUT_VALUE: Axis = Axis {
+    name: "store value of a put",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 0..=512 * KIB,
+    crosses: &[("SHORT_BYTES_MAX", 64 << 10)],
+    steps: &[],
+    limit: None,
+};
+static LOAD_VALUE: Axis = Axis {
+    name: "store value of a load",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 0..=128 * KIB,
+    crosses: &[("SLICE_BYTES", 16 << 10), ("LONG_BYTES", 64 << 10), ("BATCH_BYTES", 32 << 10)],
+    steps: &[],
+    limit: None,
+};
+static SCAN_VALUE: Axis = Axis {
+    name: "store value of a range of ten",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 0..=64 * KIB,
+    crosses: &[("AHEAD_BYTES", 32 << 10)],
+    steps: &[],
+    limit: None,
+};
+static LONGEST_VALUE: Axis = Axis {
+    name: "store longest value",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: (16 << 20) - 1..=(16 << 20) + 1,
+    crosses: &[("VALUE_BYTES_MAX", 16 << 20)],
+    steps: &[],
+    limit: Some(Limit { most: 16 << 20, words: &["16777216", "parts"] }),
+};
+static KEY: Axis = Axis {
+    name: "store key",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 1..=(16 << 10) + 1,
+    crosses: &[("KEY_BYTES_MAX", 16 << 10), ("SHORT", 38)],
+    steps: &[],
+    limit: Some(Limit { most: 16 << 10, words: &["16384", "hash"] }),
+};
+static BATCH: Axis = Axis {
+    name: "store batch",
+    unit: "operations",
+    package: "forebay-kv",
+    range: 1..=10_000,
+    crosses: &[("TAKE_DOWN", 256)],
+    steps: &[],
+    limit: None,
+};
+static RANGE: Axis = Axis {
+    name: "store range",
+    unit: "entries",
+    package: "forebay-kv",
+    range: 1..=4096,
+    crosses: &[("AHEAD_MAX", 32)],
+    steps: &[],
+    limit: None,
+};
+static GETS_AT_ONCE: Axis = Axis {
+    name: "store gets at once",
+    unit: "keys",
+    package: "forebay-kv",
+    range: 1..=1024,
+    crosses: &[("AT_ONCE", 128)],
+    steps: &[],
+    limit: None,
+};
+static ABSENT: Axis = Axis {
+    name: "store absent keys",
+    unit: "percent",
+    package: "forebay-kv",
+    range: 0..=100,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static SNAPSHOTS: Axis = Axis {
+    name: "store snapshots",
+    unit: "open snapshots",
+    package: "forebay-kv",
+    range: 0..=512,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static KEYSPACES: Axis = Axis {
+    name: "store keyspaces",
+    unit: "keyspaces",
+    package: "forebay-kv",
+    range: 1..=256,
+    crosses: &[("BATCH", 32)],
+    steps: &[],
+    limit: None,
+};
+static MOST_KEYSPACES: Axis = Axis {
+    name: "store most keyspaces",
+    unit: "keyspaces",
+    package: "forebay-kv",
+    range: 9_999..=10_001,
+    crosses: &[("KEYSPACES_MAX", 10_000)],
+    steps: &[],
+    limit: Some(Limit { most: 10_000, words: &["10000", "prefix"] }),
+};
+static WRITERS: Axis = Axis {
+    name: "store writers",
+    unit: "puts at once",
+    package: "forebay-kv",
+    range: 1..=512,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+
+/// The points of an axis that are tried.
+type Points = fn(&Axis) -> Vec<u64>;
+
+fn options() -> Options {
+    let options = Options::new().memory_bytes_max(MEMORY).log_segment_bytes(SEGMENT);
+    options.reserve_bytes(0).store_id(7).clock(|| 1_000)
+}
+
+fn config() -> Config {
+    Config::new().arena_bytes_max(2 * MEMORY as usize)
+}
+
+/// Returns a value; those of different numbers differ from eight bytes on.
+fn value(number: u64, len: u64) -> Vec<u8> {
+    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    word.into_iter().cycle().take(len as usize).collect()
+}
+
+fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send {
+    (0..count).map(move |number| (key(number), value(number, len)))
+}
+
+/// Opens the store and waits for what it does in the background.
+async fn open(engine: &Engine) -> Result<Store> {
+    let store = Store::open(engine, DIR, options()).await?;
+    meter::rest().await;
+    Ok(store)
+}
+
+/// Makes a store of entries in tables, and opens it again: of the tables it has the inner levels in memory.
+async fn cold(engine: &Engine, entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send) -> Result<Store> {
+    let store = open(engine).await?;
+    store.default_keyspace().bulk_load(entries).await?;
+    store.close().await?;
+    drop(store);
+    open(engine).await
+}
+
+fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(), String> {
+    let is_right = found == Some(&value(number, len)[..]);
+    if is_right {
+        Ok(())
+    } else {
+        Err(format!("key {number} has {:?} bytes, which differ", found.map(<[u8]>::len)))
+    }
+}
+
+/// Returns the cost of reading a value with its leaf.
+fn of_get(len: u64) -> Cost {
+    let requests = if len <= INLINE { 1 } else { 2 };
+    Cost::together(requests, BLOCK + len).in_rounds(requests)
+}
+
+/// Returns the cost of one group of the log: a write, then a flush.
+fn of_group(bytes: u64) -> Cost {
+    Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
+}
+
+/// Returns the cost of a range that ends after `bytes`. It doubles what it reads ahead, up to twice [`AHEAD`].
+fn of_range(bytes: u64) -> Cost {
+    let read = bytes + (3 * bytes).min(2 * AHEAD) + BLOCK;
+    Cost::together(3 + bytes / (AHEAD / 2), read).in_rounds(2 + bytes / AHEAD)
+}
+
+async fn get_value(engine: Engine, at: u64) -> Attempt {
+    let store = cold(&engine, entries((256 * KIB / (at + 1)).clamp(3, 16), at)).await?;
+    let keys = store.default_keyspace();
+    let (found, cost) = count(keys.get(&key(1))).await;
+    check(found?.as_deref(), 1, at)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn put_value(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    let keys = store.default_keyspace();
+    keys.put(key(0), value(0, 100)).await?;
+    meter::rest().await;
+    let (put, cost) = count(keys.put(key(1), value(1, at))).await;
+    put?;
+    check(keys.get(&key(1)).await?.as_deref(), 1, at)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+/// Returns how many entries a load has.
+fn loaded(len: u64) -> u64 {
+    (256 * KIB / (len + BESIDE)).clamp(2, 2048)
+}
+
+/// Every byte is in the log, in level 0, and perhaps in one level more. The rest is what a store writes once: manifest, footers, names.
+fn of_load(at: u64) -> Cost {
+    let bytes = loaded(at) * (at + BESIDE);
+    let requests = 48 + 3 * bytes / AHEAD;
+    Cost::together(requests, 3 * bytes + 192 * KIB).with_flushes(24).in_rounds(64 + bytes / AHEAD)
+}
+
+async fn load_value(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    let keys = store.default_keyspace();
+    let count_of = loaded(at);
+    let (done, cost) = count(async {
+        // In an order that is not that of the keys: each number once, as 7,919 is prime.
+        for number in (0..count_of).map(|number| number * 7_919 % count_of) {
+            keys.put(key(number), value(number, at)).relaxed().await?;
+        }
+        store.flush().await?;
+        store.settle().await
+    })
+    .await;
+    done?;
+    check(keys.get(&key(1)).await?.as_deref(), 1, at)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn scan_value(engine: Engine, at: u64) -> Attempt {
+    let store = cold(&engine, entries(40, at)).await?;
+    let keys = store.default_keyspace();
+    let (found, cost) = count(async {
+        let (mut range, mut found) = (keys.range(key(20)..), Vec::new());
+        while found.len() < 10
+            && let Some(entry) = range.next().await
+        {
+            found.push(entry?);
+        }
+        Ok::<_, forebay_kv::Error>(found)
+    })
+    .await;
+    let found = found?;
+    for (number, (name, value)) in (20..30).zip(&found) {
+        assert_eq!(*name, key(number));
+        check(Some(&value[..]), number, at)?;
+    }
+    assert_eq!(found.len(), 10);
+    drop(found);
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn longest_value(engine: Engine, at: u64) -> Attempt {
+    let options = options().memory_bytes_max(1 << 30).log_segment_bytes(32 * MIB);
+    let store = Store::open(&engine, DIR, options).await?;
+    meter::rest().await;
+    let keys = store.default_keyspace();
+    let bytes = value(1, at);
+    let (put, cost) = count(keys.put(key(1), &bytes)).await;
+    put?;
+    store.flush().await?;
+    check(keys.get(&key(1)).await?.as_deref(), 1, at)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn get_key(engine: Engine, at: u64) -> Attempt {
+    let long = |number: u8| [vec![b'k'; at as usize - 1], vec![number]].concat();
+    let store = open(&engine).await?;
+    for number in 0..16 {
+        store.default_keyspace().put(long(number), value(number.into(), 100)).relaxed().await?;
+    }
+    store.flush().await?;
+    store.close().await?;
+    drop(store);
+    let store = open(&engine).await?;
+    let keys = store.default_keyspace();
+    let (found, cost) = count(keys.get(&long(1))).await;
+    check(found?.as_deref(), 1, 100)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn batch(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    let keys = store.default_keyspace();
+    keys.put(key(0), value(0, 100)).await?;
+    meter::rest().await;
+    let mut batch = Batch::new();
+    for number in 0..at {
+        batch.put(&keys, key(number), value(number, 20));
+    }
+    let (written, cost) = count(store.write(&batch)).await;
+    written?;
+    check(keys.get(&key(at - 1)).await?.as_deref(), at - 1, 20)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn range(engine: Engine, at: u64) -> Attempt {
+    let store = cold(&engine, entries(4200, 100)).await?;
+    let keys = store.default_keyspace();
+    let (found, cost) = count(async {
+        let (mut range, mut found) = (keys.iter(), 0);
+        while found < at
+            && let Some(entry) = range.next().await
+        {
+            let (_, value) = entry?;
+            check(Some(&value[..]), found, 100)?;
+            found += 1;
+        }
+        Ok::<_, Box<dyn std::error::Error>>(found)
+    })
+    .await;
+    assert_eq!(found?, at);
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn gets_at_once(engine: Engine, at: u64) -> Attempt {
+    // Four entries fill a leaf.
+    let store = cold(&engine, entries(4 * at + 4, 1_000)).await?;
+    let keys = store.default_keyspace();
+    let names: Vec<Vec<u8>> = (0..at).map(|number| key(4 * number)).collect();
+    let (found, cost) = count(keys.multi_get(&names)).await;
+    let found = found?;
+    assert_eq!(found.len() as u64, at);
+    for (number, found) in (0..at).zip(&found) {
+        check(found.as_deref(), 4 * number, 1_000)?;
+    }
+    drop(found);
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn absent(engine: Engine, at: u64) -> Attempt {
+    const ASKED: u64 = 64;
+    let store = cold(&engine, entries(4 * ASKED, 1_000)).await?;
+    let keys = store.default_keyspace();
+    let is_absent = |number: u64| number * 100 < at * ASKED;
+    let names = (0..ASKED).map(|number| {
+        let mut name = key(4 * number);
+        name.extend(is_absent(number).then_some(b'x'));
+        name
+    });
+    let names: Vec<Vec<u8>> = names.collect();
+    let (found, cost) = count(keys.multi_get(&names)).await;
+    let found = found?;
+    for (number, found) in (0..ASKED).zip(&found) {
+        assert_eq!(found.is_none(), is_absent(number), "key {number}");
+    }
+    drop(found);
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn snapshots(engine: Engine, at: u64) -> Attempt {
+    let store = cold(&engine, entries(64, 1_000)).await?;
+    let keys = store.default_keyspace();
+    let mut held = Vec::new();
+    for number in 0..at {
+        keys.put(key(0), value(number, 20)).relaxed().await?;
+        held.push(store.snapshot());
+    }
+    store.sync().await?;
+    meter::rest().await;
+    let (found, cost) = count(keys.get(&key(40))).await;
+    check(found?.as_deref(), 40, 1_000)?;
+    for (number, snapshot) in (0..at).zip(&held) {
+        check(snapshot.get(&keys, &key(0)).await?.as_deref(), number, 20)?;
+    }
+    drop(held);
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn keyspaces(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    for number in 0..at {
+        let keys = store.keyspace(&format!("keyspace {number}")).await?;
+        keys.put(key(1), value(number, 100)).relaxed().await?;
+    }
+    store.flush().await?;
+    store.close().await?;
+    drop(store);
+    let store = open(&engine).await?;
+    let keys = store.keyspace(&format!("keyspace {}", at - 1)).await?;
+    let (found, cost) = count(keys.get(&key(1))).await;
+    check(found?.as_deref(), at - 1, 100)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn most_keyspaces(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    // The default one counts.
+    for number in 1..at {
+        store.keyspace(&number.to_string()).await?;
+    }
+    store.close().await?;
+    Ok(Cost::default())
+}
+
+async fn writers(engine: Engine, at: u64) -> Attempt {
+    let store = open(&engine).await?;
+    let keys = store.default_keyspace();
+    keys.put(key(0), value(0, 100)).await?;
+    meter::rest().await;
+    let (puts, cost) = count(join_all((0..at).map(|number| keys.put(key(number), value(number, 100))))).await;
+    puts.into_iter().collect::<Result<()>>()?;
+    store.close().await?;
+    Ok(cost)
+}
+
+fn values(points: Points) {
+    meter::sweep_worlds(&GET_VALUE, points, &config(), of_get, get_value).judge();
+    meter::sweep_worlds(&PUT_VALUE, points, &config(), |at| of_group(at + BESIDE), put_value).judge();
+}
+
+fn loads(points: Points) {
+    meter::sweep_worlds(&LOAD_VALUE, points, &config(), of_load, load_value).judge();
+}
+
+fn ranges(points: Points) {
+    let ten = |at: u64| {
+        let cost = of_range(10 * (at + BESIDE));
+        // Values outside of their leaf may be read one by one, together.
+        if at > INLINE {
+            Cost { requests: cost.requests + 10, rounds: cost.rounds + 1, ..cost }
+        } else {
+            cost
+        }
+    };
+    meter::sweep_worlds(&SCAN_VALUE, points, &config(), ten, scan_value).judge();
+    meter::sweep_worlds(&RANGE, points, &config(), |at| of_range(at * (100 + BESIDE)), range).judge();
+}
+
+fn keys(points: Points) {
+    // A leaf has two entries at least.
+    let ideal = |at: u64| Cost::together(1, BLOCK + 2 * at);
+    meter::sweep_worlds(&KEY, points, &config(), ideal, get_key).judge();
+    let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
+    meter::sweep_worlds(&GETS_AT_ONCE, points, &config(), ideal, gets_at_once).judge();
+    // An absent key costs what an existing one does, at most.
+    let ideal = |_: u64| Cost::together(64, 64 * BLOCK);
+    meter::sweep_worlds(&ABSENT, points, &config(), ideal, absent).judge();
+}
+
+fn batches_and_writers(points: Points) {
+    let ideal = |at: u64| of_group(at * (20 + BESIDE));
+    meter::sweep_worlds(&BATCH, points, &config(), ideal, batch).judge();
+    // The first one writes a group of its own, and all others the next one.
+    let ideal = |at: u64| match at {
+        1 => of_group(100 + BESIDE),
+        _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),
+    };
+    meter::sweep_worlds(&WRITERS, points, &config(), ideal, writers).judge();
+}
+
+fn snapshots_and_keyspaces(points: Points) {
+    let ideal = |_: u64| of_get(100);
+    meter::sweep_worlds(&SNAPSHOTS, points, &config(), ideal, snapshots).judge();
+    meter::sweep_worlds(&KEYSPACES, points, &config(), ideal, keyspaces).judge();
+}
+
+#[test]
+fn gets_and_puts_of_values_of_every_length() {
+    values(Axis::points);
+}
+
+#[test]
+fn loads_of_values_of_every_length() {
+    loads(Axis::points);
+}
+
+#[test]
+fn ranges_of_every_length() {
+    ranges(Axis::points);
+}
+
+#[test]
+fn keys_of_every_length_number_and_share() {
+    keys(Axis::points);
+}
+
+#[test]
+fn every_number_of_operations_and_writers() {
+    batches_and_writers(Axis::points);
+}
+
+#[test]
+fn every_number_of_snapshots_and_keyspaces() {
+    snapshots_and_keyspaces(Axis::points);
+}
+
+#[test]
+#[ignore = "minutes: the points between those of every gate, and what takes hundreds of megabytes"]
+fn the_points_between() {
+    for sweep in [values, loads, ranges, keys, batches_and_writers, snapshots_and_keyspaces] {
+        sweep(Axis::all_points);
+    }
+    let wide = Config::new().arena_bytes_max(2 << 30);
+    let longest = |at: u64| of_group(at + BESIDE);
+    meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value).judge();
+    meter::sweep_worlds(&MOST_KEYSPACES, Axis::points, &config(), |_| Cost::default(), most_keyspaces)
+        .judge();
+}
