@@ -48,7 +48,7 @@ static LOAD_VALUE: Axis = Axis {
     unit: "bytes",
     package: "forebay-kv",
     range: 0..=128 * KIB,
-    crosses: &[("SLICE_BYTES", 16 << 10), ("LONG_BYTES", 64 << 10), ("BATCH_BYTES", 32 << 10)],
+    crosses: &[("SLICE_BYTES", 16 << 10), ("BATCH_BYTES", 32 << 10)],
     steps: &[],
     limit: None,
 };
@@ -84,7 +84,7 @@ static BATCH: Axis = Axis {
     unit: "operations",
     package: "forebay-kv",
     range: 1..=10_000,
-    crosses: &[("TAKE_DOWN", 256)],
+    crosses: &[],
     steps: &[],
     limit: None,
 };
@@ -129,7 +129,7 @@ static KEYSPACES: Axis = Axis {
     unit: "keyspaces",
     package: "forebay-kv",
     range: 1..=256,
-    crosses: &[("BATCH", 32)],
+    crosses: &[],
     steps: &[],
     limit: None,
 };

@@ -11,3 +11,4 @@ mod puts;
 mod reads;
 mod refused;
 mod simulation;
+mod sweep_world;

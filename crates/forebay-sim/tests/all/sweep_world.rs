@@ -17,6 +17,7 @@ const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 /// The I/O memory of these engines. Reads of more than a quarter of it are long.
 const ARENA: u64 = 4 * MIB;
+const SMALL_ARENA: u64 = 256 * KIB;
 /// The bytes at the front of the file; behind them it is sparse, and reads as zeros.
 const LEN: u64 = 10 * MIB;
 /// The length of the sparse file: the simulated file system ends a little behind it.
@@ -36,12 +37,11 @@ static READ_LENGTH: Axis = Axis {
     package: "forebay",
     range: 0..=9 * MIB,
     crosses: &[
-        ("SHORT_BYTES_MIN", 128 << 10),
-        ("PIECE_BYTES", 64 << 10),
         ("BUFFER_BYTES_MIN", 4096),
-        ("HUGE_BYTES", 2 << 20),
+        ("PIECE_BYTES", 64 << 10),
+        ("SHORT_BYTES_MIN", 128 << 10),
+        ("LONG_PART", 4),
         ("HUGE_FROM_BYTES", 4 << 20),
-        ("LIST_BYTES_MAX", 8 << 20),
     ],
     steps: &[],
     limit: None,
@@ -51,7 +51,12 @@ static LENT_LENGTH: Axis = Axis {
     unit: "bytes",
     package: "forebay",
     range: 1..=9 * MIB,
-    crosses: &[("PART_BYTES", 8 << 20), ("BOUNCE_BYTES", 256 << 10), ("MIDDLE_BYTES_MIN", 16 << 10)],
+    crosses: &[
+        ("PART_BYTES", 8 << 20),
+        ("BOUNCE_BYTES", 256 << 10),
+        ("MIDDLE_BYTES_MIN", 16 << 10),
+        ("DEPTH", 8),
+    ],
     steps: &[],
     limit: None,
 };
@@ -69,7 +74,7 @@ static BATCH_LENGTH: Axis = Axis {
     unit: "bytes",
     package: "forebay",
     range: 0..=9 * MIB,
-    crosses: &[("PART_BYTES", 8 << 20)],
+    crosses: &[("DEPTH", 8)],
     steps: &[],
     limit: None,
 };
@@ -78,7 +83,7 @@ static BATCH_RANGES: Axis = Axis {
     unit: "ranges",
     package: "forebay",
     range: 0..=2048,
-    crosses: &[],
+    crosses: &[("DEPTH", 128)],
     steps: &[],
     limit: None,
 };
@@ -151,14 +156,14 @@ fn check(found: &[u8], offset: u64, len: u64) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{} bytes that differ from what was written", found.len())) }
 }
 
-fn world() -> World {
-    meter::world().config(Config::new().arena_bytes(ARENA as usize).arena_bytes_max(ARENA as usize))
+fn world(arena: u64) -> World {
+    meter::world().config(Config::new().arena_bytes(arena as usize).arena_bytes_max(arena as usize))
 }
 
 /// Makes the file of these worlds.
 async fn fill(engine: &Engine) -> forebay::Result<()> {
     let file = engine.open("/disk/file", Open::create()).await?;
-    let mut append = file.append().request_bytes(512 << 10).depth(2).start();
+    let mut append = file.append().request_bytes(64 << 10).depth(2).start();
     append.write(content()).await?;
     append.close().await?;
     file.truncate(SPARSE).await
@@ -166,7 +171,11 @@ async fn fill(engine: &Engine) -> forebay::Result<()> {
 
 /// Sweeps in a world of their own, and judges what they saw.
 fn judge(sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>>>) {
-    let ran = world().run(async |engine| {
+    judge_with(ARENA, sweeps);
+}
+
+fn judge_with(arena: u64, sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>>>) {
+    let ran = world(arena).run(async |engine| {
         fill(&engine).await?;
         sweeps(&engine).await
     });
@@ -185,20 +194,23 @@ fn in_parts(bytes: u64, most: u64, depth: u64) -> Cost {
 }
 
 fn read_length(points: Points) {
-    judge(async |engine| {
-        let mut seen = Vec::new();
-        for open in modes() {
-            let file = engine.open("/disk/file", open).await?;
-            let ideal = |at: u64| if at == 0 { Cost::default() } else { in_parts(ODD + at, PART, 1) };
-            let attempt = async |at: u64| -> Attempt {
-                let (block, cost) = count(file.read(ODD..ODD + at)).await;
-                check(&block?, ODD, at)?;
-                Ok(cost)
-            };
-            seen.push(meter::sweep(&READ_LENGTH, points, ideal, attempt).await);
-        }
-        Ok(seen)
-    });
+    // In the smaller memory reads are long from the least length on, in the other one from a quarter of it.
+    for arena in [SMALL_ARENA, ARENA] {
+        judge_with(arena, async |engine| {
+            let mut seen = Vec::new();
+            for open in modes() {
+                let file = engine.open("/disk/file", open).await?;
+                let ideal = |at: u64| if at == 0 { Cost::default() } else { in_parts(ODD + at, PART, 1) };
+                let attempt = async |at: u64| -> Attempt {
+                    let (block, cost) = count(file.read(ODD..ODD + at)).await;
+                    check(&block?, ODD, at)?;
+                    Ok(cost)
+                };
+                seen.push(meter::sweep(&READ_LENGTH, points, ideal, attempt).await);
+            }
+            Ok(seen)
+        });
+    }
 }
 
 fn lent_length(points: Points) {

@@ -23,6 +23,7 @@ mod ranges;
 mod reader;
 mod shutdown;
 mod simulation;
+mod sweep_world;
 mod truncate;
 mod try_append;
 mod values;

@@ -1,0 +1,204 @@
+//! What operations of an object store cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints
+//! each point of its axis with its counts.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use forebay::{Config, Engine, Mode, Open};
+use forebay_object_store::ForebayStore;
+use forebay_test::sweep::meter::{self, Attempt, count};
+use forebay_test::sweep::{Axis, BLOCK, Cost};
+use futures::future::try_join_all;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use crate::common::bytes_of;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const ROOT: &str = "/disk/objects";
+/// A get of more is a stream of chunks.
+const WHOLE: u64 = 2 * MIB;
+/// A range of more is read in parts, so many at a time.
+const PART: u64 = MIB;
+const PARTS: u64 = 4;
+/// Ranges of a batch under way.
+const RANGES_AT_ONCE: u64 = 128;
+
+static GET: Axis = Axis {
+    name: "object of a get",
+    unit: "bytes",
+    package: "forebay-object-store",
+    range: 0..=5 * MIB,
+    crosses: &[("CHUNK_BYTES_MAX", 2 << 20)],
+    steps: &[],
+    limit: None,
+};
+static PUT: Axis = Axis {
+    name: "object of a put",
+    unit: "bytes",
+    package: "forebay-object-store",
+    range: 0..=9 * MIB,
+    crosses: &[("JOINED_BYTES_MAX", 64 << 10), ("RUN_BYTES_MAX", 4 << 20), ("REQUEST_BYTES_MAX", 8 << 20)],
+    steps: &[],
+    limit: None,
+};
+static RANGE: Axis = Axis {
+    name: "object range",
+    unit: "bytes",
+    package: "forebay-object-store",
+    range: 1..=9 * MIB,
+    crosses: &[("BATCHED_BYTES_MAX", 1 << 20), ("PART_BYTES", (1 << 20) - 8192)],
+    steps: &[],
+    limit: None,
+};
+static RANGES: Axis = Axis {
+    name: "object ranges",
+    unit: "ranges",
+    package: "forebay-object-store",
+    range: 0..=2048,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static UPLOAD: Axis = Axis {
+    name: "object parts",
+    unit: "parts",
+    package: "forebay-object-store",
+    range: 1..=128,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+
+/// The points of an axis that are tried.
+type Points = fn(&Axis) -> Vec<u64>;
+
+/// Opens the store and waits for what it does in the background.
+async fn open(engine: &Engine) -> forebay::Result<ForebayStore> {
+    engine.create_dir_all(ROOT).await?;
+    let store = ForebayStore::builder(engine, ROOT).read_mode(Mode::Direct).open().await?;
+    meter::rest().await;
+    Ok(store)
+}
+
+/// Makes a sparse object of a length.
+async fn sparse(engine: &Engine, len: u64) -> forebay::Result<()> {
+    let file = engine.open(format!("{ROOT}/sparse"), Open::create()).await?;
+    file.truncate(len).await
+}
+
+/// Returns the bytes of an object. Made once: test builds are slow at that.
+fn content(len: u64) -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    &BYTES.get_or_init(|| bytes_of(0..9 * MIB))[..len as usize]
+}
+
+fn check(found: &[u8], len: u64) -> Result<(), String> {
+    let is_right = found == content(len);
+    if is_right { Ok(()) } else { Err(format!("{} bytes that differ from what was put", found.len())) }
+}
+
+async fn get(engine: Engine, at: u64) -> Attempt {
+    let (store, location) = (open(&engine).await?, Path::from("object"));
+    store.put(&location, content(at).to_vec().into()).await?;
+    meter::rest().await;
+    let (got, cost) = count(async { store.get(&location).await?.bytes().await }).await;
+    check(&got?, at)?;
+    Ok(cost)
+}
+
+async fn put(engine: Engine, at: u64) -> Attempt {
+    let (store, location) = (open(&engine).await?, Path::from("object"));
+    let (done, cost) = count(store.put(&location, content(at).to_vec().into())).await;
+    done?;
+    check(&store.get(&location).await?.bytes().await?, at)?;
+    Ok(cost)
+}
+
+async fn range(engine: Engine, at: u64) -> Attempt {
+    let (store, location) = (open(&engine).await?, Path::from("sparse"));
+    sparse(&engine, 10 * MIB).await?;
+    meter::rest().await;
+    let (got, cost) = count(store.get_range(&location, 1_000..1_000 + at)).await;
+    assert_eq!(got?.len() as u64, at);
+    Ok(cost)
+}
+
+async fn ranges(engine: Engine, at: u64) -> Attempt {
+    let (store, location) = (open(&engine).await?, Path::from("sparse"));
+    sparse(&engine, 64 * MIB).await?;
+    meter::rest().await;
+    // Too far apart to be read together.
+    let ranges: Vec<Range<u64>> = (0..at).map(|number| number * 24 * KIB..number * 24 * KIB + 100).collect();
+    let (got, cost) = count(store.get_ranges(&location, &ranges)).await;
+    let got = got?;
+    assert!(got.len() as u64 == at && got.iter().all(|bytes| bytes.len() == 100));
+    Ok(cost)
+}
+
+async fn upload(engine: Engine, at: u64) -> Attempt {
+    const LEN: u64 = 64 * KIB;
+    let (store, location) = (open(&engine).await?, Path::from("object"));
+    let (done, cost) = count(async {
+        let mut upload = store.put_multipart(&location).await?;
+        let parts: Vec<_> = content(at * LEN)
+            .chunks(LEN as usize)
+            .map(|part| upload.put_part(part.to_vec().into()))
+            .collect();
+        try_join_all(parts).await?;
+        upload.complete().await
+    })
+    .await;
+    done?;
+    check(&store.get(&location).await?.bytes().await?, at * LEN)?;
+    Ok(cost)
+}
+
+/// Returns the cost of a durable put in `requests`: writes into memory of the machine, then a sync of the object, and one of its name.
+fn of_put(requests: u64, bytes: u64) -> Cost {
+    Cost::together(requests, bytes).with_flushes(2).in_rounds(2)
+}
+
+fn reads(points: Points) {
+    let ideal = |at: u64| match at {
+        0 => Cost::default(),
+        _ if at <= PART => Cost::together(1, at),
+        _ if at <= WHOLE => Cost::together(at.div_ceil(PART), at),
+        // A scan begins with short requests, and makes them longer as it is waited for.
+        _ => Cost::together(4 + at / (256 * KIB), at).in_rounds(4 + at / MIB),
+    };
+    meter::sweep_worlds(&GET, points, &Config::new(), ideal, get).judge();
+    let ideal = |at: u64| {
+        let parts = (1_000 + at).div_ceil(PART);
+        // Parts do not begin at blocks: each reads a block more.
+        Cost::together(parts, 1_000 + at + parts * BLOCK).in_rounds(parts.div_ceil(PARTS))
+    };
+    meter::sweep_worlds(&RANGE, points, &Config::new(), ideal, range).judge();
+    let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(RANGES_AT_ONCE));
+    meter::sweep_worlds(&RANGES, points, &Config::new(), ideal, ranges).judge();
+}
+
+fn puts(points: Points) {
+    let ideal = |at: u64| of_put(at.div_ceil(8 * MIB), at);
+    meter::sweep_worlds(&PUT, points, &Config::new(), ideal, put).judge();
+    let ideal = |at: u64| of_put(at, at * 64 * KIB);
+    meter::sweep_worlds(&UPLOAD, points, &Config::new(), ideal, upload).judge();
+}
+
+#[test]
+fn objects_ranges_and_batches_of_every_length() {
+    reads(Axis::points);
+}
+
+#[test]
+fn puts_of_every_length_and_number_of_parts() {
+    puts(Axis::points);
+}
+
+#[test]
+#[ignore = "a minute: the points between those of every gate"]
+fn the_points_between() {
+    reads(Axis::all_points);
+    puts(Axis::all_points);
+}

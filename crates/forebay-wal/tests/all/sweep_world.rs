@@ -1,0 +1,268 @@
+//! What operations of a log cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each point
+//! of its axis with its counts.
+
+use forebay::{Config, Engine};
+use forebay_test::sweep::meter::{self, Attempt, count};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit};
+use forebay_wal::{Batch, Lsn, Options, Result, Wal};
+use futures::future::join_all;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const DIR: &str = "/disk/log";
+/// The bytes of a segment where the axis is another one, and the longest record of these logs.
+const SEGMENT: u64 = 2 * MIB;
+const RECORD_MAX: u64 = 256 * KIB;
+/// What a group has beside its records, and a record beside its bytes.
+const GROUP: u64 = 256;
+const BESIDE: u64 = 4;
+/// The bytes that a reader and a recovery read at a time.
+const CHUNK: u64 = 256 * KIB;
+
+static RECORD: Axis = Axis {
+    name: "log record",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: 0..=2 * RECORD_MAX,
+    crosses: &[
+        ("FIRST_BYTES", 256),
+        ("GRAIN", 4096),
+        ("COPY_BYTES_MAX", 16 << 10),
+        ("INITIAL_BYTES", 32 << 10),
+        ("ALLOCATED_GROUP_BYTES", 32 << 10),
+        ("COPY_BYTES", 64 << 10),
+        ("UNIT_MAX", 64 << 10),
+    ],
+    steps: &[],
+    limit: Some(Limit { most: RECORD_MAX, words: &["262144", "record_bytes_max"] }),
+};
+static READ: Axis = Axis {
+    name: "log record of a reader",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: 0..=RECORD_MAX,
+    crosses: &[("CHUNK_BYTES", 256 << 10)],
+    steps: &[],
+    limit: None,
+};
+static APPENDERS: Axis = Axis {
+    name: "log appenders",
+    unit: "appends at once",
+    package: "forebay-wal",
+    range: 1..=1024,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static BATCH: Axis = Axis {
+    name: "log batch",
+    unit: "records",
+    package: "forebay-wal",
+    range: 1..=4096,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static SEGMENT_BYTES: Axis = Axis {
+    name: "log segment",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: 64 * KIB..=4 * MIB,
+    crosses: &[("SEGMENT_BYTES_MIN", 64 << 10), ("ZEROS_BYTES", 256 << 10)],
+    steps: &[],
+    limit: None,
+};
+static REOPENED: Axis = Axis {
+    name: "log reopened",
+    unit: "segments",
+    package: "forebay-wal",
+    range: 0..=64,
+    crosses: &[("READ_DEPTH", 4)],
+    steps: &[],
+    limit: None,
+};
+
+/// The points of an axis that are tried.
+type Points = fn(&Axis) -> Vec<u64>;
+
+fn options() -> Options {
+    let options = Options::new().segment_bytes(SEGMENT).record_bytes_max(RECORD_MAX as usize);
+    // Of these logs nothing stays in memory: what is read is read from the disk.
+    options.recent_bytes(0).log_id(7)
+}
+
+/// Opens the log and waits for what it does in the background.
+async fn open(engine: &Engine, options: Options) -> Result<Wal> {
+    let (wal, _) = Wal::open(engine, DIR, options).await?;
+    meter::rest().await;
+    Ok(wal)
+}
+
+fn record(number: u64, len: u64) -> Vec<u8> {
+    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    word.into_iter().cycle().take(len as usize).collect()
+}
+
+/// Asserts that the log has `count` records from `first` on, by number and length.
+async fn check(wal: &Wal, first: Lsn, count: u64, len: u64) -> std::result::Result<(), String> {
+    let mut reader = wal.read_from(first);
+    for number in 0..count {
+        let found = reader.next().await.transpose().map_err(|error| error.to_string())?;
+        if found.is_none_or(|found| found[..] != record(number, len)[..]) {
+            return Err(format!("record {number} of {len} bytes differs"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the cost of one group: a write, then a flush.
+fn of_group(bytes: u64) -> Cost {
+    Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
+}
+
+/// Has the log behind its first append, which is not like the others.
+async fn begun(engine: &Engine, options: Options) -> Result<Wal> {
+    let wal = open(engine, options).await?;
+    wal.append(b"first").await?;
+    meter::rest().await;
+    Ok(wal)
+}
+
+async fn append(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options()).await?;
+    let bytes = record(0, at);
+    let (appended, cost) = count(wal.append(&bytes)).await;
+    check(&wal, appended?, 1, at).await?;
+    wal.close().await?;
+    Ok(cost)
+}
+
+/// Returns how many records a log has that is read.
+fn records(len: u64) -> u64 {
+    (512 * KIB / (len + BESIDE)).clamp(2, 4096)
+}
+
+/// A reader reads one piece after the other; a group that is longer than one is read again, whole.
+fn of_read(at: u64) -> Cost {
+    let bytes = records(at) * (at + BESIDE) + GROUP;
+    let pieces = 2 + 2 * bytes.div_ceil(CHUNK);
+    Cost::together(pieces, 2 * bytes + CHUNK).in_rounds(pieces)
+}
+
+async fn read(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options()).await?;
+    let records: Vec<Vec<u8>> = (0..records(at)).map(|number| record(number, at)).collect();
+    let mut first = None;
+    // Groups of up to 64 KiB, or of one record.
+    for some in records.chunks((64 * KIB / (at + BESIDE)).max(1) as usize) {
+        let slices: Vec<&[u8]> = some.iter().map(Vec::as_slice).collect();
+        let lsn = wal.append(&slices[..]).await?;
+        first.get_or_insert(lsn);
+    }
+    meter::rest().await;
+    let first = first.ok_or("no record")?;
+    let (read, cost) = count(check(&wal, first, records.len() as u64, at)).await;
+    read?;
+    wal.close().await?;
+    Ok(cost)
+}
+
+async fn appenders(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options()).await?;
+    let bytes = record(0, 100);
+    let (appended, cost) = count(join_all((0..at).map(|_| wal.append(&bytes)))).await;
+    let appended = appended.into_iter().collect::<Result<Vec<Lsn>>>()?;
+    assert_eq!(appended.len() as u64, at);
+    wal.close().await?;
+    Ok(cost)
+}
+
+async fn batch(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options()).await?;
+    let mut batch = Batch::new();
+    for number in 0..at {
+        batch.push(record(number, 100));
+    }
+    let (appended, cost) = count(wal.append(&batch)).await;
+    check(&wal, appended?, at, 100).await?;
+    wal.close().await?;
+    Ok(cost)
+}
+
+async fn segment(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options().segment_bytes(at.next_multiple_of(BLOCK))).await?;
+    let bytes = record(0, 100);
+    let (appended, cost) = count(wal.append(&bytes)).await;
+    check(&wal, appended?, 1, 100).await?;
+    wal.close().await?;
+    Ok(cost)
+}
+
+/// The log is read once to its end, a segment after the other, and what is made new is the rest: end, lock, a segment or two.
+fn of_reopening(at: u64) -> Cost {
+    let segment = 64 * KIB;
+    Cost::together(12 + 2 * at, (at + 4) * segment).with_flushes(8).in_rounds(16 + 2 * at)
+}
+
+async fn reopen(engine: Engine, at: u64) -> Attempt {
+    let options = || options().segment_bytes(64 * KIB);
+    let wal = open(&engine, options()).await?;
+    let bytes = record(0, 40 * KIB);
+    for _ in 0..at {
+        wal.append(&bytes).await?;
+    }
+    wal.close().await?;
+    drop(wal);
+    meter::rest().await;
+    let (opened, cost) = count(Wal::open(&engine, DIR, options())).await;
+    let (wal, _) = opened?;
+    assert_eq!(wal.next_lsn(), Lsn(at + 1));
+    wal.close().await?;
+    Ok(cost)
+}
+
+fn lengths(points: Points) {
+    meter::sweep_worlds(&RECORD, points, &Config::new(), |at| of_group(at + BESIDE), append).judge();
+    meter::sweep_worlds(&READ, points, &Config::new(), of_read, read).judge();
+}
+
+fn numbers(points: Points) {
+    // The first one writes a group of its own, and all others the next one.
+    let ideal = |at: u64| {
+        let alone = of_group(100 + BESIDE);
+        let others = Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4);
+        if at == 1 { alone } else { others }
+    };
+    meter::sweep_worlds(&APPENDERS, points, &Config::new(), ideal, appenders).judge();
+    let ideal = |at: u64| of_group(at * (100 + BESIDE));
+    meter::sweep_worlds(&BATCH, points, &Config::new(), ideal, batch).judge();
+}
+
+fn segments(points: Points) {
+    let ideal = |_: u64| of_group(100 + BESIDE);
+    meter::sweep_worlds(&SEGMENT_BYTES, points, &Config::new(), ideal, segment).judge();
+    meter::sweep_worlds(&REOPENED, points, &Config::new(), of_reopening, reopen).judge();
+}
+
+#[test]
+fn records_of_every_length() {
+    lengths(Axis::points);
+}
+
+#[test]
+fn every_number_of_appenders_and_records() {
+    numbers(Axis::points);
+}
+
+#[test]
+fn segments_of_every_length_and_number() {
+    segments(Axis::points);
+}
+
+#[test]
+#[ignore = "a minute: the points between those of every gate"]
+fn the_points_between() {
+    for sweep in [lengths, numbers, segments] {
+        sweep(Axis::all_points);
+    }
+}
