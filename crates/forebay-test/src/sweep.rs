@@ -1,9 +1,9 @@
-//! Sweeps: a number that a user chooses, the points at which it is tried, and two judges of what was seen there.
+//! Sweeps: a number that a user chooses, the points at which it is tried, and two judges of the results.
 //!
 //! The judge of *works*: up to the documented limit no point fails, and above it each fails with a sentence that has the limit
 //! and the way out. The judge of *costs*: a point costs at most 1.5 times the formula of its axis and one more, and neighbours
-//! (longer by a tenth, or one apart) differ by at most 1.3 beyond what the formula grows. What is dearer for a reason is a line
-//! of the axis, [`Step`].
+//! (longer by a tenth, or one apart) differ by at most 1.3 beyond the growth of the formula. A part that is dearer has its
+//! reason in a [`Step`] of the axis.
 //!
 //! Costs are counts of a simulated disk (`meter`), never times of this machine. Requests in flight together make one *round*: a
 //! loop that awaits one read after the other shows there, and not in the number of requests.
@@ -23,7 +23,7 @@ const FORMULA_PERCENT: u64 = 150;
 /// The most by which neighbours differ, beyond the growth of the formula, in percent.
 const NEIGHBOUR_PERCENT: u64 = 130;
 
-/// What an operation costs a disk.
+/// The work of a disk for an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Reads and writes.
@@ -68,9 +68,9 @@ impl Cost {
 pub struct Step {
     /// The points.
     pub range: RangeInclusive<u64>,
-    /// What they may cost by the formula, in percent.
+    /// The most that they cost, in percent of the formula.
     pub percent: u64,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -79,7 +79,7 @@ pub struct Step {
 pub struct Limit {
     /// The largest number that works.
     pub most: u64,
-    /// What the error above it says: the limit, and the way out.
+    /// Words of the error above it: the limit, and the way out.
     pub words: &'static [&'static str],
 }
 
@@ -96,7 +96,7 @@ pub struct Axis {
     pub range: RangeInclusive<u64>,
     /// Constants of the crate that it crosses, by name; `scripts/checks/constants` compares their values with the sources.
     pub crosses: &'static [(&'static str, u64)],
-    /// What is dearer than the formula.
+    /// The parts that are dearer than the formula.
     pub steps: &'static [Step],
     /// The limit, if the range goes beyond one.
     pub limit: Option<Limit>,
@@ -144,7 +144,7 @@ struct Row {
     outcome: Result<Cost, String>,
 }
 
-/// What was seen at the points of an axis.
+/// The results at the points of an axis.
 #[derive(Clone, Debug)]
 pub struct Sweep<'a> {
     axis: &'a Axis,
@@ -157,7 +157,7 @@ impl<'a> Sweep<'a> {
         Sweep { axis, rows: Vec::new() }
     }
 
-    /// Adds a point: what it costs ideally, and what it did cost, or the text of its error. Points come in order.
+    /// Adds a point: its cost by the formula, and the cost that was counted, or the text of its error. Points come in order.
     pub fn add(&mut self, at: u64, ideal: Cost, outcome: Result<Cost, String>) {
         debug_assert!(self.rows.last().is_none_or(|row| row.at < at), "points come in order");
         self.rows.push(Row { at, ideal, outcome });

@@ -1,5 +1,5 @@
-//! What operations of a store cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each point
-//! of its axis with its counts.
+//! The cost for a disk of operations of a store, at every length and number that a user may choose (docs/sweeps.md). A failure
+//! prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Options, Result, Store};
@@ -19,7 +19,7 @@ const SEGMENT: u64 = MIB;
 const INLINE: u64 = 1 << 10;
 /// Bytes of an entry beside its value: its key, and what leaf or record have of it.
 const BESIDE: u64 = 32;
-/// What a group of the log has beside its records.
+/// Bytes of a group of the log beside its records.
 const GROUP: u64 = 256;
 /// A range reads ahead twice this much; a batch of gets has so many under way.
 const AHEAD: u64 = 64 * KIB;
@@ -30,7 +30,7 @@ static GET_VALUE: Axis = Axis {
     unit: "bytes",
     package: "forebay-kv",
     range: 0..=512 * KIB,
-    crosses: &[("WALKED_BYTES_MAX", 64 << 10), ("INLINE_BYTES_MAX", 8 << 10), ("UNIT", 4096)],
+    crosses: &[("WALKED_BYTES_MAX", 64 << 10), ("UNIT", 4096)],
     steps: &[],
     limit: None,
 };
@@ -174,7 +174,7 @@ fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + S
     (0..count).map(move |number| (key(number), value(number, len)))
 }
 
-/// Opens the store and waits for what it does in the background.
+/// Opens the store and waits for its work in the background.
 async fn open(engine: &Engine) -> Result<Store> {
     let store = Store::open(engine, DIR, options()).await?;
     meter::rest().await;
@@ -210,7 +210,7 @@ fn of_group(bytes: u64) -> Cost {
     Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
 }
 
-/// Returns the cost of a range that ends after `bytes`. It doubles what it reads ahead, up to twice [`AHEAD`].
+/// Returns the cost of a range that ends after `bytes`. It doubles its read-ahead, up to twice [`AHEAD`].
 fn of_range(bytes: u64) -> Cost {
     let read = bytes + (3 * bytes).min(2 * AHEAD) + BLOCK;
     Cost::together(3 + bytes / (AHEAD / 2), read).in_rounds(2 + bytes / AHEAD)
@@ -242,7 +242,7 @@ fn loaded(len: u64) -> u64 {
     (256 * KIB / (len + BESIDE)).clamp(2, 2048)
 }
 
-/// Every byte is in the log, in level 0, and perhaps in one level more. The rest is what a store writes once: manifest, footers, names.
+/// Every byte is in the log, in level 0, and perhaps in one level more. The rest is written once: manifest, footers, names.
 fn of_load(at: u64) -> Cost {
     let bytes = loaded(at) * (at + BESIDE);
     let requests = 48 + 3 * bytes / AHEAD;
@@ -483,7 +483,7 @@ fn keys(points: Points) {
     meter::sweep_worlds(&KEY, points, &config(), ideal, get_key).judge();
     let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
     meter::sweep_worlds(&GETS_AT_ONCE, points, &config(), ideal, gets_at_once).judge();
-    // An absent key costs what an existing one does, at most.
+    // An absent key costs as much as an existing one, at most.
     let ideal = |_: u64| Cost::together(64, 64 * BLOCK);
     meter::sweep_worlds(&ABSENT, points, &config(), ideal, absent).judge();
 }

@@ -1,5 +1,5 @@
-//! What operations of an object store cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints
-//! each point of its axis with its counts.
+//! The cost for a disk of operations of an object store, at every length and number that a user may choose (docs/sweeps.md). A
+//! failure prints each point of its axis with its counts.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -74,7 +74,7 @@ static UPLOAD: Axis = Axis {
 /// The points of an axis that are tried.
 type Points = fn(&Axis) -> Vec<u64>;
 
-/// Opens the store and waits for what it does in the background.
+/// Opens the store and waits for its work in the background.
 async fn open(engine: &Engine) -> forebay::Result<ForebayStore> {
     engine.create_dir_all(ROOT).await?;
     let store = ForebayStore::builder(engine, ROOT).read_mode(Mode::Direct).open().await?;
@@ -155,7 +155,7 @@ async fn upload(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Returns the cost of a durable put in `requests`: writes into memory of the machine, then a sync of the object, and one of its name.
+/// Returns the cost of a durable put in `requests`: writes into the machine's memory, a sync of the object, and one of its name.
 fn of_put(requests: u64, bytes: u64) -> Cost {
     Cost::together(requests, bytes).with_flushes(2).in_rounds(2)
 }

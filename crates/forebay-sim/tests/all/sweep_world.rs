@@ -1,5 +1,5 @@
-//! What operations of the core cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each
-//! point of its axis with its counts.
+//! The cost for a disk of operations of the core, at every length and number that a user may choose (docs/sweeps.md). A failure
+//! prints each point of its axis with its counts.
 
 use std::iter;
 use std::sync::OnceLock;
@@ -65,7 +65,7 @@ static WRITE_LENGTH: Axis = Axis {
     unit: "bytes",
     package: "forebay",
     range: 1..=MIB,
-    crosses: &[("PIECE_BYTES", 64 << 10)],
+    crosses: &[],
     steps: &[],
     limit: None,
 };

@@ -8,7 +8,7 @@ use forebay_sim::{self as sim, Profile, World};
 
 use super::{Axis, Cost, Sweep};
 
-/// What an operation cost at a point, or why it failed.
+/// The cost of an operation at a point, or its error.
 pub type Attempt = Result<Cost, Box<dyn Error>>;
 
 /// The time of every read, write and sync, whatever its length and however many are in flight. It is so long that the steps of
@@ -25,7 +25,7 @@ pub fn world() -> World {
     World::new(0).disk(disk).stalls_ppm(0)
 }
 
-/// Awaits `work` in such a world and returns its output and what the disk did meanwhile, for others too.
+/// Awaits `work` in such a world and returns its output and the work of the disk meanwhile, that of others included.
 pub async fn count<T>(work: impl Future<Output = T>) -> (T, Cost) {
     let (before, began) = (sim::node(0).counts(), sim::world_time());
     let output = work.await;
@@ -39,7 +39,7 @@ pub async fn count<T>(work: impl Future<Output = T>) -> (T, Cost) {
     (output, cost)
 }
 
-/// Tries an axis at its `points` in a world, each when the disk is at rest, and returns what was seen beside the formula, `ideal`.
+/// Tries an axis at its `points` in a world, each when the disk is at rest, and returns the results beside the formula, `ideal`.
 pub async fn sweep<'a>(
     axis: &'a Axis,
     points: impl Fn(&Axis) -> Vec<u64>,

@@ -1,5 +1,5 @@
-//! What operations of a log cost a disk, at every length and number that a user may choose (docs/sweeps.md). A failure prints each point
-//! of its axis with its counts.
+//! The cost for a disk of operations of a log, at every length and number that a user may choose (docs/sweeps.md). A failure
+//! prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_test::sweep::meter::{self, Attempt, count};
@@ -13,7 +13,7 @@ const DIR: &str = "/disk/log";
 /// The bytes of a segment where the axis is another one, and the longest record of these logs.
 const SEGMENT: u64 = 2 * MIB;
 const RECORD_MAX: u64 = 256 * KIB;
-/// What a group has beside its records, and a record beside its bytes.
+/// Bytes of a group beside its records, and of a record beside its own.
 const GROUP: u64 = 256;
 const BESIDE: u64 = 4;
 /// The bytes that a reader and a recovery read at a time.
@@ -87,11 +87,11 @@ type Points = fn(&Axis) -> Vec<u64>;
 
 fn options() -> Options {
     let options = Options::new().segment_bytes(SEGMENT).record_bytes_max(RECORD_MAX as usize);
-    // Of these logs nothing stays in memory: what is read is read from the disk.
+    // No record stays in memory: each is read from the disk.
     options.recent_bytes(0).log_id(7)
 }
 
-/// Opens the log and waits for what it does in the background.
+/// Opens the log and waits for its work in the background.
 async fn open(engine: &Engine, options: Options) -> Result<Wal> {
     let (wal, _) = Wal::open(engine, DIR, options).await?;
     meter::rest().await;
@@ -198,7 +198,7 @@ async fn segment(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// The log is read once to its end, a segment after the other, and what is made new is the rest: end, lock, a segment or two.
+/// The log is read once to its end, a segment after the other. The rest is made new: end, lock, a segment or two.
 fn of_reopening(at: u64) -> Cost {
     let segment = 64 * KIB;
     Cost::together(12 + 2 * at, (at + 4) * segment).with_flushes(8).in_rounds(16 + 2 * at)
