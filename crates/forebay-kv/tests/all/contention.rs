@@ -240,7 +240,7 @@ async fn tell(store: Store, counters: Keyspace, told: Arc<AtomicU64>) -> Result<
                 return Ok((transaction, count + 1));
             }
             if sim::random(2) == 0 {
-                // An error that says what it has seen.
+                // An error with the values that it has seen.
                 refused.store(count, Ordering::Relaxed);
                 transaction.put(&counters, "", "")?;
             }

@@ -94,7 +94,7 @@ struct Progress {
     number: u64,
 }
 
-/// Checks what an open has found, and goes on from there.
+/// Checks the findings of an open, and goes on from there.
 async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result<(), String> {
     let error = |error: forebay_kv::Error| format!("{error:?}");
     let last = |found: Option<forebay_kv::Value>| {
@@ -237,7 +237,7 @@ fn writes_that_are_not_logged_cause_no_flush_of_the_log() {
         let state = store.unlogged_keyspace("state").await.expect("a keyspace");
         let logged = store.default_keyspace();
         logged.put("before", "1").await.expect("a put");
-        // The mark behind that record, and what an open leaves to the background.
+        // The mark behind that record, and the work that an open leaves to the background.
         let _ = sim::sleep(Duration::from_secs(1)).await;
         let groups = || store.stats().log.groups;
         let counts = || {

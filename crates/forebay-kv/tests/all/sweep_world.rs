@@ -57,7 +57,7 @@ static SCAN_VALUE: Axis = Axis {
     unit: "bytes",
     package: "forebay-kv",
     range: 0..=64 * KIB,
-    crosses: &[("AHEAD_BYTES", 32 << 10)],
+    crosses: &[("AHEAD_BYTES", 32 << 10), ("RANGE_BYTES_MIN", 8 << 10), ("GAP_BYTES_MAX", 4 << 10)],
     steps: &[],
     limit: None,
 };

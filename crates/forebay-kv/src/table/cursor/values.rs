@@ -1,6 +1,6 @@
 //! Read-ahead of values that lie outside of their leaf.
 //!
-//! A table has the values of a leaf right before it, one after the other, so what a cursor wants next lies together:
+//! A table has the values of a leaf right before it, one after the other, so the bytes that a cursor wants next lie together:
 //! - A leaf is read with the values before it, as many as one read has room for (`Cursor::next_child`).
 //! - When the first of the others is wanted, those behind it in the leaf are planned with it. Values of one file with
 //!   less than a page between them share a read, of as many bytes as a read of leaves may have. A longer value has a
