@@ -70,6 +70,8 @@ pub struct Step {
     pub range: RangeInclusive<u64>,
     /// The most that they cost, in percent of the formula.
     pub percent: u64,
+    /// The most by which neighbours inside of it differ, beyond the growth of the formula, in percent.
+    pub neighbours: u64,
     /// The reason.
     pub reason: &'static str,
 }
@@ -225,12 +227,14 @@ impl<'a> Sweep<'a> {
         if step(row) != step(next) {
             return;
         }
-        let percent = self.axis.step(row.at).map_or(FORMULA_PERCENT, |step| step.percent);
+        let ordinary = (FORMULA_PERCENT, NEIGHBOUR_PERCENT);
+        let (percent, neighbours) =
+            self.axis.step(row.at).map_or(ordinary, |step| (step.percent, step.neighbours));
         for (count, unit, of) in COUNTS {
             let [was, is] = [cost, next_cost].map(of);
             let [was_ideal, is_ideal] = [row.ideal, next.ideal].map(|ideal| of(&ideal));
             let most = |from: u64, grown: u64| {
-                from * NEIGHBOUR_PERCENT / 100 + grown * percent.max(FORMULA_PERCENT) / 100 + unit
+                from * neighbours / 100 + grown * percent.max(FORMULA_PERCENT) / 100 + unit
             };
             let rises = is > most(was, is_ideal.saturating_sub(was_ideal));
             let falls = was > most(is, was_ideal.saturating_sub(is_ideal));
@@ -354,7 +358,8 @@ mod tests {
 
     #[test]
     fn a_step_with_a_reason_is_accepted_up_to_its_figure() {
-        const DEAR: &[Step] = &[Step { range: 1..=4_999, percent: 400, reason: "it is a test" }];
+        const DEAR: &[Step] =
+            &[Step { range: 1..=4_999, percent: 400, neighbours: 130, reason: "it is a test" }];
         let axis = Axis { steps: DEAR, ..axis() };
         let times = |times: u64| {
             move |at: u64| -> Result<Cost, String> {

@@ -4,7 +4,7 @@
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Options, Result, Store};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step};
 use futures::future::join_all;
 
 use crate::common::key;
@@ -13,7 +13,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const DIR: &str = "/disk/store";
 /// The budget of these stores, and the bytes of a segment of their logs.
-const MEMORY: u64 = 64 * MIB;
+const MEMORY: u64 = 128 * MIB;
 const SEGMENT: u64 = MIB;
 /// The longest value that lies in its leaf: a quarter of that.
 const INLINE: u64 = 1 << 10;
@@ -24,6 +24,8 @@ const GROUP: u64 = 256;
 /// A range reads ahead twice this much; a batch of gets has so many under way.
 const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
+/// The gets at once of the axis that is about their values.
+const FEW: u64 = 8;
 
 static GET_VALUE: Axis = Axis {
     name: "store value of a get",
@@ -49,7 +51,12 @@ static LOAD_VALUE: Axis = Axis {
     package: "forebay-kv",
     range: 0..=128 * KIB,
     crosses: &[("SLICE_BYTES", 16 << 10), ("BATCH_BYTES", 32 << 10)],
-    steps: &[],
+    steps: &[Step {
+        range: 0..=128 * KIB,
+        percent: 150,
+        neighbours: 200,
+        reason: "flushes and compactions are of whole tables",
+    }],
     limit: None,
 };
 static SCAN_VALUE: Axis = Axis {
@@ -58,7 +65,12 @@ static SCAN_VALUE: Axis = Axis {
     package: "forebay-kv",
     range: 0..=64 * KIB,
     crosses: &[("AHEAD_BYTES", 32 << 10), ("RANGE_BYTES_MIN", 8 << 10), ("GAP_BYTES_MAX", 4 << 10)],
-    steps: &[],
+    steps: &[Step {
+        range: 0..=INLINE,
+        percent: 150,
+        neighbours: 300,
+        reason: "a range doubles its read-ahead with each leaf",
+    }],
     limit: None,
 };
 static LONGEST_VALUE: Axis = Axis {
@@ -94,7 +106,12 @@ static RANGE: Axis = Axis {
     package: "forebay-kv",
     range: 1..=4096,
     crosses: &[("AHEAD_MAX", 32)],
-    steps: &[],
+    steps: &[Step {
+        range: 1..=1024,
+        percent: 150,
+        neighbours: 300,
+        reason: "a range doubles its read-ahead with each leaf, up to 128 KiB",
+    }],
     limit: None,
 };
 static GETS_AT_ONCE: Axis = Axis {
@@ -104,6 +121,20 @@ static GETS_AT_ONCE: Axis = Axis {
     range: 1..=1024,
     crosses: &[("AT_ONCE", 128)],
     steps: &[],
+    limit: None,
+};
+static GETS_OF_VALUES: Axis = Axis {
+    name: "store value of gets at once",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: 0..=128 * KIB,
+    crosses: &[("WALKED_BYTES_MAX", 64 << 10)],
+    steps: &[Step {
+        range: (64 << 10) + 1..=128 * KIB,
+        percent: 500,
+        neighbours: 130,
+        reason: "values that are too long for a walk are read one after the other",
+    }],
     limit: None,
 };
 static ABSENT: Axis = Axis {
@@ -167,7 +198,9 @@ fn config() -> Config {
 /// Returns a value; those of different numbers differ from eight bytes on.
 fn value(number: u64, len: u64) -> Vec<u8> {
     let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    word.into_iter().cycle().take(len as usize).collect()
+    let mut bytes = word.repeat(len.div_ceil(8) as usize);
+    bytes.truncate(len as usize);
+    bytes
 }
 
 fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send {
@@ -201,8 +234,7 @@ fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(),
 
 /// Returns the cost of reading a value with its leaf.
 fn of_get(len: u64) -> Cost {
-    let requests = if len <= INLINE { 1 } else { 2 };
-    Cost::together(requests, BLOCK + len).in_rounds(requests)
+    if len <= INLINE { Cost::together(1, BLOCK) } else { Cost::together(2, BLOCK + len).in_rounds(2) }
 }
 
 /// Returns the cost of one group of the log: a write, then a flush.
@@ -375,6 +407,20 @@ async fn gets_at_once(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
+async fn gets_of_values(engine: Engine, at: u64) -> Attempt {
+    let store = cold(&engine, entries(FEW, at)).await?;
+    let keys = store.default_keyspace();
+    let names: Vec<Vec<u8>> = (0..FEW).map(key).collect();
+    let (found, cost) = count(keys.multi_get(&names)).await;
+    let found = found?;
+    for (number, found) in (0..FEW).zip(&found) {
+        check(found.as_deref(), number, at)?;
+    }
+    drop(found);
+    store.close().await?;
+    Ok(cost)
+}
+
 async fn absent(engine: Engine, at: u64) -> Attempt {
     const ASKED: u64 = 64;
     let store = cold(&engine, entries(4 * ASKED, 1_000)).await?;
@@ -466,12 +512,14 @@ fn loads(points: Points) {
 fn ranges(points: Points) {
     let ten = |at: u64| {
         let cost = of_range(10 * (at + BESIDE));
-        // Values outside of their leaf may be read one by one, together.
-        if at > INLINE {
-            Cost { requests: cost.requests + 10, rounds: cost.rounds + 1, ..cost }
-        } else {
-            cost
-        }
+        // Values outside of their leaf may be read one by one, with more and more of them ahead.
+        let apart = Cost {
+            requests: cost.requests + 12,
+            bytes: cost.bytes + 10 * BLOCK,
+            rounds: cost.rounds + 2,
+            ..cost
+        };
+        if at > INLINE { apart } else { cost }
     };
     meter::sweep_worlds(&SCAN_VALUE, points, &config(), ten, scan_value).judge();
     meter::sweep_worlds(&RANGE, points, &config(), |at| of_range(at * (100 + BESIDE)), range).judge();
@@ -483,6 +531,11 @@ fn keys(points: Points) {
     meter::sweep_worlds(&KEY, points, &config(), ideal, get_key).judge();
     let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
     meter::sweep_worlds(&GETS_AT_ONCE, points, &config(), ideal, gets_at_once).judge();
+    let ideal = |at: u64| {
+        let cost = of_get(at);
+        Cost { requests: FEW * cost.requests, bytes: FEW * cost.bytes, ..cost }
+    };
+    meter::sweep_worlds(&GETS_OF_VALUES, points, &config(), ideal, gets_of_values).judge();
     // An absent key costs as much as an existing one, at most.
     let ideal = |_: u64| Cost::together(64, 64 * BLOCK);
     meter::sweep_worlds(&ABSENT, points, &config(), ideal, absent).judge();

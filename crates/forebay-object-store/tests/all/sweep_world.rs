@@ -155,9 +155,9 @@ async fn upload(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Returns the cost of a durable put in `requests`: writes into the machine's memory, a sync of the object, and one of its name.
+/// Returns the cost of a durable put in `requests`: writes into the machine's memory, a sync of the object, and those of its name.
 fn of_put(requests: u64, bytes: u64) -> Cost {
-    Cost::together(requests, bytes).with_flushes(2).in_rounds(2)
+    Cost::together(requests, bytes).with_flushes(3).in_rounds(3)
 }
 
 fn reads(points: Points) {

@@ -100,7 +100,9 @@ async fn open(engine: &Engine, options: Options) -> Result<Wal> {
 
 fn record(number: u64, len: u64) -> Vec<u8> {
     let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    word.into_iter().cycle().take(len as usize).collect()
+    let mut bytes = word.repeat(len.div_ceil(8) as usize);
+    bytes.truncate(len as usize);
+    bytes
 }
 
 /// Asserts that the log has `count` records from `first` on, by number and length.
