@@ -4,7 +4,7 @@
 use std::iter;
 use std::sync::OnceLock;
 
-use forebay::{BlockMut, Config, Durability, Engine, File, Open};
+use forebay::{BlockMut, Config, Durability, Engine, File, Open, Scan};
 use forebay_sim::World;
 use forebay_test::sweep::meter::{self, Attempt, count};
 use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
@@ -132,6 +132,20 @@ static SCAN_LENGTH: Axis = Axis {
     steps: &[],
     limit: None,
 };
+static WHOLE_SCAN: Axis = Axis {
+    name: "core whole scan",
+    unit: "bytes",
+    package: "forebay",
+    range: 0..=9 * MIB,
+    crosses: &[
+        ("RAMP_BUFFER", 128 << 10),
+        ("RAMP_DEPTH", 2),
+        ("ADAPTIVE_BUFFER", 512 << 10),
+        ("ADAPTIVE_DEPTH", 8),
+    ],
+    steps: &[],
+    limit: None,
+};
 static APPEND_LENGTH: Axis = Axis {
     name: "core append length",
     unit: "bytes",
@@ -152,7 +166,7 @@ fn content() -> &'static [u8] {
 }
 
 fn check(found: &[u8], offset: u64, len: u64) -> Result<(), String> {
-    let is_right = found == &content()[offset as usize..(offset + len) as usize];
+    let is_right = *found == content()[offset as usize..(offset + len) as usize];
     if is_right { Ok(()) } else { Err(format!("{} bytes that differ from what was written", found.len())) }
 }
 
@@ -362,6 +376,14 @@ fn offsets_depths_and_files(points: Points) {
     });
 }
 
+async fn scanned(mut scan: Scan) -> forebay::Result<Vec<u8>> {
+    let mut found = Vec::new();
+    while let Some(block) = scan.next().await {
+        found.extend_from_slice(&block?);
+    }
+    Ok(found)
+}
+
 fn scans_and_appends(points: Points) {
     const REQUEST: u64 = 64 * KIB;
     const IN_FLIGHT: u64 = 4;
@@ -372,18 +394,23 @@ fn scans_and_appends(points: Points) {
 
         let attempt = async |at: u64| -> Attempt {
             let scan = file.scan().range(0..at).request_bytes(REQUEST as usize).depth(IN_FLIGHT as usize);
-            let (found, cost) = count(async {
-                let (mut scan, mut found) = (scan.start(), Vec::new());
-                while let Some(block) = scan.next().await {
-                    found.extend_from_slice(&block?);
-                }
-                Ok::<_, forebay::Error>(found)
-            })
-            .await;
+            let (found, cost) = count(scanned(scan.start())).await;
             check(&found?, 0, at)?;
             Ok(cost)
         };
         seen.push(meter::sweep(&SCAN_LENGTH, points, ideal, attempt).await);
+
+        // Its requests become longer, and more, as it is waited for.
+        let adaptive = |at: u64| match at {
+            0 => Cost::default(),
+            _ => Cost::together(at.div_ceil(256 * KIB), at).in_rounds(2 + at / (2 * MIB)),
+        };
+        let attempt = async |at: u64| -> Attempt {
+            let (found, cost) = count(scanned(file.scan().range(0..at).start())).await;
+            check(&found?, 0, at)?;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&WHOLE_SCAN, points, adaptive, attempt).await);
 
         let file = engine.open("/disk/appended", Open::create()).await?;
         let attempt = async |at: u64| -> Attempt {
