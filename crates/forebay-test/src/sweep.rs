@@ -165,13 +165,17 @@ impl<'a> Sweep<'a> {
         self.rows.push(Row { at, ideal, outcome });
     }
 
-    /// Judges the points.
+    /// Judges the points of several sweeps.
     ///
     /// # Panics
-    /// A point fails or is dear. The text has every point with its counts.
-    pub fn judge(&self) {
-        let findings = self.findings();
-        assert!(findings.is_empty(), "{}\n{}", findings.join("\n"), self.table());
+    /// A point fails or is dear. The text has every point of each such sweep with its counts.
+    pub fn judge_all(sweeps: &[Sweep<'a>]) {
+        let verdict = |sweep: &Sweep<'a>| {
+            let findings = sweep.findings();
+            (!findings.is_empty()).then(|| format!("{}\n{}", findings.join("\n"), sweep.table()))
+        };
+        let verdicts: Vec<String> = sweeps.iter().filter_map(verdict).collect();
+        assert!(verdicts.is_empty(), "{}", verdicts.join("\n"));
     }
 
     /// Returns a sentence for each point that fails or is dear.

@@ -4,7 +4,7 @@
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Options, Result, Store};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step, Sweep};
 use futures::future::join_all;
 
 use crate::common::key;
@@ -501,12 +501,14 @@ async fn writers(engine: Engine, at: u64) -> Attempt {
 }
 
 fn values(points: Points) {
-    meter::sweep_worlds(&GET_VALUE, points, &config(), of_get, get_value).judge();
-    meter::sweep_worlds(&PUT_VALUE, points, &config(), |at| of_group(at + BESIDE), put_value).judge();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&GET_VALUE, points, &config(), of_get, get_value),
+        meter::sweep_worlds(&PUT_VALUE, points, &config(), |at| of_group(at + BESIDE), put_value),
+    ]);
 }
 
 fn loads(points: Points) {
-    meter::sweep_worlds(&LOAD_VALUE, points, &config(), of_load, load_value).judge();
+    Sweep::judge_all(&[meter::sweep_worlds(&LOAD_VALUE, points, &config(), of_load, load_value)]);
 }
 
 fn ranges(points: Points) {
@@ -521,41 +523,49 @@ fn ranges(points: Points) {
         };
         if at > INLINE { apart } else { cost }
     };
-    meter::sweep_worlds(&SCAN_VALUE, points, &config(), ten, scan_value).judge();
-    meter::sweep_worlds(&RANGE, points, &config(), |at| of_range(at * (100 + BESIDE)), range).judge();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&SCAN_VALUE, points, &config(), ten, scan_value),
+        meter::sweep_worlds(&RANGE, points, &config(), |at| of_range(at * (100 + BESIDE)), range),
+    ]);
 }
 
 fn keys(points: Points) {
     // A leaf has two entries at least.
-    let ideal = |at: u64| Cost::together(1, BLOCK + 2 * at);
-    meter::sweep_worlds(&KEY, points, &config(), ideal, get_key).judge();
-    let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
-    meter::sweep_worlds(&GETS_AT_ONCE, points, &config(), ideal, gets_at_once).judge();
-    let ideal = |at: u64| {
+    let of_key = |at: u64| Cost::together(1, BLOCK + 2 * at);
+    let of_gets = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
+    let of_few = |at: u64| {
         let cost = of_get(at);
         Cost { requests: FEW * cost.requests, bytes: FEW * cost.bytes, ..cost }
     };
-    meter::sweep_worlds(&GETS_OF_VALUES, points, &config(), ideal, gets_of_values).judge();
     // An absent key costs as much as an existing one, at most.
-    let ideal = |_: u64| Cost::together(64, 64 * BLOCK);
-    meter::sweep_worlds(&ABSENT, points, &config(), ideal, absent).judge();
+    let of_absent = |_: u64| Cost::together(64, 64 * BLOCK);
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&KEY, points, &config(), of_key, get_key),
+        meter::sweep_worlds(&GETS_AT_ONCE, points, &config(), of_gets, gets_at_once),
+        meter::sweep_worlds(&GETS_OF_VALUES, points, &config(), of_few, gets_of_values),
+        meter::sweep_worlds(&ABSENT, points, &config(), of_absent, absent),
+    ]);
 }
 
 fn batches_and_writers(points: Points) {
-    let ideal = |at: u64| of_group(at * (20 + BESIDE));
-    meter::sweep_worlds(&BATCH, points, &config(), ideal, batch).judge();
+    let of_batch = |at: u64| of_group(at * (20 + BESIDE));
     // The first one writes a group of its own, and all others the next one.
-    let ideal = |at: u64| match at {
+    let of_writers = |at: u64| match at {
         1 => of_group(100 + BESIDE),
         _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),
     };
-    meter::sweep_worlds(&WRITERS, points, &config(), ideal, writers).judge();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&BATCH, points, &config(), of_batch, batch),
+        meter::sweep_worlds(&WRITERS, points, &config(), of_writers, writers),
+    ]);
 }
 
 fn snapshots_and_keyspaces(points: Points) {
     let ideal = |_: u64| of_get(100);
-    meter::sweep_worlds(&SNAPSHOTS, points, &config(), ideal, snapshots).judge();
-    meter::sweep_worlds(&KEYSPACES, points, &config(), ideal, keyspaces).judge();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&SNAPSHOTS, points, &config(), ideal, snapshots),
+        meter::sweep_worlds(&KEYSPACES, points, &config(), ideal, keyspaces),
+    ]);
 }
 
 #[test]
@@ -596,7 +606,9 @@ fn the_points_between() {
     }
     let wide = Config::new().arena_bytes_max(2 << 30);
     let longest = |at: u64| of_group(at + BESIDE);
-    meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value).judge();
-    meter::sweep_worlds(&MOST_KEYSPACES, Axis::points, &config(), |_| Cost::default(), most_keyspaces)
-        .judge();
+    let free = |_: u64| Cost::default();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value),
+        meter::sweep_worlds(&MOST_KEYSPACES, Axis::points, &config(), free, most_keyspaces),
+    ]);
 }

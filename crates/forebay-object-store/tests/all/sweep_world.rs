@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use forebay::{Config, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
 use futures::future::try_join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -161,29 +161,33 @@ fn of_put(requests: u64, bytes: u64) -> Cost {
 }
 
 fn reads(points: Points) {
-    let ideal = |at: u64| match at {
+    let of_object = |at: u64| match at {
         0 => Cost::default(),
         _ if at <= PART => Cost::together(1, at),
         _ if at <= WHOLE => Cost::together(at.div_ceil(PART), at),
         // A scan begins with short requests, and makes them longer as it is waited for.
         _ => Cost::together(4 + at / (256 * KIB), at).in_rounds(4 + at / MIB),
     };
-    meter::sweep_worlds(&GET, points, &Config::new(), ideal, get).judge();
-    let ideal = |at: u64| {
+    let of_range = |at: u64| {
         let parts = (1_000 + at).div_ceil(PART);
         // Parts do not begin at blocks: each reads a block more.
         Cost::together(parts, 1_000 + at + parts * BLOCK).in_rounds(parts.div_ceil(PARTS))
     };
-    meter::sweep_worlds(&RANGE, points, &Config::new(), ideal, range).judge();
-    let ideal = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(RANGES_AT_ONCE));
-    meter::sweep_worlds(&RANGES, points, &Config::new(), ideal, ranges).judge();
+    let of_ranges = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(RANGES_AT_ONCE));
+    let config = Config::new();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&GET, points, &config, of_object, get),
+        meter::sweep_worlds(&RANGE, points, &config, of_range, range),
+        meter::sweep_worlds(&RANGES, points, &config, of_ranges, ranges),
+    ]);
 }
 
 fn puts(points: Points) {
-    let ideal = |at: u64| of_put(at.div_ceil(8 * MIB), at);
-    meter::sweep_worlds(&PUT, points, &Config::new(), ideal, put).judge();
-    let ideal = |at: u64| of_put(at, at * 64 * KIB);
-    meter::sweep_worlds(&UPLOAD, points, &Config::new(), ideal, upload).judge();
+    let config = Config::new();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&PUT, points, &config, |at| of_put(at.div_ceil(8 * MIB), at), put),
+        meter::sweep_worlds(&UPLOAD, points, &config, |at| of_put(at, at * 64 * KIB), upload),
+    ]);
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn judge_with(arena: u64, sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<V
         sweeps(&engine).await
     });
     let seen = ran.unwrap_or_else(|failure| panic!("{failure}")).expect("the files open");
-    seen.iter().for_each(Sweep::judge);
+    Sweep::judge_all(&seen);
 }
 
 fn modes() -> [Open; 3] {

@@ -3,7 +3,7 @@
 
 use forebay::{Config, Engine};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Sweep};
 use forebay_wal::{Batch, Lsn, Options, Result, Wal};
 use futures::future::join_all;
 
@@ -224,26 +224,33 @@ async fn reopen(engine: Engine, at: u64) -> Attempt {
 }
 
 fn lengths(points: Points) {
-    meter::sweep_worlds(&RECORD, points, &Config::new(), |at| of_group(at + BESIDE), append).judge();
-    meter::sweep_worlds(&READ, points, &Config::new(), of_read, read).judge();
+    let config = Config::new();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&RECORD, points, &config, |at| of_group(at + BESIDE), append),
+        meter::sweep_worlds(&READ, points, &config, of_read, read),
+    ]);
 }
 
 fn numbers(points: Points) {
+    let config = Config::new();
     // The first one writes a group of its own, and all others the next one.
-    let ideal = |at: u64| {
-        let alone = of_group(100 + BESIDE);
-        let others = Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4);
-        if at == 1 { alone } else { others }
+    let of_appenders = |at: u64| match at {
+        1 => of_group(100 + BESIDE),
+        _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),
     };
-    meter::sweep_worlds(&APPENDERS, points, &Config::new(), ideal, appenders).judge();
-    let ideal = |at: u64| of_group(at * (100 + BESIDE));
-    meter::sweep_worlds(&BATCH, points, &Config::new(), ideal, batch).judge();
+    let of_batch = |at: u64| of_group(at * (100 + BESIDE));
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&APPENDERS, points, &config, of_appenders, appenders),
+        meter::sweep_worlds(&BATCH, points, &config, of_batch, batch),
+    ]);
 }
 
 fn segments(points: Points) {
-    let ideal = |_: u64| of_group(100 + BESIDE);
-    meter::sweep_worlds(&SEGMENT_BYTES, points, &Config::new(), ideal, segment).judge();
-    meter::sweep_worlds(&REOPENED, points, &Config::new(), of_reopening, reopen).judge();
+    let config = Config::new();
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&SEGMENT_BYTES, points, &config, |_| of_group(100 + BESIDE), segment),
+        meter::sweep_worlds(&REOPENED, points, &config, of_reopening, reopen),
+    ]);
 }
 
 #[test]
