@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn the_formula_itself_passes_and_so_does_one_more() {
         assert_eq!(findings(&axis(), |at| Ok(ideal(at))), [""; 0]);
-        let more = |at| {
+        let more = |at: u64| {
             let Cost { requests, bytes, flushes, rounds } = ideal(at);
             Ok(Cost {
                 requests: requests + 1,
@@ -345,11 +345,11 @@ mod tests {
 
     #[test]
     fn a_parallel_read_made_serial_is_found_by_its_rounds() {
-        let serial = |at| Ok(ideal(at).in_rounds(ideal(at).requests));
+        let serial = |at: u64| Ok(ideal(at).in_rounds(ideal(at).requests));
         let found = findings(&axis(), serial);
         assert!(found.iter().all(|finding| finding.contains("rounds")) && !found.is_empty(), "{found:?}");
         // From a length on only.
-        let late = |at| if at > 2 << 20 { serial(at) } else { Ok(ideal(at)) };
+        let late = |at: u64| if at > 2 << 20 { serial(at) } else { Ok(ideal(at)) };
         assert!(findings(&axis(), late).iter().any(|finding| finding.contains("a cliff from 2097152")));
     }
 
@@ -385,7 +385,7 @@ mod tests {
         assert!(early.len() == 1 && early[0].contains("5000 bytes: fails"), "{early:?}");
         let late = findings(&axis, |at| if at > 5_001 { refused() } else { Ok(ideal(at)) });
         assert!(late.len() == 1 && late[0].contains("works beyond"), "{late:?}");
-        let silent = |at| if at > 5_000 { Err("too long".to_string()) } else { Ok(ideal(at)) };
+        let silent = |at: u64| if at > 5_000 { Err("too long".to_string()) } else { Ok(ideal(at)) };
         assert!(findings(&axis, silent).iter().all(|finding| finding.contains("lacks")));
     }
 }
