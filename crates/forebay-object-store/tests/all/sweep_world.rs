@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use forebay::{Config, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Step, Sweep};
 use futures::future::try_join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -49,7 +49,12 @@ static RANGE: Axis = Axis {
     package: "forebay-object-store",
     range: 1..=9 * MIB,
     crosses: &[("BATCHED_BYTES_MAX", 1 << 20), ("PART_BYTES", (1 << 20) - 8192)],
-    steps: &[],
+    steps: &[Step {
+        range: 2 * MIB + 1..=9 * MIB,
+        percent: 250,
+        neighbours: 300,
+        reason: "a range of more than 2 MiB is a stream, whose requests of 512 KiB are four in flight",
+    }],
     limit: None,
 };
 static RANGES: Axis = Axis {

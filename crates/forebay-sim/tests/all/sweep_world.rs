@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use forebay::{BlockMut, Config, Durability, Engine, File, Open, Scan};
 use forebay_sim::World;
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Step, Sweep};
 use futures::future::{join_all, try_join_all};
 
 use crate::common::bytes_of;
@@ -57,7 +57,12 @@ static LENT_LENGTH: Axis = Axis {
         ("MIDDLE_BYTES_MIN", 16 << 10),
         ("DEPTH", 8),
     ],
-    steps: &[],
+    steps: &[Step {
+        range: 8 * MIB + 1..=9 * MIB,
+        percent: 150,
+        neighbours: 300,
+        reason: "what is no multiple of a block is read apart, beside the last part or after it",
+    }],
     limit: None,
 };
 static WRITE_LENGTH: Axis = Axis {

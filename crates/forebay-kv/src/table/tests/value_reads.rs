@@ -219,8 +219,9 @@ fn a_dropped_next_loses_no_value() {
                 CursorHow { read_bytes_max: 8 << 10, ..CursorHow::range(Direction::Forward) },
             ] {
                 let (mut cursor, mut dropped) = (table.cursor(how), 0);
-                for (key, value) in &model {
-                    while forebay_sim::dropped_after(1 + dropped % 3, cursor.next()).await.is_none() {
+                for (turn, (key, value)) in model.iter().enumerate() {
+                    while forebay_sim::dropped_after(1 + (turn + dropped) % 3, cursor.next()).await.is_none()
+                    {
                         dropped += 1;
                     }
                     assert!(cursor.key() == &key[..] && cursor.entry() == Some(entry(value)), "{key:?}");
