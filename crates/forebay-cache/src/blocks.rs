@@ -23,6 +23,8 @@ const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
 /// The part of the map that may be free when it counts as full.
 const FULL_PART: u64 = 32;
+/// Number of steps in which the map's limit changes.
+const STEPS: u64 = 64;
 /// Number of places for the counters, so that threads seldom share one.
 const STRIPES: usize = 16;
 /// The size that [`BlockCache::new`] counts on for a block.
@@ -279,7 +281,10 @@ impl BlockCache {
     /// Finds out by how much the map is not full, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
     #[doc(hidden)]
     pub fn look_for_room(&self) {
-        let bytes_max = self.map_bytes_max(*self.lock());
+        let bytes_max = {
+            let _limit = self.lock();
+            self.blocks.capacity()
+        };
         // What is left when each part has no room for one more block counts as full.
         let room = (bytes_max - bytes_max / FULL_PART).saturating_sub(self.blocks.weight());
         self.fullness.room.store(room, Ordering::Relaxed);
@@ -322,8 +327,18 @@ impl BlockCache {
             doorkeeper: Doorkeeper::new(self.remembered),
             window: Window::new(*bytes_max, self.block_bytes),
         });
-        self.blocks.set_capacity(self.map_bytes_max(*bytes_max));
+        self.limit_map(*bytes_max);
         offered
+    }
+
+    /// Changes the limit of the map, in steps: at each change every part of it forgets one of the evicted blocks that it remembers, and
+    /// a map that remembers none takes nothing in for good that it evicts before the next get. Lowered, it has a step to spare.
+    fn limit_map(&self, bytes_max: u64) {
+        let (wanted, now) = (self.map_bytes_max(bytes_max), self.blocks.capacity());
+        let step = wanted / STEPS;
+        if wanted < now || wanted >= now + 3 * step {
+            self.blocks.set_capacity(wanted - step);
+        }
     }
 
     /// Returns the part of the limit that the window does not take.
@@ -371,7 +386,7 @@ impl BlockCache {
         if let Some(offered) = self.offered.get() {
             offered.window.set_bytes_max(Window::bytes_of(bytes_max, self.block_bytes));
         }
-        self.blocks.set_capacity(self.map_bytes_max(bytes_max));
+        self.limit_map(bytes_max);
     }
 
     /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
@@ -381,15 +396,16 @@ impl BlockCache {
         if !error.is_out_of_memory() {
             return false;
         }
-        let bytes_max = self.lock();
+        let _limit = self.lock();
         let weight = self.blocks.weight();
         let has_given = self.offered.get().is_some_and(|offered| offered.window.give_way());
         match weight {
             0 => return has_given,
             _ if weight < GIVEN_BYTES => self.blocks.clear(),
             _ => {
+                let limit = self.blocks.capacity();
                 self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
-                self.blocks.set_capacity(self.map_bytes_max(*bytes_max));
+                self.blocks.set_capacity(limit);
             }
         }
         true
