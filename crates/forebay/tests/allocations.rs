@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, Read, Step, Walk};
+use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, Read, Step, Walk, shard};
 use forebay_test::allocations::{self, CountingAllocator};
 
 #[global_allocator]
@@ -282,4 +282,22 @@ fn walks_allocate_nothing_on_a_shard() {
     let allocations = task.wait().unwrap();
     assert_eq!(engine.stats().wait().unwrap().walks.boxed_states, 0);
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 100 walks of 40 hops");
+}
+
+/// Regression: a sender that had sent its result made an error when it was dropped, which took memory and was not sent.
+#[test]
+fn a_task_allocates_its_parts_alone() {
+    let (engine, _dir, _file) = scene();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, || async {
+        let tasks = async |times: u64| {
+            for n in 0..times {
+                assert_eq!(shard::spawn(async move { n }).unwrap().await.unwrap(), n);
+            }
+        };
+        tasks(100).await;
+        allocations::during(tasks(1_000)).await.1
+    });
+    let allocations = task.wait().unwrap();
+    // The task, its future, its result, and what aborts it.
+    assert!(allocations <= 4 * 1_000, "{allocations} allocations for 1,000 tasks");
 }

@@ -258,7 +258,10 @@ impl<T> fmt::Debug for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.finish(Err(Error::new(ErrorKind::EngineClosed, self.operation)));
+        // An error takes memory, and nearly every sender has been used.
+        if self.cell.is_some() {
+            self.finish(Err(Error::new(ErrorKind::EngineClosed, self.operation)));
+        }
     }
 }
 
