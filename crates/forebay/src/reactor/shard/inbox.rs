@@ -318,6 +318,8 @@ impl Inbox {
     }
 
     /// Passes a task that another thread woke to its shard.
+    // Inlined, its registers would be saved at each wake-up, of which most never get here.
+    #[inline(never)]
     pub(crate) fn push_runnable(&self, runnable: Runnable) {
         {
             let _alone = self.gate.enter();
