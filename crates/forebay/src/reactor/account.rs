@@ -68,7 +68,8 @@ impl Account {
     }
 
     /// Counts an operation that has ended, and takes its use of the file's entry back. Returns true if the entry must be removed now.
-    #[inline]
+    // Always: it is small, and its argument would go through memory.
+    #[inline(always)]
     pub(crate) fn end(&mut self, file: u32, class: Class, device: u16, op: EndedOp) -> bool {
         self.flows.of(class.0, device).ended(op);
         file != NO_FILE && self.files.leave_after(file, op)

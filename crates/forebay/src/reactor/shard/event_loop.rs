@@ -215,17 +215,17 @@ impl Shard {
         if self.driver.with(|driver| driver.is_polling()) {
             return Wait::Poll;
         }
-        let (in_flight, waiting) = (self.ops.with(|ops| ops.in_flight), self.waiting());
+        let before = self.ops.with(|ops| ops.in_flight);
         // The kernel's deferred work of a command runs while this thread waits in it: a shard that looked for
         // completions would enter the kernel for each such part.
-        if self.ops.with(|ops| ops.commands == 0) && self.spin_until_news(in_flight) {
-            return Wait::Poll;
-        }
-        // Whatever ended while this thread span may be what others here waited for.
-        if waiting > 0 && self.ops.with(|ops| ops.in_flight) < in_flight {
+        if self.ops.with(|ops| ops.commands == 0) && self.spin_until_news(before) {
             return Wait::Poll;
         }
         let in_flight = self.ops.with(|ops| ops.in_flight);
+        // Whatever ended while this thread span may be what others here wait for.
+        if in_flight < before && self.waiting() > 0 {
+            return Wait::Poll;
+        }
         let starved = in_flight == 0 && self.waiting_uncalled() > 0;
         let wake_at_ns = self.account.with(|account| account.queues.wake_at_ns());
         self.inbox.about_to_sleep();
@@ -240,6 +240,15 @@ impl Shard {
             self.ops.with(|ops| ops.table.shrink());
             self.walks.with(|walks| walks.shrink());
         }
+        let has_limit = starved || wake_at_ns.is_some() || !self.timers.with(|timers| timers.is_empty());
+        let limit = if has_limit { self.sleep_limit(starved, wake_at_ns) } else { None };
+        let completions = if in_flight < IN_FLIGHT_SEVERAL { 1 } else { in_flight / IN_FLIGHT_PER_WAIT };
+        Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit, in_flight }
+    }
+
+    /// Returns how long the shard sleeps at most. Most sleeps have no limit.
+    #[inline(never)]
+    fn sleep_limit(&self, starved: bool, wake_at_ns: Option<u64>) -> Option<Duration> {
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
             Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
         });
@@ -247,12 +256,10 @@ impl Shard {
         // thread's own tasks does not, so it checks again soon.
         let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
         // A capped class, or one that lets others catch up, proceeds without an event.
-        let limit = wake_at_ns.map_or(limit, |at_ns| {
+        wake_at_ns.map_or(limit, |at_ns| {
             let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
             limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
-        });
-        let completions = if in_flight < IN_FLIGHT_SEVERAL { 1 } else { in_flight / IN_FLIGHT_PER_WAIT };
-        Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit, in_flight }
+        })
     }
 
     /// Polls for completions and messages for a short while before sleeping: a wake-up costs more than that

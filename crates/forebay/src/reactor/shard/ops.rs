@@ -510,7 +510,7 @@ impl Shard {
         now: &mut Option<Ticks>,
     ) -> Result<Step, OpFailure> {
         let Next { index, picked, retry } = next;
-        let slot = ops.table.slot(index);
+        let mut slot = ops.table.slot(index);
         debug_assert_eq!(slot.state, SlotState::Staged, "an operation waits in one queue at most");
         debug_assert_eq!(slot.charge, 0, "an operation is charged once it has gone");
         if matches!(slot.continuation, Continuation::Orphan) {
@@ -535,10 +535,12 @@ impl Shard {
             OpBuffer::LateApart => true,
             _ => false,
         };
-        if is_long && !self.begin_long(ops, index)? {
-            return Ok(Step::GoOn);
+        if is_long {
+            if !self.begin_long(ops, index)? {
+                return Ok(Step::GoOn);
+            }
+            slot = ops.table.slot(index);
         }
-        let slot = ops.table.slot(index);
         let counted = picked
             || match self.account.with(|account| account.queues.admit(target.device, slot, &self.engine)) {
                 Admission::Pass => false,
