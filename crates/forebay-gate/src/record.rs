@@ -87,7 +87,7 @@ fn steps(text: &str) -> Result<Vec<(String, Inputs)>, String> {
 }
 
 /// The folders of these packages and of those that they depend on in the workspace, relative to its root, from `cargo metadata`.
-/// Development dependencies count for the packages themselves. Of dependencies the folders `tests`, `benches` and
+/// Development dependencies count for the packages themselves, with what is optional in them as far as their features ask for it. Of dependencies the folders `tests`, `benches` and
 /// `examples` are left out: nothing that depends on them reads these.
 fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String> {
     let root = metadata["workspace_root"].as_str().ok_or("cargo metadata names no root")?;
@@ -97,14 +97,15 @@ fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String>
             .find(|package| package["name"] == name)
             .ok_or_else(|| format!("there is no package {name}"))
     };
-    let mut found: Vec<&str> = Vec::new();
-    let mut left: Vec<&str> = packages.iter().map(String::as_str).collect();
+    // With the features of the package that count; `None` is all of them.
+    let mut found: Vec<(&str, Option<Vec<String>>)> = Vec::new();
+    let mut left: Vec<(&str, Option<Vec<String>>)> =
+        packages.iter().map(|package| (package.as_str(), None)).collect();
     let mut folders = Vec::new();
-    while let Some(name) = left.pop() {
-        if found.contains(&name) {
+    while let Some((name, features)) = left.pop() {
+        if found.iter().any(|known| known.0 == name && (known.1.is_none() || known.1 == features)) {
             continue;
         }
-        found.push(name);
         let asked_for = packages.iter().any(|package| package == name);
         let package = find(name)?;
         let manifest = package["manifest_path"].as_str().ok_or("a package without a manifest")?;
@@ -113,21 +114,53 @@ fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String>
             .and_then(|folder| folder.strip_prefix(root).ok())
             .and_then(Path::to_str);
         let folder = folder.ok_or_else(|| format!("{manifest} is outside of the workspace"))?;
-        folders.push(format!("{folder}/"));
-        if !asked_for {
-            let parts = ["tests", "benches", "examples"];
-            folders.extend(parts.map(|part| format!(":(exclude){folder}/{part}/")));
-        }
-        for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            if let Some(name) = dependency["name"].as_str()
-                && dependency["path"].is_string()
-                && (asked_for || dependency["kind"] != "dev")
-            {
-                left.push(name);
+        if found.iter().all(|known| known.0 != name) {
+            folders.push(format!("{folder}/"));
+            if !asked_for {
+                let parts = ["tests", "benches", "examples"];
+                folders.extend(parts.map(|part| format!(":(exclude){folder}/{part}/")));
             }
         }
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let is_dev = dependency["kind"] == "dev";
+            if let Some(below) = dependency["name"].as_str()
+                && dependency["path"].is_string()
+                && (asked_for || !is_dev)
+                && features.as_deref().is_none_or(|on| dependency["optional"] != true || enables(on, below))
+            {
+                let on = if is_dev { Some(enabled(find(below)?, dependency)) } else { None };
+                left.push((below, on));
+            }
+        }
+        found.push((name, features));
     }
     Ok(folders)
+}
+
+/// What a dependency switches on in a package: the features that it names and what these include, in the words of a manifest.
+fn enabled(package: &Value, dependency: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut on: Vec<String> =
+        dependency["features"].as_array().into_iter().flatten().filter_map(text).collect();
+    if dependency["uses_default_features"] != false {
+        on.push("default".to_owned());
+    }
+    let mut at = 0;
+    while at < on.len() {
+        let included = package["features"][on[at].as_str()].as_array().into_iter().flatten();
+        let new: Vec<String> = included.filter_map(text).filter(|feature| !on.contains(feature)).collect();
+        on.extend(new);
+        at += 1;
+    }
+    on
+}
+
+/// Whether one of these words switches an optional dependency on: `dep:NAME`, `NAME`, or a feature of it.
+fn enables(features: &[String], dependency: &str) -> bool {
+    features.iter().any(|feature| {
+        let name = feature.strip_prefix("dep:").unwrap_or(feature);
+        name.split(['/', '?']).next() == Some(dependency)
+    })
 }
 
 /// The tree that is checked, its steps, and when they passed.
@@ -333,7 +366,8 @@ mod tests {
     const OF_STEPS: &str = "[one]\npackages above\npaths data extra\ntool cat version\n[two]\npaths other\n\
         [both]\npackages below above\n[named]\npackages above\npaths crates/below/tests/named.rs\n";
 
-    /// A repository of three packages: `above` depends on `below`, nothing on `aside`; `below` is tested with `tool`.
+    /// A repository of packages: `above` depends on `below`, which is tested with `tool` and its optional `part`; nothing that is
+    /// switched on needs `aside`.
     struct Repository(tempfile::TempDir);
 
     impl Repository {
@@ -343,9 +377,14 @@ mod tests {
             new.write("Cargo.lock", "version = 4\n");
             for (name, dependencies) in [
                 ("above", "[dependencies]\nbelow = { path = \"../below\" }\n"),
-                ("below", "[dev-dependencies]\ntool = { path = \"../tool\" }\n"),
+                ("below", "[dev-dependencies]\ntool = { path = \"../tool\", features = [\"all\"] }\n"),
                 ("aside", ""),
-                ("tool", ""),
+                (
+                    "tool",
+                    "[features]\nall = [\"part\"]\npart = [\"dep:part\"]\nother = [\"dep:aside\"]\n[dependencies]\n\
+                     part = { path = \"../part\", optional = true }\naside = { path = \"../aside\", optional = true }\n",
+                ),
+                ("part", ""),
             ] {
                 let head = format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
                 new.write(&format!("crates/{name}/Cargo.toml"), &(head + dependencies));
@@ -457,6 +496,7 @@ mod tests {
         for (step, file) in [
             ("both", "crates/below/tests/all.rs"),
             ("both", "crates/tool/src/lib.rs"),
+            ("both", "crates/part/src/lib.rs"),
             ("named", "crates/below/tests/named.rs"),
         ] {
             let repository = Repository::new();
@@ -464,6 +504,9 @@ mod tests {
             repository.write("crates/below/tests/unnamed.rs", "// changed\n");
             assert_eq!(repository.reason(step).is_none(), step == "named", "{step}");
             std::fs::remove_file(repository.0.path().join("crates/below/tests/unnamed.rs")).unwrap();
+            // Once it counted, as an optional dependency of what `below` is tested with: a change of the store ran the core's steps.
+            repository.write("crates/aside/src/lib.rs", "// changed\n");
+            assert_eq!(repository.reason(step), None, "{step}");
             repository.write(file, "// changed\n");
             assert!(
                 repository.reason(step).unwrap().starts_with(&format!("{file} has changed since ")),
