@@ -77,8 +77,9 @@ impl Scene {
         let first = writer.write(&mut group).await?;
         // Open the file again by its name, so that errors show it.
         writer.segment.file.unlock().await?;
-        self.dir.rename(NEW_NAME, segment_name(1)).await?;
+        // Before the segment has its name: an open that finds it does not come here again.
         self.sync_name().await?;
+        self.dir.rename(NEW_NAME, segment_name(1)).await?;
         writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
         {
             let mut state = writer.shared.lock();

@@ -2,7 +2,7 @@
 
 use crate::common::{dir, engine, expected, open, options, record, records, records_wait};
 use forebay::Class;
-use forebay_sim::{MetadataOrder, Profile, World};
+use forebay_sim::{Fault, MetadataOrder, Profile, Rule, World};
 use forebay_wal::inspect::inspect;
 use forebay_wal::{ErrorKind, Fill, Lsn, Options, Wal};
 
@@ -431,4 +431,38 @@ fn a_new_log_makes_the_name_of_its_directory_durable() {
         });
         assert_eq!(found.unwrap(), expected(1..=1), "seed {seed}");
     }
+}
+
+/// Regression: the directory's name was synced once the first segment had its own. An open whose sync failed there left a log, and the
+/// next open, which found it, synced no name.
+#[test]
+fn an_open_after_one_that_failed_makes_the_name_of_its_directory_durable() {
+    let mut failed = 0;
+    for nth in 1..12 {
+        let mut world = World::new(nth).disk(Profile::nand().metadata_order(MetadataOrder::Posix));
+        world.inject(Rule::new(Fault::FlushError).nth(nth));
+        let ran = world.run(async |engine| {
+            engine.create_dir("/log").await.unwrap();
+            let is_failed = match Wal::open(&engine, "/log", options()).await {
+                Ok((wal, _)) => wal.close().await.is_err(),
+                Err(_) => true,
+            };
+            // Where the fault is still to come, it may take this one.
+            let Ok((wal, _)) = Wal::open(&engine, "/log", options()).await else { return (is_failed, false) };
+            (is_failed, wal.append(&record(1)).await.is_ok())
+        });
+        let (is_failed, is_appended) = ran.unwrap();
+        failed += u64::from(is_failed);
+        world.power_cut();
+        world.clear_faults();
+        world.reboot();
+        if is_appended {
+            let found = world.run(async |engine| {
+                let (wal, _) = Wal::open(&engine, "/log", options().create(false)).await.unwrap();
+                records(&wal, 1).await.unwrap()
+            });
+            assert_eq!(found.unwrap(), expected(1..=1), "flush {nth}");
+        }
+    }
+    assert!(failed > 1, "{failed} opens failed");
 }
