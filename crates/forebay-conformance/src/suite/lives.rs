@@ -27,6 +27,8 @@ const POLLS: u64 = 3;
 
 /// A call that has begun.
 type Call = SendFuture<forebay::Result<()>>;
+/// Begins one: none of the others, which would go on beside the checks of this one.
+type Begin<On> = fn(&On) -> Call;
 
 fn begun<T: Send + 'static>(pending: Pending<T>) -> Call {
     Box::pin(async move { pending.await.map(drop) })
@@ -64,37 +66,25 @@ async fn rewrite(env: &Env, path: &Path, what: &str) -> Outcome {
 }
 
 /// Every call about one open file.
-fn calls_of(file: &File) -> Vec<(&'static str, Call)> {
-    vec![
-        ("truncate", begun(file.truncate(4096))),
-        ("punch_hole", begun(file.punch_hole(0..LEN))),
-        ("allocate", begun(file.allocate(0..2 * LEN))),
-        ("copy_range", begun(file.copy_range(0..4096, file, 8192))),
-        ("advise", begun(file.advise(0..LEN, Advice::DontNeed))),
-        ("metadata", begun(file.metadata())),
-        ("len", begun(file.len())),
-        ("try_lock", begun(file.try_lock(Lock::Exclusive))),
-        ("unlock", begun(file.unlock())),
-    ]
-}
+const CALLS_OF_A_FILE: [(&str, Begin<File>); 9] = [
+    ("truncate", |file| begun(file.truncate(4096))),
+    ("punch_hole", |file| begun(file.punch_hole(0..LEN))),
+    ("allocate", |file| begun(file.allocate(0..2 * LEN))),
+    ("copy_range", |file| begun(file.copy_range(0..4096, file, 8192))),
+    ("advise", |file| begun(file.advise(0..LEN, Advice::DontNeed))),
+    ("metadata", |file| begun(file.metadata())),
+    ("len", |file| begun(file.len())),
+    ("try_lock", |file| begun(file.try_lock(Lock::Exclusive))),
+    ("unlock", |file| begun(file.unlock())),
+];
 
 async fn calls_about_a_file_end_with_its_close(env: &Env) -> Outcome {
-    let kinds = {
-        let path = put(env, "a", LEN).await?;
-        calls_of(&env.open(&path, Open::write()).await?).len()
-    };
     for times in some(env, POLLS) {
-        for kind in some(env, kinds as u64) {
+        for kind in some(env, CALLS_OF_A_FILE.len() as u64) {
             let path = put(env, "a", LEN).await?;
             let file = env.open(&path, Open::write()).await?;
-            let mut calls = Vec::new();
-            let mut what = "";
-            for _ in 0..CROWD {
-                let (name, call) = calls_of(&file).swap_remove(kind as usize);
-                what = name;
-                calls.push(call);
-            }
-            give_up(calls, times).await;
+            let (what, call) = CALLS_OF_A_FILE[kind as usize];
+            give_up((0..CROWD).map(|_| call(&file)).collect(), times).await;
             file.close().await?;
             rewrite(env, &path, what).await?;
             // The lock went with the file.
@@ -123,20 +113,18 @@ async fn a_copy_ends_with_the_close_of_either_file(env: &Env) -> Outcome {
 }
 
 /// Every call in a directory.
-fn calls_in(dir: &Dir) -> Vec<Call> {
-    vec![
-        begun(dir.remove_file("a")),
-        begun(dir.rename("a", "b")),
-        begun(dir.rename_into("a", dir, "b")),
-        begun(dir.hard_link("a", dir, "b")),
-        begun(dir.create_dir("b")),
-        begun(dir.open("b", Open::create())),
-        begun(dir.open("a", Open::create().truncate())),
-        begun(dir.remove_dir("b")),
-        begun(dir.sync()),
-        begun(dir.read_dir()),
-    ]
-}
+const CALLS_IN_A_DIRECTORY: [Begin<Dir>; 10] = [
+    |dir| begun(dir.remove_file("a")),
+    |dir| begun(dir.rename("a", "b")),
+    |dir| begun(dir.rename_into("a", dir, "b")),
+    |dir| begun(dir.hard_link("a", dir, "b")),
+    |dir| begun(dir.create_dir("b")),
+    |dir| begun(dir.open("b", Open::create())),
+    |dir| begun(dir.open("a", Open::create().truncate())),
+    |dir| begun(dir.remove_dir("b")),
+    |dir| begun(dir.sync()),
+    |dir| begun(dir.read_dir()),
+];
 
 /// Makes the names as they were, checks that nothing changes them any more, and removes them.
 async fn stays(env: &Env, dir: &Path) -> Outcome {
@@ -159,10 +147,9 @@ async fn calls_in_a_directory_end_with_its_close(env: &Env) -> Outcome {
     let path = env.path("names");
     env.engine().create_dir(&path).await?;
     for times in some(env, POLLS) {
-        let dir = env.engine().open_dir(&path).await?;
-        for kind in some(env, calls_in(&dir).len() as u64) {
+        for kind in some(env, CALLS_IN_A_DIRECTORY.len() as u64) {
             let dir = env.engine().open_dir(&path).await?;
-            let calls = (0..CROWD).map(|_| calls_in(&dir).swap_remove(kind as usize));
+            let calls = (0..CROWD).map(|_| CALLS_IN_A_DIRECTORY[kind as usize](&dir));
             give_up(calls.collect(), times).await;
             let other = dir.clone();
             dir.close().await?;
@@ -173,34 +160,30 @@ async fn calls_in_a_directory_end_with_its_close(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Every call of an engine about names.
-fn calls_by(engine: &Engine, dir: &Path) -> Vec<Call> {
-    let (a, b) = (dir.join("a"), dir.join("b"));
-    vec![
-        begun(engine.remove_file(&a)),
-        begun(engine.rename(&a, &b)),
-        begun(engine.rename_unsynced(&a, &b)),
-        begun(engine.hard_link(&a, &b)),
-        begun(engine.hard_link_unsynced(&a, &b)),
-        begun(engine.create_dir(&b)),
-        begun(engine.create_dir_all(&b)),
-        begun(engine.remove_dir(&b)),
-        begun(engine.open(&b, Open::create())),
-        begun(engine.open(&a, Open::create().truncate())),
-        begun(engine.sync_dir(dir)),
-        begun(engine.metadata(&a)),
-    ]
-}
+/// Every call of an engine about names, here a directory's and two in it.
+const CALLS_OF_AN_ENGINE: [fn(&Engine, [&Path; 3]) -> Call; 12] = [
+    |engine, [_, a, _]| begun(engine.remove_file(a)),
+    |engine, [_, a, b]| begun(engine.rename(a, b)),
+    |engine, [_, a, b]| begun(engine.rename_unsynced(a, b)),
+    |engine, [_, a, b]| begun(engine.hard_link(a, b)),
+    |engine, [_, a, b]| begun(engine.hard_link_unsynced(a, b)),
+    |engine, [_, _, b]| begun(engine.create_dir(b)),
+    |engine, [_, _, b]| begun(engine.create_dir_all(b)),
+    |engine, [_, _, b]| begun(engine.remove_dir(b)),
+    |engine, [_, _, b]| begun(engine.open(b, Open::create())),
+    |engine, [_, a, _]| begun(engine.open(a, Open::create().truncate())),
+    |engine, [dir, _, _]| begun(engine.sync_dir(dir)),
+    |engine, [_, a, _]| begun(engine.metadata(a)),
+];
 
 async fn calls_of_an_engine_end_with_its_close(env: &Env) -> Outcome {
     let path = env.path("names");
     env.engine().create_dir(&path).await?;
-    let count = calls_by(env.engine(), &path).len() as u64;
-    later(env).await?;
+    let (a, b) = (path.join("a"), path.join("b"));
     stays(env, &path).await?;
-    for kind in some(env, count) {
+    for kind in some(env, CALLS_OF_AN_ENGINE.len() as u64) {
         let engine = env.restart(|config| config.shards(1))?;
-        let calls = (0..CROWD).map(|_| calls_by(&engine, &path).swap_remove(kind as usize));
+        let calls = (0..CROWD).map(|_| CALLS_OF_AN_ENGINE[kind as usize](&engine, [&path, &a, &b]));
         give_up(calls.collect(), kind % POLLS).await;
         let report = engine.close().await?;
         same("calls left", report.calls_left.len(), 0)?;
