@@ -14,7 +14,7 @@ use crate::programs::{self, Program};
 use crate::rules::Rules;
 use crate::{Arguments, glob};
 
-/// The variable that names a test to its descendants. All that this program starts has it; what has none may be amid `execve`.
+/// The variable that names the folder of a test to its descendants. All that this program starts has it; what has none may be amid `execve`.
 pub(crate) const MARK: &str = "FOREBAY_GATE_TEST";
 
 /// A test, and the program that has it.
@@ -64,8 +64,9 @@ impl Place {
 
     /// Runs a test. Whatever it leaves behind is a failure: processes, and files in its folder.
     pub(crate) fn run(&self, test: &Test, lane: usize, limit: Duration) -> Report {
-        let log = self.logs.join(test.id.replace(['/', ':'], "_"));
         let folder = self.files.join(lane.to_string());
+        // Of the lane too: `steady` runs one test in several lanes at once.
+        let log = folder.with_extension("log");
         let begun = Instant::now();
         let (outcome, mut failure) = match self.start_and_wait(test, &log, &folder, limit) {
             Ok(outcome) => {
@@ -85,7 +86,7 @@ impl Place {
             Err(error) => (None, Some(format!("it does not run: {error}"))),
         };
         for (pid, name) in process::children() {
-            if process::variable_of(pid, MARK).as_ref() == Some(&test.id) && !process::is_about_to_end(pid) {
+            if process::variable_of(pid, MARK).as_deref() == folder.to_str() && !process::is_about_to_end(pid) {
                 process::kill(pid, libc::SIGKILL);
                 failure.get_or_insert_with(|| format!("it left a process running: {name}"));
             }
@@ -105,7 +106,8 @@ impl Place {
                 File::options()
                     .append(true)
                     .open(&log)
-                    .and_then(|mut file| writeln!(file, "\n{}: {why}", test.id)),
+                    .and_then(|mut file| writeln!(file, "\n{}: {why}", test.id))
+                    .and_then(|()| std::fs::rename(&log, self.log_of(test))),
             ),
         }
         let processor = outcome.map_or(Duration::ZERO, |outcome| outcome.processor);
@@ -128,15 +130,20 @@ impl Place {
             .env("CARGO_PKG_NAME", &test.program.package)
             .env("CARGO_MANIFEST_DIR", &test.program.folder)
             .env("TMPDIR", folder)
-            .env(MARK, &test.id);
+            .env(MARK, folder);
         process::output_to(&mut command, File::create(log)?)?;
         let pid = process::start(&mut command)?;
         process::wait(pid, limit, Duration::ZERO)
     }
 
+    /// Where the output of a test is kept that failed.
+    fn log_of(&self, test: &Test) -> PathBuf {
+        self.logs.join(test.id.replace(['/', ':'], "_"))
+    }
+
     /// The lines of a failed test that its reader must see, and the command that repeats it.
     pub(crate) fn explain(&self, test: &Test, report: &Report) -> String {
-        let log = self.logs.join(test.id.replace(['/', ':'], "_"));
+        let log = self.log_of(test);
         let text = std::fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();

@@ -193,6 +193,18 @@ fn steady_repeats_and_goes_on_where_it_ended() {
     assert_eq!((lines("runs"), lines("worlds"), lines("bads")), (3, 1, 6));
 }
 
+/// The run that ended first took the other run of its test for a process that it had left, and killed it.
+#[test]
+fn runs_of_one_test_beside_each_other_are_told_apart() {
+    let package = Package::new(&[(
+        "one",
+        "if mkdir x; then echo $TMPDIR >name; mv name first; until [ -e second ]; do :; done; \
+         else until [ -e first ]; do :; done; touch second; while [ -d $(cat first) ]; do :; done; fi",
+    )]);
+    let (text, status) = said(&package.gate("steady", &["--runs", "2", "--lanes", "2"]).output().unwrap());
+    assert_eq!(status, Some(0), "{text}");
+}
+
 fn step(script: &str) -> (String, Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let mut gate = Command::new(GATE);
