@@ -16,7 +16,7 @@ pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T
     waited(engine.block_on(future))
 }
 
-/// As [`block_on`], for a future that reads one block after the other; the thread makes the system calls itself.
+/// As [`block_on`], for a future that begins one operation after the other; the thread makes the system calls itself.
 pub(crate) fn block_in_turn<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
     waited(engine.block_on_in_turn(future))
 }

@@ -11,7 +11,7 @@ use forebay::Waitable;
 use crate::batch::{Batch, Entries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Queue, Ticket};
+use crate::queue::{Duty, Queue, Ticket};
 use crate::wait;
 
 /// The future of [`Wal::append`](crate::Wal::append): completes with the LSN of the batch's first record when the whole
@@ -39,6 +39,17 @@ enum Stage<'a> {
 pub struct PendingAppend {
     shared: Arc<Queue>,
     entry: Entry,
+    duty: Duty,
+}
+
+/// The kind of an append that does not wait for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Usual,
+    /// No one waits for it.
+    Deferred,
+    /// Its caller is a thread that does nothing else before it is durable.
+    Waits,
 }
 
 /// A batch in the queue.
@@ -90,31 +101,44 @@ impl<'a> Append<'a> {
     /// ```
     pub fn queued(mut self) -> Waitable<impl Future<Output = Result<PendingAppend>> + Send + Unpin + 'a> {
         let queued = poll_fn(move |context| {
-            let entry = *ready!(self.poll_queued(context))?;
+            let entry = *ready!(self.poll_queued(context, None))?;
             self.stage = Stage::Over;
-            Poll::Ready(Ok(PendingAppend { shared: self.shared.clone(), entry }))
+            Poll::Ready(Ok(PendingAppend { shared: self.shared.clone(), entry, duty: Duty::default() }))
         });
         Waitable::new("queue an append", queued)
     }
 
     /// Blocks the calling thread until the batch is durable, and returns the LSN of its first record.
     ///
+    /// A thread that is alone, as the last appends were, writes and flushes the batch itself. Beside others the log's thread
+    /// does that for all at once.
+    ///
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] in a simulated
     /// world, where `.await` is the way.
-    pub fn wait(self) -> Result<Lsn> {
+    pub fn wait(mut self) -> Result<Lsn> {
         let shared = self.shared;
-        wait::block_on(&shared.engine, self)
+        let mut duty = Duty::default();
+        let durable = poll_fn(move |context| {
+            let entry = ready!(self.poll_queued(context, Some(&mut duty)))?;
+            shared.write_here(&mut duty);
+            entry.poll(shared, context)
+        });
+        wait::block_in_turn(&shared.engine, durable)
     }
 
     /// Completes once the batch is in the queue.
-    fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<&mut Entry>> {
+    fn poll_queued(
+        &mut self,
+        context: &mut Context<'_>,
+        duty: Option<&mut Duty>,
+    ) -> Poll<Result<&mut Entry>> {
         if let Stage::Outside(batch, place) = &mut self.stage {
             let entries = batch.entries();
             // One that has a place was checked before.
             let checked = if place.is_none() { self.shared.check_size(&entries) } else { Ok(()) };
             let pushed = match checked {
-                Ok(()) => ready!(self.shared.poll_push(&entries, place, context.waker())),
+                Ok(()) => ready!(self.shared.poll_push(&entries, place, context.waker(), duty)),
                 Err(error) => Err(error),
             };
             match pushed {
@@ -142,7 +166,7 @@ impl Future for Append<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         let this = &mut *self;
         let shared = this.shared;
-        let done = ready!(ready!(this.poll_queued(context))?.poll(shared, context));
+        let done = ready!(ready!(this.poll_queued(context, None))?.poll(shared, context));
         this.stage = Stage::Over;
         Poll::Ready(done)
     }
@@ -161,12 +185,17 @@ impl PendingAppend {
     pub(crate) fn begin(
         shared: &Arc<Queue>,
         entries: &Entries<'_>,
-        is_deferred: bool,
+        kind: Attempt,
     ) -> Result<Option<PendingAppend>> {
         shared.check_size(entries)?;
-        let pushed = shared.try_push(entries, is_deferred)?;
-        Ok(pushed
-            .map(|(ticket, first)| PendingAppend { shared: shared.clone(), entry: Entry { ticket, first } }))
+        let mut duty = Duty::default();
+        let theirs = (kind == Attempt::Waits).then_some(&mut duty);
+        let pushed = shared.try_push(entries, kind == Attempt::Deferred, theirs)?;
+        Ok(pushed.map(|(ticket, first)| PendingAppend {
+            shared: shared.clone(),
+            entry: Entry { ticket, first },
+            duty,
+        }))
     }
 
     /// Returns the LSN of the first record; the others follow without a gap. For a batch of values alone it is the number
@@ -190,8 +219,9 @@ impl Future for PendingAppend {
     type Output = Result<Lsn>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        let this = &mut *self;
-        this.entry.poll(&this.shared, context)
+        let PendingAppend { shared, entry, duty } = &mut *self;
+        shared.write_here(duty);
+        entry.poll(shared, context)
     }
 }
 

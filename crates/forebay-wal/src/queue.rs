@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use forebay::{Block, Engine};
@@ -22,6 +22,7 @@ use line::Line;
 use memory::{Hint, InFlightGroup, Recent};
 use watch::Watch;
 
+mod duty;
 mod end;
 mod group;
 mod line;
@@ -29,6 +30,7 @@ mod memory;
 mod push;
 mod watch;
 
+pub(crate) use duty::{Duty, Server};
 pub(crate) use group::{Group, emptied, own_buffer};
 pub(crate) use memory::{Piece, RecordSource};
 pub(crate) use push::Change;
@@ -72,6 +74,8 @@ pub(crate) struct Queue {
     written_bytes: Arc<AtomicU64>,
     /// The shard of the log's task.
     shard: usize,
+    /// Set where threads that wait may write by themselves.
+    server: OnceLock<Weak<dyn Server>>,
     state: Mutex<QueueState>,
 }
 
@@ -110,8 +114,10 @@ pub(crate) struct QueueState {
     line: Line,
     /// Wakers of waits for room without a place in that line; all of them are woken when there may be room.
     watchers: Vec<Waker>,
-    /// Waker of the log's task, while it waits for work.
+    /// Waker of the log's task, while it waits for work; see [`duty`].
     writer: Option<Waker>,
+    /// The last groups that had one append each, without one that had more.
+    lone_groups: u8,
     failed: Option<Error>,
     closing: bool,
     /// The engine has ended, so the log's thread is to end at once.
@@ -164,6 +170,7 @@ impl Queue {
         Queue {
             engine,
             shard,
+            server: OnceLock::new(),
             limits,
             done: AtomicU64::new(0),
             durable_next: AtomicU64::new(index.next_lsn()),
@@ -192,6 +199,7 @@ impl Queue {
                 line: Line::default(),
                 watchers: Vec::new(),
                 writer: None,
+                lone_groups: 0,
                 failed: None,
                 closing: false,
                 engine_ended: false,
@@ -306,20 +314,8 @@ impl Queue {
         if state.engine_ended {
             return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the engine has ended")));
         }
-        let is_due = state.closing || !state.is_all_deferred();
-        if let Some(front) = state.groups.front().filter(|_| is_due)
-            && u64::from(group_bytes(front.content_bytes(), self.limits.unit)) > room
-        {
-            return Poll::Ready(Ok(Work::Roll));
-        }
-        if is_due && let Some(mut group) = state.groups.pop_front() {
-            debug_assert_eq!(
-                group.number,
-                state.in_flight.number + 1,
-                "groups are written in the order of their numbers"
-            );
-            state.in_flight.take(&mut group);
-            return Poll::Ready(Ok(Work::Group(group)));
+        if let Some(work) = state.next_group(&self.limits, room) {
+            return Poll::Ready(Ok(work));
         }
         if state.closing {
             return Poll::Ready(Ok(Work::End));
@@ -330,6 +326,18 @@ impl Queue {
         }
         *patience_ns = state.line.deadline_ns();
         Poll::Pending
+    }
+
+    /// Returns the next group for a thread that writes one by itself; none when the log ends, which is its own thread's work.
+    pub(crate) fn group_here(&self, room: u64) -> Option<Work> {
+        let mut state = self.lock();
+        if state.engine_ended || state.closing {
+            return None;
+        }
+        let state = &mut *state;
+        let work = state.next_group(&self.limits, room);
+        state.stats.groups_in_wait += u64::from(matches!(work, Some(Work::Group(_))));
+        work
     }
 
     /// Lets other appends pass those that were called and not polled in time.
@@ -496,6 +504,26 @@ impl QueueState {
             None if self.closing => Err(self.closed()),
             None => Ok(()),
         }
+    }
+
+    /// Takes the next group that is due, if it fits into the `room` of the segment.
+    fn next_group(&mut self, limits: &Limits, room: u64) -> Option<Work> {
+        if !self.closing && self.is_all_deferred() {
+            return None;
+        }
+        let front = self.groups.front()?;
+        if u64::from(group_bytes(front.content_bytes(), limits.unit)) > room {
+            return Some(Work::Roll);
+        }
+        let mut group = self.groups.pop_front()?;
+        debug_assert_eq!(
+            group.number,
+            self.in_flight.number + 1,
+            "groups are written in the order of their numbers"
+        );
+        self.note_appends(group.appends);
+        self.in_flight.take(&mut group);
+        Some(Work::Group(group))
     }
 
     /// Returns the error for calls on a closed log.

@@ -13,6 +13,8 @@ pub struct Stats {
     pub groups: u64,
     /// The part of `groups` without records: marks, truncations, resets, values alone.
     pub control_groups: u64,
+    /// The part of `groups` that threads in `.wait()` wrote themselves, as each was the only one to append.
+    pub groups_in_wait: u64,
     /// Records that became durable.
     pub records: u64,
     /// Bytes of those records, without framing.
@@ -47,6 +49,7 @@ impl Stats {
         Stats {
             groups: 0,
             control_groups: 0,
+            groups_in_wait: 0,
             records: 0,
             record_bytes: 0,
             write_bytes: 0,

@@ -14,6 +14,11 @@ pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T
     engine.block_on(future)?
 }
 
+/// As [`block_on`], for a thread that may write a group of the log itself.
+pub(crate) fn block_in_turn<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
+    engine.block_on_in_turn(future)?
+}
+
 /// Wakes all of them. A waker is the program's code: one that panics must not prevent the wake-up of the
 /// others.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::append::{Append, PendingAppend};
+use crate::append::{Append, Attempt, PendingAppend};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::lsn::{End, Lsn};
@@ -17,8 +17,8 @@ use crate::values::ValueChange;
 /// a simulated world.
 ///
 /// Appends that arrive while a group is being written become the next group: one write and one flush for all
-/// of them, without any delay to gather more. A log has one task, on one shard of its engine; an append from
-/// elsewhere costs one hop there and one back.
+/// of them, without any delay to gather more. They are written by a thread of the log's own or by its task on a shard
+/// ([`Options::own_thread`](crate::Options::own_thread)), or by the only thread that appends, in its `.wait()`.
 ///
 /// Its operations are futures that also have `.wait()`. They begin when they are first polled. **Dropping the
 /// future of an append does not take the record back**: once polled, the record may be in the log, or may
@@ -156,7 +156,7 @@ impl Wal {
     /// # Ok(()) }
     /// ```
     pub fn try_append<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
-        PendingAppend::begin(self.shared(), &batch.into().entries(), false)
+        PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Usual)
     }
 
     /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by
@@ -166,7 +166,14 @@ impl Wal {
     /// causes the write. A crash before that takes them, and their LSNs are given again. For the store.
     #[doc(hidden)]
     pub fn try_append_deferred<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
-        PendingAppend::begin(self.shared(), &batch.into().entries(), true)
+        PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Deferred)
+    }
+
+    /// As [`try_append`](Wal::try_append), for a thread in `.wait()` that awaits the result next: it may have to write the
+    /// records itself, as an [`Append::wait`](crate::Append::wait) does. For the store.
+    #[doc(hidden)]
+    pub fn try_append_in_turn<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
+        PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Waits)
     }
 
     /// Waits until [`try_append`](Wal::try_append) would accept a record of `bytes` bytes. Reserves nothing:

@@ -20,7 +20,7 @@ use crate::is_broken;
 use crate::memtable::{self, Memtables};
 use crate::record::{self, ENTRY_BYTES, HEADER_BYTES, Record};
 use crate::value::HeldShare;
-use crate::wait::{BoxFuture, block_on};
+use crate::wait::{BoxFuture, block_in_turn};
 
 /// A record that is ready for the log.
 pub(crate) struct Ready {
@@ -33,6 +33,8 @@ pub(crate) struct Ready {
     grows: bool,
     /// Whether all its entries are of keyspaces that are not logged.
     is_unlogged: bool,
+    /// Whether its writer is a thread that does nothing else before the record is durable, and may write the log itself.
+    is_in_wait: bool,
     /// Counts the record as memory that the program holds, as long as its writer has it.
     _held: HeldShare,
 }
@@ -45,7 +47,7 @@ impl Ready {
             "a record is read back as it was written"
         );
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
-        Ready { record, places, log: None, grows, is_unlogged: false, _held: held }
+        Ready { record, places, log: None, grows, is_unlogged: false, is_in_wait: false, _held: held }
     }
 
     /// Leaves the entries of some keyspaces out of the log. If that leaves none, nothing waits until the record is
@@ -157,6 +159,8 @@ impl StoreCore {
         let is_unlogged = ready.is_unlogged;
         let queued = if is_unlogged {
             self.wal.try_append_deferred(ready.logged())
+        } else if ready.is_in_wait {
+            self.wal.try_append_in_turn(ready.logged())
         } else {
             self.wal.try_append(ready.logged())
         };
@@ -477,13 +481,17 @@ impl<'a> Write<'a> {
         Write { shared, stage: Stage::Nothing, is_relaxed: false }
     }
 
-    /// Blocks the calling thread until the write is durable.
+    /// Blocks the calling thread until the write is durable. A thread that is alone writes the log itself, as
+    /// [`Append::wait`](forebay_wal::Append::wait) says.
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
     /// in a simulated world: use `.await` there.
-    pub fn wait(self) -> Result<()> {
-        block_on(&self.shared.engine, self)
+    pub fn wait(mut self) -> Result<()> {
+        if let Stage::Ready(ready, _) = &mut self.stage {
+            ready.is_in_wait = !self.is_relaxed;
+        }
+        block_in_turn(&self.shared.engine, self)
     }
 
     fn step(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {

@@ -24,6 +24,8 @@ pub(crate) struct Group {
     /// The LSN of the first record; without records, of the next one.
     pub(crate) first_lsn: u64,
     pub(crate) count: u32,
+    /// Calls whose records these are, without those that are deferred.
+    pub(crate) appends: u32,
     /// The values from this group on, if they change.
     pub(crate) values: Option<Arc<Values>>,
     /// The log's first record from this group on, if that changes.
@@ -53,6 +55,7 @@ impl Group {
             resume: Position::default(),
             first_lsn: 0,
             count: 0,
+            appends: 0,
             values: None,
             retain: None,
             record_end: false,
@@ -78,7 +81,7 @@ impl Group {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
         (self.values, self.retain, self.record_end, self.began_ns) = (None, None, false, None);
-        self.is_deferred = false;
+        (self.appends, self.is_deferred) = (0, false);
         self.wakers.clear();
     }
 

@@ -5,6 +5,7 @@ use std::task::{Poll, Waker};
 
 use forebay::BlockMut;
 
+use super::duty::Duty;
 use super::group::{Group, own_buffer};
 use super::line::Asker;
 use super::{Queue, QueueState, Ticket, is_large};
@@ -35,14 +36,16 @@ impl Queue {
     /// is room. Returns the ticket to wait for, and the first LSN.
     ///
     /// `place` is the caller's place among the appends that wait for room. It is kept until the records are
-    /// in the queue or the caller [leaves](Self::leave).
+    /// in the queue or the caller [leaves](Self::leave). `duty` is of a thread in `.wait()` that
+    /// [does it](Self::write_here) next.
     pub(crate) fn poll_push(
         &self,
         entries: &Entries<'_>,
         place: &mut Option<u64>,
         waker: &Waker,
+        duty: Option<&mut Duty>,
     ) -> Poll<Result<(Ticket, u64)>> {
-        match self.push(entries, place, Some(waker), false) {
+        match self.push(entries, place, Some(waker), false, duty) {
             Ok(Some(pushed)) => Poll::Ready(Ok(pushed)),
             Ok(None) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
@@ -52,8 +55,13 @@ impl Queue {
     /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` if there is
     /// no room or if it is another append's turn. If they are deferred, they are not written before there is another
     /// reason to.
-    pub(crate) fn try_push(&self, entries: &Entries<'_>, is_deferred: bool) -> Result<Option<(Ticket, u64)>> {
-        self.push(entries, &mut None, None, is_deferred)
+    pub(crate) fn try_push(
+        &self,
+        entries: &Entries<'_>,
+        is_deferred: bool,
+        duty: Option<&mut Duty>,
+    ) -> Result<Option<(Ticket, u64)>> {
+        self.push(entries, &mut None, None, is_deferred, duty)
     }
 
     /// Queues records and values if it is their turn; otherwise keeps `waker`, if there is one, in the line.
@@ -63,6 +71,7 @@ impl Queue {
         place: &mut Option<u64>,
         waker: Option<&Waker>,
         is_deferred: bool,
+        duty: Option<&mut Duty>,
     ) -> Result<Option<(Ticket, u64)>> {
         let framed = entries.framed_bytes;
         let large = is_large(&self.limits, framed);
@@ -102,7 +111,7 @@ impl Queue {
             state.pending += framed;
             state.line.leave(place);
             if !large {
-                let pushed = state.push(entries);
+                let pushed = state.push(entries, is_deferred);
                 state.take_values(values);
                 if state.queued_watch.is_reached(state.next_lsn) {
                     woken.extend(state.queued_watch.reached(state.next_lsn));
@@ -110,7 +119,7 @@ impl Queue {
                 if state.durable_watch.is_reached(state.next_lsn) {
                     woken.extend(state.end_deferral());
                 }
-                let writer = if state.is_all_deferred() { None } else { state.writer.take() };
+                let writer = state.writer_for(self, duty);
                 state.call(self, &mut woken);
                 drop(locked);
                 wake_all(writer.into_iter().chain(woken));
@@ -130,7 +139,7 @@ impl Queue {
             Err(error) => Err(error.into()),
         };
         woken.extend(state.queued_watch.reached(state.next_lsn));
-        let writer = state.writer.take();
+        let writer = state.writer_for(self, duty.filter(|_| pushed.is_ok()));
         if pushed.is_err() {
             state.pending = state.pending.saturating_sub(framed);
             woken.append(&mut state.watchers);
@@ -414,7 +423,7 @@ impl QueueState {
     }
 
     /// Adds records to the last group, which has room.
-    fn push(&mut self, entries: &Entries<'_>) -> Result<(Ticket, u64)> {
+    fn push(&mut self, entries: &Entries<'_>, is_deferred: bool) -> Result<(Ticket, u64)> {
         let first = self.next_lsn;
         let Some(group) = self.groups.back_mut() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no group was begun"));
@@ -422,6 +431,7 @@ impl QueueState {
         debug_assert_eq!(group.first_lsn + u64::from(group.count), first, "LSNs are dense");
         entries.extend(&mut group.buffer)?;
         group.count += entries.count as u32;
+        group.appends += u32::from(!is_deferred);
         self.next_lsn += entries.count as u64;
         Ok((self.ticket_for_all(), first))
     }
@@ -430,7 +440,7 @@ impl QueueState {
         let first = self.next_lsn;
         let group = self.begin_group(Group::new(), Kind::Records, 0);
         group.buffer = buffer;
-        group.count = count as u32;
+        (group.count, group.appends) = (count as u32, 1);
         group.began_ns = Some(now_ns);
         self.next_lsn += count as u64;
         (self.ticket_for_all(), first)

@@ -7,11 +7,12 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use forebay::shard;
+use forebay::{Engine, shard};
 
 use super::Writer;
 use super::next::RETRY;
 use crate::error::Result;
+use crate::format::Position;
 use crate::queue::{Queue, Work};
 
 /// Waits for work, and for the end of a quiet period.
@@ -22,6 +23,8 @@ pub(super) struct Idle {
     /// its timer.
     patience: Option<(u64, Timer)>,
     ticks: u32,
+    /// The end of the last group that was seen: another one may have been written by a thread that waits.
+    seen: Position,
     /// Timer until the task tries again to make the next segment, while there is no space for it.
     space: Option<Timer>,
     /// The waker of the log's own thread, where it has one.
@@ -52,26 +55,35 @@ impl Idle {
         poll_fn(|context| self.poll(writer, context)).await
     }
 
-    /// Does the same on the log's own thread, which sleeps in between.
-    pub(super) fn wait(&mut self, writer: &Writer) -> Result<Option<Work>> {
+    /// Does the same on the log's own thread, which [sleeps](Self::sleep) in between.
+    pub(super) fn poll_on_thread(&mut self, writer: &Writer) -> Poll<Result<Option<Work>>> {
         let waker = self.parker.clone().unwrap_or_else(|| Waker::noop().clone());
-        loop {
-            self.due_ns.set(None);
-            if let Poll::Ready(work) = self.poll(writer, &mut Context::from_waker(&waker)) {
-                return work;
+        self.due_ns.set(None);
+        self.poll(writer, &mut Context::from_waker(&waker))
+    }
+
+    /// Sleeps until there may be work.
+    pub(super) fn sleep(&self, engine: &Engine) {
+        // A wake-up since the poll has left a token, so either returns at once.
+        match self.due_ns.get() {
+            Some(due_ns) => {
+                let left_ns = due_ns.saturating_sub(engine.now_ns());
+                thread::park_timeout(Duration::from_nanos(left_ns));
             }
-            // A wake-up since the poll has left a token, so either returns at once.
-            match self.due_ns.get() {
-                Some(due_ns) => {
-                    let left_ns = due_ns.saturating_sub(writer.shared.engine.now_ns());
-                    thread::park_timeout(Duration::from_nanos(left_ns));
-                }
-                None => thread::park(),
-            }
+            None => thread::park(),
         }
     }
 
+    /// Returns whether the end of a quiet period is being waited for.
+    pub(super) fn is_ticking(&self) -> bool {
+        self.tick.is_some()
+    }
+
     fn poll(&mut self, writer: &Writer, context: &mut Context<'_>) -> Poll<Result<Option<Work>>> {
+        let end = writer.chain.watermark;
+        if std::mem::replace(&mut self.seen, end) != end {
+            self.ticks = 0;
+        }
         let quiet = (writer.chain.marked, writer.mark_after / 2);
         let work = self.poll_all(&writer.shared, writer.room(), quiet, context);
         if work.is_ready() {

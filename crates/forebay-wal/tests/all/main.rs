@@ -12,6 +12,7 @@ mod forgotten;
 mod frozen;
 mod frozen_calls;
 mod full;
+mod in_wait;
 mod inspect;
 mod kills;
 mod limits;
