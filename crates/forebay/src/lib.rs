@@ -122,6 +122,7 @@ pub use io::exposition::{Exposition, Family, MetricKind};
 pub use io::metadata::{DirEntry, FileKind, Metadata};
 pub use io::mode::Mode;
 pub use io::op::{Durability, Flush};
+pub use io::placement::Placement;
 pub use io::stats::{
     ClassStats, DeviceStats, FileStats, FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stall, Stats,
     WalkStats,

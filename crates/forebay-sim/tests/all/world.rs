@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::{Class, Config, Engine, ErrorKind, Open, Priority, shard};
+use forebay::{Class, Config, Engine, ErrorKind, Open, Placement, Priority, shard};
 use forebay_sim::{self as sim, FailureKind, World};
 
 /// A program of many small tasks on both sides; its result depends on their order.
@@ -373,22 +373,27 @@ fn in_a_world_nobody_waits_and_the_clock_is_the_worlds() {
     assert_eq!(engine.block_on(async {}).unwrap_err().kind(), ErrorKind::WaitInWorld);
 }
 
-/// A world's machine is not this one: the calling thread keeps its priority, nice value and policy (proc(5), stat).
+/// A world's machine is not this one: the calling thread keeps its priority, nice value, policy and processors (proc(5), stat
+/// and status).
 #[cfg(target_os = "linux")]
 #[test]
 fn in_a_world_nothing_is_asked_of_the_kernel() {
     let scheduling = || {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().map(str::to_owned).collect();
-        [15, 16, 37, 38].map(|field| fields[field].clone())
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let processors = status.lines().find(|line| line.starts_with("Cpus_allowed_list")).map(str::to_owned);
+        ([15, 16, 37, 38].map(|field| fields[field].clone()), processors)
     };
     let before = scheduling();
     let run = World::new(7).run(async move |_| {
-        let engine = Engine::start(Config::new().priority(Priority::RealTime)).unwrap();
+        let config = Config::new().priority(Priority::RealTime).placement(Placement::Processors(vec![0]));
+        let engine = Engine::start(config).unwrap();
         let file = engine.open("file", Open::create()).await.unwrap();
         file.write(0, vec![1; 4096]).await.unwrap();
         let health = engine.health();
         assert_eq!(health.priority, Priority::Default);
+        assert!(health.processors.is_empty(), "{health}");
         let about = ["real-time priority", "short time slice", "nice value of the shards"];
         assert!(!health.degraded.iter().any(|known| about.contains(&known.what.as_str())), "{health}");
         assert_eq!(engine.stats().await.unwrap().shards[0].priority, Priority::Default);

@@ -52,12 +52,15 @@ pub struct Health {
     /// The priority that the shards' threads were granted of [`Config::priority`](crate::Config::priority):
     /// the weakest of them.
     pub priority: Priority,
+    /// The processor to which each shard's thread is pinned, by the shard's number; empty where they are not
+    /// ([`Config::placement`](crate::Config::placement)).
+    pub processors: Vec<usize>,
     /// Every degradation, in the order in which it was noticed. Empty means that everything works as
     /// designed.
     pub degraded: Vec<Degradation>,
 }
 
-/// Writes a first line with the driver, the shards and the priority, then a line for each degradation with
+/// Writes a first line with the driver, the shards, their processors and the priority, then a line for each degradation with
 /// its remedy.
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -65,6 +68,11 @@ impl std::fmt::Display for Health {
         write!(f, "{} shard{plural} on {}, ", self.shards, self.driver)?;
         if let Some(interface) = self.worker_rings {
             write!(f, "worker rings on {interface}, ")?;
+        }
+        if !self.processors.is_empty() {
+            f.write_str("processors")?;
+            self.processors.iter().try_for_each(|processor| write!(f, " {processor}"))?;
+            f.write_str(", ")?;
         }
         write!(f, "priority {}", self.priority)?;
         if self.degraded.is_empty() {

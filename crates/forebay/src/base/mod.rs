@@ -1,6 +1,7 @@
-//! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the
+//! Names that every layer uses: errors, classes, priorities, processors, health, one-shot channels, waiting, and the
 //! switch to model checking. Imports no other layer.
 
+pub(crate) mod affinity;
 pub(crate) mod class;
 pub(crate) mod error;
 pub(crate) mod fork;

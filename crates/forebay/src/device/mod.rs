@@ -47,7 +47,8 @@ pub struct Device {
     limits: sysfs::Limits,
     size_bytes: Option<u64>,
     model: Option<String>,
-    numa_node: Option<u32>,
+    /// Of each physical device.
+    numa_nodes: Vec<Option<u32>>,
     /// The size of the one disk at the bottom.
     disk_bytes: Option<u64>,
 }
@@ -92,6 +93,13 @@ impl Device {
         }
     }
 
+    /// Returns the layers of a block device in a sysfs that a test made.
+    #[cfg(test)]
+    pub(crate) fn in_sysfs(sys: &Path, numbers: (u32, u32)) -> Device {
+        let system = System { sys, mounts: b"", lookup: &|_| None };
+        Device::in_system(&system, PathTarget::Block(numbers))
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(name: &str, model: Option<&str>, bytes: Option<u64>) -> Device {
         Device {
@@ -121,11 +129,11 @@ impl Device {
         let limits =
             layers.first().map(|top| sysfs::Limits::read(system.sys, top.whole())).unwrap_or_default();
         let size_bytes = layers.first().and_then(|top| sysfs::size_bytes(top.path()));
-        let mut disks = layers.iter().filter(|layer| layer.is_physical());
+        let disks = layers.iter().filter(|layer| layer.is_physical());
         let disk_bytes = disks.clone().next().and_then(|disk| sysfs::size_bytes(disk.path()));
         let model = disks.clone().find_map(|disk| sysfs::model(disk.path()));
-        let numa_node = disks.find_map(|disk| sysfs::numa_node(system.sys, disk.path()));
-        Device { numbers, file_system, layers, limits, size_bytes, model, numa_node, disk_bytes }
+        let numa_nodes = disks.map(|disk| sysfs::numa_node(system.sys, disk.path())).collect();
+        Device { numbers, file_system, layers, limits, size_bytes, model, numa_nodes, disk_bytes }
     }
 
     /// Returns the topmost block device's name as under `/dev`. Without a block device it returns the source
@@ -252,7 +260,12 @@ impl Device {
     /// Returns the memory node that the first of the [`physical`](Device::physical) devices with one is
     /// attached to.
     pub fn numa_node(&self) -> Option<u32> {
-        self.numa_node
+        self.numa_nodes().flatten().next()
+    }
+
+    /// Returns the memory node of each of the [`physical`](Device::physical) devices.
+    pub(crate) fn numa_nodes(&self) -> impl Iterator<Item = Option<u32>> {
+        self.numa_nodes.iter().copied()
     }
 
     /// Returns the maker's name of the first of the [`physical`](Device::physical) devices with one.

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::base::affinity::unpinned;
 use crate::base::error::{Error, Result};
 use crate::base::fork::Origin;
 use crate::base::in_flight::Stays;
@@ -193,12 +194,12 @@ impl PoolCore {
         }
         if state.queue.len() >= state.idle && state.threads < this.threads_max {
             let shared = this.clone();
-            // A shard's priority is for its I/O, not for calls that may take long.
+            // A shard's priority and processor are for its I/O, not for calls that may take long.
             let before = Before::of_thread();
-            let body = move || {
+            let body = unpinned(move || {
                 before.into_iter().for_each(Before::restore);
                 shared.work();
-            };
+            });
             match std::thread::Builder::new().name(this.name.clone()).spawn(body) {
                 Ok(_) => state.threads += 1,
                 // The running threads will get to the job. Without any, the queue is empty and must stay so.

@@ -1,6 +1,7 @@
 //! The engine: a program starts it once, and its files and tasks belong to it.
 
 mod gather;
+mod pin;
 
 use std::fmt;
 use std::future::Future;
@@ -72,6 +73,7 @@ const POOL_QUEUE_MAX: usize = 1024;
 /// | names and directories | [`rename`](Engine::rename), [`remove_file`](Engine::remove_file), [`create_dir_all`](Engine::create_dir_all), [`read_dir`](Engine::read_dir), [`sync_dir`](Engine::sync_dir), [`metadata`](Engine::metadata), [`open_dir`](Engine::open_dir) |
 /// | share a device | [`class`](Engine::class), [`set_class`](Engine::set_class), [`tenant`](Engine::tenant) |
 /// | see what it does | [`health`](Engine::health), [`stats`](Engine::stats), [`file_stats`](Engine::file_stats), [`memory`](Engine::memory), [`serve_stats`](Engine::serve_stats) |
+/// | share a machine with several memory nodes | [`pin_worker`](Engine::pin_worker) |
 /// | build a library on it | [`block_on`](Engine::block_on), [`block_on_in_turn`](Engine::block_on_in_turn), [`now_ns`](Engine::now_ns), [`reserve_memory`](Engine::reserve_memory), [`add_degradation`](Engine::add_degradation), [`nop`](Engine::nop) |
 #[derive(Clone)]
 pub struct Engine {
@@ -128,6 +130,7 @@ impl Engine {
         let first = engine.shared.driver.set(driver);
         debug_assert!(first.is_ok());
         engine.shared.watch.start(&engine.shared);
+        engine.shared.tell_unpinned();
         if !engine.shared.arena.has_huge_pages() {
             engine.shared.degrade_once(
                 "huge pages",
@@ -155,7 +158,9 @@ impl Engine {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
-        let count = config.shard_count(host);
+        let seats = config.placement.seats()?;
+        let of_shards = Host { processors: seats.limit(host.processors), ..host };
+        let count = config.shard_count(of_shards);
         let is_real = matches!(place, Environment::Here);
         let visited = VisitedShards::of(&config, host, count, is_real);
         let stripes = Calls::stripes_of(&config, host, is_real);
@@ -167,15 +172,15 @@ impl Engine {
             Environment::World(_) => None,
         };
         let first_region_bytes = registered.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
-        let arena = Arena::new(ArenaConfig {
+        let arena_config = ArenaConfig {
             bytes_initial,
             first_region_bytes,
             bytes_max,
             overflow_bytes_max: config.overflow_limit(host),
             long_bytes_max: host.memory_bytes / 2,
             shards: first_stripe + stripes,
-        })
-        .map_err(|error| {
+        };
+        let arena = Arena::new(arena_config, seats.nodes(count)).map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
         })?;
         #[cfg(not(feature = "_sim"))]
@@ -190,6 +195,7 @@ impl Engine {
                 .collect(),
             visited,
             calls: Calls::new(stripes, first_stripe),
+            seats,
             granted: Priorities::new(count),
             arena,
             reserved: AtomicU64::new(0),
@@ -197,7 +203,7 @@ impl Engine {
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
             in_flight: Arc::default(),
             releases: Releases::new(!is_real),
-            spin_ns: if is_real { config.spin_ns(host) } else { (0, 0) },
+            spin_ns: if is_real { config.spin_ns(of_shards) } else { (0, 0) },
             config,
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),
@@ -384,6 +390,7 @@ impl Engine {
             shards: self.shard_count(),
             worker_rings: self.shared.visited.interface(),
             priority: self.shared.granted.weakest(),
+            processors: self.shared.seats.processors(self.shard_count()),
             degraded: self.shared.lock_degraded().clone(),
         }
     }

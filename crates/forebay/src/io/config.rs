@@ -8,6 +8,7 @@ use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::device::calibration::Calibration;
 use crate::io::host::Host;
+use crate::io::placement::Placement;
 
 /// The driver through which an engine submits requests to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +102,7 @@ pub struct Config {
     /// `None` for the default policy.
     pub(crate) spin: Option<Duration>,
     pub(crate) priority: Priority,
+    pub(crate) placement: Placement,
     pub(crate) polling: Polling,
     pub(crate) worker_rings: WorkerRings,
     pub(crate) wait_calls: bool,
@@ -124,6 +126,7 @@ impl Config {
             shutdown_deadline: Duration::from_secs(5),
             spin: None,
             priority: Priority::Default,
+            placement: Placement::Unpinned,
             polling: Polling::Off,
             worker_rings: WorkerRings::Auto,
             wait_calls: true,
@@ -261,6 +264,34 @@ impl Config {
         self
     }
 
+    /// Sets the processors on which the shards run, each on one of them. Default: [`Placement::Unpinned`].
+    /// [`Health::processors`](crate::Health::processors) has each shard's.
+    ///
+    /// Shards take one hardware thread of each core, of the memory nodes in turn, before any second one; those beyond the number of
+    /// processors share. Without [`shards`](Config::shards) there is one up to seven of these processors, then one per four. The
+    /// I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the node has
+    /// memory.
+    ///
+    /// Threads of the engine that carry out blocking calls run wherever the process may, as do the kernel's workers of a ring: they
+    /// copy and wait for long, and would hold up the shard on its only processor. The workers of a runtime are the program's: see
+    /// [`Engine::pin_worker`](crate::Engine::pin_worker). A thread that a task on a shard starts inherits the shard's processor.
+    /// Linux only.
+    ///
+    /// Where it gains and how to measure that is in the guide [Getting
+    /// started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md#on-a-machine-with-several-memory-nodes).
+    ///
+    /// ```no_run
+    /// # use forebay::{Config, Engine, Placement};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = Engine::start(Config::new().shards(2).placement(Placement::Node(1)))?;
+    /// println!("{}", engine.health()); // such as: 2 shards on uring, processors 8 9, ...
+    /// # Ok(()) }
+    /// ```
+    pub fn placement(mut self, placement: Placement) -> Config {
+        self.placement = placement;
+        self
+    }
+
     /// Sets whether reads and writes of direct files on devices with poll queues are polled for. Default:
     /// [`Polling::Off`].
     ///
@@ -368,8 +399,9 @@ impl Config {
     #[cfg(feature = "_sim")]
     pub(crate) fn for_world(mut self) -> Config {
         self.shards = self.shards.or(Some(2));
-        // The world's threads are steps of one thread, whose priority is the program's own choice.
+        // The world's threads are steps of one thread, whose priority and processor are the program's own choice.
         self.priority = Priority::Default;
+        self.placement = Placement::Unpinned;
         let bytes = *self.arena_bytes.get_or_insert(WORLD_ARENA_BYTES);
         self.arena_bytes_max = self.arena_bytes_max.or(Some(bytes.max(64 << 20)));
         self
@@ -420,6 +452,9 @@ impl Config {
         if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes.unwrap_or(0)) {
             return Some("arena_bytes_max must not be below arena_bytes");
         }
+        if self.placement == Placement::Processors(Vec::new()) {
+            return Some("placement must name a processor");
+        }
         self.calibrations.iter().find_map(Calibration::fault)
     }
 
@@ -465,6 +500,7 @@ impl fmt::Debug for Config {
             .field("shutdown_deadline", &self.shutdown_deadline)
             .field("spin", &self.spin)
             .field("priority", &self.priority)
+            .field("placement", &self.placement)
             .field("polling", &self.polling)
             .field("stall_after", &self.stall_after)
             .finish_non_exhaustive()
@@ -482,6 +518,7 @@ mod tests {
         assert!(Config::new().queue_depth(0).fault().is_some());
         assert!(Config::new().inbox_depth(0).fault().is_some());
         assert!(Config::new().arena_bytes(2).arena_bytes_max(1).fault().is_some());
+        assert!(Config::new().placement(Placement::Processors(Vec::new())).fault().is_some());
         assert!(Config::new().arena_bytes_max(1 << 20).fault().is_none(), "there is none at the start");
     }
 

@@ -1,4 +1,4 @@
-//! The types of one operation: its kind and durability, the configuration, the statistics and their text.
+//! The types of one operation: its kind and durability, the configuration, where shards run, the statistics and their text.
 
 pub(crate) mod command;
 pub(crate) mod config;
@@ -7,4 +7,5 @@ pub(crate) mod host;
 pub(crate) mod metadata;
 pub(crate) mod mode;
 pub(crate) mod op;
+pub(crate) mod placement;
 pub(crate) mod stats;

@@ -23,6 +23,9 @@
 //! closed. After that each is unmapped by the thread that returns its last buffer, and one with a leaked
 //! buffer is leaked whole: a device that still writes into it cannot reach memory that was reused.
 //!
+//! **Nodes**: where shards are pinned, each region is of one memory node (`nodes.rs`). A shard takes memory of its own node first,
+//! has the arena grow there, and takes any other node's before none.
+//!
 //! **Fork**: regions are not inherited (MADV_DONTFORK). A child must not touch the bytes of an inherited
 //! block; dropping one is harmless.
 
@@ -37,6 +40,7 @@ mod cache;
 mod central;
 mod header;
 mod line;
+mod nodes;
 mod ordinary;
 mod pack;
 mod region;
@@ -48,6 +52,7 @@ pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
 pub(crate) use line::{Ticket, UnderWay};
+pub(crate) use nodes::Nodes;
 use ordinary::Account;
 pub(crate) use pack::Packer;
 use shared::ArenaCore;
@@ -128,9 +133,9 @@ pub(crate) struct Arena(Arc<Handle>);
 struct Handle(Arc<ArenaCore>);
 
 impl Arena {
-    /// Maps and populates the first `bytes_initial`. Without huge pages it continues with small ones.
-    pub(crate) fn new(config: ArenaConfig) -> io::Result<Arena> {
-        Ok(Arena(Arc::new(Handle(ArenaCore::new(config)?))))
+    /// Maps and populates the first `bytes_initial`, of each node as much. Without huge pages it continues with small ones.
+    pub(crate) fn new(config: ArenaConfig, nodes: Nodes) -> io::Result<Arena> {
+        Ok(Arena(Arc::new(Handle(ArenaCore::new(config, nodes)?))))
     }
 
     /// Maps the first region if there is none yet. If the system gives no memory, the first buffer will need it again.

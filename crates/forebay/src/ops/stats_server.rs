@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::base::affinity::unpinned;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
 use crate::handle::engine::{Engine, gather, gather_files};
@@ -48,13 +49,13 @@ impl StatsServer {
         let bell = Arc::new(Bell { rings, name });
         engine.ring_at_end(&bell);
         let (weak, own) = (Arc::downgrade(engine), bell.clone());
-        let body = move || {
+        let body = unpinned(move || {
             crate::base::size_limit::shield_thread();
             // The listener goes first: later clients are refused rather than kept waiting by a listener that
             // no thread serves.
             serve(listener, &heard, &weak);
             own.name.remove();
-        };
+        });
         let spawned = std::thread::Builder::new().name("forebay-stats".to_string()).spawn(body);
         match spawned {
             Ok(_) => Ok(StatsServer { bell }),

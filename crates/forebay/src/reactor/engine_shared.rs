@@ -18,6 +18,7 @@ use crate::driver::pool::Pool;
 use crate::io::config::Config;
 use crate::io::host::descriptor_limit;
 use crate::io::op::OpFailure;
+use crate::io::placement::Seats;
 use crate::io::stats::MemoryStats;
 use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
@@ -52,6 +53,8 @@ pub struct EngineShared {
     pub(crate) reserved: AtomicU64,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
+    /// The processors of the shards' threads.
+    pub(crate) seats: Seats,
     /// The priority of each shard's thread.
     pub(crate) granted: Priorities,
     /// Nanoseconds for which a shard checks for news before it sleeps: while nothing is in flight, and while
@@ -428,6 +431,13 @@ impl EngineShared {
         if let Some(handler) = &self.config.on_event {
             // The handler is the program's code: its panic must not end a shard.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&degradation)));
+        }
+    }
+
+    /// Records why the shards are not on the processors that were wanted, if they are not.
+    pub(crate) fn tell_unpinned(&self) {
+        if let Some(Degradation { what, why, remedy }) = self.seats.degradation() {
+            self.degrade_once(what, why, remedy);
         }
     }
 

@@ -35,6 +35,8 @@ mod operations;
 mod other_engines;
 mod ownership;
 #[cfg(target_os = "linux")]
+mod placement;
+#[cfg(target_os = "linux")]
 mod priority;
 mod read_many;
 #[cfg(target_os = "linux")]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::completions::CompletionQueue;
 use super::transfer;
+use crate::base::affinity::unpinned;
 use crate::driver::IoRequest;
 use crate::driver::pool::IDLE;
 use crate::io::op::OpKey;
@@ -15,8 +16,9 @@ pub(super) type Spawn = fn(Arc<Workers>) -> io::Result<()>;
 
 /// Starts a thread that is never joined: it may hang in the kernel for as long as a device does.
 pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
-    let started = std::thread::Builder::new().name("forebay-io".to_string()).spawn(move || workers.work());
-    started.map(drop)
+    // Copies on the shard's only processor would hold the shard up, and each other.
+    let body = unpinned(move || workers.work());
+    std::thread::Builder::new().name("forebay-io".to_string()).spawn(body).map(drop)
 }
 
 /// A request on its way to a thread.

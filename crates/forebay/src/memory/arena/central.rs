@@ -16,9 +16,17 @@ pub(super) struct Central {
 
 struct Space {
     region: NonNull<Region>,
+    /// The memory node that it is of, as the arena numbers them.
+    node: usize,
     buddy: Buddy,
     /// Buffers that are not in `buddy`: held, cached or on a return stack.
     live: i64,
+}
+
+impl Space {
+    fn free_bytes(&self) -> usize {
+        self.buddy.free_pages() as usize * BUFFER_BYTES_MIN
+    }
 }
 
 // SAFETY: the pointers are to regions, which are `Send + Sync` and stay until `close` has handed them on.
@@ -38,18 +46,18 @@ impl Central {
     }
 
     /// Adds a region, whose index must be its place here.
-    pub(super) fn add(&mut self, region: NonNull<Region>) {
+    pub(super) fn add(&mut self, region: NonNull<Region>, node: usize) {
         // SAFETY: just mapped, and it stays until `close`.
         let (index, pages) = unsafe { (region.as_ref().index(), region.as_ref().pages()) };
         debug_assert_eq!(usize::from(index), self.spaces.len());
         debug_assert!(!self.closed, "a closed arena gets no region");
-        self.spaces.push(Space { region, buddy: Buddy::new(pages), live: 0 });
+        self.spaces.push(Space { region, node, buddy: Buddy::new(pages), live: 0 });
     }
 
-    /// Returns a buffer out of the lowest region that has one: later regions stay empty when little is
+    /// Returns a buffer out of the lowest region that has one, of `node` if one is named: later regions stay empty when little is
     /// needed.
-    pub(super) fn take(&mut self, class: usize) -> Option<NonNull<Header>> {
-        for space in &mut self.spaces {
+    pub(super) fn take(&mut self, class: usize, node: Option<usize>) -> Option<NonNull<Header>> {
+        for space in self.spaces.iter_mut().filter(|space| node.is_none_or(|node| space.node == node)) {
             if let Some(page) = space.buddy.take(class) {
                 space.live += 1;
                 // SAFETY: regions stay until `close`, and the pages belong to no other owner now.
@@ -85,7 +93,11 @@ impl Central {
     }
 
     pub(super) fn free_bytes(&self) -> usize {
-        self.spaces.iter().map(|space| space.buddy.free_pages() as usize * BUFFER_BYTES_MIN).sum()
+        self.spaces.iter().map(Space::free_bytes).sum()
+    }
+
+    pub(super) fn free_bytes_of(&self, node: usize) -> usize {
+        self.spaces.iter().filter(|space| space.node == node).map(Space::free_bytes).sum()
     }
 
     /// Returns whether any region has huge pages, as far as that can be determined.

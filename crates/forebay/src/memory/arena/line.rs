@@ -190,19 +190,19 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::memory::arena::{Arena, ArenaConfig};
+    use crate::memory::arena::{Arena, ArenaConfig, Nodes};
 
     /// An arena of two shards whose allowance is 100 pages, and the number of each shard's wake-ups.
     fn arena() -> (Arena, [Arc<AtomicU64>; 2]) {
-        let arena = Arena::new(ArenaConfig {
+        let config = ArenaConfig {
             bytes_initial: 0,
             first_region_bytes: usize::MAX,
             bytes_max: 100 * 4096,
             overflow_bytes_max: 0,
             long_bytes_max: usize::MAX,
             shards: 2,
-        })
-        .unwrap();
+        };
+        let arena = Arena::new(config, Nodes::default()).unwrap();
         let wakes: [Arc<AtomicU64>; 2] = std::array::from_fn(|_| Arc::default());
         for (shard, wakes) in wakes.iter().cloned().enumerate() {
             let count = move || {

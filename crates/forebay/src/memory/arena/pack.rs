@@ -151,7 +151,7 @@ impl Packer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::arena::ArenaConfig;
+    use crate::memory::arena::{ArenaConfig, Nodes};
 
     fn arena() -> Arena {
         let config = ArenaConfig {
@@ -162,7 +162,7 @@ mod tests {
             long_bytes_max: 0,
             shards: 1,
         };
-        Arena::new(config).unwrap()
+        Arena::new(config, Nodes::default()).unwrap()
     }
 
     #[test]

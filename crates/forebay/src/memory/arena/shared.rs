@@ -11,6 +11,7 @@ use super::cache::{Cache, CachedCounts};
 use super::central::Central;
 use super::header::{Header, class_of};
 use super::line::Line;
+use super::nodes::Nodes;
 use super::region::{HUGE_BYTES, Region};
 use super::returns::{Chain, ReturnStack, WaitingShards};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
@@ -27,6 +28,7 @@ pub(super) struct ArenaCore {
     pub(super) overflow_bytes_max: usize,
     pub(super) long_bytes_max: usize,
     pub(super) line: Line,
+    nodes: Nodes,
     /// The size class of a page.
     pub(super) class_min: usize,
     central: Mutex<Central>,
@@ -59,7 +61,7 @@ pub(super) struct ArenaCore {
 }
 
 impl ArenaCore {
-    pub(super) fn new(config: ArenaConfig) -> io::Result<Arc<ArenaCore>> {
+    pub(super) fn new(config: ArenaConfig, nodes: Nodes) -> io::Result<Arc<ArenaCore>> {
         let page = rustix::param::page_size().max(BUFFER_BYTES_MIN);
         let shards = config.shards.clamp(1, usize::from(u16::MAX) - 1);
         let waiting = Arc::new(WaitingShards::new(shards));
@@ -69,6 +71,7 @@ impl ArenaCore {
             overflow_bytes_max: config.overflow_bytes_max,
             long_bytes_max: config.long_bytes_max,
             line: Line::new(bytes_max.max(config.overflow_bytes_max)),
+            nodes,
             class_min: class_of(page, 0).unwrap_or(0),
             central: Mutex::new(Central::new()),
             growth: Mutex::new(()),
@@ -91,11 +94,12 @@ impl ArenaCore {
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
         // Whole huge pages; with less there is no smaller first region.
         let first = config.first_region_bytes & !(HUGE_BYTES - 1);
+        let of_node = left.div_ceil(shared.nodes.count()).next_multiple_of(HUGE_BYTES);
         let mut most = if first > 0 { first.min(BUFFER_BYTES_MAX) } else { BUFFER_BYTES_MAX };
         while left > 0 {
-            let bytes = left.min(most);
+            let bytes = left.min(most).min(of_node);
             most = BUFFER_BYTES_MAX;
-            if let Err(error) = shared.add_region(bytes) {
+            if let Err(error) = shared.add_region(bytes, None) {
                 // The regions mapped so far keep `ArenaCore` alive until they are closed.
                 shared.close();
                 return Err(error);
@@ -142,12 +146,22 @@ impl ArenaCore {
                 return Some(header);
             }
         }
-        if let Some(header) = self.take_central(class, cache).or_else(|| self.grow(class)) {
+        let node = self.node_of(cache);
+        let taken = self
+            .take_central(class, cache, node)
+            .or_else(|| self.grow(class, node))
+            .or_else(|| node.and_then(|_| self.take_central(class, cache, None)));
+        if let Some(header) = taken {
             // SAFETY: the buffer was just handed out to us.
             unsafe { header.as_ref().set_home(cache.map_or(super::HOME_NOBODY, Cache::shard)) };
             return Some(header);
         }
         None
+    }
+
+    /// Returns the node whose memory this shard takes first, if it is not all one.
+    fn node_of(&self, cache: Option<&Cache>) -> Option<usize> {
+        cache.and_then(|cache| self.nodes.of(cache.shard()))
     }
 
     /// Takes the buffers that other threads returned: as many as the limits allow into the cache, the others
@@ -169,13 +183,19 @@ impl ArenaCore {
         self.give_back_chain(Chain(rest));
     }
 
-    fn take_central(&self, class: usize, cache: Option<&Cache>) -> Option<NonNull<Header>> {
+    /// Takes a buffer out of the shared free memory, of `node` if one is named.
+    fn take_central(
+        &self,
+        class: usize,
+        cache: Option<&Cache>,
+        node: Option<usize>,
+    ) -> Option<NonNull<Header>> {
         let mut central = self.central();
         if central.is_closed() {
             return None;
         }
         central.absorb(self.central_returns().take_all());
-        let header = match central.take(class) {
+        let header = match central.take(class, node) {
             Some(header) => header,
             None => {
                 // Free memory may be scattered in small pieces or in other shards' stacks: gather it all.
@@ -187,18 +207,18 @@ impl ArenaCore {
                 for stack in &self.returns {
                     central.absorb(stack.take_all());
                 }
-                central.take(class)?
+                central.take(class, node)?
             }
         };
         if let Some(cache) = cache {
             for _ in 0..cache.refill_count(class) {
-                match central.take(class) {
+                match central.take(class, node) {
                     Some(more) => cache.push(more),
                     None => break,
                 }
             }
         }
-        let scarce = self.is_scarce(&central);
+        let scarce = self.scarce_node(&central).is_some();
         drop(central);
         if scarce {
             self.ask_growth();

@@ -3,6 +3,7 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 
 use super::*;
+use crate::base::affinity::Affinity;
 use crate::memory::block::Block;
 
 const MIB: usize = 1 << 20;
@@ -20,15 +21,15 @@ impl Random {
 }
 
 fn arena(bytes_initial: usize, bytes_max: usize, overflow_bytes_max: usize, shards: usize) -> Arena {
-    Arena::new(ArenaConfig {
+    let config = ArenaConfig {
         bytes_initial,
         first_region_bytes: usize::MAX,
         bytes_max,
         overflow_bytes_max,
         long_bytes_max: usize::MAX,
         shards,
-    })
-    .unwrap()
+    };
+    Arena::new(config, Nodes::default()).unwrap()
 }
 
 fn pages(count: usize) -> Arena {
@@ -70,6 +71,42 @@ fn capacities_are_powers_of_two_and_aligned() {
     assert_eq!(arena.alloc(BUFFER_BYTES_MAX + 1).unwrap_err(), AllocError::TooLarge);
     assert_eq!(arena.alloc_local(usize::MAX).unwrap_err(), AllocError::TooLarge);
     assert_eq!(arena.alloc_overflow(usize::MAX).unwrap_err(), AllocError::TooLarge);
+}
+
+/// The processors of both nodes are none, which the system refuses: memory comes from where it is, and regions are of the nodes
+/// that were asked for all the same.
+#[test]
+#[cfg_attr(miri, ignore = "asks the system for the thread's processors")]
+fn a_shard_takes_memory_of_its_node_first_and_any_other_before_none() {
+    let nodes = Nodes::new(vec![Affinity::of([]); 2], vec![0, 1]);
+    let config = ArenaConfig {
+        bytes_initial: 4 * MIB,
+        first_region_bytes: usize::MAX,
+        bytes_max: 6 * MIB,
+        overflow_bytes_max: 0,
+        long_bytes_max: usize::MAX,
+        shards: 3,
+    };
+    let arena = Arena::new(config, nodes).unwrap();
+    assert_eq!(arena.regions(), 2, "one of each node");
+    let regions = |buffers: &[Buffer]| buffers.iter().map(Buffer::region_index).collect::<Vec<_>>();
+    let take = || std::iter::from_fn(|| arena.alloc_local(MIB).ok()).collect::<Vec<_>>();
+    arena.install(1);
+    // Its own region, the one that is mapped for it, and then the other node's.
+    let taken = take();
+    assert_eq!(regions(&taken), [1, 1, 2, 2, 0, 0].map(Some));
+    drop(taken);
+    arena.uninstall();
+    arena.install(0);
+    let taken = take();
+    assert_eq!(regions(&taken), [0, 0, 1, 1, 2, 2].map(Some));
+    drop(taken);
+    arena.uninstall();
+    // A shard that no node was named for.
+    arena.install(2);
+    assert_eq!(take().len(), 6);
+    arena.uninstall();
+    assert_eq!(arena.counts().bytes_held, 0);
 }
 
 #[test]

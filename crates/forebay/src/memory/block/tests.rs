@@ -2,7 +2,7 @@ use std::thread;
 
 use super::*;
 use crate::base::error::ErrorKind;
-use crate::memory::arena::{Arena, ArenaConfig};
+use crate::memory::arena::{Arena, ArenaConfig, Nodes};
 
 fn arena() -> Arena {
     let config = ArenaConfig {
@@ -13,7 +13,7 @@ fn arena() -> Arena {
         long_bytes_max: usize::MAX,
         shards: 1,
     };
-    Arena::new(config).unwrap()
+    Arena::new(config, Nodes::default()).unwrap()
 }
 
 /// Dirties every byte that the next buffers will have.

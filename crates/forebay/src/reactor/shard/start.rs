@@ -57,6 +57,14 @@ fn start_with(
         let (decide, decided) = mpsc::channel();
         let body = move || {
             crate::base::size_limit::shield_thread();
+            // Before all that the shard allocates, which comes from the memory node of its processor.
+            if let Err(refusal) = engine.seats.pin_shard(index) {
+                engine.degrade_once(
+                    "placement",
+                    &format!("the system did not let a shard have its processor: {refusal}"),
+                    "look for what changed the processors of this process, and for a seccomp profile without sched_setaffinity",
+                );
+            }
             // Before the ring: the kernel's workers for it inherit their owner's priority when they start.
             let granted =
                 priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{ArenaCore, REGIONS_MAX};
+use crate::memory::arena::cache;
 use crate::memory::arena::central::Central;
 use crate::memory::arena::header::Header;
 use crate::memory::arena::region::{HUGE_BYTES, Region};
@@ -26,11 +27,15 @@ const SCARCE_BYTES_MAX: usize = 16 << 20;
 const SCARCE_PART: usize = 16;
 
 impl ArenaCore {
-    pub(super) fn is_scarce(&self, central: &Central) -> bool {
+    /// Returns the first node of which memory is scarce, if the arena may grow.
+    pub(super) fn scarce_node(&self, central: &Central) -> Option<usize> {
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
-        mapped < self.bytes_max
-            && self.asks_growth.get().is_some()
-            && central.free_bytes() < (mapped / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX)
+        if mapped >= self.bytes_max || self.asks_growth.get().is_none() {
+            return None;
+        }
+        let nodes = self.nodes.count();
+        let bound = (mapped / nodes / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX);
+        (0..nodes).find(|node| central.free_bytes_of(*node) < bound)
     }
 
     /// Has the next region mapped and populated elsewhere, so that the shard that needs it does not wait for
@@ -55,10 +60,10 @@ impl ArenaCore {
             let scarce = {
                 let mut central = self.central();
                 central.absorb(self.central_returns().take_all());
-                self.is_scarce(&central)
+                self.scarce_node(&central)
             };
-            let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) else { break };
-            if self.grow_by(bytes).is_err() {
+            let (Some(_), Some(bytes)) = (scarce, self.growth_bytes(self.class_min)) else { break };
+            if self.grow_by(bytes, scarce).is_err() {
                 // No memory for it now: the next allocation that needs it will fail by itself.
                 break;
             }
@@ -75,23 +80,24 @@ impl ArenaCore {
             && let Some(bytes) = self.growth_bytes(self.class_min)
         {
             // `grow_by` keeps the reason.
-            let _ = self.grow_by(bytes);
+            let node = cache::with(Arc::as_ptr(self), |cache| self.node_of(cache));
+            let _ = self.grow_by(bytes, node);
         }
     }
 
     #[cold]
-    pub(super) fn grow(self: &Arc<Self>, class: usize) -> Option<NonNull<Header>> {
+    pub(super) fn grow(self: &Arc<Self>, class: usize, node: Option<usize>) -> Option<NonNull<Header>> {
         self.growth_bytes(class)?;
         {
             let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
             // Another shard may have grown while we waited.
-            let taken = self.central().take(class);
+            let taken = self.central().take(class, node);
             if taken.is_some() {
                 return taken;
             }
-            self.grow_by(self.growth_bytes(class)?).ok()?;
+            self.grow_by(self.growth_bytes(class)?, node).ok()?;
         }
-        let header = self.central().take(class);
+        let header = self.central().take(class, node);
         // Others may wait for the rest of the region.
         self.waiting.wake();
         header
@@ -118,21 +124,23 @@ impl ArenaCore {
     }
 
     /// Does the same as `add_region`, and stores whether the system gave the memory.
-    fn grow_by(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
-        let grown = self.add_region(bytes);
+    fn grow_by(self: &Arc<Self>, bytes: usize, node: Option<usize>) -> io::Result<()> {
+        let grown = self.add_region(bytes, node);
         let errno = grown.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::ENOMEM));
         self.refusal.store(errno, Ordering::Relaxed);
         grown
     }
 
-    /// Maps a region and adds it. The caller holds `growth`, or is the only one that has the arena.
-    pub(super) fn add_region(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
+    /// Maps a region and adds it; of `node`, or of the node whose turn it is. The caller holds `growth`, or is the only one that
+    /// has the arena.
+    pub(super) fn add_region(self: &Arc<Self>, bytes: usize, node: Option<usize>) -> io::Result<()> {
         let index = self.table_len.load(Ordering::Relaxed);
         let Some((start, len)) = self.table.get(index) else { return Err(io::ErrorKind::OutOfMemory.into()) };
         if self.closed.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let region = Region::map(self, index as u16, bytes)?;
+        let node = node.unwrap_or_else(|| self.nodes.in_turn(index));
+        let region = self.nodes.run_on(node, || Region::map(self, index as u16, bytes))?;
         debug_assert!(
             self.bytes_mapped.load(Ordering::Relaxed) <= self.bytes_max,
             "regions together are no larger than Config::arena_bytes_max"
@@ -148,7 +156,7 @@ impl ArenaCore {
         let address = unsafe { region.as_ref() }.start();
         start.store(address.as_ptr(), Ordering::Relaxed);
         len.store(bytes, Ordering::Relaxed);
-        central.add(region);
+        central.add(region, node);
         self.table_len.store(index + 1, Ordering::Release);
         Ok(())
     }
