@@ -48,7 +48,7 @@
 //! | `LatentSectorError` | `EIO` until rewritten | | | |
 //! | `BitRot` | stored bit changed | stored bit changed | | |
 //! | `MisdirectedWrite` | | lands elsewhere | | |
-//! | `NoSpace` | | `ENOSPC` | | allocate, making files and directories, copies |
+//! | `NoSpace` | | `ENOSPC` | | allocate, write_zeros, making files and directories, copies |
 //! | `ShortRead` `ShortWrite` | fewer bytes | fewer bytes | | |
 //! | `Stuck` | never ends | never ends | never ends | |
 //! | `Slow` | 1,000 times as long | the same | the same | |
@@ -81,7 +81,7 @@
 //! | of a write in flight | any sectors |
 //! | of a sector that was written several times | any of its versions since the last flush, or the one before |
 //! | of a length that writes grew | the old one, the new one, or one between at a sector; apart from all else. Bytes that did not survive are zeros |
-//! | of truncate, allocate, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. Bytes written where something was cut off are lost when the cut itself is lost |
+//! | of truncate, allocate, write_zeros, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. Bytes written where something was cut off are lost when the cut itself is lost |
 //! | of names, with [`Journal`] | the changes up to one point, none after it: a rename is there or not, also across directories |
 //! | of names, with [`Posix`] | of each directory's own changes those up to one point. A rename within a directory is there or not; one across directories may leave the old name, the new one, both or none. A new file whose name survives may be empty |
 //! | of locks and open handles, of files without a name | nothing |

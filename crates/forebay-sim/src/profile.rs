@@ -71,6 +71,7 @@ pub struct Profile {
     pub(crate) stall_every_ns: u64,
     pub(crate) stall_ns: u64,
     pub(crate) capacity: u64,
+    pub(crate) write_zeros: bool,
     pub(crate) lost: Loss,
     pub(crate) torn: bool,
     pub(crate) metadata: MetadataOrder,
@@ -105,6 +106,7 @@ impl Profile {
             stall_every_ns: 0,
             stall_ns: 0,
             capacity: 1 << 40,
+            write_zeros: false,
             lost: Loss::Subset,
             torn: true,
             metadata: MetadataOrder::Journal,
@@ -281,6 +283,13 @@ impl Profile {
     /// Sets the bytes of space for files, in blocks of 4096; `ENOSPC` when they are used up.
     pub fn capacity(mut self, bytes: u64) -> Profile {
         self.capacity = bytes;
+        self
+    }
+
+    /// Sets whether kernel, file system and disk have [`File::write_zeros`](forebay::File::write_zeros). Default: no, it is
+    /// `EOPNOTSUPP`.
+    pub fn write_zeros(mut self, has: bool) -> Profile {
+        self.write_zeros = has;
         self
     }
 

@@ -99,8 +99,8 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
             for (name, call) in begun {
                 let Err(error) = call.await else { continue };
                 let known = matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Misaligned { .. });
-                // Cut by the truncation beside it, or of a range that the file does not have.
-                let other = matches!(error.kind(), ErrorKind::UnexpectedEof { .. });
+                // Cut by the truncation beside it, of a range that the file does not have, or a command that its device does not have.
+                let other = matches!(error.kind(), ErrorKind::UnexpectedEof { .. } | ErrorKind::Unsupported);
                 holds(format_args!("{name} is told of the end: {error:?}"), known || other)?;
             }
         }

@@ -61,6 +61,7 @@ pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {
         append.close().await.map(drop)
     });
     call!("allocate", file => file.allocate(0..4096).await);
+    call!("write_zeros", file => file.write_zeros(0..4096).await);
     call!("punch_hole", file => file.punch_hole(0..4096).await);
     call!("truncate", file => file.truncate(0).await);
     call!("len", file => file.len().await.map(drop));

@@ -194,6 +194,7 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         file.truncate(100_000).await?;
         // Not every file system can.
         let _ = (file.allocate(0..8192).await, file.punch_hole(0..4096).await);
+        let _ = file.write_zeros(0..8192).await;
         file.close().await?;
     });
     operation!("names", engine, dir => {

@@ -83,6 +83,7 @@ async fn impossible_ranges_are_refused_and_change_nothing(env: &Env) -> Outcome 
         let backwards = || std::ops::Range { start: 9, end: 3 };
         let results = [
             ("allocate", file.allocate(backwards()).await),
+            ("write_zeros", file.write_zeros(backwards()).await),
             ("punch_hole", file.punch_hole(backwards()).await),
             ("advise", file.advise(backwards(), Advice::WillNeed).await),
             ("copy_range", file.copy_range(backwards(), &other, 0).await.map(drop)),
@@ -94,6 +95,7 @@ async fn impossible_ranges_are_refused_and_change_nothing(env: &Env) -> Outcome 
         }
         for range in [0..1 << 63, 1 << 63..(1 << 63) + 1, u64::MAX - 1..u64::MAX, 0..u64::MAX] {
             fails(format_args!("allocate {range:?}"), file.allocate(range.clone()).await)?;
+            fails(format_args!("write_zeros {range:?}"), file.write_zeros(range.clone()).await)?;
             fails(format_args!("punch_hole {range:?}"), file.punch_hole(range.clone()).await)?;
             fails(format_args!("copy {range:?}"), file.copy_range(range.clone(), &other, 0).await)?;
             let to = range.start.max(u64::MAX >> 1);

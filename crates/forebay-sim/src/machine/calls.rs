@@ -97,6 +97,7 @@ impl Machine {
             MetaRequest::MetadataMany { paths } => paths.first().map_or(0, disk_at),
             MetaRequest::FileMetadata { file }
             | MetaRequest::Allocate { file, .. }
+            | MetaRequest::WriteZeros { file, .. }
             | MetaRequest::PunchHole { file, .. }
             | MetaRequest::Truncate { file, .. }
             | MetaRequest::Advise { file, .. }
@@ -373,5 +374,6 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::HardLinkUnsynced { .. } => 22,
         MetaRequest::MetadataMany { .. } => 23,
         MetaRequest::SymlinkMetadata { .. } => 24,
+        MetaRequest::WriteZeros { .. } => 25,
     }
 }

@@ -188,6 +188,10 @@ impl Machine {
                 .allocate(id, file, *offset, *len, now_ns, fate)
                 .map(|()| MetaReply::Done)
                 .map_err(|errno| failed(errno).with_range(*offset, *len)),
+            MetaRequest::WriteZeros { file, offset, len } => self
+                .write_zeros(id, file, *offset, *len, now_ns, fate)
+                .map(|()| MetaReply::Done)
+                .map_err(|errno| failed(errno).with_range(*offset, *len)),
             MetaRequest::PunchHole { file, offset, len } => self
                 .punch_hole(file, *offset, *len, now_ns)
                 .map(|()| MetaReply::Done)
@@ -296,6 +300,33 @@ impl Machine {
         if grows {
             self.resize(spot(&handle), offset + len, now_ns);
         }
+        Ok(())
+    }
+
+    /// Does as fallocate(2) with FALLOC_FL_WRITE_ZEROES, where the disk has it: takes the space as mode 0 does, and the range reads as
+    /// zeros.
+    fn write_zeros(
+        &mut self,
+        id: IoId,
+        file: &FdOwner,
+        offset: u64,
+        len: u64,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<(), i32> {
+        let (_, handle) = self.handle_of(file)?;
+        check_range(offset, len, handle.write)?;
+        if !self.disks.get(handle.disk).is_some_and(|disk| disk.profile.write_zeros) {
+            return Err(libc::EOPNOTSUPP);
+        }
+        self.allocate(id, file, offset, len, now_ns, fate)?;
+        let Some(disk) = self.disks.get_mut(handle.disk) else { return Err(libc::EBADF) };
+        let seq = disk.next_seq();
+        let Some(inode) = disk.tree.inodes.get_mut(&handle.inode) else { return Err(libc::EBADF) };
+        inode.modified_ns = now_ns;
+        inode.content.hole(seq, offset..offset + len);
+        disk.tree.note_length(seq, handle.inode);
+        disk.tree.trim();
         Ok(())
     }
 

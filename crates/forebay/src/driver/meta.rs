@@ -223,6 +223,12 @@ pub enum MetaRequest {
         offset: u64,
         len: u64,
     },
+    /// Makes the range zeros that count as written; the file grows if the range ends past its end.
+    WriteZeros {
+        file: FdOwner,
+        offset: u64,
+        len: u64,
+    },
     /// Frees the space of the range; it reads as zeros, and the file's length stays.
     PunchHole {
         file: FdOwner,
@@ -292,6 +298,7 @@ impl MetaRequest {
             MetaRequest::SymlinkMetadata { .. } => "symlink_metadata",
             MetaRequest::MetadataMany { .. } => "metadata_many",
             MetaRequest::Allocate { .. } => "allocate",
+            MetaRequest::WriteZeros { .. } => "write_zeros",
             MetaRequest::PunchHole { .. } => "punch_hole",
             MetaRequest::Truncate { .. } => "truncate",
             MetaRequest::Advise { .. } => "advise",
@@ -331,6 +338,7 @@ impl MetaRequest {
             MetaRequest::MetadataMany { .. } => [None, None],
             MetaRequest::FileMetadata { file }
             | MetaRequest::Allocate { file, .. }
+            | MetaRequest::WriteZeros { file, .. }
             | MetaRequest::PunchHole { file, .. }
             | MetaRequest::Truncate { file, .. }
             | MetaRequest::Advise { file, .. }
@@ -375,6 +383,9 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         MetaRequest::FileMetadata { file } => file_calls::metadata(fd(file)).map(MetaReply::Metadata),
         MetaRequest::Allocate { file, offset, len } => {
             file_calls::allocate(fd(file), *offset, *len).map(done)
+        }
+        MetaRequest::WriteZeros { file, offset, len } => {
+            file_calls::write_zeros(fd(file), *offset, *len).map(done)
         }
         MetaRequest::PunchHole { file, offset, len } => {
             file_calls::punch_hole(fd(file), *offset, *len).map(done)

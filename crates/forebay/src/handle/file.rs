@@ -42,7 +42,7 @@ use crate::reactor::open_file::FileCore;
 /// | make finished writes durable | [`sync`](File::sync) |
 /// | write from front to back, any sizes | [`append`](File::append) |
 /// | write small pieces at any offsets, or one file from many tasks | the crate `forebay-collective` |
-/// | length and space | [`len`](File::len), [`truncate`](File::truncate), [`allocate`](File::allocate), [`punch_hole`](File::punch_hole), [`copy_range`](File::copy_range) |
+/// | length and space | [`len`](File::len), [`truncate`](File::truncate), [`allocate`](File::allocate), [`write_zeros`](File::write_zeros), [`punch_hole`](File::punch_hole), [`copy_range`](File::copy_range) |
 /// | lock it against other programs | [`try_lock`](File::try_lock), [`unlock`](File::unlock) |
 /// | use of the page cache | [`advise`](File::advise), [`mode`](File::mode) |
 /// | attributes | [`metadata`](File::metadata), [`path`](File::path), [`is_removed`](File::is_removed), [`alignment`](File::alignment), [`device`](File::device), [`home_shard`](File::home_shard) |
@@ -94,6 +94,32 @@ impl File {
     /// ```
     pub fn allocate(&self, range: Range<u64>) -> Pending<()> {
         self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
+    }
+
+    /// Writes zeros to the range by a command of the device, which transfers no bytes; the file grows to its end. Later
+    /// writes there change no metadata of the file, unlike those into space that was only [allocated](File::allocate).
+    ///
+    /// Durable with the next [`sync`](File::sync). Dropped while a thread is in it, it
+    /// [may still take effect](Pending#when-it-is-dropped).
+    ///
+    /// # Errors
+    /// Those of fallocate(2) with `FALLOC_FL_WRITE_ZEROES`; [`ErrorKind::Unsupported`] before Linux 6.17, and where the file
+    /// system or the device does not support it. Then nothing has changed, and [`write`](File::write) is the way.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, ErrorKind, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// match file.write_zeros(0..1 << 20).wait() {
+    ///     Err(error) if error.kind() == ErrorKind::Unsupported => file.write(0, vec![0; 1 << 20]).wait()?,
+    ///     written => written?,
+    /// };
+    /// # Ok(()) }
+    /// ```
+    pub fn write_zeros(&self, range: Range<u64>) -> Pending<()> {
+        self.ranged("write_zeros", range, |file, offset, len| MetaRequest::WriteZeros { file, offset, len })
     }
 
     /// Frees the space of the range: it reads as zeros, and the length stays.

@@ -175,6 +175,28 @@ fn lengths_and_holes() {
 }
 
 #[test]
+fn zeros_are_written_where_the_disk_has_it() {
+    for has in [true, false] {
+        let mut rig = Rig::new(1, Profile::ideal().write_zeros(has));
+        let file = rig.open("/a", CREATE);
+        rig.write(file, 0, &[1; 8 << 10]);
+        let zeros = MetaRequest::WriteZeros { file: owner(file), offset: 4 << 10, len: 12 << 10 };
+        let asked = rig.ask(zeros);
+        let found = metadata(&mut rig, MetaRequest::FileMetadata { file: owner(file) });
+        let read = rig.read(file, 0, 16 << 10).unwrap();
+        assert!(read[..4 << 10].iter().all(|&byte| byte == 1));
+        if has {
+            asked.unwrap();
+            assert_eq!((found.len(), found.blocks_bytes(), read.len()), (16 << 10, 16 << 10, 16 << 10));
+            assert!(read[4 << 10..].iter().all(|&byte| byte == 0));
+        } else {
+            assert_eq!(asked.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+            assert!(read[..] == [1; 8 << 10]);
+        }
+    }
+}
+
+#[test]
 fn locks_are_those_of_flock() {
     let mut rig = Rig::with(Source::new(1), []);
     let (one, two) = (rig.open("/a", CREATE), rig.open("/a", CREATE));

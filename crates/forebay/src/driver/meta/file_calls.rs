@@ -101,6 +101,16 @@ pub(super) fn allocate(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()
 }
 
 #[cfg(target_os = "linux")]
+pub(super) fn write_zeros(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    // fallocate(2): FALLOC_FL_WRITE_ZEROES, Linux 6.17. EOPNOTSUPP from older kernels, from file systems without it, and from devices
+    // that would have to write the zeros.
+    const WRITE_ZEROES: u32 = 0x80;
+    let flags = rustix::fs::FallocateFlags::from_bits_retain(WRITE_ZEROES);
+    retry(|| rustix::fs::fallocate(file, flags, offset, len))
+        .map_err(|cause| errno("write_zeros", cause).with_range(offset, len))
+}
+
+#[cfg(target_os = "linux")]
 pub(super) fn punch_hole(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
     use rustix::fs::FallocateFlags as Flags;
     // fallocate(2): FALLOC_FL_PUNCH_HOLE must be ORed with FALLOC_FL_KEEP_SIZE.
@@ -111,6 +121,11 @@ pub(super) fn punch_hole(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<
 #[cfg(not(target_os = "linux"))]
 pub(super) fn allocate(_: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
     Err(errno("allocate", Errno::OPNOTSUPP).with_range(offset, len))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn write_zeros(_: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    Err(errno("write_zeros", Errno::OPNOTSUPP).with_range(offset, len))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -206,6 +221,26 @@ mod tests {
         execute(&MetaRequest::Advise { file: file.clone(), offset: 0, len: 0, advice }).unwrap();
         let error = execute(&MetaRequest::Allocate { file, offset: 7, len: 0 }).unwrap_err();
         assert_eq!((error.raw_os_error(), error.range()), (Some(libc::EINVAL), Some((7, 0))));
+    }
+
+    /// Kernels, file systems and devices without it refuse it and change nothing.
+    #[test]
+    fn zeros_are_written_or_refused() {
+        use std::os::unix::fs::FileExt;
+        let plain = tempfile::tempfile().unwrap();
+        plain.write_all_at(&[7; 16 << 10], 0).unwrap();
+        let file = owner(plain.try_clone().unwrap());
+        let mut expected = vec![7; 16 << 10];
+        match execute(&MetaRequest::WriteZeros { file, offset: 4096, len: 64 << 10 }) {
+            Ok(_) => {
+                expected[4096..].fill(0);
+                expected.resize(68 << 10, 0);
+            }
+            Err(error) => assert_eq!(error.kind(), crate::ErrorKind::Unsupported, "{error}"),
+        }
+        let mut found = vec![1; expected.len()];
+        plain.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == expected && plain.metadata().unwrap().len() == expected.len() as u64);
     }
 
     #[test]
