@@ -102,6 +102,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use loss::Loss;
 pub use lsn::{End, Lsn};
 pub use open::OpenFuture;
+#[doc(hidden)]
+pub use open::{make_dirs, sync_name};
 pub use operation::LogOperation;
 #[doc(hidden)]
 pub use options::Fill;

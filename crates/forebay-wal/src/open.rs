@@ -20,10 +20,12 @@ use crate::segment::{LOCK_PATIENCE, Maker, locked_in_time, reserve_bytes, scan_f
 use crate::wal::Wal;
 
 mod bootstrap;
+mod home;
 mod resume;
 mod salvage;
 mod spare;
 
+pub use home::{make_dirs, sync_name};
 #[cfg(feature = "inspect")]
 pub(crate) use resume::NEW_NAME;
 
@@ -187,7 +189,7 @@ impl Where {
         };
         let metadata = match engine.metadata(&path).await {
             Err(error) if create && error.kind() == forebay::ErrorKind::NotFound => {
-                make_dir(engine, &path).await?;
+                make_dirs(engine, &path).await?;
                 engine.metadata(&path).await?
             }
             other => other?,
@@ -198,23 +200,6 @@ impl Where {
         }
         Ok(engine.open_dir(&path).await?)
     }
-}
-
-/// Creates a directory and its missing ancestors, each durable in its parent.
-async fn make_dir(engine: &Engine, path: &Path) -> Result<()> {
-    let mut missing = vec![path];
-    for above in path.ancestors().skip(1) {
-        let exists = above.as_os_str().is_empty() || engine.metadata(above).await.is_ok();
-        missing.push(if above.as_os_str().is_empty() { Path::new(".") } else { above });
-        if exists {
-            break;
-        }
-    }
-    engine.create_dir_all(path).await?;
-    for above in missing.iter().skip(1).rev() {
-        engine.sync_dir(above).await?;
-    }
-    Ok(())
 }
 
 /// Takes the log's lock, and writes this process's id into its file, for the error texts of other processes.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay::{Dir, Engine, FileCache, Open};
-use forebay_wal::{Lsn, Wal};
+use forebay_wal::{Lsn, Wal, make_dirs, sync_name};
 
 use super::holder;
 use super::recover::{self, Recovery};
@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::version::{Version, pins_filter};
 use crate::manifest::{Edit, How, Manifest};
-use crate::names::{DEFAULT, LOG, MANIFEST, MANIFEST_BYTES, TABLES, parent_of, table_path};
+use crate::names::{DEFAULT, LOG, MANIFEST, MANIFEST_BYTES, TABLES, table_path};
 #[cfg(feature = "zstd")]
 use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
@@ -94,26 +94,6 @@ async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
         Err(error) => return Err(error.into()),
     }
     Ok(engine.open_dir(dir).await?)
-}
-
-/// Creates a directory and its missing ancestors, each durable in its parent. The store's own name is made durable once more
-/// with its manifest: a crash may have come before that here.
-async fn make_dirs(engine: &Engine, dir: &Path) -> Result<()> {
-    let mut parents = vec![parent_of(dir)];
-    while let Some(last) = parents.last()
-        && let Err(error) = engine.metadata(last).await
-    {
-        let above = parent_of(last);
-        if !is_missing(&error) || above == *last {
-            return Err(error.into());
-        }
-        parents.push(above);
-    }
-    engine.create_dir_all(dir).await?;
-    for parent in parents.iter().rev() {
-        engine.sync_dir(parent).await?;
-    }
-    Ok(())
 }
 
 fn none(dir: &Path) -> Error {
@@ -257,11 +237,7 @@ impl Scene {
         // an empty manifest, so the next open comes here again. Without a manifest other names would be
         // damage.
         self.dir.sync().await?;
-        match self.engine.sync_dir(parent_of(self.dir.path())).await {
-            // What cannot be read here, whoever made the directory has to sync.
-            Err(error) if error.kind() == forebay::ErrorKind::PermissionDenied => {}
-            synced => synced?,
-        }
+        sync_name(&self.engine, self.dir.path()).await?;
         manifest.apply(&edit).await
     }
 

@@ -1,12 +1,12 @@
 //! Determines where an opened log continues: at its end, or in a fresh segment.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use forebay::{Durability, ErrorKind as DiskError, Open};
+use forebay::{Durability, Open};
 
 use super::Scene;
 use super::bootstrap::{begin, random_id};
+use super::home::sync_name;
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records, segment_name};
@@ -40,16 +40,6 @@ impl ReopenPlan {
 }
 
 impl Scene {
-    /// Makes the directory's own name durable, which its maker may not have done. Where the parent may not be read, or the directory
-    /// has been moved since it was opened, it stays the maker's.
-    async fn sync_name(&self) -> Result<()> {
-        let parent = self.dir.path().parent().filter(|parent| !parent.as_os_str().is_empty());
-        match self.engine.sync_dir(parent.unwrap_or(Path::new("."))).await {
-            Err(error) if matches!(error.kind(), DiskError::PermissionDenied | DiskError::NotFound) => Ok(()),
-            synced => Ok(synced?),
-        }
-    }
-
     /// Creates a new log: its first segment gets its name once its first group is durable.
     pub(super) async fn create(self) -> Result<(Wal, Recovery)> {
         // Left over from an earlier attempt.
@@ -78,7 +68,7 @@ impl Scene {
         // Open the file again by its name, so that errors show it.
         writer.segment.file.unlock().await?;
         // Before the segment has its name: an open that finds it does not come here again.
-        self.sync_name().await?;
+        sync_name(&self.engine, self.dir.path()).await?;
         self.dir.rename(NEW_NAME, segment_name(1)).await?;
         writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
         {
