@@ -291,6 +291,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         bytes: options.segment_bytes,
         reserve_bytes: reserve_bytes(options.segment_bytes, options.group_bytes_max),
         written_bytes: Arc::default(),
+        no_zeros: Arc::default(),
     };
     let end = FoundEnd::none(dir.path());
     let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind, group_bytes};
 use crate::loss::Loss;
 use crate::lsn::Lsn;
-use crate::segment::Index;
+use crate::segment::{Index, Pace};
 use crate::stats::Stats;
 use crate::values::{COUNT_BYTES, Values};
 use crate::wait::wake_all;
@@ -62,8 +62,8 @@ pub(crate) struct Queue {
     done: AtomicU64,
     /// The number after the newest durable record.
     durable_next: AtomicU64,
-    /// Background work should stop.
-    pub(crate) stop: AtomicBool,
+    /// When zeros are due.
+    pub(crate) pace: Pace,
     /// There is no space for the next segment; [`QueueState`] has the error.
     short: AtomicBool,
     /// Bytes left in the segment after its last group.
@@ -174,7 +174,7 @@ impl Queue {
             limits,
             done: AtomicU64::new(0),
             durable_next: AtomicU64::new(index.next_lsn()),
-            stop: AtomicBool::new(false),
+            pace: Pace::new(),
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
             reserved: AtomicBool::new(false),

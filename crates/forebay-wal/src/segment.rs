@@ -1,11 +1,12 @@
 //! Segments: the files of a log.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay::{Class, Dir, Durability, Engine, File, Lock, Open, Pending};
+use forebay::{Block, Class, Dir, Durability, Engine, File, Lock, Open, Pending};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_name};
@@ -13,8 +14,11 @@ use crate::options::Fill;
 use crate::recover::{Scan, Scanner};
 
 mod index;
+mod pace;
 
 pub(crate) use index::{DurableGroup, Index, SearchStart, cut_holes};
+pub(crate) use pace::Pace;
+use pace::Step;
 
 /// One file of the log. It is not reused or removed while a reference to it exists.
 #[derive(Debug)]
@@ -33,9 +37,6 @@ pub(crate) struct Segment {
     pub(crate) zero_bytes: u64,
 }
 
-/// Bytes of zeros per write.
-const ZEROS_BYTES: u64 = 256 << 10;
-
 /// Directory, shard and lengths for making segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
@@ -49,6 +50,8 @@ pub(crate) struct Maker {
     pub(crate) reserve_bytes: u64,
     /// All bytes that the log has written; see [`Stats::written_bytes`](crate::Stats::written_bytes).
     pub(crate) written_bytes: Arc<AtomicU64>,
+    /// The log's file system has no command of the device for zeros: it was tried.
+    pub(crate) no_zeros: Arc<AtomicBool>,
 }
 
 /// A segment without a number. A log that is being opened continues in it if there is no space for a fresh
@@ -71,7 +74,7 @@ impl Maker {
     ///
     /// # Errors
     /// System errors; an existing reserve stays.
-    pub(crate) async fn make_reserve(&self, stop: &AtomicBool) -> Result<()> {
+    pub(crate) async fn make_reserve(&self, pace: &Pace) -> Result<()> {
         if self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.reserve_bytes) {
             return Ok(());
         }
@@ -80,7 +83,7 @@ impl Maker {
             self.dir.remove_file(RESERVE_NEW_NAME).await?;
         }
         let maker = Maker { bytes: self.reserve_bytes, ..self.clone() };
-        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Fill::Zeros, Some(stop)).await?;
+        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Fill::Zeros, Some(pace)).await?;
         reserve.file.unlock().await?;
         if let Err(error) = self.dir.rename(RESERVE_NEW_NAME, RESERVE_NAME).await {
             let _ = self.dir.remove_file(RESERVE_NEW_NAME).await;
@@ -90,8 +93,7 @@ impl Maker {
     }
 
     /// Makes a segment ready for writing: a used one under its new name, or a new file prepared as `fill` says. The
-    /// segment is durable on return. `stop`, if there is one, becomes true when the
-    /// work is to end.
+    /// segment is durable on return. `pace` says when zeros are due, and that the work is to end; without it the segment is waited for.
     ///
     /// # Errors
     /// `NoSpace`, with the number of missing bytes, and system errors. An unfinished file is removed.
@@ -100,9 +102,9 @@ impl Maker {
         generation: u64,
         used: Option<Arc<Segment>>,
         fill: Fill,
-        stop: Option<&AtomicBool>,
+        pace: Option<&Pace>,
     ) -> Result<Arc<Segment>> {
-        let made = self.try_make(generation, used, fill, stop).await;
+        let made = self.try_make(generation, used, fill, pace).await;
         made.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => {
                 let remedy = "free as many on this file system, or truncate the log while it is open";
@@ -117,7 +119,7 @@ impl Maker {
         generation: u64,
         used: Option<Arc<Segment>>,
         fill: Fill,
-        stop: Option<&AtomicBool>,
+        pace: Option<&Pace>,
     ) -> Result<Arc<Segment>> {
         if let Some(used) = used {
             if used.known || self.can_become(&used, generation).await? {
@@ -130,7 +132,7 @@ impl Maker {
             }
             let _ = self.remove(used.generation).await;
         }
-        let segment = self.make_at(&segment_name(generation), generation, fill, stop).await?;
+        let segment = self.make_at(&segment_name(generation), generation, fill, pace).await?;
         match self.dir.sync().await {
             Ok(()) => Ok(segment),
             Err(error) => Err(self.without(generation, error.into()).await),
@@ -159,10 +161,10 @@ impl Maker {
         name: &str,
         generation: u64,
         fill: Fill,
-        stop: Option<&AtomicBool>,
+        pace: Option<&Pace>,
     ) -> Result<Arc<Segment>> {
         let file = self.dir.open(name, Open::create_new().shard(self.shard)).await?;
-        match self.fill(&file, fill, stop).await {
+        match self.fill(&file, fill, pace).await {
             Ok(zero_bytes) => Ok(Arc::new(Segment {
                 zero_bytes,
                 generation,
@@ -236,8 +238,8 @@ impl Maker {
         self.dir.remove_file(segment_name(generation))
     }
 
-    /// Prepares a new file, durably. Returns the bytes of zeros written.
-    async fn fill(&self, file: &File, fill: Fill, stop: Option<&AtomicBool>) -> Result<u64> {
+    /// Prepares a new file, durably. Returns the bytes of zeros written, without those of the device's command.
+    async fn fill(&self, file: &File, fill: Fill, pace: Option<&Pace>) -> Result<u64> {
         lock(file).await?;
         match file.allocate(0..self.bytes).await {
             Ok(()) if fill == Fill::Allocated => {
@@ -247,20 +249,49 @@ impl Maker {
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
             _ => {}
         }
-        let zeros = self.engine.block(ZEROS_BYTES.min(self.bytes) as usize)?.freeze();
-        let mut at = 0;
+        let (mut at, mut written, mut zeros) = (0, 0, Block::new());
         while at < self.bytes {
-            if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
-                return Err(Error::new(ErrorKind::Closed, "the log was closed"));
+            let left = self.bytes - at;
+            let step = match pace {
+                Some(pace) => pace.step(left).await?,
+                None => Step::waited_for(left),
+            };
+            let range = at..at + step.bytes;
+            if !self.command_zeros(file, range.clone()).await? {
+                let bytes = step.bytes as usize;
+                if zeros.len() < bytes {
+                    zeros = self.engine.block(bytes)?.freeze();
+                }
+                let Some(block) = zeros.slice(..bytes) else { break };
+                let class = if step.is_ahead { Class::BACKGROUND } else { self.class };
+                file.write(at, block).class(class).await?;
+                self.written_bytes.fetch_add(step.bytes, Ordering::Relaxed);
+                written += step.bytes;
             }
-            let part = zeros.len().min((self.bytes - at) as usize);
-            let Some(block) = zeros.slice(..part) else { break };
-            file.write(at, block).await?;
-            self.written_bytes.fetch_add(part as u64, Ordering::Relaxed);
-            at += part as u64;
+            at = range.end;
         }
         file.sync(Durability::All).await?;
-        Ok(self.bytes)
+        Ok(written)
+    }
+
+    /// Makes the device write zeros without a transfer of them. Returns false where it cannot, or its file system or kernel; a log
+    /// tries that once.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    async fn command_zeros(&self, file: &File, range: Range<u64>) -> Result<bool> {
+        if self.no_zeros.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match file.write_zeros(range).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == forebay::ErrorKind::NoSpace => Err(error.into()),
+            // Where it failed for another reason, the writes that follow report it.
+            Err(_) => {
+                self.no_zeros.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+        }
     }
 }
 

@@ -117,8 +117,8 @@ impl Writer {
     async fn finish(mut self) {
         // Once the lock is released another log may use the files, so none of our writes may be in flight to
         // them.
-        self.shared.stop.store(true, Ordering::Release);
-        self.next.end().await;
+        self.shared.pace.stop();
+        self.next.end(&self.shared.pace).await;
         // Released explicitly, as closing the files would release the locks later: a ring holds its files
         // until the kernel has torn it down, which may be after its process has ended.
         if let Some(unlocking) = self.unlocking.take() {
@@ -154,7 +154,10 @@ impl Writer {
                 self.record_end().await?;
                 return Ok(true);
             }
-            None => self.mark().await?,
+            None => {
+                self.shared.pace.run_ahead();
+                self.mark().await?;
+            }
         }
         Ok(false)
     }
@@ -186,6 +189,7 @@ impl Writer {
         if crate::mutants::Mutant::SegmentGoneEarly.is_on() {
             self.next.settle(&self.maker);
         }
+        self.set_pace(written.group.end.offset - written.group.start.offset);
         self.prepare_ahead();
         Ok(())
     }
@@ -193,7 +197,7 @@ impl Writer {
     /// Writes a group without records, which states that all groups before it are durable. Costs a write and
     /// a flush, and is omitted if it would need a segment that is not there yet.
     async fn mark(&mut self) -> Result<()> {
-        if self.chain.marked || !(self.has_room() || self.next.is_made().await) {
+        if self.chain.marked || !(self.has_room() || self.next.is_made(&self.shared.pace).await) {
             self.chain.marked = true;
             return Ok(());
         }
@@ -409,7 +413,7 @@ impl Writer {
 
     /// Continues in the next segment, which normally is ready.
     async fn roll(&mut self) -> Result<()> {
-        if !self.next.is_ready() {
+        if !self.next.is_over() {
             self.shared.lock().stats.segment_waits += 1;
         }
         let (segment, recycled) = self.next.take(&self.maker, &self.shared, self.fill()).await?;
@@ -437,12 +441,22 @@ impl Writer {
     /// Starts making the next segment once a quarter of this one is used, and again if there was no space for
     /// it.
     fn prepare_ahead(&mut self) {
-        let is_short = self.shared.is_short();
+        let (is_short, fill) = (self.shared.is_short(), self.fill());
+        let left = self.segment.bytes.saturating_sub(self.offset);
         if is_short || self.offset >= self.segment.bytes / 4 {
-            self.next.begin(&self.maker, &self.shared, self.fill());
+            self.next.begin(&self.maker, &self.shared, fill, left);
         }
         if is_short {
-            self.next.try_again(&self.maker, &self.shared, self.fill());
+            self.next.try_again(&self.maker, &self.shared, fill, left);
+        }
+    }
+
+    /// Lets zeros follow a group of so many bytes. Behind one without records they run ahead: no quiet period comes after it.
+    fn set_pace(&self, bytes: u64) {
+        if self.chain.marked {
+            self.shared.pace.run_ahead();
+        } else {
+            self.shared.pace.earn(self.next.zeros_for(bytes, &self.maker));
         }
     }
 

@@ -44,7 +44,7 @@ impl Queue {
 
     /// Fails all waiters and every later call with this error.
     pub(crate) fn fail(&self, error: &Error) {
-        self.stop.store(true, Ordering::Release);
+        self.pace.stop();
         let wakers = {
             let mut state = self.lock();
             let state = &mut *state;
@@ -73,7 +73,7 @@ impl Queue {
     /// engine ended, or it panicked) leaves no waiter blocked and no file locked. Nothing can be read any
     /// more then, either.
     pub(crate) fn end(&self, orderly: bool) {
-        self.stop.store(true, Ordering::Release);
+        self.pace.stop();
         if self.lock().ended {
             return;
         }

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use forebay::Pending;
 use forebay::shard::JoinHandle;
-use forebay::{Class, Pending};
 
 use crate::error::Result;
 use crate::options::Fill;
 use crate::queue::Queue;
-use crate::segment::{Maker, Segment};
+use crate::segment::{Maker, Pace, Segment};
 
 /// Result of making a segment.
 struct NewSegment {
@@ -30,6 +30,8 @@ pub(crate) struct Next {
     reserving: Option<JoinHandle<()>>,
     /// The time at which making it began, on the engine's clock.
     began_ns: u64,
+    /// Bytes that the segment in use had left then.
+    left: u64,
     /// The segment being made is a used one.
     recycled: bool,
     /// The segment exists already.
@@ -63,6 +65,7 @@ impl Next {
             made: None,
             reserving: None,
             began_ns: 0,
+            left: 0,
             recycled: false,
             found: false,
             generation,
@@ -77,26 +80,25 @@ impl Next {
         Next { found: true, ..Next::new(generation) }
     }
 
-    /// Starts making the segment in the background, unless that was started before.
-    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill) {
-        if self.is_ready() {
+    /// Starts making the segment in the background, unless that was started before. The segment in use has `left` bytes.
+    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill, left: u64) {
+        if self.making.is_some() || self.made.is_some() {
             return;
         }
-        self.began_ns = shared.engine.now_ns();
+        (self.began_ns, self.left) = (shared.engine.now_ns(), left);
+        shared.pace.begin();
         let found = self.found;
         let free = if found { None } else { self.free() };
         let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
-        // Zeros give way to groups. Anything else is a few short calls, and those of another class would make the scheduler
-        // divide the log's own writes for a while.
-        let is_long = !self.recycled && fill == Fill::Zeros;
-        let class = if is_long { Class::BACKGROUND } else { maker.class };
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
-        let task = maker.engine.clone().spawn_on_shard(maker.shard, class, move || async move {
+        // In the log's class: beside another one the scheduler divides the log's own writes for a while, and takes them from the log's
+        // thread. The pace keeps zeros out of the way of groups.
+        let task = maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
             let segment = if found {
                 maker.adopt(generation).await
             } else {
-                maker.make(generation, used, fill, Some(&shared.stop)).await
+                maker.make(generation, used, fill, Some(&shared.pace)).await
             };
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
@@ -107,12 +109,8 @@ impl Next {
 
     /// Starts making the segment again, if there was no space or no descriptor for it and a segment was freed or some time
     /// has passed since.
-    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill) {
-        if let Some(making) = &mut self.making
-            && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
-        {
-            self.keep(made);
-        }
+    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill, left: u64) {
+        self.is_over();
         let is_short = matches!(&self.made, Some(Err(error)) if error.is_shortage() && !self.found);
         let is_due = || {
             let since_ns = shared.engine.now_ns().saturating_sub(self.began_ns);
@@ -120,17 +118,28 @@ impl Next {
         };
         if is_short && is_due() {
             self.made = None;
-            self.begin(maker, shared, fill);
+            self.begin(maker, shared, fill, left);
         }
     }
 
-    /// Returns whether the segment is available without a long wait.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.making.is_some() || self.made.is_some()
+    /// Returns whether an attempt to make the segment has ended.
+    pub(crate) fn is_over(&mut self) -> bool {
+        if let Some(making) = &mut self.making
+            && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.keep(made);
+        }
+        self.made.is_some()
     }
 
-    /// Waits until the attempt to make the segment has ended; returns whether the segment exists then.
-    pub(crate) async fn is_made(&mut self) -> bool {
+    /// Returns the bytes of zeros that a group of so many bytes earns: the segment is there when two thirds of what was left are used.
+    pub(crate) fn zeros_for(&self, bytes: u64, maker: &Maker) -> u64 {
+        bytes.saturating_mul(maker.bytes) / self.left.max(1) / 2 * 3
+    }
+
+    /// Waits until the attempt to make the segment has ended, which no pace delays any more; returns whether the segment exists then.
+    pub(crate) async fn is_made(&mut self, pace: &Pace) -> bool {
+        pace.hurry();
         if let Some(making) = &mut self.making {
             let made = making.await;
             self.keep(made);
@@ -170,8 +179,8 @@ impl Next {
         };
         let mut tries = 0;
         loop {
-            self.begin(maker, shared, fill);
-            self.is_made().await;
+            self.begin(maker, shared, fill, 0);
+            self.is_made(&shared.pace).await;
             let Some(made) = self.made.take() else { continue };
             match made {
                 Ok(segment) => {
@@ -232,8 +241,8 @@ impl Next {
     }
 
     /// Waits until nothing is being made or removed any more, and releases the lock of the segment made.
-    pub(crate) async fn end(&mut self) {
-        if self.is_made().await
+    pub(crate) async fn end(&mut self, pace: &Pace) {
+        if self.is_made(pace).await
             && let Some(Ok(segment)) = self.made.take()
         {
             let _ = segment.file.unlock().await;
@@ -260,8 +269,8 @@ fn reserve(maker: &Maker, shared: &Arc<Queue>) -> Option<JoinHandle<()>> {
         return None;
     }
     let (maker, shared) = (maker.clone(), shared.clone());
-    Some(maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
-        if maker.make_reserve(&shared.stop).await.is_err() {
+    Some(maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
+        if maker.make_reserve(&shared.pace).await.is_err() {
             shared.reserved.store(false, Ordering::Release);
         }
     }))

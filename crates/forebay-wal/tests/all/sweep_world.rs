@@ -68,7 +68,7 @@ static SEGMENT_BYTES: Axis = Axis {
     unit: "bytes",
     package: "forebay-wal",
     range: 64 * KIB..=4 * MIB,
-    crosses: &[("SEGMENT_BYTES_MIN", 64 << 10), ("ZEROS_BYTES", 256 << 10)],
+    crosses: &[("SEGMENT_BYTES_MIN", 64 << 10), ("STEP_BYTES", 64 << 10), ("ZEROS_BYTES", 256 << 10)],
     steps: &[],
     limit: None,
 };
