@@ -27,7 +27,8 @@ pub struct Stats {
     pub queued_ns: Latency,
     /// Number of new segments made.
     pub segments_made: u64,
-    /// Bytes of zeros written to prepare them. Not a part of `write_bytes`.
+    /// Bytes of zeros written to prepare them; none where the device has a command that writes them by itself
+    /// ([`File::write_zeros`](forebay::File::write_zeros)). Not a part of `write_bytes`.
     pub zero_bytes: u64,
     /// All bytes written to the log's directory since its open began: groups; zeros, also those of segments without a
     /// group yet and of the log's reserve; the record of its end; copies made by a salvage. Failed writes do not
@@ -35,7 +36,7 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Number of segments reused.
     pub segments_recycled: u64,
-    /// Number of times that a group had to wait for its segment to be made.
+    /// Number of times that a group needed its segment before that was made.
     pub segment_waits: u64,
     /// Number of appends that had to wait for room; see
     /// [`Options::pending_bytes_max`](crate::Options::pending_bytes_max).
@@ -62,6 +63,17 @@ impl Stats {
             segment_waits: 0,
             full_waits: 0,
             pending_bytes: 0,
+        }
+    }
+
+    /// Returns the bytes that the device has written for each byte of a record: `written_bytes` for each of `record_bytes`. 1
+    /// before any. Divided by `records` instead, `written_bytes` are those of the device for each append.
+    ///
+    /// Since the open, in which a new segment is written with zeros: of a log that has just been opened this is much.
+    pub fn write_amplification(&self) -> f64 {
+        match self.record_bytes {
+            0 => 1.0,
+            appended => self.written_bytes as f64 / appended as f64,
         }
     }
 }

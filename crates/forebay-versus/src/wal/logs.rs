@@ -105,6 +105,10 @@ impl Log for Forebay {
         Ok(outcome
             .figure("records_per_group", since(|stats| stats.records) / groups)
             .figure("write_bytes_per_group", since(|stats| stats.write_bytes) / groups)
+            .figure(
+                "written_bytes_per_append",
+                since(|stats| stats.written_bytes) / since(|stats| stats.records),
+            )
             // These distributions contain the few groups of the preparation, too.
             .figure("flush_p50_us", stats.flush_ns.ns_at(0.5) as f64 / 1e3)
             .figure("flush_p99_us", stats.flush_ns.ns_at(0.99) as f64 / 1e3)

@@ -12,6 +12,7 @@ mod forgotten;
 mod frozen;
 mod frozen_calls;
 mod full;
+mod growing;
 mod in_wait;
 mod inspect;
 mod kills;
