@@ -20,6 +20,8 @@ pub enum Mutant {
     ValuesNotCarried,
     /// A set value is acknowledged once it is queued.
     ValueAcknowledgedEarly,
+    /// The zeros of a segment come in one burst beside groups.
+    ZerosInOneBurst,
 }
 
 forebay::_mutant_switch!(Mutant);
