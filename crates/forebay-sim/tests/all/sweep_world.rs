@@ -2,12 +2,14 @@
 //! prints each point of its axis with its counts.
 
 use std::iter;
+use std::ops::Range;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use forebay::{BlockMut, Config, Durability, Engine, File, Open, Scan};
-use forebay_sim::World;
+use forebay::{Block, BlockMut, Class, Config, Durability, Engine, Error, File, Open, Scan, Walk};
+use forebay_sim::{self as sim, World};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Step, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step, Sweep};
 use futures::future::{join_all, try_join_all};
 
 use crate::common::bytes_of;
@@ -24,6 +26,8 @@ const LEN: u64 = 10 * MIB;
 const SPARSE: u64 = 15 * TIB;
 /// A place where nothing is aligned.
 const ODD: u64 = 1_000;
+/// The distance of ranges that are too far apart to be read together.
+const APART: u64 = 24 * KIB;
 /// The most bytes of one request to memory of its own, and by way of I/O memory; the depths of a batch and of a shard.
 const PART: u64 = 8 * MIB;
 const BOUNCE: u64 = 256 * KIB;
@@ -160,6 +164,61 @@ static APPEND_LENGTH: Axis = Axis {
     steps: &[],
     limit: None,
 };
+static SLOW_SCAN: Axis = Axis {
+    name: "core slow scan",
+    unit: "blocks taken later than they were read",
+    package: "forebay",
+    // Before that it is on its way to eight requests.
+    range: 5..=300,
+    crosses: &[("SLOWER_GROW", 32), ("SLOWER_SHRINK", 64)],
+    steps: &[],
+    limit: None,
+};
+static WALK_RANGES: Axis = Axis {
+    name: "core walk ranges",
+    unit: "ranges of a step",
+    package: "forebay",
+    range: 1..=33,
+    crosses: &[("RANGES_MAX", 16)],
+    steps: &[],
+    limit: Some(Limit { most: 16, words: &["16 ranges", "in a later step"] }),
+};
+static ARENA_BYTES: Axis = Axis {
+    name: "core arena",
+    unit: "bytes",
+    package: "forebay",
+    range: 8 * MIB..=1024 * MIB,
+    crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static LONGEST_READ: Axis = Axis {
+    name: "core longest read",
+    unit: "bytes",
+    package: "forebay",
+    range: 1024 * MIB - 1..=1024 * MIB + 1,
+    crosses: &[("BUFFER_BYTES_MAX", 1 << 30)],
+    steps: &[],
+    limit: Some(Limit { most: 1 << 30, words: &["1073741824", "read_many", "read_into"] }),
+};
+static OPERATIONS: Axis = Axis {
+    name: "core operations",
+    unit: "reads at once",
+    package: "forebay",
+    range: (1 << 20) - 1..=(1 << 20) + 1,
+    crosses: &[("SLOTS_MAX", 1 << 20)],
+    steps: &[],
+    limit: None,
+};
+static WALKS: Axis = Axis {
+    name: "core walks",
+    unit: "walks at once",
+    package: "forebay",
+    range: (1 << 16) - 1..=(1 << 16) + 1,
+    crosses: &[("WALKS_MAX", 1 << 16)],
+    steps: &[],
+    limit: None,
+};
 
 /// The points of an axis that are tried.
 type Points = fn(&Axis) -> Vec<u64>;
@@ -289,9 +348,8 @@ fn write_length(points: Points) {
 }
 
 fn batches(points: Points) {
-    /// The bytes of each range, and the distance of those that are too far apart to be read together.
+    /// The bytes of each range.
     const RANGE: u64 = 512;
-    const APART: u64 = 24 * KIB;
     /// The longest gap that is read in vain: the default.
     const GAP: u64 = 16 * KIB;
     judge(async |engine| {
@@ -435,6 +493,156 @@ fn scans_and_appends(points: Points) {
     });
 }
 
+/// A consumer that takes each block when the one behind it has long been read. The cost are the requests ahead of it. Regression: a
+/// scan that had given back depth had it again a block later, so a slow consumer held eight blocks for ever.
+fn slow_scans(points: Points) {
+    // Room for all that a scan has in flight, and the block that was taken.
+    judge_with(16 * MIB, async |engine| {
+        let file = engine.open("/disk/file", Open::read()).await?;
+        // Eight, and behind the 64th block one less for each 33 that were there before they were asked for.
+        let ideal = |at: u64| Cost {
+            requests: 8_u64.saturating_sub(at.saturating_sub(32) / 33).max(2),
+            ..Cost::default()
+        };
+        let attempt = async |at: u64| -> Attempt {
+            let mut scan = file.scan().start();
+            let (taken, cost) = count(async {
+                for _ in 0..at {
+                    drop(scan.next().await.ok_or("the file is longer")??);
+                    sim::sleep(Duration::from_secs(1)).await?;
+                }
+                Ok::<_, Box<dyn std::error::Error>>(())
+            })
+            .await;
+            taken?;
+            Ok(Cost { requests: cost.requests - at, ..Cost::default() })
+        };
+        Ok(vec![meter::sweep(&SLOW_SCAN, points, ideal, attempt).await])
+    });
+}
+
+/// A walk whose first step reads so many ranges at once. Returns whether all bytes are right.
+struct Fan {
+    ranges: u64,
+    left: Option<u64>,
+    is_right: bool,
+}
+
+impl Fan {
+    fn of(ranges: u64) -> Fan {
+        Fan { ranges, left: None, is_right: true }
+    }
+}
+
+impl Walk for Fan {
+    type Output = bool;
+    type Error = Error;
+
+    fn step(&mut self, block: &Block, at: Range<u64>) -> forebay::Step<bool, Error> {
+        self.is_right &= block[..] == content()[at.start as usize..at.end as usize];
+        let Some(left) = self.left else {
+            self.left = Some(self.ranges);
+            let ranges = (0..self.ranges).map(|number| number * APART..number * APART + 512);
+            return forebay::Step::read_each(ranges);
+        };
+        self.left = Some(left - 1);
+        if left == 1 { forebay::Step::Done(self.is_right) } else { forebay::Step::Wait }
+    }
+}
+
+fn walks(points: Points) {
+    judge(async |engine| {
+        let file = engine.open("/disk/file", Open::read()).await?;
+        let ideal = |at: u64| Cost::together(1 + at, (1 + at) * BLOCK).in_rounds(2);
+        let attempt = async |at: u64| -> Attempt {
+            let (walked, cost) = count(file.walk(0..512, Fan::of(at))).await;
+            if walked? { Ok(cost) } else { Err("bytes that differ".into()) }
+        };
+        Ok(vec![meter::sweep(&WALK_RANGES, points, ideal, attempt).await])
+    });
+}
+
+/// I/O memory of every size, each in a world of its own: the same requests.
+fn arenas(points: Points) {
+    let mut sweep = Sweep::new(&ARENA_BYTES);
+    for at in points(&ARENA_BYTES) {
+        let attempt = async |engine: Engine| -> Attempt {
+            let file = engine.open("/disk/file", Open::create()).await?;
+            file.write(0, content()[..2 * MIB as usize].to_vec()).await?;
+            meter::rest().await;
+            let work = async {
+                let long = file.read(ODD..ODD + MIB);
+                let short = (0_u64..128).map(|number| file.read(number * BLOCK..(number + 1) * BLOCK));
+                futures::future::join(long, join_all(short)).await
+            };
+            let ((long, short), cost) = count(work).await;
+            check(&long?, ODD, MIB)?;
+            for (number, block) in (0_u64..).zip(short) {
+                check(&block?, number * BLOCK, BLOCK)?;
+            }
+            Ok(cost)
+        };
+        let config = Config::new().arena_bytes_max(at as usize);
+        let outcome = match meter::world().config(config).run(attempt) {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(failure) => Err(failure.to_string()),
+        };
+        sweep.add(at, Cost::together(129, ODD + MIB + 129 * BLOCK), outcome);
+    }
+    Sweep::judge_all(&[sweep]);
+}
+
+/// A gibibyte, and a million operations and 65,536 walks at once.
+fn most(points: Points) {
+    let ran = meter::world().config(Config::new().shards(1)).steps_max(u64::MAX).run(async |engine| -> forebay::Result<_> {
+        fill(&engine).await?;
+        let file = engine.open("/disk/file", Open::read()).await?;
+        let mut seen = Vec::new();
+
+        let ideal = |at: u64| in_parts(at, PART, 1);
+        let attempt = async |at: u64| -> Attempt {
+            let (block, cost) = count(file.read(0..at)).await;
+            let block = block?;
+            check(&block[..LEN as usize], 0, LEN)?;
+            assert!(block.len() as u64 == at && block[at as usize - 1] == 0);
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&LONGEST_READ, points, ideal, attempt).await);
+
+        // No block is kept: they would be all of I/O memory.
+        let ideal = |at: u64| in_parts(at * BLOCK, BLOCK, SHARD_DEPTH);
+        let attempt = async |at: u64| -> Attempt {
+            let file = file.clone();
+            let reads = move || async move {
+                let read = async |number: u64| {
+                    let offset = number % (LEN / BLOCK) * BLOCK;
+                    file.read(offset..offset + BLOCK).await.map(drop)
+                };
+                join_all((0..at).map(read)).await.into_iter().collect::<forebay::Result<()>>()
+            };
+            let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, reads)).await;
+            done??;
+            Ok(cost)
+        };
+        seen.push(meter::sweep(&OPERATIONS, points, ideal, attempt).await);
+
+        let ideal = |at: u64| in_parts(2 * at * BLOCK, BLOCK, SHARD_DEPTH);
+        let attempt = async |at: u64| -> Attempt {
+            let file = file.clone();
+            let walks = move || async move {
+                let walks = (0..at).map(|_| file.walk(0..512, Fan::of(1)));
+                join_all(walks).await.into_iter().collect::<forebay::Result<Vec<bool>>>()
+            };
+            let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, walks)).await;
+            if done??.contains(&false) { Err("bytes that differ".into()) } else { Ok(cost) }
+        };
+        seen.push(meter::sweep(&WALKS, points, ideal, attempt).await);
+        Ok(seen)
+    });
+    let seen = ran.unwrap_or_else(|failure| panic!("{failure}")).expect("the files open");
+    Sweep::judge_all(&seen);
+}
+
 #[test]
 fn reads_of_every_length() {
     read_length(Axis::points);
@@ -466,11 +674,32 @@ fn scans_and_appends_of_every_length() {
 }
 
 #[test]
+fn scans_of_a_slow_consumer() {
+    slow_scans(Axis::points);
+}
+
+#[test]
+fn walks_of_every_width() {
+    walks(Axis::points);
+}
+
+#[test]
+fn arenas_of_every_size() {
+    arenas(Axis::points);
+}
+
+#[test]
+#[ignore = "a minute and some gibibytes of memory: a million operations at once, and a block of 1 GiB"]
+fn the_most_of_a_shard() {
+    most(Axis::points);
+}
+
+#[test]
 #[ignore = "a minute: the points between those of every gate"]
 fn the_points_between() {
-    for sweep in
-        [read_length, lent_length, write_length, batches, offsets_depths_and_files, scans_and_appends]
-    {
+    let sweeps =
+        [read_length, lent_length, write_length, batches, offsets_depths_and_files, scans_and_appends];
+    for sweep in sweeps.into_iter().chain([slow_scans, walks, arenas]) {
         sweep(Axis::all_points);
     }
 }

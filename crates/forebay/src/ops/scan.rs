@@ -54,7 +54,7 @@ const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 const ADAPTIVE_BUFFER: u32 = 512 << 10;
 const ADAPTIVE_DEPTH: u32 = 8;
 /// Blocks in a row that were ready before they were requested: below the first limit the scan grows, above
-/// the second the consumer counts as slower than the device.
+/// the second the consumer counts as slower than the device, and the count goes on from the first one.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
 const RAMP_BUFFER: u32 = 128 << 10;
@@ -287,7 +287,8 @@ impl Scan {
         }
         if self.slower > SLOWER_SHRINK && self.pace.depth > RAMP_DEPTH {
             self.pace.depth -= 1;
-            self.slower = 0;
+            // Not from zero, or the next block would bring the depth back: it grows after the device was waited for.
+            self.slower = SLOWER_GROW;
         } else if self.pace.buffer < ADAPTIVE_BUFFER {
             self.pace.buffer *= 2;
         } else if self.pace.depth < ADAPTIVE_DEPTH && self.slower < SLOWER_GROW {

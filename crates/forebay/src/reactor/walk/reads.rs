@@ -25,7 +25,10 @@ pub(crate) fn check_request(asked: &Ranges, hops: u32, hops_max: u32, grain: u32
         return refused(Error::invalid("walk", "the step asks for no range at all"), None);
     };
     if asked.is_too_many() {
-        return refused(Error::invalid("walk", "the step asks for more than 16 ranges"), None);
+        return refused(
+            Error::invalid("walk", "the step asks for more than 16 ranges; ask for the rest in a later step"),
+            None,
+        );
     }
     if hops >= hops_max {
         return refused(Error::new(ErrorKind::TooManyHops { limit: hops_max }, "walk"), Some(first));
