@@ -55,12 +55,17 @@ impl ValueChange {
     /// `InvalidInput` for a key that is empty or too long; `TooLarge` for a value that is too long.
     pub(crate) fn new(key: &str, value: Option<&[u8]>) -> Result<ValueChange> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            let text =
-                format!("the key of a value has {} bytes; it may have 1 to {KEY_BYTES_MAX}", key.len());
+            let text = format!(
+                "the key of a value has {} bytes; it may have 1 to {KEY_BYTES_MAX}: take another one",
+                key.len()
+            );
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         if let Some(long) = value.filter(|value| value.len() > VALUE_BYTES_MAX) {
-            let text = format!("the value {key:?} has {} bytes; the most is {VALUE_BYTES_MAX}", long.len());
+            let text = format!(
+                "the value {key:?} has {} bytes; the most is {VALUE_BYTES_MAX}: append longer ones as records",
+                long.len()
+            );
             return Err(Error::new(ErrorKind::TooLarge { limit: VALUE_BYTES_MAX }, text));
         }
         Ok(ValueChange { key: key.into(), value: value.map(Arc::from) })

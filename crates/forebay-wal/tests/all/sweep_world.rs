@@ -81,6 +81,43 @@ static REOPENED: Axis = Axis {
     steps: &[],
     limit: None,
 };
+static VALUE: Axis = Axis {
+    name: "log value",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: 0..=1100,
+    crosses: &[("VALUE_BYTES_MAX", 1024)],
+    steps: &[],
+    limit: Some(Limit { most: 1024, words: &["1024", "as records"] }),
+};
+static VALUE_KEY: Axis = Axis {
+    name: "log value key",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: 1..=40,
+    crosses: &[("KEY_BYTES_MAX", 32)],
+    steps: &[],
+    limit: Some(Limit { most: 32, words: &["1 to 32", "take another one"] }),
+};
+static VALUES: Axis = Axis {
+    name: "log values",
+    unit: "values",
+    package: "forebay-wal",
+    range: 1..=66,
+    crosses: &[("VALUES_MAX", 64)],
+    steps: &[],
+    limit: Some(Limit { most: 64, words: &["64", "unset one"] }),
+};
+/// In segments of 64 KiB, a quarter of which values may take together.
+static VALUE_TABLE: Axis = Axis {
+    name: "log values together",
+    unit: "bytes",
+    package: "forebay-wal",
+    range: KIB..=18 * KIB,
+    crosses: &[],
+    steps: &[],
+    limit: Some(Limit { most: 16 * KIB, words: &["16384", "unset one", "longer segments"] }),
+};
 
 /// The points of an axis that are tried.
 type Points = fn(&Axis) -> Vec<u64>;
@@ -200,6 +237,80 @@ async fn segment(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
+/// Asserts that the log has these values and no other, also once it was closed and opened again.
+async fn check_values(
+    engine: &Engine,
+    wal: Wal,
+    options: Options,
+    expected: &[(String, Vec<u8>)],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let found = wal.values();
+    wal.close().await?;
+    drop(wal);
+    let (wal, _) = Wal::open(engine, DIR, options).await?;
+    if found != expected || wal.values() != expected {
+        return Err("values that differ".into());
+    }
+    wal.close().await?;
+    Ok(())
+}
+
+/// Sets a value of `len` bytes with a key of `key` bytes.
+async fn set(engine: &Engine, key: u64, len: u64) -> Attempt {
+    let wal = begun(engine, options()).await?;
+    let (key, value) = ("k".repeat(key as usize), record(0, len));
+    let (set, cost) = count(wal.set(&key, &value)).await;
+    set?;
+    check_values(engine, wal, options(), &[(key, value)]).await?;
+    Ok(cost)
+}
+
+async fn value(engine: Engine, at: u64) -> Attempt {
+    set(&engine, 4, at).await
+}
+
+async fn value_key(engine: Engine, at: u64) -> Attempt {
+    set(&engine, at, 100).await
+}
+
+/// Sets one value more than there were.
+async fn values(engine: Engine, at: u64) -> Attempt {
+    let wal = begun(&engine, options()).await?;
+    let entries: Vec<_> = (0..at).map(|number| (format!("{number:03}"), record(number, 100))).collect();
+    let Some(((key, value), before)) = entries.split_last() else { return Err("no value".into()) };
+    for (key, value) in before {
+        wal.set(key, value).await?;
+    }
+    meter::rest().await;
+    let (set, cost) = count(wal.set(key, value)).await;
+    set?;
+    check_values(&engine, wal, options(), &entries).await?;
+    Ok(cost)
+}
+
+/// Sets values that take so many bytes together, at once.
+async fn value_table(engine: Engine, at: u64) -> Attempt {
+    /// The bytes of a table without entries, and of an entry beside its value: their lengths, and a key of three bytes.
+    const TABLE: u64 = 2;
+    const ENTRY: u64 = 6;
+    let options = || options().segment_bytes(64 * KIB);
+    let wal = begun(&engine, options()).await?;
+    let count_of_entries = (at - TABLE).div_ceil(ENTRY + 1000);
+    let len = |number: u64| {
+        (at - TABLE) / count_of_entries + u64::from(number < (at - TABLE) % count_of_entries) - ENTRY
+    };
+    let entries: Vec<_> =
+        (0..count_of_entries).map(|number| (format!("{number:03}"), record(number, len(number)))).collect();
+    let mut batch = Batch::new();
+    for (key, value) in &entries {
+        batch.set(key, value)?;
+    }
+    let (set, cost) = count(wal.append(&batch)).await;
+    set?;
+    check_values(&engine, wal, options(), &entries).await?;
+    Ok(cost)
+}
+
 /// The log is read once to its end, a segment after the other. The rest is made new: end, lock, a segment or two.
 fn of_reopening(at: u64) -> Cost {
     let segment = 64 * KIB;
@@ -253,6 +364,17 @@ fn segments(points: Points) {
     ]);
 }
 
+fn values_beside_records(points: Points) {
+    let config = Config::new();
+    let of_values = |number: u64, len: u64| of_group(2 + number * (6 + len));
+    Sweep::judge_all(&[
+        meter::sweep_worlds(&VALUE, points, &config, |at| of_values(1, 1 + at), value),
+        meter::sweep_worlds(&VALUE_KEY, points, &config, |at| of_values(1, 100 + at), value_key),
+        meter::sweep_worlds(&VALUES, points, &config, |at| of_values(at, 100), values),
+        meter::sweep_worlds(&VALUE_TABLE, points, &config, of_group, value_table),
+    ]);
+}
+
 #[test]
 fn records_of_every_length() {
     lengths(Axis::points);
@@ -269,9 +391,14 @@ fn segments_of_every_length_and_number() {
 }
 
 #[test]
+fn values_of_every_length_and_number() {
+    values_beside_records(Axis::points);
+}
+
+#[test]
 #[ignore = "a minute: the points between those of every gate"]
 fn the_points_between() {
-    for sweep in [lengths, numbers, segments] {
+    for sweep in [lengths, numbers, segments, values_beside_records] {
         sweep(Axis::all_points);
     }
 }
