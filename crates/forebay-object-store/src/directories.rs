@@ -9,8 +9,11 @@ use forebay::{Engine, ErrorKind};
 use crate::failure::Result;
 use crate::is_broken;
 
-/// The most directories that are remembered; beyond that they are synced once more.
+/// The most directories that are remembered.
 const KNOWN_MAX: usize = 4096;
+/// One in so many is forgotten where there are more, whichever it is, and synced once more. To forget all of them would be a sync for each put of
+/// a program that goes round one directory more than fits.
+const FORGOTTEN_PART: usize = 8;
 /// Times that a directory is made while others remove those above it.
 const TRIES_MAX: u32 = 100;
 
@@ -77,7 +80,11 @@ impl Directories {
             }
             let mut known = self.known();
             if known.durable.len() >= KNOWN_MAX {
-                known.durable.clear();
+                let mut number = 0;
+                known.durable.retain(|_| {
+                    number += 1;
+                    number % FORGOTTEN_PART != 0
+                });
             }
             if known.forgotten == forgotten {
                 known.durable.insert(dir.to_path_buf());

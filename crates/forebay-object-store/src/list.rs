@@ -15,7 +15,7 @@ use crate::store::{ForebayStore, StoreState};
 
 /// Files whose attributes are looked up with one call.
 const LOOKED_UP_MAX: usize = 512;
-/// Directories above a prefix to which a link may lead back. Above the file system's root there is the root again.
+/// Directories above a prefix that are looked up with one call.
 const ABOVE_MAX: usize = 64;
 
 /// An object in a list.
@@ -240,21 +240,31 @@ async fn is_empty(shared: &StoreState, dir: &Dir, error: forebay::Error) -> Resu
 
 /// Fails for a symbolic link to a directory that it lies in, below the prefix or above it: the list would have no end.
 async fn check_loop(shared: &StoreState, dir: &Arc<Dir>, link: &Name, target: &Metadata) -> Result<()> {
+    let identity = |found: &Metadata| (found.device(), found.inode());
     let walked = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
     let mut above: Vec<PathBuf> = walked.map(|dir| dir.path.clone()).collect();
-    // The kernel resolves `..` by the directories themselves, whatever links the path has.
-    let top = above.last().cloned().unwrap_or_default();
-    above.extend(std::iter::successors(Some(top), |dir| Some(dir.join(".."))).skip(1).take(ABOVE_MAX));
-    for (path, found) in above.iter().zip(shared.engine.metadata_many(&above).await?) {
-        let is_same =
-            found.is_ok_and(|found| (found.device(), found.inode()) == (target.device(), target.inode()));
-        if is_same {
-            return Err(Failure::text(format!(
-                "the symbolic link {} leads to {}, in which it lies; remove one of them",
-                link.path.display(),
-                path.display()
-            )));
+    loop {
+        // The kernel resolves `..` by the directories themselves, whatever links the path has.
+        let top = above.last().cloned().unwrap_or_default();
+        above.extend(std::iter::successors(Some(top), |dir| Some(dir.join(".."))).skip(1).take(ABOVE_MAX));
+        let mut last = None;
+        let mut is_over = false;
+        for (path, found) in above.iter().zip(shared.engine.metadata_many(&above).await?) {
+            let found = found.ok().as_ref().map(identity);
+            if found == Some(identity(target)) {
+                return Err(Failure::text(format!(
+                    "the symbolic link {} leads to {}, in which it lies; remove one of them",
+                    link.path.display(),
+                    path.display()
+                )));
+            }
+            // Above the file system's root there is the root again.
+            is_over = found.is_none() || found == last;
+            last = found;
         }
+        if is_over {
+            return Ok(());
+        }
+        above = above.pop().into_iter().collect();
     }
-    Ok(())
 }

@@ -1,18 +1,23 @@
 //! The cost for a disk of operations of an object store, at every length and number that a user may choose (docs/sweeps.md). A
 //! failure prints each point of its axis with its counts.
 
+use std::cell::Cell;
+use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::symlink;
 use std::sync::OnceLock;
 
 use forebay::{Config, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
+use forebay_sim as sim;
 use forebay_test::sweep::meter::{self, Attempt, count};
 use forebay_test::sweep::{Axis, BLOCK, Cost, Step, Sweep};
 use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use crate::common::bytes_of;
+use crate::common::{self, bytes_of, dir};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -72,6 +77,33 @@ static UPLOAD: Axis = Axis {
     package: "forebay-object-store",
     range: 1..=128,
     crosses: &[],
+    steps: &[],
+    limit: None,
+};
+static LIST: Axis = Axis {
+    name: "object list",
+    unit: "objects of a directory",
+    package: "forebay-object-store",
+    range: 0..=2048,
+    crosses: &[("LOOKED_UP_MAX", 512)],
+    steps: &[],
+    limit: None,
+};
+static LINK: Axis = Axis {
+    name: "object link",
+    unit: "directories between a link and the one above that it leads to",
+    package: "forebay-object-store",
+    range: 1..=160,
+    crosses: &[("ABOVE_MAX", 64)],
+    steps: &[],
+    limit: None,
+};
+static DIRECTORIES: Axis = Axis {
+    name: "object directories",
+    unit: "directories with a put each",
+    package: "forebay-object-store",
+    range: 4095..=4505,
+    crosses: &[("KNOWN_MAX", 4096)],
     steps: &[],
     limit: None,
 };
@@ -160,6 +192,89 @@ async fn upload(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
+/// Runs sweeps in a world of their own with a store, and judges what they saw.
+fn judge(sweeps: impl AsyncFnOnce(&Engine, &ForebayStore) -> Vec<Sweep<'static>>) {
+    let ran = meter::world().config(Config::new()).run(async |engine| {
+        let store = open(&engine).await.expect("a store");
+        sweeps(&engine, &store).await
+    });
+    Sweep::judge_all(&ran.unwrap_or_else(|failure| panic!("{failure}")));
+}
+
+/// Lists a directory that grows from point to point. Its cost are calls of the file system: a list reads no object.
+fn lists(points: Points) {
+    judge(async |engine, store| {
+        let made = Cell::new(0);
+        let attempt = async |at: u64| -> Attempt {
+            for number in made.get()..at {
+                drop(engine.open(format!("{ROOT}/{number}"), Open::create_new()).await?);
+            }
+            made.set(at);
+            meter::rest().await;
+            let before = sim::node(0).counts().calls;
+            let listed: Vec<_> = store.list(None).try_collect().await?;
+            assert_eq!(listed.len() as u64, at);
+            Ok(Cost { requests: sim::node(0).counts().calls - before, ..Cost::default() })
+        };
+        let ideal = |at: u64| Cost { requests: 1 + at.div_ceil(512), ..Cost::default() };
+        vec![meter::sweep(&LIST, points, ideal, attempt).await]
+    });
+}
+
+/// Regression: the loop of a link 65 directories below was seen one turn later, behind everything that it led to.
+fn links(points: Points) {
+    let root = dir();
+    let store = futures::executor::block_on(common::store(root.path()));
+    let mut sweep = Sweep::new(&LINK);
+    for at in points(&LINK) {
+        let prefix = vec!["d"; at as usize].join("/");
+        let place = root.path().join(&prefix);
+        fs::create_dir_all(&place).expect("directories");
+        fs::write(root.path().join("object"), "above").expect("an object");
+        symlink(root.path(), place.join("up")).expect("a link");
+        let prefix = Path::from(prefix);
+        let listed: Vec<_> = futures::executor::block_on(store.list(Some(&prefix)).collect());
+        let objects = listed.iter().filter(|entry| entry.is_ok()).count() as u64;
+        let outcome = match listed.last() {
+            _ if objects > 0 => Err(format!("{objects} objects above the prefix are listed")),
+            Some(Err(error)) if error.to_string().contains("in which it lies; remove one of them") => {
+                Ok(Cost::default())
+            }
+            other => Err(format!("the list ends with {other:?}")),
+        };
+        sweep.add(at, Cost::default(), outcome);
+        fs::remove_file(place.join("up")).expect("the link goes");
+    }
+    Sweep::judge_all(&[sweep]);
+}
+
+/// Puts into one directory after the other, round and round.
+fn directories(points: Points) {
+    judge(async |_, store| {
+        let put = async |number: u64| {
+            let location = Path::from(format!("d{number}/object"));
+            store.put(&location, "x".into()).await.map(drop)
+        };
+        let made = Cell::new(0);
+        let attempt = async |at: u64| -> Attempt {
+            for number in made.replace(at)..at {
+                put(number).await?;
+            }
+            let (done, cost) = count(async {
+                for number in 0..at {
+                    put(number).await?;
+                }
+                Ok::<_, object_store::Error>(())
+            })
+            .await;
+            done?;
+            Ok(cost)
+        };
+        let ideal = |at: u64| of_put(at, at * BLOCK).with_flushes(3 * at).in_rounds(3 * at);
+        vec![meter::sweep(&DIRECTORIES, points, ideal, attempt).await]
+    });
+}
+
 /// Returns the cost of a durable put in `requests`: writes into the machine's memory, a sync of the object, and those of its name.
 fn of_put(requests: u64, bytes: u64) -> Cost {
     Cost::together(requests, bytes).with_flushes(3).in_rounds(3)
@@ -206,8 +321,17 @@ fn puts_of_every_length_and_number_of_parts() {
 }
 
 #[test]
-#[ignore = "a minute: the points between those of every gate"]
+fn lists_of_every_length_and_links_from_every_depth() {
+    lists(Axis::points);
+    links(Axis::points);
+}
+
+#[test]
+#[ignore = "a minute: the points between those of every gate, and some ten thousand puts"]
 fn the_points_between() {
     reads(Axis::all_points);
     puts(Axis::all_points);
+    lists(Axis::all_points);
+    links(Axis::all_points);
+    directories(Axis::points);
 }
