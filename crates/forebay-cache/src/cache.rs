@@ -50,9 +50,9 @@ impl CacheOptions {
         self
     }
 
-    /// Sets the bytes of a page, the unit of caching: a power of two from 4 KiB to 256 KiB; others are rounded up.
-    /// Default: 4 KiB, right for small records at random places. Larger pages need fewer entries (160 bytes each), and
-    /// suit ranges that lie together.
+    /// Sets the bytes of a page, the unit of caching: a power of two from 4 KiB to 256 KiB; others are rounded up,
+    /// and those longer than half of the cache are halved until it can keep one. Default: 4 KiB, right for small
+    /// records at random places. Larger pages need fewer entries (160 bytes each), and suit ranges that lie together.
     pub fn page_bytes(mut self, bytes: u64) -> Self {
         self.page_bytes = Some(bytes);
         self
@@ -134,7 +134,9 @@ impl Cache {
     pub fn new(engine: &Engine, options: CacheOptions) -> Result<Cache> {
         let bytes_max = options.bytes_max.unwrap_or_else(|| engine.memory_unreserved() / 2);
         let page_bytes = options.page_bytes.unwrap_or(PAGE_BYTES).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
-        let page_bytes = page_bytes.next_power_of_two();
+        // A page that does not fit would be read for each record in it, and never kept.
+        let fitting = 1_u64 << (bytes_max / 2).max(PAGE_BYTES_MIN).ilog2();
+        let page_bytes = page_bytes.next_power_of_two().min(fitting);
         let reserved = engine.reserve_memory(bytes_max)?;
         let core = Core {
             engine: engine.clone(),

@@ -5,4 +5,5 @@ mod common;
 mod flights;
 mod reads;
 mod simulation;
+mod sweep_world;
 mod writes;
