@@ -8,6 +8,7 @@ mod limits;
 #[cfg(feature = "_mutants")]
 mod mutants;
 mod suite;
+mod sweep_world;
 mod worlds;
 mod write_combiner;
 mod write_combiner_world;
