@@ -26,7 +26,7 @@ fn pages(path: &Path, range: Range<u64>) -> u64 {
 }
 
 /// Drops a file from the page cache, all of it.
-fn evict(path: &Path) {
+pub(crate) fn evict(path: &Path) {
     let file = StdFile::open(path).unwrap();
     file.sync_all().unwrap();
     let begun = Instant::now();
@@ -43,7 +43,7 @@ fn evict(path: &Path) {
 }
 
 /// Pages that stay in the page cache: locked in a mapping of this process. The kernel takes back others whenever it likes.
-struct ResidentPages {
+pub(crate) struct ResidentPages {
     start: *mut libc::c_void,
     len: usize,
 }
@@ -56,7 +56,7 @@ impl Drop for ResidentPages {
 }
 
 /// Loads pages without read-ahead, and keeps them in the page cache. `None`: this process may not lock as many.
-fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<ResidentPages> {
+pub(crate) fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<ResidentPages> {
     let file = StdFile::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
     // SAFETY: a new mapping of a file that keeps its length while it exists.
@@ -78,7 +78,7 @@ fn load(path: &Path, numbers: impl IntoIterator<Item = u64>) -> Option<ResidentP
     Some(loaded)
 }
 
-fn cold(dir: &Path, len: u64) -> PathBuf {
+pub(crate) fn cold(dir: &Path, len: u64) -> PathBuf {
     let path = dir.join("data");
     write_file(&path, len);
     evict(&path);
@@ -90,7 +90,7 @@ fn stats(engine: &Engine) -> Stats {
 }
 
 /// Returns hits, misses and skips so far.
-fn choices(engine: &Engine) -> (u64, u64, u64) {
+pub(crate) fn choices(engine: &Engine) -> (u64, u64, u64) {
     let stats = stats(engine);
     (stats.page_cache_reads, stats.page_cache_misses, stats.page_cache_skips)
 }

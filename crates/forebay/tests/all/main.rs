@@ -46,6 +46,8 @@ mod scan;
 mod shutdown;
 mod stats;
 mod stats_server;
+#[cfg(target_os = "linux")]
+mod sweep_files;
 mod tasks;
 #[cfg(target_os = "linux")]
 mod teardown;
