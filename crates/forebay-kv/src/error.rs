@@ -145,6 +145,13 @@ impl Error {
         self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
     }
 
+    /// Returns whether something was short that other reads under way may have: memory, or descriptors.
+    pub(crate) fn is_crowded(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::MemoryBudget { .. })
+            || self.is_out_of_descriptors()
+            || self.cause().is_some_and(forebay::Error::is_out_of_memory)
+    }
+
     /// Returns the error for writes after the first one that failed.
     pub(crate) fn read_only(&self) -> Error {
         if matches!(self.0.kind, ErrorKind::ReadOnly | ErrorKind::Closed) {

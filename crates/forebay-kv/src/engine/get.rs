@@ -2,7 +2,7 @@
 //! once, on the caller's thread and without an allocation; the rest goes on as a future of its own.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -390,10 +390,48 @@ impl StoreCore {
                 }
             }
         }
-        for (place, blob) in blobs {
+        self.read_blobs(blobs, &mut answers).await?;
+        Ok(answers)
+    }
+
+    /// Reads long values side by side, in their order, as far as their reads have half of the memory that such reads may have: a call must
+    /// not evict what it read before. What found no memory or no descriptor beside the others is read once more, alone.
+    async fn read_blobs(&self, blobs: Vec<(usize, Blob)>, answers: &mut [Option<Value>]) -> Result<()> {
+        let bytes_max = self.budget.long_under_way.reads_max() / 2;
+        // Each may be in a file of its own.
+        let reads_max = self.files.batch_files_max().min(AT_ONCE as usize);
+        let mut waiting = blobs.into_iter().peekable();
+        let mut reads: Vec<(usize, Blob, BoxFuture<'_, Value>)> = Vec::new();
+        let (mut bytes, mut alone) = (0, Vec::new());
+        poll_fn(|context| {
+            let mut at = 0;
+            loop {
+                while reads.len() < reads_max
+                    && let Some((place, blob)) = waiting
+                        .next_if(|(_, blob)| reads.is_empty() || bytes + blob.memory_bytes() <= bytes_max)
+                {
+                    bytes += blob.memory_bytes();
+                    reads.push((place, blob.clone(), Box::pin(self.read_blob(blob))));
+                }
+                let Some((_, _, read)) = reads.get_mut(at) else { break };
+                let Poll::Ready(value) = read.as_mut().poll(context) else {
+                    at += 1;
+                    continue;
+                };
+                let (place, blob, _) = reads.remove(at);
+                bytes -= blob.memory_bytes();
+                match value {
+                    Err(error) if error.is_crowded() => alone.push((place, blob)),
+                    value => answers[place] = Some(value?),
+                }
+            }
+            if reads.is_empty() { Poll::Ready(Ok::<(), Error>(())) } else { Poll::Pending }
+        })
+        .await?;
+        for (place, blob) in alone {
             answers[place] = Some(self.read_blob(blob).await?);
         }
-        Ok(answers)
+        Ok(())
     }
 }
 

@@ -111,6 +111,16 @@ async fn freeze(polls: usize, futures: &mut Vec<Frozen<'_>>) {
     }
 }
 
+/// Gets four long values by one call, which reads two of them side by side.
+async fn assert_long_at_once(keyspace: &Keyspace, first: u64) {
+    let numbers = (first..first + 4).map(|number| number % LONG);
+    let keys: Vec<Vec<u8>> = numbers.clone().map(long_key).collect();
+    let found = keyspace.multi_get(&keys).await.expect("gets of several long values");
+    for (number, found) in numbers.zip(found) {
+        assert_eq!(found.as_deref(), Some(&vec![number as u8; LONG_BYTES][..]));
+    }
+}
+
 /// Calls every operation of a store once.
 async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     for seed in 0..60 {
@@ -128,6 +138,7 @@ async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
         let found = keyspace.get(&long_key(number)).await.expect("a long value");
         assert_eq!(found.as_deref(), Some(&vec![number as u8; LONG_BYTES][..]));
     }
+    assert_long_at_once(keyspace, round * 4).await;
     let mut range = keyspace.prefix("key 0001");
     let mut count = 0;
     while range.next().await.transpose().expect("a range").is_some() {
@@ -169,6 +180,7 @@ fn reads<'a>(store: &'a Store, keyspace: &'a Keyspace) -> Vec<Frozen<'a>> {
         };
         reads.push(Box::pin(get));
     }
+    reads.push(Box::pin(assert_long_at_once(keyspace, 8)));
     let swap = async move {
         let swapped = keyspace.compare_and_set(&key(77), Some(b"never"), None).await;
         assert!(matches!(swapped.expect("a frozen swap"), forebay_kv::SwapOutcome::Not { .. }));

@@ -139,20 +139,12 @@ static GETS_OF_VALUES: Axis = Axis {
     package: "forebay-kv",
     range: 0..=128 * KIB,
     crosses: &[("WALKED_BYTES_MAX", 64 << 10)],
-    steps: &[
-        Step {
-            range: INLINE + 1..=64 * KIB,
-            percent: 150,
-            neighbours: 150,
-            reason: "a value that is no multiple of 4,096 bytes touches a page more",
-        },
-        Step {
-            range: (64 << 10) + 1..=128 * KIB,
-            percent: 500,
-            neighbours: 130,
-            reason: "values that are too long for a walk are read one after the other",
-        },
-    ],
+    steps: &[Step {
+        range: INLINE + 1..=64 * KIB,
+        percent: 150,
+        neighbours: 150,
+        reason: "a value that is no multiple of 4,096 bytes touches a page more",
+    }],
     limit: None,
 };
 static ABSENT: Axis = Axis {
