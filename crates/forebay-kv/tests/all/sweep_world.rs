@@ -2,7 +2,7 @@
 //! prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, Result, Store};
+use forebay_kv::{Batch, Options, Result, Store};
 use forebay_test::sweep::meter::{self, Attempt, count};
 use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step, Sweep};
 use futures::future::join_all;
@@ -26,8 +26,6 @@ const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
 /// The gets at once of the axis that is about their values.
 const FEW: u64 = 8;
-/// Entries that are read before gets at once are counted.
-const WARM: u64 = 96;
 
 static GET_VALUE: Axis = Axis {
     name: "store value of a get",
@@ -403,18 +401,10 @@ async fn range(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Gets [`WARM`] entries from `first` on. While a store is loaded, classes compete for the device, which gets a budget of a few reads. The
-/// first ones of a quiet time give it up.
-async fn warm_up(keys: &Keyspace, first: u64) -> Result<()> {
-    let names: Vec<Vec<u8>> = (first..first + WARM).map(key).collect();
-    keys.multi_get(&names).await.map(drop)
-}
-
 async fn gets_at_once(engine: Engine, at: u64) -> Attempt {
     // Four entries fill a leaf.
-    let store = cold(&engine, entries(4 * at + 4 + WARM, 1_000)).await?;
+    let store = cold(&engine, entries(4 * at + 4, 1_000)).await?;
     let keys = store.default_keyspace();
-    warm_up(&keys, 4 * at + 4).await?;
     let names: Vec<Vec<u8>> = (0..at).map(|number| key(4 * number)).collect();
     let (found, cost) = count(keys.multi_get(&names)).await;
     let found = found?;
@@ -443,9 +433,8 @@ async fn gets_of_values(engine: Engine, at: u64) -> Attempt {
 
 async fn absent(engine: Engine, at: u64) -> Attempt {
     const ASKED: u64 = 64;
-    let store = cold(&engine, entries(4 * ASKED + WARM, 1_000)).await?;
+    let store = cold(&engine, entries(4 * ASKED, 1_000)).await?;
     let keys = store.default_keyspace();
-    warm_up(&keys, 4 * ASKED).await?;
     let is_absent = |number: u64| number * 100 < at * ASKED;
     let names = (0..ASKED).map(|number| {
         let mut name = key(4 * number);

@@ -35,6 +35,9 @@ pub(super) struct Beat {
     pub(super) turns: AtomicU64,
     /// One bit per class that it has used lately.
     pub(super) classes: AtomicU32,
+    /// The number of turns after which it had nothing in flight, and the time of that.
+    idle_turns: AtomicU64,
+    idle_ns: AtomicU64,
 }
 
 impl Beat {
@@ -42,6 +45,21 @@ impl Beat {
     #[inline]
     pub(super) fn advance(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Notes that nothing of the account is in flight or waits. Reads the clock only at the first time after a turn with operations.
+    #[inline]
+    pub(super) fn note_idle(&self, now_ns: impl FnOnce() -> u64) {
+        let turns = self.turns.load(Ordering::Relaxed);
+        if self.idle_turns.load(Ordering::Relaxed) != turns {
+            self.idle_ns.store(now_ns(), Ordering::Relaxed);
+            self.idle_turns.store(turns, Ordering::Release);
+        }
+    }
+
+    /// Returns the time since which the account has been idle, if it was so after `turns` turns.
+    pub(super) fn idle_since_ns(&self, turns: u64) -> Option<u64> {
+        (self.idle_turns.load(Ordering::Acquire) == turns).then(|| self.idle_ns.load(Ordering::Relaxed))
     }
 }
 

@@ -357,6 +357,17 @@ impl DeviceQueue {
         }
     }
 
+    /// Notes the use of a class whose operations passed without a note, until this turn of the account: it may have been idle before.
+    pub(in crate::reactor::scheduler) fn note_passed(&mut self, class: usize, view: ShardView<'_>) {
+        let beat = self.beat(view.me);
+        let before = beat.turns.load(Ordering::Relaxed).wrapping_sub(1);
+        let until_ns = beat.idle_since_ns(before).unwrap_or(view.now_ns);
+        let flow = &mut self.flows[class];
+        flow.used_ns = flow.used_ns.max(until_ns);
+        self.active |= bit(class);
+        self.find_users(view);
+    }
+
     /// Collects the classes that use the device in all accounts, and sets `contended` if there are several.
     #[cold]
     pub(in crate::reactor::scheduler) fn find_users(&mut self, view: ShardView<'_>) {
@@ -377,7 +388,7 @@ impl DeviceQueue {
             let (turns, seen_ns) = &mut self.seen[account];
             let now_turns = beat.turns.load(Ordering::Relaxed);
             if *turns != now_turns {
-                (*turns, *seen_ns) = (now_turns, now_ns);
+                (*turns, *seen_ns) = (now_turns, beat.idle_since_ns(now_turns).unwrap_or(now_ns));
             }
             if account != me && *turns != 0 && now_ns.saturating_sub(*seen_ns) < ACTIVE_NS {
                 all |= beat.classes.load(Ordering::Relaxed);
@@ -519,5 +530,34 @@ mod tests {
         let later = ShardView { now_ns: now_ns + 2 * ACTIVE_NS, ..view };
         assert_eq!(calls.admit_call(read, later), Admission::Pass, "the other class is idle");
         assert!(calls.passes(mine, 1));
+    }
+
+    /// Regression: a class whose operations pass is not noted. It counted as in use until another class came, however long it had been
+    /// idle, and the first reads after a quiet time had the budget of competing classes.
+    #[test]
+    fn classes_compete_no_longer_after_an_account_was_idle() {
+        let (shared, specs) = (Arc::new(DeviceScheduler::new("d", 2, None)), Specs::default());
+        let (began_ns, later_ns) = (1_000_000_000, 1_000_000_000 + 2 * ACTIVE_NS);
+        let view = |me, now_ns| ShardView { me, now_ns, specs: &specs };
+        let mut one = DeviceQueue::new(shared.clone(), began_ns);
+        let mut other = DeviceQueue::new(shared.clone(), began_ns);
+        one.note_use(1, view(0, began_ns));
+        one.beat(0).advance();
+        one.beat(0).note_idle(|| began_ns);
+        one.beat(0).note_idle(|| panic!("it was idle before"));
+        other.note_use(2, view(1, later_ns));
+        other.beat(1).advance();
+        assert!(!other.contended, "the other account has been idle");
+        // The first turn of the account that was idle, in which a second class comes.
+        one.beat(0).advance();
+        one.note_passed(1, view(0, later_ns));
+        assert_eq!(one.active, 0);
+        one.note_use(3, view(0, later_ns));
+        assert_eq!(one.active, bit(3));
+        // Turns that were not followed by idleness.
+        one.beat(0).advance();
+        one.note_passed(3, view(0, later_ns));
+        other.find_users(view(1, later_ns));
+        assert!(one.active == bit(3) && one.contended && other.contended);
     }
 }

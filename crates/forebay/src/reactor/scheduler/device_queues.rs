@@ -77,6 +77,14 @@ impl DeviceQueues {
         (self.waiting > 0 && self.wake_at_ns != NEVER).then_some(self.wake_at_ns)
     }
 
+    /// Notes that nothing of this account is in flight: so it is known when a class was used last that is not noted while it is quiet.
+    #[inline]
+    pub(crate) fn note_idle(&self, now_ns: impl Fn() -> u64) {
+        if self.waiting == 0 {
+            self.list.iter().for_each(|device_queue| device_queue.beat(self.me).note_idle(&now_ns));
+        }
+    }
+
     /// Runs before a turn's operations: checks whether the quiet class is still the only one.
     #[inline]
     pub(crate) fn begin_turn(&mut self, engine: &EngineShared) {
@@ -106,13 +114,12 @@ impl DeviceQueues {
         self.wake_at_ns = NEVER;
     }
 
-    /// Ends the quiet state. Its class was in use until now, although its last use was not recorded.
+    /// Ends the quiet state, in which the last use of its class was not recorded.
     fn end_quiet(&mut self, now_ns: u64) {
         if self.quiet != NONE {
             let class = (self.quiet & 0xff) as usize % crate::base::class::CLASSES_MAX;
             let view = ShardView { me: self.me, now_ns, specs: &self.specs };
-            self.list[self.quiet_queue].note_use(class, view);
-            self.list[self.quiet_queue].find_users(view);
+            self.list[self.quiet_queue].note_passed(class, view);
             self.quiet = NONE;
         }
     }

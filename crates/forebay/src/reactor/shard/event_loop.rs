@@ -239,6 +239,8 @@ impl Shard {
         if in_flight == 0 {
             self.ops.with(|ops| ops.table.shrink());
             self.walks.with(|walks| walks.shrink());
+            let now_ns = || self.clock.ns(self.clock.now());
+            self.account.with(|account| account.queues.note_idle(now_ns));
         }
         let has_limit = starved || wake_at_ns.is_some() || !self.timers.with(|timers| timers.is_empty());
         let limit = if has_limit { self.sleep_limit(starved, wake_at_ns) } else { None };
