@@ -320,6 +320,14 @@ impl Merge {
         Ok(true)
     }
 
+    /// Returns whether [`next`](Self::next) needs no further leaf.
+    pub(crate) fn has_next(&self) -> bool {
+        self.given.iter().all(|index| match &self.sources[*index] {
+            Source::Run(run) => run.cursor().is_some_and(Cursor::has_next),
+            Source::Memory(_) => true,
+        })
+    }
+
     /// Returns the current key.
     pub(crate) fn key(&self) -> &[u8] {
         self.at().map_or(&[], Source::key)

@@ -19,7 +19,7 @@ use crate::table::{CursorHow, Direction, Entry};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 
-/// Maximum entries of one fetch; the first fetches one, later ones more each time.
+/// Maximum entries of one fetch; the first fetches one, later ones twice as many each time.
 const AHEAD_MAX: usize = 32;
 /// Bytes of values after which a fetch ends.
 const AHEAD_BYTES: u64 = 32 << 10;
@@ -32,10 +32,10 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 ///
 /// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on,
 /// its memory counts as held by the program. This is its read-ahead, at most a quarter of that share of the
-/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. Values
-/// outside of leaves are read up to 512 KiB ahead in addition, as far as the range has come. It also holds
-/// up to 32 entries with 32 KiB, or one entry, before they are returned. Values keep the memory in which they
-/// lie, as those of gets do.
+/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. Of each of
+/// these it reads no more ahead than it has read before. Values outside of leaves are read up to 512 KiB
+/// ahead in addition, as far as the range has come. It also holds up to 32 entries with 32 KiB, or one entry,
+/// before they are returned. Values keep the memory in which they lie, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
     wanted: RangeSpec,
@@ -214,7 +214,7 @@ impl Range {
                 return Poll::Ready(Err(error));
             }
             self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
-            self.count = (self.count * 4).min(AHEAD_MAX);
+            self.count = (self.count * 2).min(2 * AHEAD_MAX);
         }
     }
 }
@@ -253,13 +253,14 @@ impl Work {
         Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, _held: held }))
     }
 
-    /// Fetches at most `count` entries.
+    /// Fetches at most `count` entries, and [`AHEAD_MAX`].
     async fn fetch(mut self: Box<Work>, count: usize) -> (Box<Work>, Result<Fetch>) {
         let fetched = self.entries(count).await;
         (self, fetched)
     }
 
     async fn entries(&mut self, count: usize) -> Result<Fetch> {
+        let (count, is_short) = (count.min(AHEAD_MAX), count <= AHEAD_MAX);
         let (mut entries, mut bytes) = (VecDeque::with_capacity(count), 0);
         while entries.len() < count && bytes < AHEAD_BYTES {
             if !self.merge.next().await? {
@@ -268,6 +269,10 @@ impl Work {
             if let Some(value) = self.value() {
                 bytes += value.held_bytes();
                 entries.push_back((self.merge.key().to_vec(), value));
+            }
+            // The program may want no more, and a leaf more costs a read.
+            if is_short && !entries.is_empty() && !self.merge.has_next() {
+                break;
             }
             forebay::shard::yield_if_needed().await;
         }

@@ -20,12 +20,16 @@ pub(super) struct Ahead {
     file: Arc<TableFile>,
     class: Class,
     chunks: VecDeque<Chunk>,
+    /// Bytes of leaves, with those that are read before them: of leaves that are to come, and of those that the cursor has had.
+    coming: u64,
+    passed: u64,
 }
 
 /// One read: some leaves, and the blobs before each.
 struct Chunk {
     part: PartRead,
-    leaves: VecDeque<Child>,
+    /// Each with its bytes, and those that are read before it.
+    leaves: VecDeque<(Child, u64)>,
     /// Whether the leaf comes from the cache: it was checked before.
     checked: bool,
     /// Whether the read leaves out blobs of its leaf, because there are too many.
@@ -127,11 +131,17 @@ impl PartRead {
 
 impl Ahead {
     pub(super) fn new(table: &Arc<Table>, class: Class) -> Ahead {
-        Ahead { file: table.own_file().clone(), class, chunks: VecDeque::new() }
+        Ahead { file: table.own_file().clone(), class, chunks: VecDeque::new(), coming: 0, passed: 0 }
     }
 
     pub(super) fn clear(&mut self) {
         self.chunks.clear();
+        (self.coming, self.passed) = (0, 0);
+    }
+
+    /// Returns the bytes that are to come, and those that have come.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.coming, self.passed)
     }
 
     /// Returns the number of reads that are planned, in flight or not yet used up.
@@ -148,7 +158,7 @@ impl Ahead {
     pub(super) fn push_read(&mut self, child: Child, leaf: Block) {
         let mut part = PartRead::new(&self.file, child.range(), self.class);
         part.state = State::Read(leaf);
-        self.chunks.push_back(Chunk { part, leaves: VecDeque::from([child]), checked: true, is_cut: false });
+        self.add(part, child, true, false);
     }
 
     /// Adds a leaf to the read planned last, if the two are adjacent and have at most `bytes_max` bytes
@@ -166,14 +176,20 @@ impl Ahead {
             "a read covers its leaves"
         );
         part.set_range(joined);
-        leaves.push_back(child);
+        leaves.push_back((child, range.end - range.start));
+        self.coming += range.end - range.start;
         true
     }
 
     /// Plans a separate read for a leaf; `is_cut` if the range leaves out blobs before it.
     pub(super) fn push(&mut self, range: Range<u64>, child: Child, is_cut: bool) {
-        let part = PartRead::new(&self.file, range, self.class);
-        self.chunks.push_back(Chunk { part, leaves: VecDeque::from([child]), checked: false, is_cut });
+        self.add(PartRead::new(&self.file, range, self.class), child, false, is_cut);
+    }
+
+    fn add(&mut self, part: PartRead, child: Child, checked: bool, is_cut: bool) {
+        let bytes = part.range.end - part.range.start;
+        self.coming += bytes;
+        self.chunks.push_back(Chunk { part, leaves: VecDeque::from([(child, bytes)]), checked, is_cut });
     }
 
     /// Starts all planned reads without waiting for them.
@@ -189,7 +205,12 @@ impl Ahead {
     pub(super) async fn next(&mut self) -> Option<Result<FetchedLeaf>> {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;
-        let answer = match (&chunk.part.state, chunk.leaves.pop_front()) {
+        let child = chunk.leaves.pop_front().map(|(child, bytes)| {
+            self.coming -= bytes;
+            self.passed += bytes;
+            child
+        });
+        let answer = match (&chunk.part.state, child) {
             // A cached leaf, which may be longer than in the file.
             (State::Read(block), Some(child)) if chunk.checked => {
                 let (leaf, around) = (block.clone(), ChunkBytes::default());

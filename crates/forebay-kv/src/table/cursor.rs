@@ -43,8 +43,7 @@ pub(crate) struct CursorHow {
     /// Maximum number of reads in flight or not used up. With that of its current leaf, the cursor holds one
     /// more.
     pub(crate) reads_max: u32,
-    /// Whether the first reads are short and each is twice as long as the one before it: for ranges, which
-    /// may end soon.
+    /// Whether no more is read ahead than was passed: for ranges, which may end soon.
     pub(crate) ramp: bool,
 }
 
@@ -261,6 +260,11 @@ impl Cursor {
         self.leaf.as_ref().map(|leaf| (leaf.child, &leaf.block))
     }
 
+    /// Returns whether the next entry is in the leaf at the cursor.
+    pub(crate) fn has_next(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.passed < leaf.count)
+    }
+
     /// Returns whether the cursor is at the first or the last entry of its leaf.
     pub(super) fn is_at_edge(&self) -> bool {
         self.leaf.as_ref().is_some_and(|leaf| leaf.passed == 1 || leaf.passed == leaf.count)
@@ -282,7 +286,7 @@ impl Cursor {
 
     async fn advance(&mut self) -> Result<bool> {
         loop {
-            if self.leaf.as_ref().is_some_and(|leaf| leaf.passed < leaf.count) {
+            if self.has_next() {
                 return self.take();
             }
             if !self.next_leaf().await? {
@@ -371,24 +375,21 @@ impl Cursor {
 
     /// Plans as many reads of leaves as are allowed beside those of values.
     async fn plan(&mut self) -> Result<()> {
-        let first = self.window == 0;
         let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
-        self.window = if !self.how.ramp {
-            most
-        } else if first {
-            leaf
-        } else {
-            (self.window * 2).max(self.values.passed()).min(most)
-        };
-        let reads_max = if first && self.how.ramp { 1 } else { self.how.reads_max.max(1) as usize };
+        let reads_max = self.how.reads_max.max(1) as usize;
         let of_values = if self.how.cache { 0 } else { self.values.reads() };
         // The values that a cut read leaves out are read before the next leaf.
         while !self.ahead.ends_cut() {
+            let room = self.room(leaf);
+            if self.ahead.chunks() > 0 && room < leaf {
+                return Ok(());
+            }
+            self.window = room.max(leaf).min(most);
             if self.upcoming.is_none() {
                 self.upcoming = self.next_child().await?;
             }
             let Some(NextLeaf { child, range, is_cut }) = &self.upcoming else { return Ok(()) };
-            if *is_cut || !self.ahead.join(range, *child, self.window) {
+            if *is_cut || !self.ahead.join(range, *child, most) {
                 if self.ahead.chunks() + of_values >= reads_max {
                     return Ok(());
                 }
@@ -405,6 +406,15 @@ impl Cursor {
             self.upcoming = None;
         }
         Ok(())
+    }
+
+    /// Returns how many bytes more may be read ahead. A range, which may end soon, has no more ahead than it has passed, and a leaf.
+    fn room(&self, leaf: u64) -> u64 {
+        if !self.how.ramp {
+            return u64::MAX;
+        }
+        let (coming, passed) = self.ahead.bytes();
+        (passed + self.values.passed() + leaf).saturating_sub(coming + self.values.coming())
     }
 
     /// Returns the next leaf with the range to read for it. The range includes the leaf's blobs, or the last of

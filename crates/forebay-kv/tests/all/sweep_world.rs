@@ -69,8 +69,8 @@ static SCAN_VALUE: Axis = Axis {
         Step {
             range: 0..=INLINE,
             percent: 150,
-            neighbours: 300,
-            reason: "a range doubles its read-ahead with each leaf",
+            neighbours: 200,
+            reason: "a range that needs a leaf more reads as much ahead as it has passed, in whole leaves",
         },
         Step {
             range: INLINE + 1..=64 * KIB,
@@ -117,8 +117,8 @@ static RANGE: Axis = Axis {
     steps: &[Step {
         range: 1..=1200,
         percent: 150,
-        neighbours: 300,
-        reason: "a range doubles its read-ahead with each leaf, up to 128 KiB",
+        neighbours: 200,
+        reason: "a range that needs a leaf more reads as much ahead as it has passed, up to 128 KiB",
     }],
     limit: None,
 };
@@ -250,10 +250,13 @@ fn of_group(bytes: u64) -> Cost {
     Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
 }
 
-/// Returns the cost of a range that ends after `bytes`. It doubles its read-ahead, up to twice [`AHEAD`].
+/// Returns the cost of a range that ends after `bytes`. It reads as much ahead as it has passed, up to twice [`AHEAD`] in two requests:
+/// so what it has read doubles with each round.
 fn of_range(bytes: u64) -> Cost {
-    let read = bytes + (3 * bytes).min(2 * AHEAD) + BLOCK;
-    Cost::together(3 + bytes / (AHEAD / 2), read).in_rounds(2 + bytes / AHEAD)
+    let ahead = bytes.min(2 * AHEAD);
+    let doublings = u64::from((ahead / BLOCK + 1).ilog2());
+    let requests = 1 + 2 * doublings + bytes / AHEAD;
+    Cost::together(requests, bytes + ahead + BLOCK).in_rounds(1 + doublings + bytes / (2 * AHEAD))
 }
 
 async fn get_value(engine: Engine, at: u64) -> Attempt {

@@ -103,6 +103,11 @@ impl Values {
         self.planned == usize::MAX
     }
 
+    /// Returns the bytes of the reads that are planned, in flight or not yet used up.
+    pub(super) fn coming(&self) -> u64 {
+        self.reads.iter().map(|read| read.part.range()).map(|range| range.end - range.start).sum()
+    }
+
     pub(super) fn passed(&self) -> u64 {
         self.passed
     }

@@ -96,7 +96,7 @@ fn neighbouring_lengths_of_values_cost_about_as_many_reads() {
 
 #[test]
 fn a_short_range_reads_about_twice_its_values() {
-    for len in [1_040, 2_000, 8_000, 20_000] {
+    for len in [100, 1_000, 1_040, 2_000, 8_000, 20_000] {
         let model = values(300, len);
         for direction in [Direction::Forward, Direction::Backward] {
             for skip in [0, 50, 77] {
