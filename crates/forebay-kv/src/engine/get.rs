@@ -394,8 +394,8 @@ impl StoreCore {
         Ok(answers)
     }
 
-    /// Reads long values side by side, in their order, as far as their reads have half of the memory that such reads may have: a call must
-    /// not evict what it read before. What found no memory or no descriptor beside the others is read once more, alone.
+    /// Reads long values side by side, in their order, as far as they take half of the memory that such reads may have: a call must
+    /// not evict its own values. Those that found no memory or no descriptor beside the others are read once more, alone.
     async fn read_blobs(&self, blobs: Vec<(usize, Blob)>, answers: &mut [Option<Value>]) -> Result<()> {
         let bytes_max = self.budget.long_under_way.reads_max() / 2;
         // Each may be in a file of its own.

@@ -251,7 +251,7 @@ fn of_group(bytes: u64) -> Cost {
 }
 
 /// Returns the cost of a range that ends after `bytes`. It reads as much ahead as it has passed, up to twice [`AHEAD`] in two requests:
-/// so what it has read doubles with each round.
+/// so its bytes double with each round.
 fn of_range(bytes: u64) -> Cost {
     let ahead = bytes.min(2 * AHEAD);
     let doublings = u64::from((ahead / BLOCK + 1).ilog2());
