@@ -22,6 +22,9 @@ const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
 const PART_BYTES: usize = (1 << 20) - 8192;
 const PARTS: u32 = 4;
+/// A stream has as many reads of this length ahead, from its beginning: it is of a range that the caller has named. They end at whole
+/// blocks of the file, so a power of two has room for them.
+const REQUEST_BYTES: usize = 1 << 20;
 /// The number of such ranges that are read at the same time.
 const LONG_RANGES: usize = 2;
 /// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
@@ -97,7 +100,8 @@ impl ForebayStore {
         let (engine, class) = (self.shared.engine.clone(), self.class());
         let next = match object.file {
             Some(file) if range.end - range.start > CHUNK_BYTES_MAX => {
-                let scan = file.scan().range(range.clone()).class(class).start();
+                let scan = file.scan().range(range.clone()).class(class);
+                let scan = scan.request_bytes(REQUEST_BYTES).depth(PARTS as usize).start();
                 Next::Scanned { scan, _file: file, at: range.start, end: range.end }
             }
             Some(file) if !range.is_empty() => Next::Whole(file, range),

@@ -21,7 +21,7 @@ use crate::options::{ForebayStoreBuilder, Settings};
 ///
 /// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight at once. A result keeps at most 4
 ///   KiB from other use beside its own bytes.
-/// - **`get_opts`** returns a stream: one chunk up to 2 MiB, else a scan with read-ahead.
+/// - **`get_opts`** returns a stream: one chunk up to 2 MiB, else a scan with four reads of 1 MiB ahead.
 /// - **A file that was replaced** is seen by the next read, whoever replaced it: names are looked up for each read (1 to 2 us), only
 ///   the open is spared. A stream goes on with the file that it began with.
 /// - **Changes run to their end**: one whose future is dropped after its first poll goes on as a task of the engine's, so that no staged

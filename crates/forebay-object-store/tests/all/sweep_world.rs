@@ -11,7 +11,7 @@ use forebay::{Config, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_sim as sim;
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Step, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -22,9 +22,7 @@ use crate::common::{self, bytes_of, dir};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const ROOT: &str = "/disk/objects";
-/// A get of more is a stream of chunks.
-const WHOLE: u64 = 2 * MIB;
-/// A range of more is read in parts, so many at a time.
+/// More is read in parts, so many at a time.
 const PART: u64 = MIB;
 const PARTS: u64 = 4;
 /// Ranges of a batch under way.
@@ -54,12 +52,7 @@ static RANGE: Axis = Axis {
     package: "forebay-object-store",
     range: 1..=9 * MIB,
     crosses: &[("BATCHED_BYTES_MAX", 1 << 20), ("PART_BYTES", (1 << 20) - 8192)],
-    steps: &[Step {
-        range: 2 * MIB + 1..=9 * MIB,
-        percent: 250,
-        neighbours: 300,
-        reason: "a range of more than 2 MiB is a stream, whose requests of 512 KiB are four in flight",
-    }],
+    steps: &[],
     limit: None,
 };
 static RANGES: Axis = Axis {
@@ -281,12 +274,9 @@ fn of_put(requests: u64, bytes: u64) -> Cost {
 }
 
 fn reads(points: Points) {
-    let of_object = |at: u64| match at {
-        0 => Cost::default(),
-        _ if at <= PART => Cost::together(1, at),
-        _ if at <= WHOLE => Cost::together(at.div_ceil(PART), at),
-        // A scan begins with short requests, and makes them longer as it is waited for.
-        _ => Cost::together(4 + at / (256 * KIB), at).in_rounds(4 + at / MIB),
+    let of_object = |at: u64| {
+        let parts = at.div_ceil(PART);
+        Cost::together(parts, at).in_rounds(parts.div_ceil(PARTS))
     };
     let of_range = |at: u64| {
         let parts = (1_000 + at).div_ceil(PART);
