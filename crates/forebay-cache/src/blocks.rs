@@ -53,7 +53,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// ```
 pub struct BlockCache {
     blocks: Map<At, Block, ByMemory, Mix, Evictions>,
-    /// The limit now. Held while blocks give way, which lowers the map's own limit for a moment.
+    /// The limit now. Held while blocks give way, which lowers the map's own limit for a while.
     bytes_max: Mutex<u64>,
     block_bytes: u64,
     /// Made with the first offer.
@@ -70,6 +70,8 @@ struct Fullness {
     evictions: AtomicU64,
     /// Bytes that the map lacked at the last look, less what filled it since; 0 from the first eviction on.
     room: AtomicU64,
+    /// Bytes that come in before the limit is raised again that blocks gave way to; 0 if it is not lowered.
+    lowered: AtomicU64,
 }
 
 /// Blocks that were offered, and that are not in the map.
@@ -208,6 +210,21 @@ impl BlockCache {
         if self.admits(block) {
             self.stripe(owner, offset).insertions.fetch_add(1, Ordering::Relaxed);
             self.blocks.insert(At { owner, offset }, block.clone());
+            if self.fullness.lowered.load(Ordering::Relaxed) > 0 {
+                self.raise(weight_of(block.pinned_bytes() as u64));
+            }
+        }
+    }
+
+    /// Raises a limit that blocks gave way to, once as many bytes came in as left. A limit that was raised at once would cost a change
+    /// more each time, and the next reads would find no memory again.
+    #[cold]
+    fn raise(&self, bytes: u64) {
+        let less = |lowered: u64| (lowered > 0).then(|| lowered.saturating_sub(bytes));
+        let lowered = self.fullness.lowered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if lowered.is_ok_and(|lowered| lowered <= bytes) {
+            let bytes_max = self.lock();
+            self.limit_map(*bytes_max);
         }
     }
 
@@ -389,8 +406,8 @@ impl BlockCache {
         self.limit_map(bytes_max);
     }
 
-    /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
-    /// Returns whether another attempt is worthwhile. For `forebay-kv`.
+    /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left. The map stays as
+    /// small until as much came in. Returns whether another attempt is worthwhile. For `forebay-kv`.
     #[doc(hidden)]
     pub fn give_way(&self, error: &Error) -> bool {
         if !error.is_out_of_memory() {
@@ -401,11 +418,11 @@ impl BlockCache {
         let has_given = self.offered.get().is_some_and(|offered| offered.window.give_way());
         match weight {
             0 => return has_given,
-            _ if weight < GIVEN_BYTES => self.blocks.clear(),
+            _ if weight < 2 * GIVEN_BYTES => self.blocks.clear(),
             _ => {
-                let limit = self.blocks.capacity();
-                self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
-                self.blocks.set_capacity(limit);
+                let given = (weight / 8).max(GIVEN_BYTES);
+                self.blocks.set_capacity(weight - given);
+                self.fullness.lowered.store(given, Ordering::Relaxed);
             }
         }
         true

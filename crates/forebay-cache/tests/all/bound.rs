@@ -180,6 +180,34 @@ fn pages_give_way_when_io_memory_runs_out() {
     assert!(bytes < most - (8 << 20), "{bytes} of {most} bytes");
 }
 
+/// The limit changes once when blocks give way, and once more when as much came in: each change forgets blocks that were evicted.
+#[test]
+fn a_map_that_gave_way_stays_small_until_as_much_came_in() {
+    let config = Config::new().shards(1).arena_bytes_max(32 << 20).overflow_bytes_max(0);
+    let engine = Engine::start(config).expect("an engine");
+    let block = engine.block(4096).expect("memory").freeze();
+    let mut held = Vec::new();
+    let error = loop {
+        match engine.block(1 << 20) {
+            Ok(block) => held.push(block),
+            Err(error) => break error,
+        }
+    };
+    let blocks = BlockCache::new(16 << 20);
+    let mut offsets = (0..).map(|page| page * PAGE);
+    let mut fill = |count: usize| {
+        offsets.by_ref().take(count).for_each(|offset| blocks.insert(1, offset, &block));
+        blocks.stats().bytes
+    };
+    let full = fill(6_000);
+    assert!(blocks.give_way(&error));
+    let small = full - full / 8 + PAGE;
+    assert!(blocks.stats().bytes <= small);
+    let given = (full / 8 / (PAGE + 160)) as usize;
+    assert!(fill(given / 2) <= small, "it was raised too soon");
+    assert!(fill(4 * given) > full - full / 32, "it is as large as before");
+}
+
 /// The map of blocks alone, as the store uses it.
 #[test]
 fn blocks_of_long_reads_are_left_out() {
