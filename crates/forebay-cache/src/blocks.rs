@@ -266,7 +266,11 @@ impl BlockCache {
             return true;
         }
         self.stripe(owner, offset).refusals.fetch_add(1, Ordering::Relaxed);
-        offered.window.push(at, block);
+        for (at, block) in offered.window.push(at, block) {
+            self.blocks.insert(at, block);
+            // It was wanted there, so it is in the map.
+            self.blocks.get(&at);
+        }
         false
     }
 
@@ -314,11 +318,11 @@ impl BlockCache {
         self.offered().doorkeeper.note(owner, offset)
     }
 
-    /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are taken back. For
-    /// `forebay-kv`.
+    /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are taken back.
+    /// Returns the bytes. For `forebay-kv`.
     #[doc(hidden)]
-    pub fn lend(&self, bytes: u64) {
-        self.offered().window.lend(bytes);
+    pub fn lend(&self, bytes: u64) -> u64 {
+        self.offered().window.lend(bytes)
     }
 
     /// Takes one step of lent memory back. At most one block of the usual length leaves for it. Returns the bytes, 0 if nothing is

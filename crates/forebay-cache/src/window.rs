@@ -28,7 +28,7 @@ const GIVEN_PART: u64 = 8;
 /// by a neighbour of the key that it was read for, is found here although it is not worth its memory for longer yet.
 ///
 /// With lent memory the list is longer. Blocks that are wanted again stay in it then, and one that was is passed over once when it
-/// would leave.
+/// would leave; when others take its place after that, it is for the map of blocks, which those that are wanted once do not pass through.
 pub(crate) struct Window {
     parts: [Mutex<Part>; PARTS],
     /// The bytes of a step, those of a block of the usual length.
@@ -58,6 +58,8 @@ struct RecentBlock {
     block: Block,
     /// It was wanted since it came to its place.
     is_wanted: bool,
+    /// It was passed over when it would have left.
+    is_passed: bool,
 }
 
 impl Window {
@@ -94,8 +96,8 @@ impl Window {
         self.steps.load(Ordering::Relaxed) * self.step
     }
 
-    /// Lends up to `bytes` bytes more, in whole steps.
-    pub(crate) fn lend(&self, bytes: u64) {
+    /// Lends up to `bytes` bytes more, in whole steps. Returns the bytes.
+    pub(crate) fn lend(&self, bytes: u64) -> u64 {
         let steps = bytes / self.step;
         for (index, part) in self.parts.iter().enumerate() {
             let mine = (steps + index as u64) / PARTS as u64;
@@ -103,6 +105,7 @@ impl Window {
             part.lent += mine * self.step;
             self.steps.fetch_add(mine, Ordering::Relaxed);
         }
+        steps * self.step
     }
 
     /// Takes one step back, and drops the blocks that lose their room: at most one of the usual length. Returns the bytes, 0 if
@@ -133,14 +136,15 @@ impl Window {
         lock(&self.parts[(hash_of(at) >> 32) as usize % PARTS])
     }
 
-    /// Adds a block, in place of the oldest ones.
-    pub(crate) fn push(&self, at: At, block: &Block) {
+    /// Adds a block, in place of the oldest ones. Returns those of them that were wanted again.
+    pub(crate) fn push(&self, at: At, block: &Block) -> impl Iterator<Item = (At, Block)> + use<> {
         let mut part = self.part(&at);
         let replaced = part.add(at, block);
-        let dropped = part.shrink();
+        let left = part.shrink();
         // Blocks go back to the engine without the lock.
         drop(part);
-        drop((replaced, dropped));
+        drop(replaced);
+        left.into_iter().filter(|recent| recent.is_passed).map(|recent| (recent.at, recent.block))
     }
 
     /// Adds a block if lent memory has room for it, so that no other leaves. Returns whether it was added.
@@ -224,7 +228,7 @@ impl Part {
     /// Adds a block as the last to leave. Returns the one that it replaces.
     fn add(&mut self, at: At, block: &Block) -> Option<Block> {
         let replaced = self.take(&at);
-        let recent = RecentBlock { at, block: block.clone(), is_wanted: false };
+        let recent = RecentBlock { at, block: block.clone(), is_wanted: false, is_passed: false };
         self.bytes += recent.weight();
         self.enter(recent);
         replaced
@@ -244,23 +248,23 @@ impl Part {
     }
 
     /// Removes and returns the oldest blocks beyond the limit.
-    fn shrink(&mut self) -> Vec<Block> {
+    fn shrink(&mut self) -> Vec<RecentBlock> {
         self.shrink_to(self.bytes_max + self.lent)
     }
 
-    fn shrink_to(&mut self, bytes_max: u64) -> Vec<Block> {
+    fn shrink_to(&mut self, bytes_max: u64) -> Vec<RecentBlock> {
         let (mut dropped, mut passed) = (Vec::new(), 0);
         while self.bytes > bytes_max {
             let Some((_, mut recent)) = self.blocks.pop_first() else { break };
             if recent.is_wanted && passed < PASSED_MAX {
                 passed += 1;
-                recent.is_wanted = false;
+                (recent.is_wanted, recent.is_passed) = (false, true);
                 self.enter(recent);
                 continue;
             }
             self.places.remove(&recent.at);
             self.bytes -= recent.weight();
-            dropped.push(recent.block);
+            dropped.push(recent);
         }
         debug_assert!(self.bytes == 0 || !self.blocks.is_empty(), "bytes are those of blocks");
         debug_assert_eq!(self.places.len(), self.blocks.len(), "each block has one place");

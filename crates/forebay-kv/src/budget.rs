@@ -14,7 +14,7 @@
 //! | lost by I/O memory between buffers | none | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
-//! While nobody writes, the cache has most of the memtables' share (`engine/loan.rs`).
+//! While nobody writes, the cache has most of the memtables' share, and most of that for programs while these hold little (`engine/loan.rs`).
 //!
 //! A small store is assumed to be mostly read: its cache has the larger part, of which fifteen sixteenths
 //! may be pinned. The case that decided it is 40 MiB for 4 M keys of 16 bytes with values of 1,000, 4 GB:

@@ -16,7 +16,7 @@ const LOOK_EVERY: u64 = 1024;
 
 /// The blocks of all tables in memory. Pinned blocks are only counted here; the others come and go.
 pub(crate) struct Cache {
-    blocks: BlockCache,
+    blocks: Arc<BlockCache>,
     /// The limit for the bytes of both kinds together.
     bytes_max: u64,
     pinned_bytes_max: u64,
@@ -128,13 +128,14 @@ pub(crate) struct Pin {
 impl Cache {
     /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
+        let blocks = Arc::new(BlockCache::new(bytes_max));
         Arc::new(Cache {
-            blocks: BlockCache::new(bytes_max),
+            held: HeldBytes::lending_to(&blocks),
+            blocks,
             bytes_max,
             pinned_bytes_max: pinned_bytes_max.min(bytes_max),
             pinned: Mutex::default(),
             reads: AtomicU64::new(0),
-            held: Arc::default(),
             removals: Removals::default(),
         })
     }
@@ -190,9 +191,14 @@ impl Cache {
         self.blocks.take_back()
     }
 
-    /// Returns the bytes that it was lent.
-    pub(crate) fn lent_bytes(&self) -> u64 {
-        self.blocks.lent_bytes()
+    /// Returns whether it was lent anything.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.blocks.lent_bytes() > 0
+    }
+
+    /// Returns the bytes that it was lent of the share for memory that the program holds, and of that of memtables.
+    pub(crate) fn lent_bytes(&self) -> (u64, u64) {
+        self.held.lent_bytes(&self.blocks)
     }
 
     /// Returns the limit in bytes, pinned ones included.

@@ -2,11 +2,17 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use forebay::Block;
+use forebay_cache::BlockCache;
+
+use crate::is_broken;
+
+/// The part of a share that is not lent.
+const HEADROOM_PART: u64 = 4;
 
 /// A value returned by the store. It shares the page that was read or a block of the cache, or has its own
 /// memory. A value from a memtable and one found by a walk inside the kernel are copies.
@@ -44,9 +50,27 @@ enum Repr {
     Bytes(Bytes),
 }
 
-/// Count of the bytes that the program holds.
+/// Count of the bytes that the program holds, and the loan of the rest of its share (`engine/loan.rs`).
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    bytes: AtomicU64,
+    /// The most bytes for which nothing is taken back of the loan. A change of one of the two is followed by a look at the other.
+    free: AtomicU64,
+    /// The bytes that are held of the share and not counted here.
+    others: AtomicU64,
+    loan: Mutex<Loan>,
+    /// The cache that has the loan.
+    blocks: Weak<BlockCache>,
+}
+
+/// The part of a share that the cache has.
 #[derive(Debug, Default)]
-pub(crate) struct HeldBytes(AtomicU64);
+struct Loan {
+    bytes: u64,
+    share: u64,
+    /// Some of it was taken back since the last look.
+    is_wanted: bool,
+}
 
 /// A share of [`HeldBytes`], counted until it is dropped.
 #[derive(Debug)]
@@ -55,17 +79,92 @@ pub(crate) struct HeldShare {
     bytes: u64,
 }
 
+impl Default for HeldBytes {
+    fn default() -> HeldBytes {
+        HeldBytes {
+            bytes: AtomicU64::new(0),
+            free: AtomicU64::new(u64::MAX),
+            others: AtomicU64::new(0),
+            loan: Mutex::default(),
+            blocks: Weak::new(),
+        }
+    }
+}
+
 impl HeldBytes {
+    /// Returns a count whose share may be lent to a cache.
+    pub(crate) fn lending_to(blocks: &Arc<BlockCache>) -> Arc<HeldBytes> {
+        Arc::new(HeldBytes { blocks: Arc::downgrade(blocks), ..HeldBytes::default() })
+    }
+
     /// Returns the bytes that all [`Value`]s keep from other use.
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the share that are lent, and of other shares.
+    pub(crate) fn lent_bytes(&self, blocks: &BlockCache) -> (u64, u64) {
+        let loan = self.loan();
+        (loan.bytes, blocks.lent_bytes().saturating_sub(loan.bytes))
+    }
+
+    /// Lends the rest of `share`, but for a part of it and for `others`, which are held and not counted here; nothing if some of it was
+    /// taken back since the last call.
+    pub(crate) fn lend(&self, share: u64, others: u64) {
+        let Some(blocks) = self.blocks.upgrade() else { return };
+        let mut loan = self.loan();
+        loan.share = share;
+        self.others.store(others, Ordering::Relaxed);
+        if !std::mem::take(&mut loan.is_wanted) {
+            let kept = self.get() + others + loan.bytes + share / HEADROOM_PART;
+            loan.bytes += blocks.lend(share.saturating_sub(kept));
+        }
+        self.settle(&mut loan);
+    }
+
+    /// Notes how much is held of the share that is not counted here, and takes as much back.
+    pub(crate) fn note_others(&self, others: u64) {
+        if self.others.load(Ordering::Relaxed) != others {
+            let mut loan = self.loan();
+            self.others.store(others, Ordering::Relaxed);
+            self.settle(&mut loan);
+        }
+    }
+
+    fn add(&self, bytes: u64) {
+        let held = self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if held > self.free.load(Ordering::SeqCst) {
+            self.settle(&mut self.loan());
+        }
+    }
+
+    /// Takes back the bytes that the share lacks, step by step.
+    #[cold]
+    fn settle(&self, loan: &mut Loan) {
+        loop {
+            let kept = self.others.load(Ordering::Relaxed) + loan.bytes;
+            let free = if loan.bytes > 0 { loan.share.saturating_sub(kept) } else { u64::MAX };
+            self.free.store(free, Ordering::SeqCst);
+            if self.bytes.load(Ordering::SeqCst) <= free || is_broken!(LoanKept) {
+                return;
+            }
+            loan.is_wanted = true;
+            loan.bytes = match self.blocks.upgrade().map_or(0, |blocks| blocks.take_back()) {
+                0 => 0,
+                step => loan.bytes.saturating_sub(step),
+            };
+        }
+    }
+
+    fn loan(&self) -> MutexGuard<'_, Loan> {
+        self.loan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HeldShare {
     pub(crate) fn new(all: Option<&Arc<HeldBytes>>, bytes: u64) -> HeldShare {
         if let Some(all) = all {
-            all.0.fetch_add(bytes, Ordering::Relaxed);
+            all.add(bytes);
         }
         HeldShare { all: all.cloned(), bytes }
     }
@@ -74,7 +173,7 @@ impl HeldShare {
 impl Drop for HeldShare {
     fn drop(&mut self) {
         if let Some(all) = &self.all {
-            let before = all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+            let before = all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
             debug_assert!(before >= self.bytes, "what is held is counted until it goes");
         }
     }

@@ -1,4 +1,4 @@
-//! The loan: memory of idle memtables that the cache has for the time being.
+//! The loans: memory of idle memtables, and memory for values that the program does not hold, that the cache has for the time being.
 //!
 //! - The memtables' share of the budget is theirs. While few write, the cache has what they do not use, but for the *headroom*, a
 //!   quarter of a memtable: with 256 MiB of memory up to 59 of the memtables' 65 MiB. A store that is opened has lent nothing.
@@ -10,8 +10,12 @@
 //!   headroom is whole: one block leaves the cache for a dozen short puts, and none waits for more than the blocks of its own
 //!   length. What was taken back is lent again only while the memtables are idle.
 //! - What is lent lies in the window of the cache, which drops single blocks; the map of blocks changes its limit as a whole.
+//! - The program's share is lent in the same way but for a quarter, at the same looks, unless some of it was taken back since the last.
+//!   It is taken back where values are counted (`HeldBytes` in `value.rs`), on any thread, under a lock of its own that comes after that of
+//!   the commit section: the window's steps that are not of this loan are the memtables'. *Invariant*: what is counted, memtables that
+//!   only snapshots need, and the loan are within the share.
 //! - *What can go wrong*: a block that leaves may be held by the program. It frees nothing then, but counts in the program's share
-//!   from the beginning. That share is not lent: values are taken from it where nothing could take back.
+//!   from the beginning.
 
 use std::sync::atomic::Ordering;
 
@@ -46,20 +50,23 @@ impl StoreCore {
         if commit.last.saturating_sub(seen) <= IDLE_RECORDS && commit.sealed.is_empty() {
             // Memtables that were flushed are freed bit by bit, or kept for snapshots.
             let flushed = self.budget.snapshots().load(Ordering::Relaxed);
-            let kept = needed(&commit) + flushed + self.headroom() + self.cache.lent_bytes();
+            let kept = needed(&commit) + flushed + self.headroom() + self.cache.lent_bytes().1;
             self.cache.lend(self.budget.memtables.saturating_sub(kept));
         }
+        // Under the same lock: statistics see both loans or none.
+        let others = self.budget.snapshots().load(Ordering::Relaxed);
+        self.cache.held().lend(self.budget.held, others);
     }
 
     /// Takes back what `cost` more bytes in memtables need, and as much ahead of need.
     pub(super) fn take_back(&self, commit: &Commit, cost: u64) {
-        let lent = self.cache.lent_bytes();
-        if lent == 0 || is_broken!(LoanKept) {
+        if !self.cache.is_lent() || is_broken!(LoanKept) {
             return;
         }
+        let lent = self.cache.lent_bytes().1;
         let needed = needed(commit) + cost;
         let missing = |headroom: u64| (needed + headroom + lent).saturating_sub(self.budget.memtables);
-        let mut due = missing(0).max(missing(self.headroom()).min(cost));
+        let mut due = missing(0).max(missing(self.headroom()).min(cost)).min(lent);
         while due > 0 {
             match self.cache.take_back() {
                 0 => break,
@@ -67,7 +74,7 @@ impl StoreCore {
             }
         }
         debug_assert!(
-            self.cache.lent_bytes() == 0 || needed + self.cache.lent_bytes() <= self.budget.memtables,
+            needed + self.cache.lent_bytes().1 <= self.budget.memtables.max(needed),
             "memtables and what they lend are within their share"
         );
     }

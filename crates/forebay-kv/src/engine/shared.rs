@@ -330,6 +330,7 @@ impl StoreCore {
     /// Returns an error when the program holds all the memory that it may. Beyond its share it may borrow
     /// memory that the cache can spare; the cache shrinks by as much.
     pub(crate) fn check_held(&self) -> Result<()> {
+        self.cache.held().note_others(self.budget.snapshots().load(Ordering::Relaxed));
         let over = self.held_bytes().saturating_sub(self.budget.held);
         if over == 0 && self.lent_bytes.load(Ordering::Relaxed) == 0 {
             return Ok(());

@@ -137,7 +137,7 @@ pub struct MemoryStats {
     pub gets_max: u64,
     /// The part of it that gets in flight use.
     pub gets: u64,
-    /// The share of memory that the program holds.
+    /// The share of memory that the program holds, less the part that the cache has meanwhile.
     pub held_max: u64,
     /// Memory that the program holds: values, ranges and loads, writes that wait, and memtables that only
     /// snapshots need. It may exceed its share by as much as the cache can spare.
@@ -145,7 +145,7 @@ pub struct MemoryStats {
     /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long ones find no
     /// room between others. Small budgets set none aside.
     pub spare_max: u64,
-    /// The share of the cache, with what it has of the memtables' share.
+    /// The share of the cache, with what it has of the shares of memtables and of memory that the program holds.
     pub cache_max: u64,
     /// The pinned part of the cache: the four below.
     pub pinned: u64,
@@ -221,11 +221,14 @@ pub(crate) struct Counters {
 }
 
 pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
-    let (view, sealed, memtables, cache, loan) = {
+    let (view, sealed, memtables, held, cache, (of_held, of_memtables)) = {
         // What the memtables lend the cache changes under this lock.
         let commit = shared.lock();
         let memtables = commit.active.bytes() + commit.sealed_bytes();
-        (shared.view(), commit.sealed.len(), memtables, shared.cache.stats(), shared.cache.lent_bytes())
+        // In this order: bytes that the program holds from here on are taken back from the cache.
+        let held = shared.held_bytes();
+        let (cache, loans) = (shared.cache.stats(), shared.cache.lent_bytes());
+        (shared.view(), commit.sealed.len(), memtables, held, cache, loans)
     };
     let keyspaces = view.version.keyspaces().map(|(_, levels)| {
         let level = |level| {
@@ -250,7 +253,7 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
     Stats {
         memory: MemoryStats {
             budget: budget.total,
-            memtables_max: budget.memtables + budget.memtables_slack - loan,
+            memtables_max: budget.memtables + budget.memtables_slack - of_memtables,
             memtables,
             log_max: budget.log,
             log: log.pending_bytes as u64,
@@ -260,9 +263,9 @@ pub(crate) fn stats(shared: &Arc<StoreCore>) -> Stats {
             tables: budget.tables_used.get(),
             gets_max: budget.gets,
             gets: budget.gets_bytes(),
-            held_max: budget.held,
-            held: shared.held_bytes(),
-            cache_max: budget.cache + loan,
+            held_max: budget.held - of_held,
+            held,
+            cache_max: budget.cache + of_held + of_memtables,
             spare_max: budget.spare,
             pinned: cache.pinned.sum(),
             top_levels: cache.pinned.of(PinPurpose::TopLevels),

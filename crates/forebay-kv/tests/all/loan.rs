@@ -1,4 +1,4 @@
-//! The cache has the memory of idle memtables, block by block, until somebody writes.
+//! The cache has the memory of idle memtables, block by block, until somebody writes, and that for values until the program holds them.
 
 use forebay::Engine;
 use forebay_kv::{Batch, Options, Store};
@@ -95,7 +95,7 @@ fn keeps_its_limits(changes: u64) -> bool {
     const LEAVES: u64 = 8_000;
     let ran = world().run(async |engine| {
         let store = store(&engine, LEAVES).await;
-        let (keyspace, share) = (store.default_keyspace(), store.stats().memory.memtables_max);
+        let (keyspace, shares) = (store.default_keyspace(), store.stats().memory);
         let (mut leaf, mut keeps) = (0, true);
         for change in 0..changes {
             // Memory of memtables is lent while nobody writes.
@@ -105,7 +105,21 @@ fn keeps_its_limits(changes: u64) -> bool {
                 keeps &= is_within(&store);
             }
             let memory = store.stats().memory;
-            assert!(memory.memtables_max < share, "change {change}: nothing is lent: {memory:?}");
+            assert!(
+                memory.memtables_max < shares.memtables_max,
+                "change {change}: nothing is lent: {memory:?}"
+            );
+            assert!(memory.held_max < shares.held_max / 2, "change {change}: nothing is lent: {memory:?}");
+            // Most of the share of a program that holds values: each takes back the bytes that it lacks.
+            let mut held = Vec::new();
+            for turn in 0..200 {
+                let number = random(change << 32 | turn) % (LEAVES * 4);
+                held.push(keyspace.get(&key(number)).await.expect("a get"));
+                let memory = store.stats().memory;
+                keeps &= is_within(&store);
+                keeps &= memory.held <= memory.held_max || memory.held_max == shares.held_max;
+            }
+            drop(held);
             // Two memtables are filled.
             for first in (0..1_600).step_by(10) {
                 let mut batch = Batch::new();
