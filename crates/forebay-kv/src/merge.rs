@@ -105,6 +105,8 @@ pub(crate) struct Run {
     leave: Option<Arc<Leave>>,
     /// Whether the first table's cursor was made.
     has_begun: bool,
+    /// Bytes that the cursors of earlier tables have passed.
+    passed: u64,
 }
 
 impl Memory {
@@ -158,7 +160,7 @@ impl Run {
             }),
             "the tables of a run are sorted and do not overlap"
         );
-        Run { tables, how, bounds: bounds.clone(), cursor: None, leave: None, has_begun: false }
+        Run { tables, how, bounds: bounds.clone(), cursor: None, leave: None, has_begun: false, passed: 0 }
     }
 
     /// Leaves long values where they are.
@@ -197,10 +199,12 @@ impl Run {
                 if !std::mem::replace(&mut self.has_begun, true) {
                     cursor.offer_leaves();
                 }
+                cursor.go_on(self.passed);
                 self.cursor = Some(cursor);
                 continue;
             };
             if !cursor.next_key().await? {
+                self.passed = cursor.passed();
                 self.cursor = None;
                 continue;
             }

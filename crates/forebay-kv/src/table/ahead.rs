@@ -139,6 +139,11 @@ impl Ahead {
         (self.coming, self.passed) = (0, 0);
     }
 
+    /// Counts bytes of other tables as passed.
+    pub(super) fn go_on(&mut self, bytes: u64) {
+        self.passed += bytes;
+    }
+
     /// Returns the bytes that are to come, and those that have come.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.coming, self.passed)

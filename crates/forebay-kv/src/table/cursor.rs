@@ -193,6 +193,16 @@ impl Cursor {
         self.offers = OFFERS_MAX;
     }
 
+    /// Has the cursor read ahead as one that has passed `bytes` bytes of other tables; before it is moved.
+    pub(crate) fn go_on(&mut self, bytes: u64) {
+        self.ahead.go_on(bytes);
+    }
+
+    /// Returns the bytes that the cursor has passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.ahead.bytes().1 + self.values.passed()
+    }
+
     /// Moves to the next entry, and reads its value if that is a blob. Returns `false` behind the last entry.
     /// If this future is dropped unfinished, the cursor has not moved.
     ///
@@ -413,8 +423,7 @@ impl Cursor {
         if !self.how.ramp {
             return u64::MAX;
         }
-        let (coming, passed) = self.ahead.bytes();
-        (passed + self.values.passed() + leaf).saturating_sub(coming + self.values.coming())
+        (self.passed() + leaf).saturating_sub(self.ahead.bytes().0 + self.values.coming())
     }
 
     /// Returns the next leaf with the range to read for it. The range includes the leaf's blobs, or the last of
