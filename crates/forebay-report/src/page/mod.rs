@@ -1,4 +1,4 @@
-//! Human-readable results: a summary for the terminal, one HTML page, and the conclusions on both.
+//! Human-readable results: a summary for the terminal, one HTML page, and the conclusions on both; and the charts of sweeps.
 
 pub mod advice;
 mod charts;
@@ -12,6 +12,7 @@ pub mod noise;
 pub mod questions;
 pub mod summary;
 mod svg;
+pub mod sweep;
 
 /// Mark by which the program recognizes its own pages.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

@@ -2,9 +2,9 @@
 //! on their contents. Colours come from the page's style sheet, so that a chart follows the light or the dark scheme.
 //! Series differ by shape as well as by colour. Every chart scales with the page (viewBox, no fixed width).
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
-use super::html::{listing, prose};
+use super::html::{STYLE, listing, prose};
 use crate::units::number;
 
 /// Maximum rows of a table beside a chart; longer series show every n-th of their points.
@@ -314,14 +314,62 @@ const SMALL: Form = Form(290.0, 124.0, true);
 
 /// Draws lines with their marks. `label` is the text for readers who cannot see them; the legend is
 /// part of the page.
-fn lines(
-    label: &str,
+fn lines(label: &str, form: Form, x: &XAxis, y_title: &str, lines: &[Line], marks: &[Mark]) -> Markup {
+    let (height, drawing) = plot(form, x, y_title, lines, marks);
+    html! {
+        svg viewBox=(format!("0 0 {} {height}", form.0)) role="img" aria-label=(label) { (drawing) }
+    }
+}
+
+/// Room above a chart for its title and its legend, in a file of its own.
+const HEAD: f64 = 44.0;
+
+/// Returns charts of lines, one above the other with their legends, as a drawing that is a file of its own.
+pub(crate) fn stacked(charts: &[Chart]) -> Markup {
+    let (mut bottom, mut parts) = (0.0, Vec::new());
+    for chart in charts {
+        let Shape::Lines { x, marks, .. } = &chart.shape else { continue };
+        let (height, drawing) = plot(LARGE, x, &chart.y, &chart.lines, marks);
+        parts.push((bottom, chart, drawing));
+        bottom += HEAD + height;
+    }
+    let label: Vec<String> = charts.iter().map(Chart::label).collect();
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {} {bottom}", LARGE.0)) role="img" aria-label=(label.join(" ")) {
+            style { (PreEscaped(STYLE)) }
+            rect width="100%" height="100%" style="fill: var(--paper)" {}
+            @for (top, chart, drawing) in &parts {
+                g transform=(format!("translate(0 {top})")) {
+                    text.label x="2" y="15" { (chart.title) }
+                    (line_names(&chart.lines))
+                    g transform=(format!("translate(0 {HEAD})")) { (drawing) }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the signs and names of lines, side by side.
+fn line_names(lines: &[Line]) -> Markup {
+    let mut left = 2.0;
+    html! {
+        @for (series, line) in lines.iter().enumerate() {
+            line class=(format!("curve {}", class(series))) x1=(n(left)) x2=(n(left + 22.0)) y1="31" y2="31" {}
+            (dots(series, std::iter::once((left + 11.0, 31.0))))
+            text x=(n(left + 27.0)) y="35" { (line.name) }
+            ({ left += 40.0 + width_of(&line.name); "" })
+        }
+    }
+}
+
+/// Draws lines with their marks; returns the height, and the drawing.
+fn plot(
     Form(width, plot, is_log): Form,
     x_axis: &XAxis,
     y_title: &str,
     lines: &[Line],
     marks: &[Mark],
-) -> Markup {
+) -> (f64, Markup) {
     let end = width - 14.0;
     let points = || lines.iter().flat_map(|line| &line.points);
     let heights = || points().flat_map(|point| [point.y, point.low, point.high]);
@@ -340,30 +388,29 @@ fn lines(
     // A line across for each tick of the vertical axis, and a short one below for each of the horizontal one.
     let across = y.ticks.iter().map(|(tick, _)| format!("M{} {}H{}", n(left), n(y.at(*tick)), n(end)));
     let below = x.ticks.iter().map(|(tick, _)| format!("M{} {}v4", n(x.at(*tick)), n(bottom)));
-    html! {
-        svg viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(label) {
-            // One path for all lines of the grid, and the common attributes of its texts in one place:
-            // half of a page is charts.
-            path.grid d=(across.chain(below).collect::<String>()) {}
-            g.tick text-anchor="end" {
-                @for (tick, text) in &y.ticks { text x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) { (text) } }
-            }
-            g.tick text-anchor="middle" {
-                @for (place, text) in readable(&x, width) { text x=(n(place)) y=(n(bottom + 17.0)) { (text) } }
-            }
-            line.axis x1=(n(left)) x2=(n(end)) y1=(n(bottom)) y2=(n(bottom)) {}
-            text.title x="2" y="14" { (y_title) @if spread == Spread::Log { " (log axis)" } }
-            text.title x=(n((left + end) / 2.0)) y=(n(height - 6.0)) text-anchor="middle" { (x_axis.title) }
-            @for (index, mark) in marks.iter().enumerate() {
-                @let (x, top) = (x.at(mark.at), 26.0 + 17.0 * index as f64);
-                path.mark d=(format!("M{} {}V{}", n(x), n(top), n(bottom))) {}
-                // On the side that has more room.
-                @let (anchor, x) = if x > width / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
-                text.label x=(n(x)) y=(n(top + 10.0)) text-anchor=(anchor) { (mark.label) }
-            }
-            @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
+    let drawing = html! {
+        // One path for all lines of the grid, and the common attributes of its texts in one place:
+        // half of a page is charts.
+        path.grid d=(across.chain(below).collect::<String>()) {}
+        g.tick text-anchor="end" {
+            @for (tick, text) in &y.ticks { text x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) { (text) } }
         }
-    }
+        g.tick text-anchor="middle" {
+            @for (place, text) in readable(&x, width) { text x=(n(place)) y=(n(bottom + 17.0)) { (text) } }
+        }
+        line.axis x1=(n(left)) x2=(n(end)) y1=(n(bottom)) y2=(n(bottom)) {}
+        text.title x="2" y="14" { (y_title) @if spread == Spread::Log { " (log axis)" } }
+        text.title x=(n((left + end) / 2.0)) y=(n(height - 6.0)) text-anchor="middle" { (x_axis.title) }
+        @for (index, mark) in marks.iter().enumerate() {
+            @let (x, top) = (x.at(mark.at), 26.0 + 17.0 * index as f64);
+            path.mark d=(format!("M{} {}V{}", n(x), n(top), n(bottom))) {}
+            // On the side that has more room.
+            @let (anchor, x) = if x > width / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
+            text.label x=(n(x)) y=(n(top + 10.0)) text-anchor=(anchor) { (mark.label) }
+        }
+        @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
+    };
+    (height, drawing)
 }
 
 /// Returns the middles and texts of the ticks that have room beside the one before. All ticks have
