@@ -1,12 +1,12 @@
 //! Measures, rather than shows: forebay-etcd and etcd in turn, with the same client (etcd-client) on the same machine.
 //!
-//! `compare [--rows a,b] [--nodes 1,3] [--seconds S] [--repeats N] [--keys N] [--etcd PROGRAM] [--own PROGRAM] [--json FILE]`; `scripts/bench etcd`
-//! builds both sides and runs it. Data directories are below `TMPDIR`. Each sample has new servers with empty directories and their
+//! `compare [--rows a,b] [--nodes 1,3] [--seconds S] [--repeats N] [--keys N] [--value-bytes N] [--server NAME] [--etcd PROGRAM] [--own PROGRAM]
+//! [--json FILE]`; `scripts/bench etcd` builds both sides and runs it. `--server` measures one side only, for `scripts/bench sweep`. Data directories are below `TMPDIR`. Each sample has new servers with empty directories and their
 //! default settings but for a larger space limit, and sync each change. A row's ratio is of the same repeat; figures are medians.
 //!
 //! | row | work |
 //! |---|---|
-//! | `puts-1`, `puts-100`, `puts-1000` | puts from that many clients: keys of 8 bytes, random of 100,000, values of 256 |
+//! | `puts-1`, `puts-100`, `puts-1000` | puts from that many clients: keys of 8 bytes, random of 100,000, values of 256 (`--value-bytes N`: others) |
 //! | `ranges` | linearizable reads of one key each from 100 clients, of the 100,000 keys |
 //! | `ranges-serializable` | the same, of the member's own state |
 //! | `txns` | transactions from 100 clients that compare the key's version and put |
@@ -58,6 +58,8 @@ struct Options {
     seconds: f64,
     repeats: usize,
     keys: u64,
+    value_bytes: usize,
+    server: Option<String>,
     servers: [(&'static str, PathBuf); 2],
     json: Option<PathBuf>,
 }
@@ -69,6 +71,8 @@ fn options() -> Result<Options, Failure> {
         seconds: 5.0,
         repeats: 5,
         keys: 1_000_000,
+        value_bytes: VALUE.len(),
+        server: None,
         servers: [("etcd", "etcd".into()), ("forebay-etcd", PathBuf::new())],
         json: None,
     };
@@ -83,6 +87,8 @@ fn options() -> Result<Options, Failure> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--repeats" => options.repeats = value()?.parse()?,
             "--keys" => options.keys = value()?.parse()?,
+            "--value-bytes" => options.value_bytes = value()?.parse()?,
+            "--server" => options.server = Some(value()?),
             "--etcd" => options.servers[0].1 = value()?.into(),
             "--own" => options.servers[1].1 = value()?.into(),
             "--json" => options.json = Some(value()?.into()),
@@ -91,6 +97,11 @@ fn options() -> Result<Options, Failure> {
     }
     if let Some(row) = options.rows.iter().find(|row| !ROWS.iter().any(|(name, _)| name == row)) {
         return Err(format!("there is no row {row}").into());
+    }
+    if let Some(server) = &options.server
+        && !options.servers.iter().any(|(name, _)| name == server)
+    {
+        return Err(format!("there is no server {server}").into());
     }
     if options.servers[1].1.as_os_str().is_empty() {
         options.servers[1].1 = common::own_program();
@@ -206,10 +217,10 @@ enum Operation {
 }
 
 impl Operation {
-    async fn run(self, client: &mut Client, random: &mut Random) -> Result<(), Failure> {
+    async fn run(self, client: &mut Client, random: &mut Random, value: &[u8]) -> Result<(), Failure> {
         let key = key(random.below(KEYS));
         match self {
-            Operation::Put => drop(client.put(key, VALUE, None).await?),
+            Operation::Put => drop(client.put(key, value, None).await?),
             Operation::Range { is_serializable } => {
                 let options = is_serializable.then(|| GetOptions::new().with_serializable());
                 if client.get(key, options).await?.kvs().len() != 1 {
@@ -219,7 +230,7 @@ impl Operation {
             Operation::Txn => {
                 let txn = Txn::new()
                     .when([Compare::version(key, CompareOp::Greater, -1)])
-                    .and_then([TxnOp::put(key, VALUE, None)]);
+                    .and_then([TxnOp::put(key, value, None)]);
                 if !client.txn(txn).await?.succeeded() {
                     return Err("a comparison that always holds did not".into());
                 }
@@ -234,8 +245,9 @@ async fn run(
     cluster: &Cluster,
     operation: Operation,
     clients: usize,
-    seconds: f64,
+    options: &Options,
 ) -> Result<Figures, Failure> {
+    let (seconds, value_bytes) = (options.seconds, options.value_bytes);
     let connections = cluster.connect(clients.min(CONNECTIONS_MAX)).await?;
     let begun = Instant::now();
     let (open, close) = (begun + WARM_UP, begun + WARM_UP + Duration::from_secs_f64(seconds));
@@ -244,12 +256,13 @@ async fn run(
         let mut client = connections[number % connections.len()].clone();
         tasks.spawn(async move {
             let (mut random, mut each_us) = (Random(0x9e37_79b9 * (number as u64 + 1)), Vec::new());
+            let value = vec![b'v'; value_bytes];
             loop {
                 let begun = Instant::now();
                 if begun >= close {
                     return Ok::<_, Failure>(each_us);
                 }
-                operation.run(&mut client, &mut random).await?;
+                operation.run(&mut client, &mut random, &value).await?;
                 if begun >= open {
                     each_us.push(begun.elapsed().as_micros() as u64);
                 }
@@ -365,12 +378,12 @@ async fn sample(program: &Path, row: &str, nodes: usize, options: &Options) -> R
         "ranges" | "ranges-serializable" => {
             fill(&cluster, KEYS).await?;
             let is_serializable = row != "ranges";
-            run(&cluster, Operation::Range { is_serializable }, 100, options.seconds).await
+            run(&cluster, Operation::Range { is_serializable }, 100, options).await
         }
-        "txns" => run(&cluster, Operation::Txn, 100, options.seconds).await,
+        "txns" => run(&cluster, Operation::Txn, 100, options).await,
         puts => {
             let clients = puts.strip_prefix("puts-").ok_or("no such row")?.parse()?;
-            run(&cluster, Operation::Put, clients, options.seconds).await
+            run(&cluster, Operation::Put, clients, options).await
         }
     }
 }
@@ -429,6 +442,9 @@ fn main() -> Result<(), Failure> {
             let repeats = if row == "memory" { 1 } else { options.repeats };
             for repeat in 0..repeats {
                 for ((_, program), (name, samples)) in options.servers.iter().zip(&mut found) {
+                    if options.server.as_ref().is_some_and(|only| only.as_str() != *name) {
+                        continue;
+                    }
                     // A runtime for each sample: nothing of the one before goes on.
                     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
                     let figures = runtime.block_on(sample(program, row, *nodes, &options))?;

@@ -16,6 +16,7 @@ mod random;
 mod ranges;
 mod run;
 mod scan;
+mod sweep;
 mod usage;
 mod wal;
 mod zram;
@@ -41,7 +42,7 @@ use forebay_report::result::{Experiment as Table, Report, Row};
 static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
 
 /// Every experiment.
-static ALL: [&dyn Experiment; 10] = [
+static ALL: [&dyn Experiment; 11] = [
     &random::RANDOM,
     &scan::SCAN,
     &ranges::RANGES,
@@ -52,6 +53,7 @@ static ALL: [&dyn Experiment; 10] = [
     &raft::busy::RAFT_BUSY,
     &kv::KV,
     &cache::CACHE,
+    &sweep::SWEEP,
 ];
 
 fn main() -> ExitCode {
@@ -98,6 +100,11 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
     }
     let experiment =
         *ALL.iter().find(|experiment| experiment.spec().name == name).context("no such experiment")?;
+    let values = values(experiment, matches)?;
+    if values.given("list") {
+        print(&sweep::list(&values))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if run::load_average().is_some_and(|load| load > run::LOAD_AT_REST) {
         eprintln!(
             "the machine is busy with other work (load average above {}): the figures will not be worth much",
@@ -107,9 +114,21 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let target = Target::resolve(path("dir").unwrap_or(Path::new(".")), false, false)?;
     let context = Context::new(target, Progress::detect(false), Cleanup::install()?, run::fresh_seed());
-    let values = Values::new(experiment.spec().options, Some(matches), Length::Full)?;
-    let missed = summarise(&measure(experiment, &values, &context, path("json"))?)?;
+    let tables = measure(experiment, &values, &context, path("json"))?;
+    let missed = if is_sweep(experiment) { sweep::summarise(&tables) } else { summarise(&tables) }?;
     Ok(if matches.get_flag("check") && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the options, with the defaults of `--quick` where an experiment has it.
+fn values(experiment: &dyn Experiment, matches: &ArgMatches) -> Result<Values> {
+    let of = |length| Values::new(experiment.spec().options, Some(matches), length);
+    let values = of(Length::Full)?;
+    Ok(if values.given("quick") { of(Length::Quick)? } else { values })
+}
+
+/// Returns whether its tables are points of axes, of which a run has hundreds.
+fn is_sweep(experiment: &dyn Experiment) -> bool {
+    experiment.spec().name == sweep::SWEEP.spec.name
 }
 
 /// Measures, prints each table, and writes the file after each, so that an interrupted run keeps its results so far.
@@ -129,7 +148,12 @@ fn measure(
         }
         experiment.targets().judge(table);
         Entry(experiment).present(std::slice::from_mut(table));
-        print(&summary::tables(&Report::new(doctor::machine_only(), vec![table.clone()]), true))?;
+        let text = if is_sweep(experiment) {
+            sweep::keep(&tables, values)?
+        } else {
+            summary::tables(&Report::new(doctor::machine_only(), vec![table.clone()]), true)
+        };
+        print(&text)?;
         if let Some(path) = json {
             let text = Report::new(doctor::machine_only(), tables.clone()).to_json()?;
             std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;

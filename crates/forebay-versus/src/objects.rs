@@ -344,6 +344,28 @@ fn sample(work: &Work) -> Result<Outcome> {
     })
 }
 
+/// The object of [`one_object`].
+pub(crate) const OBJECT: &str = "object";
+
+/// Measures gets of an object from a task, or batches of `ranges` random ranges of `block_bytes` bytes each.
+pub(crate) fn one_object(work: &Work) -> Result<Outcome> {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let (store, _engine) = runtime.block_on(Store::open(work))?;
+    let lanes = std::iter::once((store, work.clone(), work.rng(0)));
+    tokio_tasks!(work, runtime, lanes, |(store, work, mut rng)| {
+        if work.ranges == 0 {
+            ranges::check(&(0..work.file_bytes), &store.get(OBJECT).await?)?;
+        } else {
+            let length = work.block_bytes as u64;
+            let starts = (0..work.ranges).map(|_| rng.below(work.file_bytes - length + 1));
+            let ranges: Vec<Range<u64>> = starts.map(|start| start..start + length).collect();
+            for (range, read) in ranges.iter().zip(&store.get_ranges(OBJECT, ranges.clone()).await?) {
+                ranges::check(range, read)?;
+            }
+        }
+    })
+}
+
 /// Does a task's part of the work; returns its calls, or ranges, and bytes.
 async fn part(
     store: &Store,

@@ -47,13 +47,13 @@ experiment! {
         direct "pread-threads", "a thread for each read in flight, pread" => blocking::random_pread, twin direct;
         direct "forebay-shard", "a task for each read in flight, on the shard" => forebay::random_on_shard;
         direct "forebay-tokio", "the same from tasks of Tokio's multi-threaded runtime"
-            => |reads| forebay::random_from_tokio(reads, true, DriverChoice::Auto);
+            => |reads| forebay::random_from_tokio(reads, true, DriverChoice::Auto, Open::read());
         direct "forebay-tokio-current", "the same from its current-thread runtime"
-            => |reads| forebay::random_from_tokio(reads, false, DriverChoice::Auto);
+            => |reads| forebay::random_from_tokio(reads, false, DriverChoice::Auto, Open::read());
         direct "forebay-tokio-aio", "as forebay-tokio, without io_uring: native AIO in the workers"
-            => |reads| forebay::random_from_tokio(reads, true, DriverChoice::Threads);
+            => |reads| forebay::random_from_tokio(reads, true, DriverChoice::Threads, Open::read());
         direct "forebay-tokio-aio-current", "as forebay-tokio-current, without io_uring"
-            => |reads| forebay::random_from_tokio(reads, false, DriverChoice::Threads);
+            => |reads| forebay::random_from_tokio(reads, false, DriverChoice::Threads, Open::read());
         direct "forebay-wait", "a plain thread for each read in flight, in .wait()"
             => |reads| forebay::random_from_threads(reads, Open::read());
         cached "forebay-wait-adaptive", "the same on a file opened adaptive"
@@ -226,7 +226,10 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
 impl Work {
     /// Returns the offsets of a task.
     pub(crate) fn offsets(&self, task: usize) -> Offsets {
-        Offsets { rng: self.rng(task), file_bytes: self.file_bytes, is_first: true }
+        let (rng, block_bytes) = (self.rng(task), self.block_bytes);
+        // A block begins at any page from which it fits into the file.
+        let file_bytes = self.file_bytes + PAGE_BYTES - (block_bytes as u64).next_multiple_of(PAGE_BYTES);
+        Offsets { rng, file_bytes, block_bytes, is_first: true }
     }
 }
 
@@ -234,11 +237,12 @@ impl Work {
 pub(crate) struct Offsets {
     rng: SplitMix,
     file_bytes: u64,
+    pub(crate) block_bytes: usize,
     is_first: bool,
 }
 
 impl Offsets {
-    /// Returns the next offset, a multiple of the block.
+    /// Returns the next offset, a multiple of a page.
     #[inline]
     pub(crate) fn next(&mut self) -> u64 {
         page_offset(&mut self.rng, self.file_bytes)
@@ -248,7 +252,7 @@ impl Offsets {
     #[inline]
     pub(crate) fn check(&mut self, got: &[u8], offset: u64) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
-            ensure!(got.len() == BLOCK_BYTES, "a read gave {} bytes", got.len());
+            ensure!(got.len() == self.block_bytes, "a read gave {} bytes", got.len());
             files::check_start(got, offset)?;
         }
         Ok(())

@@ -28,6 +28,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::meter::Window;
+use crate::random::BLOCK_BYTES;
 use crate::{files, usage};
 
 /// The help of `--hot-mib`.
@@ -193,6 +194,9 @@ pub(crate) struct Work {
     pub(crate) file_bytes: u64,
     /// Operations in flight.
     pub(crate) depth: usize,
+    /// Bytes of an operation, where they are not always the same.
+    #[serde(default = "block_bytes")]
+    pub(crate) block_bytes: usize,
     pub(crate) operations: u64,
     pub(crate) shape: String,
     pub(crate) ranges: usize,
@@ -212,6 +216,14 @@ pub(crate) struct Work {
     pub(crate) nodes: usize,
     /// Seconds that a busy task computes between two yields.
     pub(crate) computes_s: f64,
+    /// The programs of a sample of etcd: etcd, forebay-etcd, and the client that starts them.
+    pub(crate) etcd: PathBuf,
+    pub(crate) own_etcd: PathBuf,
+    pub(crate) etcd_client: PathBuf,
+}
+
+fn block_bytes() -> usize {
+    BLOCK_BYTES
 }
 
 impl Work {

@@ -8,19 +8,20 @@ use tokio::runtime::Builder;
 use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, LOADED, PUT_BYTES, THREADS};
 use crate::prelude::*;
 
-/// Entries of a scan beside full ones.
-const SCAN: usize = 100;
-
-/// What is written in random order.
+/// Writes in random order, and reads of them.
 struct RandomLoad {
     value_bytes: usize,
     /// Entries of a durable batch.
     batch: usize,
     /// How often each key is written.
     rounds: u64,
+    /// Entries of a scan beside full ones.
+    scan: usize,
 }
-const SHORT: RandomLoad = RandomLoad { value_bytes: 200, batch: BATCH, rounds: 1 };
-const LARGE: RandomLoad = RandomLoad { value_bytes: 48_000, batch: 4, rounds: 3 };
+const SHORT: RandomLoad = RandomLoad { value_bytes: 200, batch: BATCH, rounds: 1, scan: 100 };
+const LARGE: RandomLoad = RandomLoad { value_bytes: 48_000, batch: 4, rounds: 3, scan: 100 };
+/// Two, so that also the longest values of a sweep fit into a record of a small store's log.
+const SWEEP: RandomLoad = RandomLoad { value_bytes: 0, batch: 2, rounds: 1, scan: 10 };
 /// A prime above the numbers of keys here: its multiples, modulo their number, are each of them once, in no order.
 const STRIDE: u64 = 2_654_435_761;
 /// Bytes of a key.
@@ -94,6 +95,7 @@ pub(super) fn sample<P: Peer + 'static>(
         "puts" => puts(work, &**store),
         "random" => random(work, store, &SHORT),
         "large" => random(work, store, &LARGE),
+        "sweep" => random(work, store, &RandomLoad { value_bytes: work.record_bytes, ..SWEEP }),
         other => bail!("there is no workload {other} here"),
     }?;
     store.close()?;
@@ -251,7 +253,7 @@ pub(super) fn busy(
 fn random(work: &Work, store: &Arc<impl Peer>, load: &RandomLoad) -> Result<Outcome> {
     let bytes = load.value_bytes;
     rustix::fs::sync();
-    let (used, begun, values) = (Usage::now(), Instant::now(), &Values::new());
+    let (used, begun, values) = (Usage::now(), Instant::now(), &Values::up_to(bytes));
     let write = |writer: usize| {
         let mut times_us = Vec::new();
         let mut entries = Vec::with_capacity(load.batch);
@@ -295,8 +297,8 @@ fn random(work: &Work, store: &Arc<impl Peer>, load: &RandomLoad) -> Result<Outc
     let mut rng = work.rng(WRITERS_STREAM);
     let (mut scans, begun) = (0_u32, Instant::now());
     while begun.elapsed().as_secs_f64() < work.seconds {
-        let mut number = rng.below(work.keys - SCAN as u64);
-        store.scan(&key(number), SCAN, &mut |_, value| {
+        let mut number = rng.below(work.keys - load.scan as u64);
+        store.scan(&key(number), load.scan, &mut |_, value| {
             values.check(number, value, bytes)?;
             number += 1;
             Ok(())
@@ -363,7 +365,12 @@ pub(super) struct Values {
 impl Values {
     /// Returns a pool filled with bytes that do not compress.
     pub(super) fn new() -> Self {
-        let mut pool = vec![0; POOL_BYTES];
+        Self::up_to(POOL_BYTES / 2)
+    }
+
+    /// Returns a pool for values of up to `bytes` bytes.
+    pub(super) fn up_to(bytes: usize) -> Self {
+        let mut pool = vec![0; POOL_BYTES.max((2 * bytes).next_multiple_of(8))];
         files::fill(&mut pool, 0);
         Self { pool }
     }
@@ -371,7 +378,7 @@ impl Values {
     /// Writes the value of a key's number into `value`, which has at least eight bytes.
     #[inline]
     pub(super) fn write(&self, number: u64, value: &mut [u8]) {
-        let start = Self::start(number, value.len());
+        let start = self.start(number, value.len());
         value.copy_from_slice(&self.pool[start..start + value.len()]);
         value[..8].copy_from_slice(&number.to_le_bytes());
     }
@@ -381,15 +388,15 @@ impl Values {
     pub(super) fn check(&self, number: u64, value: &[u8], bytes: usize) -> Result<()> {
         let length = value.len();
         ensure!(length == bytes, "the value of key {number} has {length} bytes, not {bytes}");
-        let start = Self::start(number, length);
+        let start = self.start(number, length);
         let same = value[..8] == number.to_le_bytes()
             && value[length - 8..] == self.pool[start + length - 8..start + length];
         ensure!(same, "the store gave out another value than that of key {number}");
         Ok(())
     }
 
-    fn start(number: u64, length: usize) -> usize {
-        (files::word(number) % (POOL_BYTES - length) as u64) as usize
+    fn start(&self, number: u64, length: usize) -> usize {
+        (files::word(number) % (self.pool.len() - length) as u64) as usize
     }
 }
 

@@ -30,7 +30,9 @@ const ARENA_BYTES: usize = 4 << 20;
 /// Measures a row.
 pub(super) fn sample(work: &Work) -> Result<Outcome> {
     let (workload, row) = (&*work.workload, &*work.row);
-    if matches!(workload, "load" | "random" | "large") || matches!(row, "forebay-wait" | "forebay-threads") {
+    if matches!(workload, "load" | "random" | "large" | "sweep")
+        || matches!(row, "forebay-wait" | "forebay-threads")
+    {
         return drive::sample(work, OpenStore::open);
     }
     let opened = OpenStore::open(work)?;

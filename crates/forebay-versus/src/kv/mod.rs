@@ -330,6 +330,16 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     Ok(run)
 }
 
+/// Measures a row with values of `record_bytes`, at least 16: a load in random order, gets, and scans of ten.
+pub(crate) fn sweep(work: &Work) -> Result<Outcome> {
+    let work = &Work { workload: "sweep".to_owned(), ..work.clone() };
+    match &*work.row {
+        "fjall" => drive::sample(work, stores::Fjall::open),
+        "rocksdb" => stores::rocksdb(work),
+        _ => forebay_store::sample(work),
+    }
+}
+
 /// Returns whether each sample of a workload begins with an empty store.
 fn is_alone(workload: &str) -> bool {
     matches!(workload, "puts" | "random" | "large")

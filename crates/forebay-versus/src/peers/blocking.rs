@@ -13,19 +13,47 @@ const RWF_DONTCACHE: libc::c_int = 0x80;
 /// The buffer of the rows with a file and its cursor.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Measures random reads: each of `depth` threads has one pread in flight.
+/// Measures random reads: each of `depth` threads has one pread in flight, of the pages that have the block.
 pub(crate) fn random_pread(reads: &Work) -> Result<Outcome> {
     let file = &open_direct(&reads.path)?;
-    let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
+    let block_bytes = reads.block_bytes;
+    let buffers = pieces(reads.depth, block_bytes.next_multiple_of(PAGE_BYTES as usize), PageKind::Huge)?;
     let lanes = buffers.into_iter().enumerate().map(|(i, buffer)| {
         let mut offsets = reads.offsets(i);
         move || {
             let offset = offsets.next();
             file.read_exact_at(buffer, offset)?;
-            offsets.check(buffer, offset)
+            offsets.check(&buffer[..block_bytes], offset)
         }
     });
     threads(reads, lanes)
+}
+
+/// Measures random reads of `std::fs` through the page cache: each of `depth` threads reads into memory of its own.
+pub(crate) fn random_std_fs(reads: &Work) -> Result<Outcome> {
+    let file = &File::open(&reads.path)?;
+    let lanes = (0..reads.depth).map(|i| {
+        let (mut buffer, mut offsets) = (vec![0; reads.block_bytes], reads.offsets(i));
+        move || {
+            let offset = offsets.next();
+            file.read_exact_at(&mut buffer, offset)?;
+            offsets.check(&buffer, offset)
+        }
+    });
+    threads(reads, lanes)
+}
+
+/// Measures durable writes of `std::fs` at random pages: each of `depth` threads writes through the page cache, and syncs the file.
+pub(crate) fn writes_std_fs(writes: &Work) -> Result<Outcome> {
+    let file = &File::options().write(true).open(&writes.path)?;
+    let lanes = (0..writes.depth).map(|i| {
+        let (data, mut offsets) = (vec![7; writes.block_bytes], writes.offsets(i));
+        move || {
+            file.write_all_at(&data, offsets.next())?;
+            anyhow::Ok(file.sync_data()?)
+        }
+    });
+    threads(writes, lanes)
 }
 
 /// Measures random reads of the usual program with Tokio: `depth` tasks on the multi-threaded runtime with one worker per

@@ -1,7 +1,7 @@
 //! Forebay: next to the device (on a shard), from Tokio, and as one batch. One shard, everything else at its
 //! default.
 
-use forebay::{Class, Config, DriverChoice, Engine, File, Open, shard};
+use forebay::{Class, Config, DriverChoice, Durability, Engine, File, Open, shard};
 use tokio::runtime::Builder;
 
 use crate::prelude::*;
@@ -34,14 +34,30 @@ pub(crate) fn random_on_shard(reads: &Work) -> Result<Outcome> {
 
 /// Measures random reads from Tokio: `depth` tasks of the multi-threaded (one worker per core) or the
 /// current-thread runtime. With threads as the driver the workers use native AIO.
-pub(crate) fn random_from_tokio(reads: &Work, multi_thread: bool, driver: DriverChoice) -> Result<Outcome> {
-    let (engine, file) = open(config().driver(driver), reads, Open::read())?;
+pub(crate) fn random_from_tokio(
+    reads: &Work,
+    multi_thread: bool,
+    driver: DriverChoice,
+    open_as: Open,
+) -> Result<Outcome> {
+    let (engine, file) = open(config().driver(driver), reads, open_as)?;
     // As `#[tokio::main]` makes it.
     let mut runtime = if multi_thread { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = runtime.enable_all().build()?;
     let lanes = (0..reads.depth).map(|i| (file.clone(), reads.offsets(i)));
     let outcome = tokio_tasks!(reads, runtime, lanes, |(file, mut offsets)| {
         read_one(&file, &mut offsets).await?;
+    });
+    with_stats(&engine, outcome?)
+}
+
+/// Measures durable writes at random pages from Tokio: `depth` tasks, each with one write through the page cache in flight.
+pub(crate) fn writes_from_tokio(writes: &Work) -> Result<Outcome> {
+    let (engine, file) = open(config(), writes, Open::write().buffered())?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let lanes = (0..writes.depth).map(|i| (file.clone(), writes.offsets(i), vec![7_u8; writes.block_bytes]));
+    let outcome = tokio_tasks!(writes, runtime, lanes, |(file, mut offsets, data)| {
+        file.write(offsets.next(), &data).durable(Durability::Data).await?;
     });
     with_stats(&engine, outcome?)
 }
@@ -170,7 +186,7 @@ async fn nop_round(engine: &Engine, depth: usize, operations: u64) -> Result<()>
 
 async fn read_one(file: &File, offsets: &mut Offsets) -> Result<()> {
     let offset = offsets.next();
-    let block = file.read(offset..offset + BLOCK_BYTES as u64).await?;
+    let block = file.read(offset..offset + offsets.block_bytes as u64).await?;
     offsets.check(&block, offset)
 }
 

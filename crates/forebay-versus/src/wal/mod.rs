@@ -52,14 +52,12 @@ experiment! {
         direct "forebay", "forebay-wal from tasks of Tokio" => |work| from_tokio(work, Forebay::start(work, false)?);
         direct "forebay-threads", "forebay-wal from threads" => |work| from_threads(work, Forebay::start(work, false)?);
         direct "forebay-shard", "forebay-wal from tasks next to the log" => logs::on_shard;
-        direct "forebay-growing", "forebay-wal in a log that only grows"
-            => |work| from_tokio(work, Forebay::start(work, true)?);
+        direct "forebay-growing", "forebay-wal in a log that only grows" => forebay_growing;
         direct "raft-engine", "raft-engine 0.4.2 from threads; each writer is a raft group"
             => |work| from_threads(work, Raft::start(work, false)?);
         direct "raft-engine-blocking", "the same from tasks of Tokio, one spawn_blocking an append"
             => |work| from_tokio(work, Raft::start(work, false)?);
-        direct "raft-engine-growing", "raft-engine from threads in a log that only grows"
-            => |work| from_threads(work, Raft::start(work, true)?);
+        direct "raft-engine-growing", "raft-engine from threads in a log that only grows" => raft_engine_growing;
         direct "okaywal", "okaywal 0.3.1 from threads, with checkpoints that do nothing"
             => |work| from_threads(work, Okay::start(work)?);
     }
@@ -110,6 +108,16 @@ experiment! {
     }
 }
 
+/// Measures appends to a new log of forebay-wal.
+pub(crate) fn forebay_growing(work: &Work) -> Result<Outcome> {
+    from_tokio(work, Forebay::start(work, true)?)
+}
+
+/// Measures appends to a new log of raft-engine.
+pub(crate) fn raft_engine_growing(work: &Work) -> Result<Outcome> {
+    from_threads(work, Raft::start(work, true)?)
+}
+
 fn is_one(table: &Table) -> bool {
     table.number("writers") == Some(1.0)
 }
@@ -123,9 +131,9 @@ fn is_many_small(table: &Table) -> bool {
 }
 
 /// Room that a run needs at once; the peers' logs hold no more, unless they grow.
-const ROOM_BYTES: u64 = 2 << 30;
+pub(crate) const ROOM_BYTES: u64 = 2 << 30;
 /// Room for each second that a log grows: more than the devices these rows were made on can write.
-const ROOM_BYTES_PER_S: f64 = 2e9;
+pub(crate) const ROOM_BYTES_PER_S: f64 = 2e9;
 
 fn title(table: &Table) -> String {
     let number = |name| table.number(name).unwrap_or(0.0);
