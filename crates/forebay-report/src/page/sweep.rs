@@ -288,8 +288,8 @@ mod tests {
     #[test]
     fn a_chart_has_every_point_of_both_sides_and_of_the_ratio() {
         let axis = points(&(1..=1 << 20), &[], false);
-        let figures: Vec<(u64, &[f64], &[f64])> =
-            axis.iter().map(|at| (*at, &[20.0, 21.0][..], &[10.0, 11.0][..])).collect();
+        let (ours, peer) = ([20.0, 21.0], [10.0, 11.0]);
+        let figures: Vec<(u64, &[f64], &[f64])> = axis.iter().map(|at| (*at, &ours[..], &peer[..])).collect();
         let chart = sweep(&figures).chart();
         let counts: Vec<usize> = chart
             .split("points=\"")

@@ -31,7 +31,7 @@ experiment! {
         count("points", "Only these points, such as those around a cliff", 1 << 32).list().chosen("all of the axis");
         count("rounds", "Samples of each side at each point, in turn", 1000).or("5").quick("2");
         seconds("0.2", "0.05");
-        flag("quick", "Powers of two alone, and shorter and fewer samples");
+        flag("quick", "Powers of two without the numbers beside them, and shorter and fewer samples");
         flag("list", "Only print the axes, their peers, and the space that they need");
         path("out", "A new or empty folder for sweep.csv and a chart of each figure").chosen("none");
         path("constants", "AXIS=NUMBER of docs/sweeps.md: points lie around these numbers, too").list();
