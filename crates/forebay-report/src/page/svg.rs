@@ -334,8 +334,9 @@ pub(crate) fn stacked(charts: &[Chart]) -> Markup {
         bottom += HEAD + height;
     }
     let label: Vec<String> = charts.iter().map(Chart::label).collect();
+    let size = format!("0 0 {} {bottom}", LARGE.0);
     html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {} {bottom}", LARGE.0)) role="img" aria-label=(label.join(" ")) {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(size) role="img" aria-label=(label.join(" ")) {
             style { (PreEscaped(STYLE)) }
             rect width="100%" height="100%" style="fill: var(--paper)" {}
             @for (top, chart, drawing) in &parts {

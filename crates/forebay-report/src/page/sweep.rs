@@ -14,8 +14,8 @@ pub const CSV_HEAD: &str = "axis,point,side,rounds,median,low,high,ratio\n";
 /// Neighbours that differ by more are a cliff.
 const CLIFF: f64 = 1.3;
 
-/// Returns the points of an axis: both ends, powers of two and constants, each with the numbers beside it. A quick sweep has powers of
-/// two without these.
+/// Returns the points of an axis: both ends, powers of two and constants, each with the numbers beside it. A quick sweep has
+/// powers of two without these.
 pub fn points(range: &RangeInclusive<u64>, constants: &[u64], is_quick: bool) -> Vec<u64> {
     let around = |at: u64| [at.saturating_sub(1), at, at.saturating_add(1)];
     let powers = (0..u64::BITS).map(|shift| 1_u64 << shift);

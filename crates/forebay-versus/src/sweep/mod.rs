@@ -41,7 +41,7 @@ experiment! {
     }
     rows {
         direct "forebay", "Forebay" => sample;
-        direct "std-fs", "std::fs: a thread for each operation, which reads whole pages where it reads past the page cache" => sample;
+        direct "std-fs", "std::fs: a thread for each operation; past the page cache it reads whole pages" => sample;
         direct "raft-engine", "raft-engine 0.4.2 from threads; each writer is a raft group" => sample;
         direct "fjall", "fjall 3.1, no compression" => sample;
         direct "rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, no compression" => sample;
@@ -69,8 +69,8 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let method = "Each sample is a process of its own, whose time begins after a warm-up. At each point both sides take turns, round by \
-        round; ratios are those of the same round, and figures medians.";
+    let method = "Each sample is a process of its own, whose time begins after a warm-up. At each point both sides take turns, \
+        round by round; ratios are those of the same round, and figures medians.";
     let (mut run, scratch) = Run::in_directory(context, SWEEP.spec.name, false, method)?;
     let wanted = options.words("axis");
     let [etcd, own_etcd, etcd_client] = PROGRAMS.map(|(_, option)| options.words(option).first().copied());
