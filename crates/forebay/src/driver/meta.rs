@@ -20,6 +20,9 @@ use rustix::io::Errno;
 
 pub use at::At;
 pub(crate) use file_calls::{is_removed, metadata_now};
+#[cfg(target_os = "linux")]
+pub(crate) use openat::set_direct;
+pub(crate) use openat::{no_direct, takes_direct};
 
 use crate::base::error::{Error, Result};
 use crate::base::in_flight::Stay;

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::OFlags;
-
+use crate::driver::meta::set_direct;
+use crate::io::mode::Mode;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::page_cache::{PageCache, Refusal, Tries, open_view, read_ahead_bytes};
 
@@ -18,13 +18,10 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
         room.wait();
         view = open_view(fd.as_fd());
     }
-    if let Err(errno) = set_direct(fd, true) {
-        let why =
-            format!("the file system has no direct I/O (O_DIRECT: {errno}); reads go through the page cache");
-        shared.degrade_once(
-            "adaptive: direct I/O",
-            &why,
-            "use ext4, XFS or another file system with direct I/O",
+    if let Err(errno) = set_direct(fd.as_fd(), true) {
+        shared.report_no_direct(
+            Mode::Adaptive,
+            &format!("the file system has no direct I/O (O_DIRECT: {errno})"),
         );
     }
     match view {
@@ -40,15 +37,4 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
 /// Returns the page cache's side of a buffered file: each lone read tries it.
 pub(super) fn buffered() -> PageCache {
     PageCache::new(None, Tries::All, 0)
-}
-
-/// Sets or clears `O_DIRECT` of an open file: fcntl(2), `F_SETFL`, which refuses what open(2) refuses.
-pub(super) fn set_direct(fd: &OwnedFd, direct: bool) -> rustix::io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    if flags.contains(OFlags::DIRECT) == direct {
-        return Ok(());
-    }
-    let mut flags = flags;
-    flags.set(OFlags::DIRECT, direct);
-    rustix::fs::fcntl_setfl(fd, flags)
 }

@@ -386,7 +386,8 @@ impl File {
     /// # Ok(()) }
     /// ```
     pub fn alignment(&self) -> Alignment {
-        *self.core.alignment()
+        let alignment = *self.core.alignment();
+        Alignment { direct: alignment.direct && !self.core.has_left_direct(), ..alignment }
     }
 
     /// Returns the device that the file is on.

@@ -1,13 +1,13 @@
 //! Options for opening a file, and the open itself.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
 use crate::base::pending::Pending;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
-use crate::driver::meta::{At, Descriptor, MetaReply, MetaRequest, OpenHow};
+use crate::driver::meta::{self, At, Descriptor, MetaReply, MetaRequest, OpenHow};
 #[cfg(target_os = "linux")]
 use crate::handle::adaptive;
 use crate::handle::engine::Engine;
@@ -85,7 +85,8 @@ impl Open {
         self
     }
 
-    /// Bypasses the page cache; the default.
+    /// Bypasses the page cache; the default. The open fails where the file system has no direct I/O. An empty file whose file system
+    /// took the flag and refuses its first request goes through the page cache; [`Engine::health`](crate::Engine::health) says so.
     pub fn direct(self) -> Open {
         self.mode(Mode::Direct)
     }
@@ -148,7 +149,8 @@ impl Open {
     /// The file has a second descriptor, for the page cache. Where none can be had (no /proc; cachestat(2) is refused for a
     /// file that the program neither owns nor may write) all reads go to the device. Where the file system has no
     /// direct I/O, reads are as those of [`uncached`](Open::uncached) if the kernel can do that (`RWF_DONTCACHE`), otherwise as
-    /// those of [`buffered`](Open::buffered). [`Engine::health`](crate::Engine::health) reports either. In a simulated world it is a direct
+    /// those of [`buffered`](Open::buffered); where it reports no alignment for it, the open finds out by one read of 4 KiB, on each
+    /// device until one has worked. [`Engine::health`](crate::Engine::health) reports either. In a simulated world it is a direct
     /// file.
     ///
     /// ```
@@ -258,7 +260,7 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
             (false, Mode::Uncached) => Mode::Uncached,
             (false, _) => Mode::Buffered,
         };
-        Ok(finish(&engine, fd, PathBuf::from("(given file)"), Open { mode, ..open }))
+        finish(&engine, fd, PathBuf::from("(given file)"), Open { mode, ..open })
     })
 }
 
@@ -284,7 +286,7 @@ fn begin<T: Send + 'static>(
     let engine = engine.clone();
     shared.call(request, move |reply| {
         then(match reply {
-            Ok(MetaReply::Opened(Descriptor::Os(fd))) => Ok(finish(&engine, fd, path, open)),
+            Ok(MetaReply::Opened(Descriptor::Os(fd))) => finish(&engine, fd, path, open),
             #[cfg(feature = "_sim")]
             Ok(MetaReply::Opened(Descriptor::Sim(file))) => Ok(finish_simulated(&engine, file, path, open)),
             Ok(_) => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
@@ -294,7 +296,7 @@ fn begin<T: Send + 'static>(
 }
 
 /// Inspects the opened file; on the pool's thread, because statx and sysfs may block.
-fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
+fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<File> {
     let shared = engine.shared();
     let number = std::fs::File::from(fd);
     let device_number =
@@ -302,7 +304,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     let fd = OwnedFd::from(number);
     let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
     let page_cache = page_cache(shared, &fd, device_number, open.mode);
-    let alignment = alignment(&fd, open.mode);
+    let alignment = alignment(shared, &fd, device_index, &path, open.mode)?;
     let mut rw_flags = 0;
     if open.mode == Mode::Uncached || (open.mode == Mode::Adaptive && !alignment.direct) {
         rw_flags = dont_cache_flag(&fd);
@@ -317,7 +319,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     }
     let route = if alignment.direct { polled_route(engine, &alignment, &device) } else { Route::Ordinary };
     let fd = Descriptor::Os(fd);
-    file(engine, open, |home| FileParts {
+    Ok(file(engine, open, |home| FileParts {
         fd,
         path,
         mode: open.mode,
@@ -330,7 +332,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
         device_index,
         home,
         page_cache,
-    })
+    }))
 }
 
 /// Returns the page cache's side of an opened file, and gives an adaptive file `O_DIRECT`.
@@ -348,20 +350,36 @@ fn page_cache(_: &EngineShared, _: &OwnedFd, _: u64, _: Mode) -> Option<PageCach
     None
 }
 
-/// Returns the alignment of a file. An adaptive one for which the kernel would fall back to the page cache silently loses
-/// `O_DIRECT`: reads of any alignment with `RWF_DONTCACHE` are better.
-fn alignment(fd: &OwnedFd, mode: Mode) -> Alignment {
+/// Returns the alignment of a file; where the kernel reports none, a read finds out whether direct requests work. An adaptive file for
+/// which they do not, or for which the kernel would fall back to the page cache silently, loses `O_DIRECT`: reads of any alignment with
+/// `RWF_DONTCACHE` are better.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a direct file whose file system refuses direct requests.
+fn alignment(shared: &EngineShared, fd: &OwnedFd, device: u16, path: &Path, mode: Mode) -> Result<Alignment> {
     let direct = match mode {
         Mode::Direct => true,
         Mode::Adaptive => is_direct(fd).unwrap_or(false),
         Mode::Buffered | Mode::Uncached => false,
     };
     let alignment = Alignment::of_fd(fd.as_fd(), direct);
-    #[cfg(target_os = "linux")]
-    if mode == Mode::Adaptive && direct && !alignment.direct && adaptive::set_direct(fd, false).is_ok() {
-        return Alignment::BUFFERED;
+    let is_refused = alignment.direct && !alignment.reported && !shared.takes_direct(device, fd.as_fd());
+    if is_refused && mode == Mode::Direct {
+        return Err(meta::no_direct("open").with_path(path));
     }
-    alignment
+    #[cfg(target_os = "linux")]
+    if mode == Mode::Adaptive
+        && direct
+        && (is_refused || !alignment.direct)
+        && meta::set_direct(fd.as_fd(), false).is_ok()
+    {
+        if is_refused {
+            let why = format!("{}: the file system takes O_DIRECT and refuses direct reads", path.display());
+            shared.report_no_direct(mode, &why);
+        }
+        return Ok(Alignment::BUFFERED);
+    }
+    Ok(alignment)
 }
 
 /// Builds the file of a simulated machine, which supplies all these properties itself.

@@ -299,6 +299,12 @@ impl OpFailure {
         }
         OpFailure::Errno(-result)
     }
+
+    /// Returns whether the kernel refused to move bytes that way: a direct transfer, for instance.
+    #[cold]
+    pub(crate) fn refuses_transfer(self, kind: OpKind) -> bool {
+        self == OpFailure::Errno(libc::EINVAL) && matches!(kind, OpKind::Read | OpKind::Write)
+    }
 }
 
 impl From<AllocError> for OpFailure {

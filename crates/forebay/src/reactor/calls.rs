@@ -352,7 +352,15 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
                 retries += 1;
                 continue;
             }
-            return Err(OpFailure::of_result(result, request.kind, request.end()));
+            let failure = OpFailure::of_result(result, request.kind, request.end());
+            let is_refused = failure.refuses_transfer(request.kind) && core.may_refuse_direct();
+            if is_refused && retries < RETRIES_MAX {
+                // Once: a second refusal has another reason.
+                retries = RETRIES_MAX;
+                core.leave_direct();
+                continue;
+            }
+            return Err(failure);
         };
         let goes_on = match request.kind {
             OpKind::Nop | OpKind::Command | OpKind::SyncData | OpKind::SyncAll => false,

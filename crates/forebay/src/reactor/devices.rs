@@ -1,6 +1,6 @@
 //! The devices that an engine's files are on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::device::Device;
@@ -14,6 +14,8 @@ pub(crate) struct Devices {
     list: Vec<(Arc<Device>, Arc<DeviceScheduler>)>,
     /// Schedulers by physical device: partitions of one disk share one, as their operations compete.
     physical: BTreeMap<(u32, u32), Arc<DeviceScheduler>>,
+    /// Those on which a direct read worked although no alignment was reported.
+    take_direct: BTreeSet<u16>,
 }
 
 impl Devices {
@@ -41,6 +43,16 @@ impl Devices {
         let index = self.list.len() as u16;
         self.numbers.insert(number, index);
         (index, device)
+    }
+
+    /// Returns whether a direct read worked on a device.
+    pub(crate) fn takes_direct(&self, index: u16) -> bool {
+        self.take_direct.contains(&index)
+    }
+
+    /// Notes that a direct read worked.
+    pub(crate) fn note_direct(&mut self, index: u16) {
+        self.take_direct.insert(index);
     }
 
     fn scheduler_for(&mut self, device: &Device, config: &Config, accounts: usize) -> Arc<DeviceScheduler> {

@@ -13,10 +13,11 @@ use crate::base::in_flight::{InFlight, Stays};
 use crate::base::pending::Pending;
 use crate::base::priority::Priorities;
 use crate::device::Device;
-use crate::driver::meta::{Descriptor, DescriptorOwner, MetaReply, MetaRequest};
+use crate::driver::meta::{self, Descriptor, DescriptorOwner, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::io::config::Config;
 use crate::io::host::descriptor_limit;
+use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::io::placement::Seats;
 use crate::io::stats::MemoryStats;
@@ -371,6 +372,27 @@ impl EngineShared {
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
         self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.accounts_max())
+    }
+
+    /// Returns whether direct requests of a file work, for which the kernel reports no alignment. One read of a block finds out. Where it
+    /// worked for one file of a device, others are not tried: a file that is an exception shows at its first operation, as one does that
+    /// cannot be tried ([`FileCore::leave_direct`](crate::reactor::open_file::FileCore::leave_direct)).
+    pub(crate) fn takes_direct(&self, device: u16, fd: BorrowedFd<'_>) -> bool {
+        if self.lock_devices().takes_direct(device) {
+            return true;
+        }
+        let takes = meta::takes_direct(fd);
+        if takes == Some(true) {
+            self.lock_devices().note_direct(device);
+        }
+        takes != Some(false)
+    }
+
+    /// Reports that files of this mode go through the page cache.
+    pub(crate) fn report_no_direct(&self, mode: Mode, why: &str) {
+        let what = if mode == Mode::Adaptive { "adaptive: direct I/O" } else { "direct I/O" };
+        let why = format!("{why}; reads go through the page cache");
+        self.degrade_once(what, &why, "use ext4, XFS or another file system with direct I/O");
     }
 
     /// Reports a degradation if calibrations were given, but none for this device.

@@ -14,6 +14,8 @@ use crate::base::in_flight::{InFlight, Stay};
 use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
+#[cfg(target_os = "linux")]
+use crate::driver::meta::set_direct;
 use crate::driver::meta::{Descriptor, DescriptorOwner};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
@@ -46,6 +48,8 @@ pub(crate) struct FileCore {
     /// Number of handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
+    /// Its file system refused direct requests, so that its requests go through the page cache.
+    left_direct: AtomicBool,
     in_flight: Arc<InFlight>,
     /// None where reads never try the page cache.
     page_cache: Option<PageCache>,
@@ -98,6 +102,7 @@ impl FileCore {
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
+            left_direct: AtomicBool::new(false),
             in_flight: Arc::default(),
             page_cache: parts.page_cache,
         });
@@ -177,6 +182,31 @@ impl FileCore {
     #[inline]
     pub(crate) fn alignment(&self) -> &Alignment {
         &self.alignment
+    }
+
+    /// Returns whether the kernel may refuse the file's direct requests although it took `O_DIRECT`: it reports no alignment for them.
+    #[cold]
+    pub(crate) fn may_refuse_direct(&self) -> bool {
+        self.alignment.direct && !self.alignment.reported && !self.engine.is_simulated()
+    }
+
+    /// Has the file's requests go through the page cache, because its file system has refused one that was aligned. Requests of any
+    /// alignment work there; those that were planned stay as they are.
+    #[cold]
+    pub(crate) fn leave_direct(&self) {
+        #[cfg(target_os = "linux")]
+        if set_direct(self.fd(), false).is_ok() && !self.left_direct.swap(true, Ordering::Relaxed) {
+            let why = format!(
+                "{}: the file system takes O_DIRECT and refuses direct requests",
+                self.path.display()
+            );
+            self.engine.report_no_direct(self.mode, &why);
+        }
+    }
+
+    /// Returns whether the file has [left](Self::leave_direct) direct requests.
+    pub(crate) fn has_left_direct(&self) -> bool {
+        self.left_direct.load(Ordering::Relaxed)
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {

@@ -31,6 +31,8 @@ mod futures;
 mod lent;
 mod limits;
 mod long_reads;
+#[cfg(target_os = "linux")]
+mod no_direct;
 mod operations;
 mod other_engines;
 mod ownership;

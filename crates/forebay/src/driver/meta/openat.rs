@@ -120,12 +120,42 @@ fn refuse_special(at: &At) -> Result<()> {
     ))
 }
 
+/// Sets or clears `O_DIRECT` of an open file: fcntl(2), `F_SETFL`, which refuses what open(2) refuses.
+#[cfg(target_os = "linux")]
+pub(crate) fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> rustix::io::Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(fd)?;
+    if flags.contains(OFlags::DIRECT) == direct {
+        return Ok(());
+    }
+    flags.set(OFlags::DIRECT, direct);
+    rustix::fs::fcntl_setfl(fd, flags)
+}
+
+/// Reads the first block of a file that has `O_DIRECT`. Returns whether its file system takes direct requests; `None` where that does not
+/// show, because the file is empty or was not opened to read.
+pub(crate) fn takes_direct(fd: BorrowedFd<'_>) -> Option<bool> {
+    #[repr(C, align(4096))]
+    struct Page([u8; 4096]);
+    let mut page = Page([0; 4096]);
+    match retry(|| rustix::io::pread(fd, &mut page.0[..], 0)) {
+        Ok(0) => None,
+        Ok(_) => Some(true),
+        Err(Errno::INVAL) => Some(false),
+        // The reads to come report it.
+        Err(_) => None,
+    }
+}
+
+/// Returns the error of an open for direct I/O on a file system that has none.
+pub(crate) fn no_direct(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, operation)
+        .with_note("this file system refuses direct I/O (O_DIRECT), open the file with Open::buffered()")
+}
+
 fn open_error(operation: &'static str, cause: Errno, direct: bool) -> Error {
     // open(2): EINVAL when the file system does not support O_DIRECT.
     if direct && (cause == Errno::INVAL || cause == Errno::OPNOTSUPP) {
-        return Error::new(ErrorKind::Unsupported, operation).with_note(
-            "this file system refuses direct I/O (O_DIRECT), open the file with Open::buffered()",
-        );
+        return no_direct(operation);
     }
     if cause == Errno::NAMETOOLONG {
         return Error::io(operation, io::Error::from(cause)).with_note("a part of the path is too long");

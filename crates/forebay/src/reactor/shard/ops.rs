@@ -57,6 +57,8 @@ const RETRY_WITHOUT_WORKER: u8 = 25;
 enum Verdict {
     Finished(OpResult),
     Again,
+    /// Again, through the page cache: the file system may refuse direct requests.
+    NotDirect,
     /// Again, the ordinary way instead of polled.
     NotPollable,
 }
@@ -698,6 +700,7 @@ impl Shard {
         match verdict {
             Some(Verdict::Finished(result)) => self.finish(key.index, result),
             Some(Verdict::Again) => {}
+            Some(Verdict::NotDirect) => self.leave_direct(key.index),
             Some(Verdict::NotPollable) => self.tell_not_pollable(),
             None => self.counters.strays.set(self.counters.strays.get() + 1),
         }
@@ -735,6 +738,12 @@ impl Shard {
             } else {
                 OpFailure::of_result(result, slot.kind, slot.offset + u64::from(slot.len))
             };
+            // Once: a second refusal has another reason.
+            let may_go_on = !orphan && !slot.cancelling && slot.retries < RETRIES_MAX;
+            if failure.refuses_transfer(slot.kind) && may_go_on && self.may_refuse_direct(slot.file) {
+                slot.retries = RETRIES_MAX;
+                return Verdict::NotDirect;
+            }
             return Verdict::Finished(Err(failure));
         }
         match slot.kind {
