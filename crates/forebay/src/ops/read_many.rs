@@ -82,10 +82,11 @@ impl Engine {
             });
             all.push(number, range);
         }
+        let ranges = all.len();
         let mut batch = ReadMany::new(files.into(), all);
         if let Some(core) = foreign {
             let error = Error::invalid("read_many", "this file was opened with another engine");
-            batch.state = State::Refused(Some(core.describe(error)));
+            batch.state = State::Refused(Some(core.describe(error)), ranges);
         }
         batch
     }
@@ -135,8 +136,8 @@ enum State {
     Cached(Box<CachedBatch>, Hits),
     Rest(Rest),
     Begun(Run),
-    /// It cannot begin, for this reason.
-    Refused(Option<Error>),
+    /// A batch of so many ranges cannot begin, for this reason.
+    Refused(Option<Error>, usize),
 }
 
 /// The batch of ranges left for the device, beside those that the page cache had.
@@ -281,7 +282,8 @@ impl ReadMany {
     }
 
     /// Returns a stream of the results as they arrive, each with the number of its range, in no particular
-    /// order. The depth bounds the memory held by results that were not taken.
+    /// order. Each number comes once: where the batch fails as a whole, because the file or the engine is closed, every range that has no
+    /// result yet gets that error. The depth bounds the memory held by results that were not taken.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -301,20 +303,19 @@ impl ReadMany {
     /// # Ok(()) }
     /// ```
     pub fn stream(self) -> ReadManyStream {
-        let run = match self.state {
+        let (cached, source) = match self.state {
             State::New(ask) => match CachedBatch::of(ask, true) {
-                Ok(cached) => return ReadManyStream { cached: Some(cached), numbers: None, run: Ok(None) },
-                Err(ask) => Ok(ask.start_stream()),
+                Ok(cached) => (Some(cached), Source::Nothing),
+                Err(ask) => (None, Source::of(ask.start_stream())),
             },
-            State::Begun(run) => Ok(Some(run)),
-            State::Refused(error) => Err(error),
+            State::Begun(run) => (None, Source::Run(run)),
+            State::Refused(Some(error), ranges) => (None, Source::Refused(error, ranges)),
+            State::Refused(None, _) => (None, Source::Nothing),
             // The parts collected so far come again.
-            State::Cached(cached, _) => {
-                return ReadManyStream { cached: Some(cached.again()), numbers: None, run: Ok(None) };
-            }
-            State::Rest(rest) => Ok(rest.run),
+            State::Cached(cached, _) => (Some(cached.again()), Source::Nothing),
+            State::Rest(rest) => (None, Source::of(rest.run)),
         };
-        ReadManyStream { cached: None, numbers: None, run }
+        ReadManyStream { cached, numbers: None, source, delivered: Deliveries::default() }
     }
 }
 
@@ -375,11 +376,11 @@ impl Future for ReadMany {
                     }
                 }
                 State::Rest(rest) => return rest.poll(context),
-                State::Refused(error) => return Poll::Ready(error.take().map_or(Ok(Vec::new()), Err)),
+                State::Refused(error, _) => return Poll::Ready(error.take().map_or(Ok(Vec::new()), Err)),
             }
         };
-        if let Err(error) = std::task::ready!(run.send(context)) {
-            return Poll::Ready(Err(error));
+        if let Err(failure) = std::task::ready!(run.send(context)) {
+            return Poll::Ready(Err(run.error(failure)));
         }
         run.batch.poll_all(context.waker())
     }
@@ -393,7 +394,7 @@ impl ReadMany {
         while let Some((number, block)) = std::task::ready!(cached.poll_hit(&mut spent_bytes, context)) {
             hits.put(number, block);
         }
-        if let State::Cached(cached, hits) = std::mem::replace(&mut self.state, State::Refused(None)) {
+        if let State::Cached(cached, hits) = std::mem::replace(&mut self.state, State::Refused(None, 0)) {
             let (ask, missed) = cached.into_rest();
             let run = if missed.is_empty() { None } else { ask.start(None) };
             self.state = State::Rest(Rest { run, hits });
@@ -407,8 +408,8 @@ impl Rest {
         let rest = match &mut self.run {
             None => Vec::new(),
             Some(run) => {
-                if let Err(error) = std::task::ready!(run.send(context)) {
-                    return Poll::Ready(Err(error));
+                if let Err(failure) = std::task::ready!(run.send(context)) {
+                    return Poll::Ready(Err(run.error(failure)));
                 }
                 match std::task::ready!(run.batch.poll_all(context.waker())) {
                     Ok(rest) => rest,
@@ -430,7 +431,7 @@ impl fmt::Debug for ReadMany {
             State::Rest(Rest { run: Some(run), .. }) => (run.batch.files(), run.batch.plan.ranges.len()),
             State::Rest(Rest { run: None, .. }) => (&[][..], 0),
             State::Begun(run) => (run.batch.files(), run.batch.plan.ranges.len()),
-            State::Refused(_) => (&[][..], 0),
+            State::Refused(_, ranges) => (&[][..], *ranges),
         };
         f.debug_struct("ReadMany")
             .field("path", &files.first().map(|core| core.path()))
@@ -586,12 +587,64 @@ pub struct ReadManyStream {
     cached: Option<Box<CachedBatch>>,
     /// The numbers of the ranges that are left for the device; `None` where all are.
     numbers: Option<Vec<u32>>,
-    /// None where there is nothing to read.
-    run: Result<Option<Run>, Option<Error>>,
+    source: Source,
+    /// Of the ranges that are left for the device.
+    delivered: Deliveries,
+}
+
+/// The source of the results that the page cache has not.
+enum Source {
+    Nothing,
+    Run(Run),
+    /// The run has failed as a whole: its ranges without a result get this error.
+    Failed(Run, OpFailure),
+    /// The batch could not begin: each of its ranges, so many, gets this error.
+    Refused(Error, usize),
+}
+
+impl Source {
+    fn of(run: Option<Run>) -> Source {
+        run.map_or(Source::Nothing, Source::Run)
+    }
+}
+
+/// The ranges of a stream that have had their result.
+#[derive(Default)]
+struct Deliveries {
+    /// A bit for each; empty before the first.
+    words: Vec<u64>,
+    /// Those before this one have had theirs.
+    next: usize,
+}
+
+impl Deliveries {
+    fn add(&mut self, number: usize, ranges: usize) {
+        if self.words.is_empty() {
+            self.words.resize(ranges.div_ceil(64), 0);
+        }
+        self.words[number / 64] |= 1 << (number % 64);
+    }
+
+    /// Adds the first of `ranges` ranges that is missing, and returns its number.
+    fn add_missing(&mut self, ranges: usize) -> Option<usize> {
+        while self.next < ranges {
+            let number = self.next;
+            self.next += 1;
+            let word = self.words.get(number / 64).copied().unwrap_or(0);
+            if (word >> (number % 64)) & 1 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
 }
 
 impl ReadManyStream {
-    /// Returns the next result and the number of its range; `None` after the last one.
+    /// Returns the next result and the number of its range; `None` after the last one. Each range has one result.
+    ///
+    /// # Errors
+    /// Those of the single ranges; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard), with the number `usize::MAX`, of a
+    /// `.wait()` on a shard's thread.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<(usize, Result<Block>)>>> {
         Waitable::new("read_many", poll_fn(|context| self.poll_next_result(context)))
@@ -601,27 +654,40 @@ impl ReadManyStream {
         if let Some(hit) = std::task::ready!(self.poll_cached(context)) {
             return Poll::Ready(Some(hit));
         }
-        let run = match &mut self.run {
-            Ok(Some(run)) => run,
-            Ok(None) => return Poll::Ready(None),
-            Err(error) => return Poll::Ready(error.take().map(|error| (0, Err(error)))),
-        };
-        match std::task::ready!(run.send(context)) {
-            Err(error) => Poll::Ready(run.batch.refused_once().then_some((0, Err(error)))),
-            Ok(()) => {
-                let next = std::task::ready!(run.batch.poll_next(context.waker()));
-                Poll::Ready(next.map(|(number, result)| {
-                    // The number of a stream's own failure is 0, whatever its ranges.
-                    let numbers = self.numbers.as_ref();
-                    (
-                        numbers
-                            .and_then(|numbers| numbers.get(number))
-                            .map_or(number, |&number| number as usize),
-                        result,
-                    )
-                }))
+        let next = std::task::ready!(self.poll_source(context));
+        let numbers = self.numbers.as_ref();
+        let in_all = |number: usize| numbers.map_or(number, |numbers| numbers[number] as usize);
+        Poll::Ready(next.map(|(number, result)| (in_all(number), result)))
+    }
+
+    /// Returns the next result of the ranges that are left for the device, with the number among these.
+    fn poll_source(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {
+        if let Source::Run(run) = &mut self.source {
+            let failure = match std::task::ready!(run.send(context)) {
+                Err(failure) => Some(failure),
+                Ok(()) => match std::task::ready!(run.batch.poll_next(context.waker())) {
+                    Some((number, result)) => {
+                        self.delivered.add(number, run.batch.plan.ranges.len());
+                        return Poll::Ready(Some((number, result)));
+                    }
+                    None => run.batch.failure(),
+                },
+            };
+            let Some(failure) = failure else { return Poll::Ready(None) };
+            if let Source::Run(run) = std::mem::replace(&mut self.source, Source::Nothing) {
+                self.source = Source::Failed(run, failure);
             }
         }
+        Poll::Ready(match &self.source {
+            Source::Nothing | Source::Run(_) => None,
+            Source::Failed(run, failure) => {
+                let missing = self.delivered.add_missing(run.batch.plan.ranges.len());
+                missing.map(|number| (number, Err(run.batch.refusal(*failure, number))))
+            }
+            Source::Refused(error, ranges) => {
+                self.delivered.add_missing(*ranges).map(|number| (number, Err(error.clone())))
+            }
+        })
     }
 
     /// Returns the next range that the page cache has. After the last one the rest may begin.
@@ -632,7 +698,7 @@ impl ReadManyStream {
         }
         if let Some(cached) = self.cached.take() {
             let (ask, missed) = cached.into_rest();
-            self.run = Ok(if missed.is_empty() { None } else { ask.start_stream() });
+            self.source = Source::of(if missed.is_empty() { None } else { ask.start_stream() });
             self.numbers = Some(missed);
         }
         Poll::Ready(None)
@@ -676,11 +742,19 @@ struct Run {
 }
 
 impl Run {
+    /// Returns the error of a batch that failed as a whole.
+    fn error(&self, failure: OpFailure) -> Error {
+        failure.into_error("read_many", Some(self.batch.first_file()))
+    }
+
     /// Begins the batch: at once on a shard of its engine, by one message elsewhere.
-    fn send(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+    ///
+    /// # Errors
+    /// The failure of the whole batch.
+    fn send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), OpFailure>> {
         if self.sent {
             return if self.batch.engine().is_forked() {
-                Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.first_file()))))
+                Poll::Ready(Err(OpFailure::Forked))
             } else {
                 Poll::Ready(Ok(()))
             };
@@ -690,7 +764,7 @@ impl Run {
         let is_closed = self.batch.files().len() == 1 && core.is_closed();
         let failure = if is_closed { Some(OpFailure::FileClosed) } else { core.engine().failure() };
         if let Some(failure) = failure {
-            return Poll::Ready(Err(failure.into_error("read_many", Some(&core))));
+            return Poll::Ready(Err(failure));
         }
         self.batch.register(context.waker());
         let local = with_current(|shard| {

@@ -555,3 +555,63 @@ fn a_closed_file_of_several_fails_alone_and_a_foreign_one_all() {
     let nothing = engine.read_many([]).plan().unwrap();
     assert!(nothing.requests.is_empty() && (nothing.amplification() - 1.0).abs() < f64::EPSILON);
 }
+
+/// Takes a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number came once.
+#[track_caller]
+fn failed_with(kind: ErrorKind, mut stream: forebay::ReadManyStream, ranges: &[Range<u64>]) -> Vec<usize> {
+    let mut seen = vec![false; ranges.len()];
+    let mut failed = Vec::new();
+    while let Some((number, result)) = stream.next().wait() {
+        assert!(!std::mem::replace(&mut seen[number], true), "range {number} comes once");
+        match result {
+            Ok(block) => assert!(block[..] == bytes_of(ranges[number].clone())[..], "range {number}"),
+            Err(error) => {
+                assert_eq!((error.kind(), error.operation()), (kind, "read_many"), "{error}");
+                failed.push(number);
+            }
+        }
+    }
+    assert!(seen.iter().all(|&seen| seen), "each range has its result");
+    assert!(stream.next().wait().is_none(), "the end stays");
+    failed
+}
+
+/// A stream gave the failure of its whole batch as `(0, Err)`: index 0 a second time where it had had its result, and one for a batch
+/// without ranges.
+#[test]
+fn a_batch_that_fails_as_a_whole_fails_each_range_that_is_left() {
+    let (engine, other, dir) = (engine(), engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 1 << 20);
+    let ranges: Vec<_> = (0..200u64).map(|n| n * 5000..n * 5000 + 100).collect();
+    let batch = |file: &File| file.read_many(ranges.clone()).request_bytes_max(0);
+    let all: Vec<usize> = (0..200).collect();
+
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    file.clone().close().wait().unwrap();
+    assert_eq!(failed_with(ErrorKind::FileClosed, batch(&file).stream(), &ranges), all);
+    let (_, result) = batch(&file).stream().next().wait().unwrap();
+    assert_eq!(result.unwrap_err().range(), Some((0, 100)));
+    assert!(file.read_many([]).stream().next().wait().is_none(), "nothing has failed");
+
+    let foreign = other.open(&path, Open::read()).wait().unwrap();
+    let stream = engine.read_many(ranges.iter().map(|range| (&foreign, range.clone()))).stream();
+    assert_eq!(failed_with(ErrorKind::InvalidInput, stream, &ranges), all);
+
+    // The engine ends while most of the batch is left; results that are there already are given.
+    for open in [Open::read(), Open::read().buffered(), Open::read().adaptive()] {
+        let engine = self::engine();
+        let file = engine.open(&path, open).wait().unwrap();
+        let mut stream = batch(&file).depth(1).stream();
+        let (first, result) = stream.next().wait().unwrap();
+        result.unwrap();
+        engine.close().wait().unwrap();
+        let mut left = Vec::new();
+        while let Some((number, _)) = stream.next().wait() {
+            left.push(number);
+        }
+        left.push(first);
+        left.sort_unstable();
+        assert_eq!(left, all, "{open:?}: each once");
+    }
+}

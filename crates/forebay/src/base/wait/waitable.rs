@@ -56,11 +56,11 @@ impl<T: FromError> FromError for Option<T> {
     }
 }
 
-/// The return type of [`ReadManyStream::next`](crate::ReadManyStream::next): an error that concerns no single
-/// range has the number 0.
+/// The return type of [`ReadManyStream::next`](crate::ReadManyStream::next): the error of a refused wait concerns no range, and has the
+/// number `usize::MAX`.
 impl<T: FromError> FromError for (usize, T) {
     fn from_error(error: Error) -> Self {
-        (0, T::from_error(error))
+        (usize::MAX, T::from_error(error))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
 use crossbeam_queue::ArrayQueue;
@@ -58,7 +58,8 @@ pub(crate) struct Batch {
     /// Without a stream: a slot for each range's result.
     collected: UnsafeCell<Vec<PieceResult>>,
     pub(crate) progress: UnsafeCell<Progress>,
-    refused: AtomicBool,
+    /// Of a stream: why the ranges without a result get none.
+    failure: OnceLock<OpFailure>,
     /// Set when the future is dropped: the files are in flight for as long as the shard may have the batch. Below `files`, so that it
     /// is dropped after them.
     left: UnsafeCell<Vec<Stay>>,
@@ -155,7 +156,7 @@ impl Batch {
             starts: Vec::new(),
             collected: UnsafeCell::new(collected),
             progress: UnsafeCell::new(Progress::default()),
-            refused: AtomicBool::new(false),
+            failure: OnceLock::new(),
             left: UnsafeCell::default(),
         })
     }
@@ -222,9 +223,15 @@ impl Batch {
         self.waker.register(waker);
     }
 
-    /// Returns true once: the error of a stream that could not begin is reported one time.
-    pub(crate) fn refused_once(&self) -> bool {
-        !self.refused.swap(true, Ordering::Relaxed)
+    /// Returns why the ranges of a stream that is over and that have no result get none.
+    pub(crate) fn failure(&self) -> Option<OpFailure> {
+        self.failure.get().copied()
+    }
+
+    /// Returns the error of a range that gets no result.
+    pub(crate) fn refusal(&self, failure: OpFailure, number: usize) -> Error {
+        let error = failure.into_error("read_many", None);
+        range_error(self, error, number as u32)
     }
 
     /// Returns every range's result, once; for the future.
@@ -326,21 +333,13 @@ impl Batch {
                 Some(_) => false,
             };
             if vacant {
-                let error = failure.into_error("read_many", Some(self.file_of(number as u32)));
-                self.put(number, Err(range_error(self, error, number as u32)));
+                self.put(number, Err(self.refusal(failure, number)));
             }
         }
         // SAFETY: as above. No read may wait for memory of a batch that is over.
         unsafe { (*self.progress.get()).give_up() };
-        if let Some(queue) = &self.queue {
-            // A stream reports the failure once and ends.
-            let error = failure.into_error("read_many", Some(self.first_file()));
-            let pushed_out = {
-                let _alone = self.gate.enter();
-                queue.force_push((0, Err(error)))
-            };
-            drop(pushed_out);
-        }
+        // A stream knows which ranges have had their results.
+        let _ = self.failure.set(failure);
         self.end();
     }
 
