@@ -99,6 +99,11 @@ impl ForebayStore {
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (engine, class) = (self.shared.engine.clone(), self.class());
         let next = match object.file {
+            // Its length may say nothing, as that of a file of procfs: one read finds out.
+            Some(file) if object.attributes.size_bytes == 0 => {
+                let scan = file.scan().class(class).start();
+                Next::Scanned { scan, _file: file, at: 0, end: 0 }
+            }
             Some(file) if range.end - range.start > CHUNK_BYTES_MAX => {
                 let scan = file.scan().range(range.clone()).class(class);
                 let scan = scan.request_bytes(REQUEST_BYTES).depth(PARTS as usize).start();

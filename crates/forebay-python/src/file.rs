@@ -198,7 +198,12 @@ impl File {
         let length = match length {
             Some(length) if length < CHECK_LENGTH_FROM => length,
             length => {
-                let most = self.len(py, &file)?.saturating_sub(offset);
+                let end = self.len(py, &file)?;
+                if end == 0 {
+                    let range = offset..offset.saturating_add(length.unwrap_or(u64::MAX));
+                    return Ok((job::read_unsized(self.handle(file), range), false));
+                }
+                let most = end.saturating_sub(offset);
                 length.map_or(most, |length| length.min(most))
             }
         };
@@ -450,7 +455,8 @@ impl File {
         drive::run(py, process::engine(py)?, job::close(files, self.path.clone()), false).map(drop)
     }
 
-    /// Returns the bytes at `offset`: `length` of them, or fewer where the file ends; all up to its end without a length.
+    /// Returns the bytes at `offset`: `length` of them, or fewer where the file ends; all up to its end without a length. A file of
+    /// size 0 is read until a read finds its end, up to 1 GiB: files of /proc have no size, and bytes all the same.
     #[pyo3(signature = (offset, length=None))]
     fn read(&self, py: Python<'_>, offset: i64, length: Option<i64>) -> PyResult<Py<PyAny>> {
         let (job, in_turn) = self.read_job(py, offset, length)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use forebay::{Class, Durability, ReadMany};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyMemoryView};
+use pyo3::types::{PyBytes, PyList, PyMemoryView};
 
 use crate::fault::Fault;
 use crate::memory::{AlignedMemory, Block, BlockBytes, Destination, Memory};
@@ -30,6 +30,8 @@ pub(crate) enum Value {
     Number(u64),
     /// The memory is a bytes object, of which this many bytes were read.
     Bytes(usize),
+    /// Bytes whose number was not known before.
+    Collected(Vec<u8>),
     /// Results in these parts of one memory.
     Views(Arc<AlignedMemory>, Vec<Range<usize>>),
     /// The next block of a scan.
@@ -48,6 +50,7 @@ impl Outcome {
         let Outcome { memory, result } = self;
         let value = match result {
             Ok(Value::Bytes(len)) => return Ok(Some(memory.into_bytes(py, len))),
+            Ok(Value::Collected(bytes)) => return Ok(Some(PyBytes::new(py, &bytes).into_any().unbind())),
             Ok(value) => value,
             Err(fault) => {
                 memory.release(py);
@@ -56,7 +59,7 @@ impl Outcome {
         };
         memory.release(py);
         match value {
-            Value::None | Value::Bytes(_) => Ok(Some(py.None())),
+            Value::None | Value::Bytes(_) | Value::Collected(_) => Ok(Some(py.None())),
             Value::Number(number) => Ok(Some(number.into_pyobject(py)?.into_any().unbind())),
             Value::Views(aligned, parts) => {
                 views(py, aligned, &parts).map(|list| Some(list.into_any().unbind()))
@@ -111,6 +114,22 @@ pub(crate) fn read(handle: Handle, offset: u64, memory: Destination, as_bytes: b
             Err(error) => Err(Fault::of_file(error, &path)),
         };
         Outcome { memory, result }
+    })
+}
+
+/// Reads a range of a file of length 0 up to the end that a read finds: the length of a file of procfs says nothing.
+pub(crate) fn read_unsized(handle: Handle, range: Range<u64>) -> Job {
+    let Handle { file, path, class } = handle;
+    let mut scan = file.scan().range(range).class(class).start();
+    Box::pin(async move {
+        let mut bytes = Vec::new();
+        while let Some(block) = scan.next().await {
+            match block {
+                Ok(block) => bytes.extend_from_slice(&block),
+                Err(error) => return Outcome::new(Err(Fault::of_file(error, &path))),
+            }
+        }
+        Outcome::new(Ok(Value::Collected(bytes)))
     })
 }
 

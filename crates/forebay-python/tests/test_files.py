@@ -403,3 +403,22 @@ def test_an_import_starts_nothing(program):
         assert "numpy" not in sys.modules and "asyncio" in sys.modules
         """
     )
+
+
+def test_a_file_without_a_size_is_read_to_its_end(tmp_path):
+    """Files of /proc have no size: read(0) returned no bytes of them, and no error."""
+    with open("/proc/version", "rb") as file:
+        expected = file.read()
+    assert os.stat("/proc/version").st_size == 0 and expected
+    for mode in ("adaptive", "buffered"):
+        with forebay.open("/proc/version", mode) as file:
+            assert file.read(0) == expected
+            assert file.read(3) == expected[3:]
+            assert file.read(0, 10) == expected[:10]
+            assert file.read(0, 1 << 30) == expected
+            assert file.read(len(expected) + 1) == b""
+            assert b"".join(bytes(view) for view in file.scan()) == expected
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    with forebay.open(empty) as file:
+        assert file.read(0) == b""

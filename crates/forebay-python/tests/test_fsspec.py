@@ -149,3 +149,13 @@ def test_dask_reads_by_it(fs, tmp_path, content):
     for scheduler in ("threads", "processes"):
         counted = dict(lines.frequencies().compute(scheduler=scheduler))
         assert counted == {f"line {number}\n": 1000 for number in range(5)}
+
+
+def test_a_file_without_a_size_is_read_to_its_end():
+    with open("/proc/version", "rb") as file:
+        expected = file.read()
+    fs = fsspec.filesystem("forebay")
+    assert fs.cat_file("/proc/version") == expected
+    with fs.open("/proc/version") as file:
+        assert file.read(5) == expected[:5]
+        assert file.read() == expected[5:]

@@ -463,3 +463,19 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
     }
     assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 1500);
 }
+
+/// A whole get of an object whose length is 0 gave no bytes: files of procfs have some all the same.
+#[tokio::test]
+async fn an_object_without_a_length_is_read_to_its_end() {
+    let expected = fs::read("/proc/version").unwrap();
+    for mode in [Mode::Adaptive, Mode::Buffered] {
+        let store = settings(FsPath::new("/proc")).read_mode(mode).open().await.unwrap();
+        let result = store.get(&Path::from("version")).await.unwrap();
+        assert_eq!(result.meta.size, 0);
+        assert_eq!(result.bytes().await.unwrap(), expected);
+    }
+    let root = dir();
+    write(root.path(), "empty", 0);
+    let store = settings(root.path()).open().await.unwrap();
+    assert!(store.get(&Path::from("empty")).await.unwrap().bytes().await.unwrap().is_empty());
+}

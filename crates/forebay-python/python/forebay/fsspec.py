@@ -85,7 +85,10 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """Reads a file, or a part of it."""
         with self._open_to_read(self._strip_protocol(path)) as file:
-            start, end = _bounds(file.size, start, end)
+            size = file.size
+            if size == 0 and not start and end is None:
+                return file.read(0)
+            start, end = _bounds(size, start, end)
             return file.read(start, max(end - start, 0))
 
     def cat_ranges(
@@ -172,9 +175,14 @@ class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __init__(self, fs: ForebayFileSystem, path: str, mode: str = "rb", **options: Any) -> None:
         self._file = fs._open_to_read(path)
-        super().__init__(fs, path, mode, size=self._file.size, **options)
+        size = self._file.size
+        # A size of 0 may say nothing, as that of a file of /proc: one read finds out.
+        self._whole = self._file.read(0) if size == 0 else None
+        super().__init__(fs, path, mode, size=size if self._whole is None else len(self._whole), **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
+        if self._whole is not None:
+            return self._whole[start:end]
         return self._file.read(start, end - start)
 
     def fileno(self) -> int:

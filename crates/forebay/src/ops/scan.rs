@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::base::class::Class;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
 use crate::base::wait::Waitable;
 use crate::handle::file::File;
@@ -57,6 +57,8 @@ const ADAPTIVE_DEPTH: u32 = 8;
 /// the second the consumer counts as slower than the device, and the count goes on from the first one.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
+/// A file of length 0 may have bytes all the same, as those of procfs and of control groups have. So many of them are read at most.
+const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;
 
@@ -84,8 +86,10 @@ struct Pace {
 /// # Ok(()) }
 /// ```
 ///
-/// The scan ends where the file ended when the scan began. Dropping the scan cancels the reads in flight;
-/// their memory stays with the engine until the device is done with it.
+/// The scan ends where the file ended when the scan began. A file of length 0 is read, one request at a time, until a read finds its
+/// end: files of procfs and of control groups have no length, and bytes all the same. For an empty file that is one read.
+///
+/// Dropping the scan cancels the reads in flight; their memory stays with the engine until the device is done with it.
 #[must_use = "a scan gives blocks only when they are asked for"]
 pub struct Scan {
     file: File,
@@ -93,6 +97,8 @@ pub struct Scan {
     class: Class,
     next: u64,
     end: u64,
+    /// The file's length is 0 and says nothing: the scan ends with an error at `end`, which is the limit, if no read has ended before.
+    is_unsized: bool,
     /// Read once, so that no request goes out past the end of the file.
     length: Option<Pending<u64>>,
     asked_length: bool,
@@ -124,7 +130,8 @@ impl Scan {
     /// # Errors
     /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program
     /// holds all blocks. Where only read-ahead needs more memory than there is, the scan goes on with less of
-    /// it. An error ends the scan. A file that became shorter meanwhile ends early, without an error.
+    /// it. [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a file of length 0 that has more than 1 GiB all the same. An error ends
+    /// the scan. A file that became shorter meanwhile ends early, without an error.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
         Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
@@ -169,7 +176,7 @@ impl Scan {
             self.fill();
             let Some(first) = self.in_flight.front_mut() else {
                 self.over = true;
-                return Poll::Ready(Ok(None));
+                return Poll::Ready(if self.is_unsized { Err(self.too_long()) } else { Ok(None) });
             };
             let polled = first.read.poll(context);
             let Poll::Ready(result) = polled else {
@@ -211,7 +218,26 @@ impl Scan {
         let length = std::task::ready!(std::pin::Pin::new(length).poll(context));
         self.length = None;
         self.asked_length = true;
-        Poll::Ready(length.map(|length| self.end = self.end.min(length)))
+        Poll::Ready(length.map(|length| match length {
+            0 if self.next < self.end && !self.core.engine().is_simulated() => self.look_for_end(),
+            length => self.end = self.end.min(length),
+        }))
+    }
+
+    /// Has the scan of a file of length 0 go on until a read finds the end.
+    #[cold]
+    fn look_for_end(&mut self) {
+        let limit = self.next.saturating_add(UNSIZED_BYTES_MAX);
+        self.is_unsized = limit < self.end;
+        self.end = self.end.min(limit);
+        // Reads ahead are wasted where the end comes first, which is mostly.
+        self.pace = Pace { depth: 1, adaptive: false, ..self.pace };
+    }
+
+    #[cold]
+    fn too_long(&self) -> Error {
+        let error = Error::new(ErrorKind::TooLarge { limit: UNSIZED_BYTES_MAX }, "scan");
+        self.core.describe(error.with_note(" of a file without a length"))
     }
 
     /// Waits for the reads behind one that found no memory, releases their memory, and has the scan begin
@@ -366,7 +392,7 @@ impl ScanBuilder {
 
     /// Sets the part of the file to read. Default: all of it. It may begin anywhere. The end is cut to the
     /// file's end, which is also the end of an open range (`4096..`). A scan gets the file's length once
-    /// anyway, so an open end costs nothing.
+    /// anyway, so an open end costs nothing. The limit for files of length 0 counts from the begin.
     pub fn range(mut self, range: impl RangeBounds<u64>) -> ScanBuilder {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -419,6 +445,7 @@ impl ScanBuilder {
             class: self.class.unwrap_or_else(shard::class),
             next: self.range.start,
             end: self.range.end,
+            is_unsized: false,
             length: None,
             asked_length: false,
             pace,

@@ -390,3 +390,61 @@ fn a_block_device_is_scanned_to_its_end() {
     assert!(std::process::Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
     assert_eq!(found, bytes_of(0..1 << 20));
 }
+
+/// A scan of a file of procfs ended at once, without an error: its length is 0, and its bytes were not looked for.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_without_a_length_are_read_to_their_end() {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
+    // A process whose environment is longer than one request, and does not change.
+    let mut program = Command::new("cat");
+    for number in 0..4 {
+        program.env(format!("FOREBAY_TEST_{number}"), "x".repeat(100_000 + number));
+    }
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // It answers once it runs.
+    program.stdin.as_mut().unwrap().write_all(b"go").unwrap();
+    program.stdout.as_mut().unwrap().read_exact(&mut [0; 2]).unwrap();
+    let long = format!("/proc/{}/environ", program.id());
+
+    let engine = engine();
+    for path in ["/proc/version", &long] {
+        let expected = std::fs::read(path).unwrap();
+        assert!(std::fs::metadata(path).unwrap().len() == 0 && !expected.is_empty());
+        for open in [Open::read().buffered(), Open::read().uncached(), Open::read().adaptive()] {
+            let file = engine.open(path, open).wait().unwrap();
+            let read = |builder: ScanBuilder| {
+                let (mut scan, mut bytes) = (builder.start(), Vec::new());
+                while let Some(block) = scan.next().wait() {
+                    bytes.extend_from_slice(&block.unwrap());
+                }
+                bytes
+            };
+            let len = expected.len() as u64;
+            for start in [0, 5, len, len + 1] {
+                let end = expected.get(start as usize..).unwrap_or_default();
+                assert!(read(file.scan().range(start..)) == end, "{path} from {start}");
+            }
+            assert!(read(file.scan().range(3..10)) == expected[3..10], "{path}");
+            assert!(read(file.scan().request_bytes(4096).depth(7)) == expected, "{path}");
+        }
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+}
+
+#[test]
+fn an_empty_file_costs_one_read() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 0);
+    for open in [Open::read(), Open::read().buffered(), Open::read().adaptive()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        let reads = || -> u64 { engine.stats().wait().unwrap().flows.iter().map(|flow| flow.reads).sum() };
+        let before = reads();
+        assert!(file.scan().start().next().wait().is_none());
+        assert_eq!(reads() - before, 1, "{open:?}");
+    }
+}

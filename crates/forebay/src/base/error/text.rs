@@ -16,6 +16,9 @@ impl Error {
                  missing, or open the file buffered"
             }
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
+            ErrorKind::TooLarge { .. } if self.0.operation == "scan" => {
+                "read its ranges with File::read_up_to"
+            }
             ErrorKind::TooLarge { .. } => {
                 "one block has no more; File::read_many, read_into, write_from, scan and append take any length"
             }
