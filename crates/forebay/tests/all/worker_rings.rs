@@ -525,3 +525,62 @@ fn reads_complete_while_the_worker_that_submitted_them_is_taken() {
         assert!(runtime.block_on(task).unwrap(), "the reads waited for their worker");
     }
 }
+
+/// Returns the number of this process's descriptors, and of the pollers among them.
+#[cfg(target_os = "linux")]
+fn descriptors() -> (usize, usize) {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links: Vec<_> = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()).collect();
+    let is_poller = |link: &&PathBuf| link.to_str().is_some_and(|link| link.contains("eventpoll"));
+    (links.len(), links.iter().filter(is_poller).count())
+}
+
+/// A thread that had driven a current-thread runtime kept the ring, and with it shard 0's, for as long as it lived, though runtime and engine
+/// were gone; and the ring's engine kept the runtime's poller.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_current_thread_runtime_takes_its_ring_along() {
+    let name = "worker_rings::a_current_thread_runtime_takes_its_ring_along";
+    // Alone: it counts the descriptors of its process.
+    forebay_test::children::Scene::new(name).play(|| {
+        // Tokio's sockets for signals are the process's.
+        drop(current());
+        let before = descriptors();
+        let bench = Bench::new();
+        read_waiting(&bench.file);
+        let without = descriptors();
+        let mut after = Vec::new();
+        for _ in 0..3 {
+            let runtime = current();
+            runtime.block_on(async {
+                for turn in 0..10u64 {
+                    bench.file.read(turn * 4096..turn * 4096 + 100).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            });
+            if !bench.has_rings() {
+                return println!("skipped: the kernel gives no rings to workers");
+            }
+            assert!(descriptors().1 > without.1, "the runtime has a poller");
+            drop(runtime);
+            after.push(descriptors());
+        }
+        assert_eq!(after[0].1, without.1, "the runtime's poller is gone");
+        assert_eq!(after, [after[0]; 3], "the next runtime has the ring of the one before");
+        let Bench { engine, file, path: _, _dir } = bench;
+        drop(file);
+        engine.close().wait().unwrap();
+        drop(_dir);
+        // Threads of the engine let go of it a moment after its close.
+        let begun = Instant::now();
+        while descriptors() != before {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{before:?} before, now {:?}", descriptors());
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[cfg(target_os = "linux")]
+fn read_waiting(file: &File) {
+    assert_eq!(file.read(0..100).wait().unwrap().len(), 100);
+}

@@ -3,7 +3,8 @@
 //! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, has the ring's descriptor registered with the
 //! runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready had
 //! their turn. When the runtime is dropped its tasks are, and with an attendant the whole group is given up: shard 0 looks after
-//! operations in flight, and the rings are free for another runtime.
+//! operations in flight, and the rings are free for another runtime. The rings are the engine's: a thread knows its own by number, so that
+//! one which drove a current-thread runtime, and lives on, keeps neither ring nor runtime.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -48,8 +49,10 @@ struct Seat {
     group: Arc<Group>,
     /// A worker of a multi-threaded runtime stays one. Any other thread may enter one runtime after another.
     is_worker: bool,
-    /// `None` if the engine has no ring left for it.
-    ring: Option<Arc<VisitedShard>>,
+    /// The ring's number among the engine's shards; `None` if the engine has no ring left for it.
+    number: Option<usize>,
+    /// A thread may live longer than the engine, and its seats with it: the ring goes with the engine.
+    ring: Weak<VisitedShard>,
 }
 
 thread_local! {
@@ -65,6 +68,11 @@ impl Seat {
     fn is_valid(&self) -> bool {
         !self.group.given_up.load(Ordering::Relaxed)
             && (self.is_worker || Handle::try_current().is_ok_and(|handle| handle.id() == self.group.runtime))
+    }
+
+    /// Returns whether its ring has ended, with its engine or before.
+    fn is_over(&self) -> bool {
+        self.number.is_some() && self.ring.upgrade().is_none_or(|ring| ring.is_over())
     }
 }
 
@@ -82,14 +90,13 @@ pub(super) fn with_ring<T>(
         let at = match known {
             Some(at) => at,
             None => {
-                let is_over = |seat: &Seat| seat.ring.as_ref().is_some_and(|ring| ring.is_over());
-                seats.retain(|seat| !seat.group.given_up.load(Ordering::Relaxed) && !is_over(seat));
+                seats.retain(|seat| !seat.group.given_up.load(Ordering::Relaxed) && !seat.is_over());
                 let seat = sit(engine)?;
                 seats.push(seat);
                 seats.len() - 1
             }
         };
-        let ring = seats[at].ring.as_ref()?;
+        let ring = engine.visited.by_index(seats[at].number?)?;
         (!ring.is_neglected.load(Ordering::Relaxed)).then(|| run(ring))
     };
     SEATS.try_with(with_seats).ok()?
@@ -119,7 +126,9 @@ fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
         ring.attendant.wake();
         return None;
     }
-    Some(Seat { engine: engine.inboxes[0].uid, group, is_worker, ring })
+    let number = ring.as_ref().map(|ring| ring.inbox.index);
+    let ring = ring.as_ref().map_or_else(Weak::new, Arc::downgrade);
+    Some(Seat { engine: engine.inboxes[0].uid, group, is_worker, number, ring })
 }
 
 impl VisitedShards {
@@ -207,8 +216,9 @@ impl Group {
                     Attendant { ring, group, engine, descriptor, has_yielded: false }
                 }
                 Err(why) => {
+                    drop(rings);
                     ring.leased.store(false, Ordering::Release);
-                    self.given_up.store(true, Ordering::Relaxed);
+                    self.give_up();
                     engine.degrade_once(
                         "worker rings",
                         &format!("a Tokio runtime does not watch them: {why}; its tasks' operations go through the shards"),
@@ -224,10 +234,16 @@ impl Group {
         Some(ring)
     }
 
-    fn give_up(self: &Arc<Self>) {
+    /// Ends the attendants, and leaves the rings to other runtimes.
+    fn give_up(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
-            // Operations in flight are shard 0's to look after.
-            self.lock().iter().flatten().for_each(|ring| ring.leased.store(false, Ordering::Release));
+            let rings = std::mem::take(&mut *self.lock());
+            for ring in rings.into_iter().flatten() {
+                // Takes the attendant's waker out, which keeps the runtime's poller; before the next runtime's attendant leaves one.
+                ring.attendant.wake();
+                // Operations in flight are shard 0's to look after.
+                ring.leased.store(false, Ordering::Release);
+            }
         }
     }
 }
@@ -295,6 +311,9 @@ impl Future for Attendant {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         DRIVEN.set(this.group.number);
+        if this.group.given_up.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
         this.ring.is_neglected.store(false, Ordering::Relaxed);
         this.ring.attendant.register(context.waker());
         if this.ring.is_over() {
