@@ -34,7 +34,8 @@ use directory::{LogDirectory, find};
 pub struct Report {
     /// The directory.
     pub dir: PathBuf,
-    /// Another handle or process has the log open, or a write of a dead process has not completed. The data
+    /// Another handle or process has the log open, or a write of a dead process has not completed. The locks of a dead process are waited
+    /// for, up to ten seconds, as an open does. The data
     /// may have changed while it was read, and the end may look unfinished because it is.
     pub in_use: bool,
     /// The log's random number; `None` if no group is whole, or if there are groups of two logs.

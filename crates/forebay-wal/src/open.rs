@@ -205,42 +205,46 @@ impl Where {
 /// Takes the log's lock, and writes this process's id into its file, for the error texts of other processes.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`]. If this same process has the log open, the call waits for up to a second: the last
-/// drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to
-/// ten: the kernel keeps the locks of a killed process until it has taken down its rings.
+/// [`ErrorKind::Locked`] if it [stays taken](holder_of_taken).
 async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
     let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(shard)).await?;
-    let is_sim = engine.driver() == "sim";
-    match lock.try_lock(Lock::Exclusive).await {
-        Ok(()) => {}
-        Err(error) if error.kind() == forebay::ErrorKind::Locked => {
-            let own = std::process::id();
-            let holder = if is_sim { Some(own) } else { holder_of(dir).await };
-            let patience = match holder {
-                Some(pid) if pid == own => LOCK_PATIENCE,
-                Some(pid) if is_dead(pid) => LOCK_PATIENCE * 10,
-                _ => Duration::ZERO,
-            };
-            if !locked_in_time(&lock, Lock::Exclusive, patience).await? {
-                let path = dir.path().join(LOCK_NAME);
-                return Err(Error::at(ErrorKind::Locked, &path, locked_text(holder, own)));
-            }
-        }
-        Err(error) => return Err(error.into()),
+    if let Some(Holder(holder)) = holder_of_taken(engine, &lock, Lock::Exclusive).await? {
+        let path = dir.path().join(LOCK_NAME);
+        return Err(Error::at(ErrorKind::Locked, &path, locked_text(holder, std::process::id())));
     }
-    if !is_sim {
+    if engine.driver() != "sim" {
         // If this fails, for instance on a full disk, errors name no process.
         let _ = lock.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
     }
     Ok(lock)
 }
 
+/// The process that recorded itself as holding a log, if that can be read.
+pub(crate) struct Holder(Option<u32>);
+
+/// Takes a log's lock, and returns its holder if it stays taken. If this same process has the log open, the call waits for up to a second:
+/// the last drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to ten: the kernel
+/// keeps the locks of a killed process until it has taken down its rings.
+pub(crate) async fn holder_of_taken(engine: &Engine, file: &File, lock: Lock) -> Result<Option<Holder>> {
+    if locked_in_time(file, lock, Duration::ZERO).await? {
+        return Ok(None);
+    }
+    let own = std::process::id();
+    let holder = if engine.driver() == "sim" { Some(own) } else { holder_of(file).await };
+    let patience = match holder {
+        Some(pid) if pid == own => LOCK_PATIENCE,
+        Some(pid) if is_dead(pid) => LOCK_PATIENCE * 10,
+        _ => Duration::ZERO,
+    };
+    let is_ours = locked_in_time(file, lock, patience).await?;
+    Ok((!is_ours).then_some(Holder(holder)))
+}
+
 /// Length of the process id in the lock's file, padded with spaces.
 const HOLDER_BYTES: usize = 16;
 
-/// Returns the id of the process that recorded itself as holding the log.
-async fn holder_of(dir: &Dir) -> Option<u32> {
-    let file = dir.open(LOCK_NAME, Open::read().buffered()).await.ok()?;
+/// Returns the id of the process that recorded itself in a lock's file.
+async fn holder_of(file: &File) -> Option<u32> {
     let text = file.read_up_to(0..HOLDER_BYTES as u64).await.ok()?;
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }

@@ -295,9 +295,8 @@ impl Maker {
     }
 }
 
-/// How long a segment's lock is waited for, and the pause between attempts.
+/// How long a segment's lock is waited for.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 async fn lock(file: &File) -> Result<()> {
     if locked_in_time(file, Lock::Exclusive, LOCK_PATIENCE).await? {
@@ -312,15 +311,10 @@ async fn lock(file: &File) -> Result<()> {
 /// completes. So the owner of the lock is alone with the file, although the previous owner may have ended in
 /// the middle of a write.
 pub(crate) async fn locked_in_time(file: &File, lock: Lock, patience: Duration) -> Result<bool> {
-    for _ in 0..=patience.as_nanos() / LOCK_PAUSE.as_nanos() {
-        match file.try_lock(lock).await {
-            Err(error) if error.kind() == forebay::ErrorKind::Locked => {
-                forebay::shard::sleep(LOCK_PAUSE).await?;
-            }
-            other => return other.map(|()| true).map_err(Error::from),
-        }
+    match file.lock_within(lock, patience).await {
+        Err(error) if error.kind() == forebay::ErrorKind::Locked => Ok(false),
+        other => other.map(|()| true).map_err(Error::from),
     }
-    Ok(false)
 }
 
 /// Read at once, and how many such reads are under way.

@@ -3,11 +3,12 @@
 use std::future::IntoFuture;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use forebay::internal::ErrorExt;
 use forebay::{Advice, Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Mode, Open};
 
-use super::check::{Outcome, fail, fails, fails_os, fails_with, same, same_bytes};
+use super::check::{Outcome, fail, fails, fails_os, fails_with, holds, same, same_bytes};
 use super::tools::{SendFuture, all, bytes_of, modes, open_all, poll_now, put};
 use crate::Env;
 
@@ -209,7 +210,15 @@ async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
         let error = fails_with(format_args!("{lock:?}"), two.try_lock(lock).await, ErrorKind::Locked)?;
         same("the path of the error", error.path(), Some(two.path()))?;
     }
+    let refused = two.lock_within(Lock::Shared, Duration::from_millis(12)).await;
+    fails_with("a lock that stays", refused, ErrorKind::Locked)?;
+    // The one that waits has it as soon as the other lets go.
+    let mut waiting: SendFuture<_> = Box::pin(two.lock_within(Lock::Shared, Duration::from_secs(60)));
+    holds("it waits", poll_now(&mut waiting).is_pending())?;
     one.unlock().await?;
+    waiting.await?;
+    fails_with("the lock of the one that waited", one.try_lock(Lock::Exclusive).await, ErrorKind::Locked)?;
+    two.unlock().await?;
     one.unlock().await?;
     two.try_lock(Lock::Shared).await?;
     one.try_lock(Lock::Shared).await?;

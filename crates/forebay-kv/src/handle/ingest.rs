@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use forebay::{Dir, Durability, File, Lock, Open};
 use forebay_wal::Lsn;
@@ -318,6 +319,9 @@ async fn check(
     Ok(Candidate { source, dir, file, identity: found, meta, is_copied: false })
 }
 
+/// How long a file's lock is waited for: that of a process that was killed goes late.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Opens a file and locks it, unless this ingest has it already.
 async fn lock(dir: &Dir, name: &OsStr, path: &Path, locks: &mut Vec<FileLock>) -> Result<(File, Identity)> {
     let file = match dir.open(name, Open::read()).await {
@@ -331,7 +335,7 @@ async fn lock(dir: &Dir, name: &OsStr, path: &Path, locks: &mut Vec<FileLock>) -
     if let Some(known) = locks.iter().find(|known| known.identity == identity) {
         return Ok((known.file.clone(), identity));
     }
-    match file.try_lock(Lock::Exclusive).await {
+    match file.lock_within(Lock::Exclusive, LOCK_PATIENCE).await {
         Err(error) if error.kind() == forebay::ErrorKind::Locked => {
             let text =
                 "this sorted file is still being written, or is ingested elsewhere: finish it there first";

@@ -60,7 +60,8 @@ impl VerifyReport {
 /// [`Store::verify`](crate::Store::verify).
 ///
 /// # Errors
-/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere;
+/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere, after a wait of up to ten seconds if the process that
+/// had it open is dead: its locks go late;
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) and [`ErrorKind::Foreign`](crate::ErrorKind::Foreign)
 /// if there is none; [`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished),
 /// [`ErrorKind::Version`](crate::ErrorKind::Version),

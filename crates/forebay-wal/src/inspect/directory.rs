@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use forebay::{Class, Engine, File, FileKind, Lock, Open};
+use forebay::{Engine, File, FileKind, Lock, Open};
 
 use crate::end_file::{self, END_NAME, END_NEW_NAME, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
-use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
+use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED, holder_of_taken};
 use crate::recover::{NeededSegments, Scan, Scanner};
 use crate::segment::{LOCK_PATIENCE, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time};
 
@@ -72,7 +72,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
             Err(error) => return Err(error.into()),
         };
         if !in_use {
-            in_use = is_being_written(engine, &file).await?;
+            in_use = is_being_written(&file).await?;
         }
         let mut scanner = Scanner::new(path, generation, file.len().await?);
         let unreadable = each_piece(&file, |piece| scanner.push(piece)).await?;
@@ -87,26 +87,17 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
     Ok(LogDirectory { dir: dir.to_path_buf(), in_use, segments, unknown_files, end, _lock: lock })
 }
 
-/// Takes the log's lock shared. Returns the file that holds it, and whether a conflicting lock is held.
+/// Takes the log's lock shared, as patiently as an open. Returns the file that holds it, and whether a conflicting lock is held.
 async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool)> {
     let file = engine.open(path, Open::read().buffered()).await?;
-    match file.try_lock(Lock::Shared).await {
-        Ok(()) => Ok((Some(file), false)),
-        Err(error) if error.kind() == forebay::ErrorKind::Locked => Ok((None, true)),
-        Err(error) => Err(error.into()),
-    }
+    let is_taken = holder_of_taken(engine, &file, Lock::Shared).await?.is_some();
+    Ok(((!is_taken).then_some(file), is_taken))
 }
 
 /// Returns whether a segment is locked although the log is not open. A process that died releases its locks
 /// late, so this waits for them.
-async fn is_being_written(engine: &Engine, file: &File) -> Result<bool> {
-    let own = file.clone();
-    // On a shard, because the caller may run anywhere, and waiting needs a timer.
-    let locked = engine
-        .spawn_on_shard(0, Class::DEFAULT, move || async move {
-            locked_in_time(&own, Lock::Shared, LOCK_PATIENCE).await
-        })
-        .await??;
+async fn is_being_written(file: &File) -> Result<bool> {
+    let locked = locked_in_time(file, Lock::Shared, LOCK_PATIENCE).await?;
     if locked {
         file.unlock().await?;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::left;
-use forebay::{Durability, Engine, Open};
+use forebay::{Durability, Engine, Lock, Open};
 use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_wal::inspect::{GroupKind, Report, Verdict, inspect, records, repair};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
@@ -269,6 +269,32 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     drop(found);
     assert!(files(engine, DIR).await == before, "reading changed the log");
     Some(listed)
+}
+
+/// The locks of a process that was killed stay until the kernel has taken down its rings. `inspect`, `records` and `repair` said at once
+/// that the log was in use, where an open waited.
+#[test]
+fn a_lock_that_goes_late_is_waited_for() {
+    let mut world = world(1);
+    with_log(&mut world);
+    let ran = world.run(async |engine| {
+        let lock =
+            engine.open(format!("{DIR}/wal.lock"), Open::read().buffered()).await.expect("the lock's file");
+        lock.try_lock(Lock::Exclusive).await.expect("nothing has the log open");
+        let late = sim::spawn(async move {
+            sim::sleep(Duration::from_millis(600)).await.expect("a world");
+            lock.close().await
+        });
+        let report = inspect(&engine, DIR).await.expect("a log");
+        assert!(report.is_whole() && !report.in_use, "{report:?}");
+        late.await.expect("a task").expect("a close");
+        let lock =
+            engine.open(format!("{DIR}/wal.lock"), Open::read().buffered()).await.expect("the lock's file");
+        lock.try_lock(Lock::Exclusive).await.expect("the report has given it back");
+        let refused = records(&engine, DIR).await.expect_err("it stays open elsewhere");
+        assert_eq!(refused.kind(), ErrorKind::Locked);
+    });
+    ran.expect("the world runs");
 }
 
 /// The report of `inspect` agrees with an open, and `repair` saves the same records as salvage.

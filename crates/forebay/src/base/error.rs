@@ -118,7 +118,7 @@ pub enum ErrorKind {
     },
     /// The file system, kernel or platform cannot do this.
     Unsupported,
-    /// Another holder has the lock that [`File::try_lock`](crate::File::try_lock) requested.
+    /// Another holder has the lock that [`File::try_lock`](crate::File::try_lock) or [`lock_within`](crate::File::lock_within) requested.
     Locked,
 }
 

@@ -1,19 +1,26 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::base::error::{Error, ErrorKind};
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
+use crate::base::wait::Waitable;
 use crate::device::{Alignment, Device};
 use crate::driver::meta::{self, Advice, FdOwner, Lock, MetaReply, MetaRequest};
 use crate::io::metadata::Metadata;
 use crate::io::mode::Mode;
 use crate::reactor::open_file::FileCore;
+use crate::reactor::shard;
+
+/// The pause between two tries of a lock that is waited for.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// An open file: a handle that is cheap to clone and works from any thread.
 ///
@@ -43,7 +50,7 @@ use crate::reactor::open_file::FileCore;
 /// | write from front to back, any sizes | [`append`](File::append) |
 /// | write small pieces at any offsets, or one file from many tasks | the crate `forebay-collective` |
 /// | length and space | [`len`](File::len), [`truncate`](File::truncate), [`allocate`](File::allocate), [`write_zeros`](File::write_zeros), [`punch_hole`](File::punch_hole), [`copy_range`](File::copy_range) |
-/// | lock it against other programs | [`try_lock`](File::try_lock), [`unlock`](File::unlock) |
+/// | lock it against other programs | [`try_lock`](File::try_lock), [`lock_within`](File::lock_within), [`unlock`](File::unlock) |
 /// | use of the page cache | [`advise`](File::advise), [`mode`](File::mode) |
 /// | attributes | [`metadata`](File::metadata), [`path`](File::path), [`is_removed`](File::is_removed), [`alignment`](File::alignment), [`device`](File::device), [`home_shard`](File::home_shard) |
 /// | know when its operations have ended | [`close`](File::close) |
@@ -495,6 +502,10 @@ impl File {
     ///
     /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
+    /// The locks of a process that was killed outlive it: the kernel gives them back when it has taken down the process's rings and the
+    /// requests in them, which was up to 0.6 seconds after waitpid(2) had returned, longer on a slow device.
+    /// [`lock_within`](File::lock_within) waits.
+    ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
     ///
@@ -514,6 +525,47 @@ impl File {
     /// ```
     pub fn try_lock(&self, lock: Lock) -> Pending<()> {
         self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
+    }
+
+    /// Takes a lock as [`try_lock`](File::try_lock) does, and tries again every 5 milliseconds for about `patience` while another holder
+    /// has a conflicting one: for the locks of a process that was killed, a few seconds. No thread waits in it.
+    ///
+    /// Dropped, it tries no more; a try that a thread is in [may still take effect](Pending#when-it-is-dropped).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder had a conflicting lock all the time.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Lock, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// file.lock_within(Lock::Exclusive, std::time::Duration::from_secs(10)).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_within(
+        &self,
+        lock: Lock,
+        patience: Duration,
+    ) -> Waitable<impl Future<Output = Result<()>> + use<>> {
+        let file = self.clone();
+        Waitable::new("lock_within", async move {
+            // Counted, not timed: the same with a clock that stands, or jumps.
+            for _ in 0..patience.as_nanos().div_ceil(LOCK_PAUSE.as_nanos()) {
+                match file.try_lock(lock).await {
+                    Err(error) if error.kind() == ErrorKind::Locked => file.pause(LOCK_PAUSE).await?,
+                    result => return result,
+                }
+            }
+            file.try_lock(lock).await
+        })
+    }
+
+    /// Waits on the home shard, which has the clock.
+    async fn pause(&self, pause: Duration) -> Result<()> {
+        let inbox = &self.core.engine().inboxes[self.core.home()];
+        shard::spawn_on(inbox, Class::DEFAULT, move || shard::sleep(pause)).await?
     }
 
     /// Releases the lock.

@@ -35,7 +35,7 @@ impl Error {
             }
             ErrorKind::TooManyHops { .. } => "look for a cycle in the file, or raise hops_max",
             ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
-            ErrorKind::Locked => "wait until the other holder has released the lock",
+            ErrorKind::Locked => "wait until the other holder has released the lock, as File::lock_within does",
             ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
             _ => match self.raw_os_error()? {
                 libc::ENOSPC => {
