@@ -407,3 +407,29 @@ fn outside_of_shards_the_calls_of_shards_say_so() {
     });
     let _ = engine();
 }
+
+/// Tokio moves a paused clock to the next timer while its runtime waits for a device, as if it had nothing to do: limits of a second were over
+/// before the read. The remedy of docs/blocking.md is a blocking task, beside which the clock stands.
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_stands_beside_a_blocking_task() {
+    let (kept, end) = std::sync::mpsc::channel::<()>();
+    drop(tokio::task::spawn_blocking(move || end.recv()));
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, LEN);
+    let begun = tokio::time::Instant::now();
+    let limit = std::time::Duration::from_millis(1);
+    for open in [Open::read(), Open::read().buffered()] {
+        let file = tokio::time::timeout(limit, engine.open(&path, open)).await.expect("it stands").unwrap();
+        for turn in 0..50u64 {
+            let range = turn * 20_000..turn * 20_000 + 5_000;
+            let block =
+                tokio::time::timeout(limit, file.read(range.clone())).await.expect("it stands").unwrap();
+            assert_eq!(block[..], bytes_of(range)[..]);
+        }
+    }
+    assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
+    drop(kept);
+    tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(3600), "and goes on afterwards");
+}
