@@ -44,7 +44,8 @@ impl CacheOptions {
     }
 
     /// Sets the limit in bytes, the map's own memory included. Default: half of
-    /// [`Engine::memory_unreserved`]. The limit is reserved of the engine's I/O memory.
+    /// [`Engine::memory_unreserved`]. The limit is reserved of the engine's I/O memory. With 0, or less than a page, nothing is kept, and
+    /// each read is one of the device.
     pub fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_max = Some(bytes);
         self

@@ -138,6 +138,14 @@ impl Engine {
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; scans are up to twice as fast with them",
             );
         }
+        let most = engine.shared.arena.bytes_max();
+        if most < engine.shared.arena.short_bytes_max() {
+            engine.shared.degrade_once(
+                "limit of I/O memory",
+                &format!("{most} bytes are too few for reads; they have ordinary memory, which is slower"),
+                "raise Config::arena_bytes_max to 2 MiB or more, or do not set it",
+            );
+        }
         Ok(engine)
     }
 

@@ -168,6 +168,9 @@ impl Config {
     /// Sets the most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the
     /// memory that this process may use counts as that. Default: a quarter of it, at most 1 GiB.
     ///
+    /// With less than 128 KiB, or 0, reads have ordinary memory instead ([`overflow_bytes_max`](Config::overflow_bytes_max)), which is
+    /// slower; [`Engine::health`](crate::Engine::health) says so. With neither the engine does not start.
+    ///
     /// ```
     /// # use forebay::{Config, Engine};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -455,6 +458,12 @@ impl Config {
         if self.placement == Placement::Processors(Vec::new()) {
             return Some("placement must name a processor");
         }
+        let is_nothing = |bytes: Option<usize>| bytes.is_some_and(|bytes| bytes < 4096);
+        if is_nothing(self.arena_bytes_max) && is_nothing(self.overflow_bytes_max) {
+            return Some(
+                "arena_bytes_max and overflow_bytes_max leave no memory for a read; raise one of them",
+            );
+        }
         self.calibrations.iter().find_map(Calibration::fault)
     }
 
@@ -520,6 +529,8 @@ mod tests {
         assert!(Config::new().arena_bytes(2).arena_bytes_max(1).fault().is_some());
         assert!(Config::new().placement(Placement::Processors(Vec::new())).fault().is_some());
         assert!(Config::new().arena_bytes_max(1 << 20).fault().is_none(), "there is none at the start");
+        assert!(Config::new().arena_bytes_max(0).fault().is_none(), "ordinary memory");
+        assert!(Config::new().arena_bytes_max(0).overflow_bytes_max(0).fault().is_some());
     }
 
     #[test]

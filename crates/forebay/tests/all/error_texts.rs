@@ -243,3 +243,31 @@ fn health_prints_one_line_for_each_degradation() {
         assert!(line.contains(&degradation.what) && line.contains(&degradation.remedy), "{line}");
     }
 }
+
+/// A read that found no memory was told to drop blocks, of which there were none: "live blocks hold 0 bytes (drop blocks sooner)".
+#[test]
+fn memory_that_never_was_there_is_not_blamed_on_blocks() {
+    let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(64 << 10);
+    let (engine, dir) = (Engine::start(config).unwrap(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 1 << 20);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let error = file.read(0..100 << 10).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ArenaExhausted { held: 0 }, "{error}");
+    text_has(&error, &["no memory for that many bytes", "arena_bytes_max", "overflow_bytes_max"]);
+    assert!(!error.to_string().contains("drop blocks"), "{error}");
+    assert_eq!(file.read(0..100).wait().unwrap()[..], bytes_of(0..100)[..], "a shorter one goes");
+    // The limits were taken without a word.
+    for bytes in [0, 4096] {
+        let engine = Engine::start(common::config().arena_bytes_max(bytes)).unwrap();
+        let health = engine.health();
+        let told = health.degraded.iter().find(|known| known.what == "limit of I/O memory");
+        let told = told.unwrap_or_else(|| panic!("{health}"));
+        assert!(told.why.starts_with(&format!("{bytes} bytes")), "{told}");
+        assert!(told.remedy.contains("Config::arena_bytes_max"), "{told}");
+    }
+    let nothing = common::config().arena_bytes_max(0).overflow_bytes_max(0);
+    let refused = Engine::start(nothing).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    text_has(&refused, &["start", "arena_bytes_max", "overflow_bytes_max"]);
+}

@@ -48,7 +48,8 @@ fn lock_at_most(bytes: libc::rlim_t) -> Vec<Restriction> {
 
 #[test]
 fn with_few_descriptors_all_operations_work_and_errors_name_the_limit() {
-    run_tests(&["basic::"], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
+    let tests = ["basic::", "refused::scenes::files_are_not_registered"];
+    run_tests(&tests, "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
     // Alone: it leaves no descriptor to a test beside it.
     let test = "refused::scenes::descriptors_run_out";
     run_tests(&[test], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
@@ -206,6 +207,24 @@ mod scenes {
         let told = health.degraded.iter().find(|degradation| degradation.what == "registered buffers");
         let told = told.unwrap_or_else(|| panic!("nothing is said about it: {:?}", health.degraded));
         assert!(told.remedy.contains("RLIMIT_MEMLOCK"), "{told}");
+    }
+
+    /// Regression: with `ulimit -n 64` on Linux 6.18 the health's advice was to use Linux 5.19 or later.
+    #[test]
+    #[ignore = "needs a process that may have few files open"]
+    fn files_are_not_registered() {
+        if restricted().is_none() {
+            return;
+        }
+        let engine = Engine::start(Config::new().shards(1)).unwrap();
+        engine.nop().wait().unwrap();
+        if engine.driver() != "uring" {
+            return;
+        }
+        let health = engine.health();
+        let told =
+            health.degraded.iter().find(|known| known.what == "registered files").expect("a degradation");
+        assert!(told.remedy.contains("ulimit -n") && !told.remedy.contains("Linux"), "{told}");
     }
 
     /// Since Linux 6.14 or so the rings count too, and then threads do the work; before, only the I/O memory counts.

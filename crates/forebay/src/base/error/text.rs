@@ -15,6 +15,9 @@ impl Error {
                 "write whole multiples, or let File::append (from front to back) or forebay_collective::WriteCombiner (anywhere) read what is \
                  missing, or open the file buffered"
             }
+            ErrorKind::ArenaExhausted { held: 0 } => {
+                "ask for less at once, raise Config::arena_bytes_max or overflow_bytes_max, or free memory of the system"
+            }
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
             ErrorKind::TooLarge { .. } if self.0.operation == "scan" => {
                 "read its ranges with File::read_up_to"
@@ -35,7 +38,9 @@ impl Error {
             }
             ErrorKind::TooManyHops { .. } => "look for a cycle in the file, or raise hops_max",
             ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
-            ErrorKind::Locked => "wait until the other holder has released the lock, as File::lock_within does",
+            ErrorKind::Locked => {
+                "wait until the other holder has released the lock, as File::lock_within does"
+            }
             ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
             _ => match self.raw_os_error()? {
                 libc::ENOSPC => {
@@ -91,6 +96,9 @@ impl fmt::Display for Error {
             ErrorKind::Misaligned { needed } => {
                 let what = if self.0.operation == "read" { "read into a given block" } else { "write" };
                 write!(f, "a direct {what} must start and end at a multiple of {needed} bytes")?;
+            }
+            ErrorKind::ArenaExhausted { held: 0 } => {
+                f.write_str("there is no memory for that many bytes, and no live block holds any")?;
             }
             ErrorKind::ArenaExhausted { held } => {
                 write!(f, "no I/O memory left: live blocks hold {held} bytes")?

@@ -29,7 +29,12 @@ impl Tables {
         let has_files = match submitter.register_files_sparse(FIXED_FILES_MAX) {
             Ok(()) => true,
             Err(error) => {
-                let remedy = "raise RLIMIT_NOFILE above 1,024, or use Linux 5.19 or later";
+                let remedy = match error.raw_os_error() {
+                    // The table is longer than the process may have files open.
+                    Some(libc::EMFILE) => "raise the limit of open files (ulimit -n) to 1,024 or more",
+                    Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (ulimit -l), or free memory",
+                    _ => "use Linux 5.19 or later",
+                };
                 refused("registered files", error, remedy);
                 false
             }
@@ -37,7 +42,10 @@ impl Tables {
         let has_regions = match submitter.register_buffers_sparse(REGIONS_MAX) {
             Ok(()) => true,
             Err(error) => {
-                let remedy = "use Linux 5.19 or later, or raise RLIMIT_MEMLOCK";
+                let remedy = match error.raw_os_error() {
+                    Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (ulimit -l), or free memory",
+                    _ => "use Linux 5.19 or later",
+                };
                 refused("registered buffers", error, remedy);
                 false
             }
