@@ -304,7 +304,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<Fil
     let fd = OwnedFd::from(number);
     let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
     let page_cache = page_cache(shared, &fd, device_number, open.mode);
-    let alignment = alignment(shared, &fd, device_index, &path, open.mode)?;
+    let alignment = alignment(shared, &fd, (device_index, &*device), &path, open.mode)?;
     let mut rw_flags = 0;
     if open.mode == Mode::Uncached || (open.mode == Mode::Adaptive && !alignment.direct) {
         rw_flags = dont_cache_flag(&fd);
@@ -356,14 +356,23 @@ fn page_cache(_: &EngineShared, _: &OwnedFd, _: u64, _: Mode) -> Option<PageCach
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a direct file whose file system refuses direct requests.
-fn alignment(shared: &EngineShared, fd: &OwnedFd, device: u16, path: &Path, mode: Mode) -> Result<Alignment> {
+fn alignment(
+    shared: &EngineShared,
+    fd: &OwnedFd,
+    (index, device): (u16, &Device),
+    path: &Path,
+    mode: Mode,
+) -> Result<Alignment> {
     let direct = match mode {
         Mode::Direct => true,
         Mode::Adaptive => is_direct(fd).unwrap_or(false),
         Mode::Buffered | Mode::Uncached => false,
     };
     let alignment = Alignment::of_fd(fd.as_fd(), direct);
-    let is_refused = alignment.direct && !alignment.reported && !shared.takes_direct(device, fd.as_fd());
+    // A read of FUSE ends when a program says so, and an open does not wait for that.
+    let is_known =
+        alignment.reported || device.file_system().is_some_and(|found| found.type_name().starts_with("fuse"));
+    let is_refused = alignment.direct && !is_known && !shared.takes_direct(index, fd.as_fd());
     if is_refused && mode == Mode::Direct {
         return Err(meta::no_direct("open").with_path(path));
     }
