@@ -110,8 +110,9 @@ def open(
 ) -> File:
     """Opens a file, to read, or with `write` to read and write.
 
-    `mode` says where bytes come from: "adaptive" takes what the page cache has from it and reads all else past it, "direct" reads
-    past it, "buffered" reads through it, "uncached" reads through it and leaves nothing there.
+    `mode` says where bytes come from: "adaptive" takes what the page cache has from it, reads all else past it, and keeps there what
+    is read again while memory is free, "direct" reads past it, "buffered" reads through it, "uncached" reads through it and leaves
+    nothing there.
 
     `create` makes a file that does not exist, `exclusive` fails where one does, `truncate` empties it; all need `write`.
     The reads and writes of a `background` file give way to those of other files of the process on the same device.

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::driver::meta::set_direct;
 use crate::io::mode::Mode;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::page_cache::{PageCache, Refusal, Tries, open_view, read_ahead_bytes};
+use crate::reactor::page_cache::{
+    FileLoads, PageCache, Refusal, Tries, file_identity, open_view, read_ahead_bytes,
+};
 
 /// Gives the descriptor `O_DIRECT`, if the file system allows it for this file, and returns the page cache's side of the file.
 ///
@@ -25,7 +27,11 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
         );
     }
     match view {
-        Ok((view, tries)) => Some(PageCache::new(Some(view), tries, read_ahead_bytes(device))),
+        Ok((view, tries)) => {
+            let file = file_identity(view.as_fd());
+            let loading = file.map(|file| FileLoads { loads: shared.lock_page_caches().loads(), file });
+            Some(PageCache::new(Some(view), tries, read_ahead_bytes(device), loading))
+        }
         Err(Refusal { why, remedy, .. }) => {
             let why = format!("{why}; all reads go to the device");
             shared.degrade_once("adaptive: page cache", &why, remedy);
@@ -36,5 +42,5 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
 
 /// Returns the page cache's side of a buffered file: each lone read tries it.
 pub(super) fn buffered() -> PageCache {
-    PageCache::new(None, Tries::All, 0)
+    PageCache::new(None, Tries::All, 0, None)
 }

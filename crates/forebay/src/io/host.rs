@@ -2,6 +2,10 @@
 
 use std::num::NonZeroUsize;
 
+mod headroom;
+
+pub(crate) use headroom::Headroom;
+
 /// The processors, the memory and the descriptors that this process may use. A container's limits count, not the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
@@ -36,46 +40,77 @@ pub(crate) fn descriptor_limit() -> usize {
 /// Returns the memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2)
 /// sets a limit.
 fn memory_limit_bytes() -> usize {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_bytes(&text));
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = cgroup_limit_files(&groups).into_iter().filter_map(|path| {
-        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.and_then(|text| usize::try_from(meminfo_bytes(&text, "MemTotal:")?).ok());
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = groups(&own).into_iter().filter_map(|group| {
+        std::fs::read_to_string(group.file(group.names.limits[0])).ok()?.trim().parse::<usize>().ok()
     });
     limits.chain(machine).min().unwrap_or(1 << 30)
 }
 
-fn mem_total_bytes(meminfo: &str) -> Option<usize> {
-    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+/// Returns a number of /proc/meminfo, in bytes.
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the files that may hold a limit for a process whose /proc/self/cgroup reads like `text`
-/// (cgroups(7)): its own group's and every parent's, which bind it as well. Inside a container the group is
-/// often mounted as the root, so the root is included too.
-fn cgroup_limit_files(text: &str) -> Vec<String> {
-    let mut files = Vec::new();
+/// A control group that may limit this process's memory.
+struct Group {
+    dir: String,
+    /// Whether the process is in it, not in one below it.
+    is_own: bool,
+    names: &'static GroupFiles,
+}
+
+/// The names of a group's files: the least of the limits counts, the first of which ends processes.
+struct GroupFiles {
+    root: &'static str,
+    limits: &'static [&'static str],
+    usage: &'static str,
+}
+
+const FIRST_VERSION: GroupFiles = GroupFiles {
+    root: "/sys/fs/cgroup/memory",
+    limits: &["memory.limit_in_bytes"],
+    usage: "memory.usage_in_bytes",
+};
+const SECOND_VERSION: GroupFiles =
+    GroupFiles { root: "/sys/fs/cgroup", limits: &["memory.max", "memory.high"], usage: "memory.current" };
+
+impl Group {
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+}
+
+/// Returns the groups that may limit a process whose /proc/self/cgroup reads like `text` (cgroups(7)): its own
+/// and every parent, which binds it as well. Inside a container the group is often mounted as the root, so the
+/// root is included too.
+fn groups(text: &str) -> Vec<Group> {
+    let mut groups = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
+        let names = match controllers {
+            "" => &SECOND_VERSION,
+            _ if controllers.split(',').any(|name| name == "memory") => &FIRST_VERSION,
             _ => continue,
         };
         let mut group = group.trim_end_matches('/');
+        let mut is_own = true;
         loop {
-            files.push(format!("{root}{group}/{file}"));
+            groups.push(Group { dir: format!("{}{group}", names.root), is_own, names });
+            is_own = false;
             match group.rfind('/') {
                 Some(parent) => group = &group[..parent],
                 None => break,
             }
         }
     }
-    files
+    groups
 }
 
 #[cfg(test)]
@@ -84,14 +119,18 @@ mod tests {
 
     #[test]
     fn finds_the_limit_files_of_both_cgroup_versions() {
+        let files = |text: &str| -> Vec<String> {
+            groups(text).iter().map(|group| group.file(group.names.limits[0])).collect()
+        };
         assert_eq!(
-            cgroup_limit_files("0::/a/b\n"),
+            files("0::/a/b\n"),
             ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
         );
         assert_eq!(
-            cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"),
+            files("5:cpu:/x\n4:memory:/y\n"),
             ["/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
         );
-        assert_eq!(mem_total_bytes("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24684084 * 1024));
+        let memory = "MemTotal:       24684084 kB\nMemFree: 1 kB\n";
+        assert_eq!(meminfo_bytes(memory, "MemTotal:"), Some(24684084 * 1024));
     }
 }

@@ -16,6 +16,7 @@ pub enum Mode {
     /// after each read): any alignment, no cache taken from others.
     Uncached,
     /// Bytes that the page cache has come from it, the rest as with `Direct`: right for files of which nobody knows whether they
-    /// are in memory. See [`Open::adaptive`](crate::Open::adaptive) for the rule.
+    /// are in memory. A range that is read again is kept there while memory is free; nothing is evicted for it. See
+    /// [`Open::adaptive`](crate::Open::adaptive) for the rule.
     Adaptive,
 }

@@ -238,6 +238,12 @@ impl OpBuffer {
         NonNull::new(start.wrapping_add(done as usize)).map(|start| (start, region))
     }
 
+    /// Returns whether a read into this memory may load the page cache: not into a block of the program's, which never tries it either.
+    #[inline]
+    pub(crate) fn may_load(&self) -> bool {
+        !matches!(self, OpBuffer::Mut(_))
+    }
+
     /// Takes the memory out and leaves none behind. Most operations carry no memory at this point, and then
     /// only a tag is written.
     #[inline]

@@ -12,6 +12,7 @@
 //! - a write passes RLIMIT_FSIZE: the kernel would send SIGXFSZ to this thread, and that ends a program by default.
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -327,13 +328,14 @@ pub(crate) fn suits(core: &FileCore, class: Class) -> bool {
 fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
     let mut done = 0;
     let mut retries: u8 = 0;
+    let view = loading_view(core, request);
     loop {
         let sync = request.durability.sync_kind().filter(|_| request.kind == OpKind::Write);
         let call = IoRequest {
             // No driver sees it.
             key: OpKey { index: 0, generation: 0 },
             kind: request.kind,
-            fd: core.raw_fd(),
+            fd: view.unwrap_or_else(|| core.raw_fd()),
             fixed_file: None,
             memory: request.buffer.memory(done).map(|(start, _)| start),
             region: None,
@@ -379,6 +381,20 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
             return Ok(done);
         }
     }
+}
+
+/// Returns the descriptor by which a read loads the page cache; `None` for one that goes past it, which is then among the misses, and for
+/// other operations.
+fn loading_view(core: &FileCore, request: &OpRequest) -> Option<RawFd> {
+    if request.kind != OpKind::Read || !core.may_load() || !request.buffer.may_load() {
+        return None;
+    }
+    let range = request.offset..request.end();
+    let view = core.loading_view(&range);
+    if view.is_none() {
+        core.note_miss(&range);
+    }
+    view
 }
 
 /// Returns an operation that has ended, for the account.

@@ -3,18 +3,24 @@
 //! An adaptive file has a second descriptor, without `O_DIRECT`, for these reads alone: the *view*. preadv2(2) with `RWF_NOWAIT`
 //! through it waits for no device, but it may start one: up to some release after Linux 6.11 the flag implied `IOCB_NOIO`, and on
 //! 6.18 a read of a page that is not there begins read-ahead (12 us, and the pages land in the page cache). So cachestat(2)
-//! says first whether all pages are there (0.4 us), and only then they are read.
+//! says first whether all pages are there (0.4 us), and only then they are read. After a thousand hits in a row a file's reads do without
+//! that look, until one of them finds a page missing (`hit_rate.rs`). That one may load a window.
+//!
+//! A read that the page cache does not serve goes to the device: past the page cache, or by the view, which leaves its bytes there
+//! (`loads.rs`). Its request is the same in all else; `FileCore::loading_view` decides where the request is made.
 //!
 //! A page may carry a mark at which the read-ahead of another program's sequential stream goes on. A reader of it begins that
 //! read-ahead. A read that goes on where the one before it ended would meet one mark after the other and load the file, so it
 //! needs the two windows behind it to be cached as well: then there is nothing to load.
 
 mod hit_rate;
+mod loads;
+mod miss_record;
 #[cfg(target_os = "linux")]
 mod view;
 
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,6 +29,7 @@ use crate::io::stats::{PageCacheCounts, PageCacheSum};
 use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
 use hit_rate::HitRate;
+use loads::Loads;
 
 /// The longest range that is copied at once: about half a millisecond. Longer ranges of adaptive files go to the device.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
@@ -33,6 +40,8 @@ const TRY_ALWAYS_BYTES: u64 = 256 << 10;
 const LOOK_BYTES_A_READ: u64 = 16 * 4096;
 /// A read that begins this far behind the end of the one before it goes on with it.
 const GAP_BYTES: u64 = 64 << 10;
+/// How far such a read looks ahead where the one before it found all: 4 us.
+const AHEAD_BYTES: u64 = 1 << 20;
 
 /// Which reads try the page cache, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +62,21 @@ pub(crate) struct PageCache {
     /// The file system refuses `RWF_NOWAIT`.
     is_off: AtomicBool,
     rate: HitRate,
+    /// None where no read loads the page cache but those that all do.
+    loading: Option<FileLoads>,
     counts: Arc<PageCacheCounts>,
     /// The device's read-ahead.
     window_bytes: u64,
     /// The sequence of the lone reads.
     end: AtomicU64,
     known_until: AtomicU64,
+}
+
+/// A file's part in its engine's loads.
+pub(crate) struct FileLoads {
+    pub(crate) loads: Arc<Loads>,
+    /// A hash of the file's identity: the same for each open file of it.
+    pub(crate) file: u64,
 }
 
 /// Reads that may follow one another: those of a scan, of a batch, or a file's lone reads.
@@ -100,12 +118,18 @@ impl Sequence {
 }
 
 impl PageCache {
-    pub(crate) fn new(view: Option<OwnedFd>, tries: Tries, window_bytes: u64) -> PageCache {
+    pub(crate) fn new(
+        view: Option<OwnedFd>,
+        tries: Tries,
+        window_bytes: u64,
+        loading: Option<FileLoads>,
+    ) -> PageCache {
         PageCache {
             view,
             tries,
             is_off: AtomicBool::new(false),
             rate: HitRate::new(),
+            loading,
             counts: Arc::default(),
             window_bytes,
             end: AtomicU64::new(Sequence::NEW.end),
@@ -172,13 +196,14 @@ impl PageCache {
     }
 }
 
-/// An attempt whose pages were there a moment ago.
+/// An attempt whose pages were there a moment ago, or are expected to be.
 pub(crate) struct Attempt<'c> {
     core: &'c FileCore,
     cache: &'c PageCache,
     fd: BorrowedFd<'c>,
     offset: u64,
     len: u64,
+    has_looked: bool,
 }
 
 impl FileCore {
@@ -219,12 +244,54 @@ impl FileCore {
             return None;
         }
         let fd = cache.view.as_ref().map_or_else(|| self.fd(), std::os::fd::AsFd::as_fd);
-        if cache.tries == Tries::Checked && !cache.has(fd, range, goes_on, sequence) {
+        let found = match cache.tries {
+            Tries::Checked => cache.look_for(fd, range, goes_on, sequence),
+            Tries::All | Tries::Unchecked => Look::Unmade,
+        };
+        if found == Look::Missing {
             cache.miss();
             return None;
         }
-        Some(Attempt { core: self, cache, fd, offset: range.start, len })
+        let has_looked = found == Look::Cached;
+        Some(Attempt { core: self, cache, fd, offset: range.start, len, has_looked })
     }
+
+    /// Returns whether reads of the file that go to the device may load the page cache.
+    pub(crate) fn may_load(&self) -> bool {
+        self.alignment().direct && self.page_cache().is_some_and(|cache| cache.loading.is_some())
+    }
+
+    /// Returns the descriptor by which a read that is about to go to the device loads the page cache; `None` if it goes past it, which
+    /// [`note_miss`](Self::note_miss) adds once it has gone.
+    pub(crate) fn loading_view(&self, range: &Range<u64>) -> Option<RawFd> {
+        let cache = self.page_cache()?;
+        let (loading, view) = (cache.loading.as_ref()?, cache.view.as_ref()?);
+        if cache.is_off.load(Ordering::Relaxed) {
+            return None;
+        }
+        loading.loads.look_in_time(self.engine());
+        loading.loads.admits(loading.file, range, cache.window_bytes).then(|| {
+            // The reads that follow should find it.
+            cache.rate.end_pauses();
+            view.as_raw_fd()
+        })
+    }
+
+    /// Adds a read that goes past the page cache.
+    pub(crate) fn note_miss(&self, range: &Range<u64>) {
+        if let Some(loading) = self.page_cache().and_then(|cache| cache.loading.as_ref()) {
+            loading.loads.note_miss(loading.file, range);
+        }
+    }
+}
+
+/// The pages of a range that a read tries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Cached,
+    Missing,
+    /// No look was made.
+    Unmade,
 }
 
 impl Attempt<'_> {
@@ -247,7 +314,7 @@ impl Attempt<'_> {
                 cache.turn_off(self.core);
             }
             // The pages were there, but not their bytes: somebody else loads them.
-            Err(libc::EAGAIN) if cache.tries == Tries::Checked => cache.rate.stay_away(),
+            Err(libc::EAGAIN) if self.has_looked => cache.rate.stay_away(),
             _ => {}
         }
         false
@@ -305,30 +372,50 @@ fn to_block(core: &FileCore, attempt: Attempt<'_>) -> Option<Block> {
 
 #[cfg(target_os = "linux")]
 impl PageCache {
-    /// Returns whether all pages of a range are cached; of one that goes on with the read before it, also those that its
-    /// read-ahead would reach.
-    fn has(&self, fd: BorrowedFd<'_>, range: &Range<u64>, goes_on: bool, sequence: &mut Sequence) -> bool {
-        if !sequence.knows(range) && !view::is_cached(fd, range.start, range.end) {
-            return false;
+    /// Looks for the pages of a range; of one that goes on with the read before it, also for those that its read-ahead would reach.
+    fn look_for(
+        &self,
+        fd: BorrowedFd<'_>,
+        range: &Range<u64>,
+        goes_on: bool,
+        sequence: &mut Sequence,
+    ) -> Look {
+        if goes_on && range.end.saturating_add(self.window_bytes) > sequence.known_until {
+            return if self.has_ahead(fd, range, sequence) { Look::Cached } else { Look::Missing };
         }
-        if !goes_on || range.end.saturating_add(self.window_bytes) <= sequence.known_until {
-            return true;
+        if sequence.knows(range) {
+            return Look::Cached;
         }
+        if !self.rate.looks(range.end - range.start) {
+            return Look::Unmade;
+        }
+        if view::is_cached(fd, range.start, range.end) { Look::Cached } else { Look::Missing }
+    }
+
+    /// Returns whether all pages of a range and of two windows behind it are cached.
+    fn has_ahead(&self, fd: BorrowedFd<'_>, range: &Range<u64>, sequence: &mut Sequence) -> bool {
         let Ok(found) = rustix::fs::fstat(fd) else { return false };
         let file_end = u64::try_from(found.st_size).unwrap_or(0);
-        let wanted = range.end.saturating_add(2 * self.window_bytes);
-        let until = wanted.min(file_end);
-        // A block device has no length here: its reads never go on.
-        let has = until > range.start && view::is_cached(fd, range.start, until);
-        sequence.known_until = match has {
-            true if until < wanted => u64::MAX,
-            true => until,
-            false => 0,
-        };
+        let near = 2 * self.window_bytes;
+        // After a look that found all, the next one goes farther: each page is looked at once then instead of three times.
+        let far = if sequence.known_until > 0 { near.max(AHEAD_BYTES) } else { near };
         if sequence.known_from != u64::MAX {
             sequence.known_from = range.start;
         }
-        has
+        sequence.known_until = 0;
+        for ahead in [far, near] {
+            let wanted = range.end.saturating_add(ahead);
+            let until = wanted.min(file_end);
+            // A block device has no length here: its reads never go on.
+            if until > range.start && view::is_cached(fd, range.start, until) {
+                sequence.known_until = if until < wanted { u64::MAX } else { until };
+                return true;
+            }
+            if far == near {
+                break;
+            }
+        }
+        false
     }
 
     /// Looks once for all reads of a batch.
@@ -341,8 +428,8 @@ impl PageCache {
 
 #[cfg(not(target_os = "linux"))]
 impl PageCache {
-    fn has(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: bool, _: &mut Sequence) -> bool {
-        false
+    fn look_for(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: bool, _: &mut Sequence) -> Look {
+        Look::Missing
     }
 
     fn look(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: &mut Sequence) {}
@@ -351,7 +438,7 @@ impl PageCache {
 #[cfg(target_os = "linux")]
 use view::read_now;
 #[cfg(target_os = "linux")]
-pub(crate) use view::{Refusal, open as open_view, read_ahead_bytes};
+pub(crate) use view::{Refusal, identity as file_identity, open as open_view, read_ahead_bytes};
 
 /// # Safety
 /// None needed: nothing is read.
@@ -366,9 +453,16 @@ pub(crate) struct PageCaches {
     open: Vec<(Weak<FileCore>, Arc<PageCacheCounts>)>,
     /// The sum of the files that are gone.
     gone: PageCacheSum,
+    /// Made with the first adaptive file.
+    loads: Option<Arc<Loads>>,
 }
 
 impl PageCaches {
+    /// Returns what decides which reads load the page cache.
+    pub(crate) fn loads(&mut self) -> Arc<Loads> {
+        self.loads.get_or_insert_with(|| Arc::new(Loads::new("/"))).clone()
+    }
+
     /// Adds a file that was opened.
     pub(crate) fn add(&mut self, core: &Arc<FileCore>) {
         let Some(cache) = core.page_cache() else { return };

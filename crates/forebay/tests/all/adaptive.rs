@@ -1,6 +1,7 @@
-//! Shows: an adaptive file reads from the page cache what it has and leaves no page there; it stops trying on a cold file and comes
-//! back to a warm one. How: real files with `O_DIRECT`, the counters, cachestat(2) for the pages that are there, and known bytes in
-//! every mix of cached and not cached pages.
+//! Shows: an adaptive file reads from the page cache what it has, and one pass leaves no page there; it stops trying on a cold file and
+//! comes back to a warm one. How: real files with `O_DIRECT`, the counters, cachestat(2) for the pages that are there, and known bytes in
+//! every mix of cached and not cached pages. Whether a second pass loads depends on the memory that is free: tests of the module
+//! (`reactor/page_cache/loads/tests.rs`) give it the room.
 
 use std::fs::File as StdFile;
 use std::ops::Range;
@@ -160,27 +161,41 @@ fn cached_pages_serve_every_kind_of_read_without_a_request() {
 }
 
 #[test]
-fn what_is_read_past_the_page_cache_leaves_no_page_there() {
-    let (dir, engine) = (dir(), engine());
+fn one_pass_leaves_no_page_in_the_page_cache() {
+    let dir = dir();
     let path = cold(dir.path(), 16 * MIB);
-    let file = open(&engine, &path);
-    let mut random = Numbers(3);
-    for _ in 0..300 {
-        let start = random.below(16 * MIB - 9000);
-        check(start..start + 9000, file.read(start..start + 9000).wait());
+    let lone = |file: &File| {
+        (0..300)
+            .map(|n| n * 50_000..n * 50_000 + 9000)
+            .for_each(|range| check(range.clone(), file.read(range).wait()));
+    };
+    let batch = |file: &File| {
+        let ranges: Vec<_> = (0..1000).map(|n| n * 16_000..n * 16_000 + 3000).collect();
+        for (range, result) in ranges.iter().zip(file.read_many(ranges.clone()).wait().unwrap()) {
+            check(range.clone(), result);
+        }
+    };
+    let scan = |file: &File| {
+        let mut scan = file.scan().start();
+        while let Some(block) = scan.next().wait() {
+            block.unwrap();
+        }
+    };
+    let walk = |file: &File| {
+        let ranges = (1..50).map(|n| n * 99_999..n * 99_999 + 100).collect();
+        file.walk(0..100, Ranges(ranges)).wait().unwrap();
+    };
+    type Pass<'p> = &'p dyn Fn(&File);
+    let passes: [(&str, Pass<'_>); 4] =
+        [("reads", &lone), ("a batch", &batch), ("a scan", &scan), ("a walk", &walk)];
+    for (name, pass) in passes {
+        // An engine loads what its files have missed twice.
+        let engine = engine();
+        pass(&open(&engine, &path));
+        assert_eq!(pages(&path, 0..16 * MIB), 0, "{name}: nothing is left in the page cache");
+        let (hits, misses, _) = choices(&engine);
+        assert!(hits == 0 && misses > 8, "{name}: {misses}");
     }
-    let ranges: Vec<_> = (0..1000).map(|n| n * 16_000..n * 16_000 + 3000).collect();
-    for (range, result) in ranges.iter().zip(file.read_many(ranges.clone()).wait().unwrap()) {
-        check(range.clone(), result);
-    }
-    let mut scan = file.scan().start();
-    while let Some(block) = scan.next().wait() {
-        block.unwrap();
-    }
-    file.walk(0..100, Ranges((0..50).map(|n| n * 99_999..n * 99_999 + 100).collect())).wait().unwrap();
-    assert_eq!(pages(&path, 0..16 * MIB), 0, "nothing is left in the page cache");
-    let (hits, misses, skips) = choices(&engine);
-    assert!(hits == 0 && misses > 30 && skips > 1000, "{misses} {skips}");
 }
 
 #[test]
@@ -194,7 +209,6 @@ fn every_mix_of_cached_and_cold_pages_reads_the_same_bytes() {
         let mut random = Numbers(round as u64 + 1);
         let some: Vec<_> = (0..len / PAGE + 1).filter(|_| random.below(10) < share).collect();
         let Some(_loaded) = load(&path, some) else { return };
-        let before = pages(&path, 0..len);
         let file = open(&engine, &path);
         let ranges: Vec<_> = (0..2000)
             .map(|_| {
@@ -227,13 +241,12 @@ fn every_mix_of_cached_and_cold_pages_reads_the_same_bytes() {
             now.0 > earlier.0 && now.1 > earlier.1,
             "some are served and some are not: {earlier:?} {now:?}"
         );
-        assert!(pages(&path, 0..len) <= before, "no page was added");
     }
 }
 
 #[test]
 fn a_scan_beyond_what_another_reader_has_cached_loads_nothing() {
-    let (dir, engine) = (dir(), engine());
+    let dir = dir();
     let path = cold(dir.path(), 48 * MIB);
     // A sequential reader that stopped: the mark at which its read-ahead would go on is in the page cache.
     let other = StdFile::open(&path).unwrap();
@@ -249,14 +262,19 @@ fn a_scan_beyond_what_another_reader_has_cached_loads_nothing() {
     });
     let before = last.last().unwrap();
     assert!(before * PAGE < 40 * MIB);
-    let file = open(&engine, &path);
-    for _ in 0..2 {
+    for pass in 0..4 {
+        // The first pass of each engine: a second one may load.
+        let engine = engine();
+        let file = open(&engine, &path);
+        if pass % 2 == 1 {
+            let ranges = (0..12_000).map(|n| n * 4000..n * 4000 + 3000);
+            file.read_many(ranges).wait().unwrap().into_iter().for_each(|result| drop(result.unwrap()));
+            continue;
+        }
         let mut scan = file.scan().start();
         while let Some(block) = scan.next().wait() {
             block.unwrap();
         }
-        let ranges = (0..12_000).map(|n| n * 4000..n * 4000 + 3000);
-        file.read_many(ranges).wait().unwrap().into_iter().for_each(|result| drop(result.unwrap()));
     }
     let after = pages(&path, 0..48 * MIB);
     // The kernel may have taken some back.
@@ -266,16 +284,16 @@ fn a_scan_beyond_what_another_reader_has_cached_loads_nothing() {
 #[test]
 fn a_cold_file_stops_trying_and_a_loaded_one_is_seen() {
     let (dir, engine) = (dir(), engine());
-    let path = cold(dir.path(), 8 * MIB);
+    const PAGES: u64 = 10_240;
+    let path = cold(dir.path(), PAGES * PAGE);
     let file = open(&engine, &path);
-    let mut random = Numbers(5);
-    let mut ranges = |count: usize| -> Vec<_> {
-        let start = |_| random.below(8 * MIB - 100);
-        (0..count).map(start).map(|start| start..start + 100).collect()
-    };
+    // Each page once: a second miss might load it.
+    let mut places = (0..PAGES).map(|n| n * 7919 % PAGES * PAGE + 7).map(|start| start..start + 100);
     for batch in 0..10 {
-        file.read_many(ranges(900)).wait().unwrap();
-        for range in ranges(100) {
+        let some: Vec<_> = places.by_ref().take(900).collect();
+        // Nothing between two ranges is read.
+        file.read_many(some).gap_bytes_max(0).wait().unwrap();
+        for range in places.by_ref().take(100) {
             check(range.clone(), file.read(range).wait());
         }
         assert_eq!(choices(&engine).0, 0, "batch {batch}");
@@ -283,9 +301,15 @@ fn a_cold_file_stops_trying_and_a_loaded_one_is_seen() {
     let (_, misses, skips) = choices(&engine);
     assert!((100..300).contains(&misses) && misses + skips == 10_000, "{misses} of 10,000 tried");
     let Some(_loaded) = load(&path, 0..8 * MIB / PAGE) else { return };
-    file.read_many(ranges(1000)).wait().unwrap();
+    let mut random = Numbers(5);
+    let starts: Vec<_> = (0..1000).map(|_| random.below(8 * MIB - 100)).collect();
+    file.read_many(starts.into_iter().map(|start| start..start + 100)).wait().unwrap();
     let (hits, misses_now, skips_now) = choices(&engine);
-    assert!(hits >= 930 && misses_now == misses && skips_now <= skips + 64, "{hits}");
+    // Those that do not try may load what they had missed, and find it there.
+    assert!(
+        hits >= 930 && misses_now + skips_now <= misses + skips + 64,
+        "{hits} hits, {misses} to {misses_now} misses, {skips} to {skips_now} skips"
+    );
     // Another file has a memory of its own.
     let other = open(&engine, &path);
     check(7..9, other.read(7..9).wait());

@@ -1,6 +1,7 @@
 //! An account's own table of files. An operation that has begun holds its file through an entry here. The uses of an entry are counted by
 //! its account alone, so no count is shared by all of them.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ struct Entry {
     rw_flags: i32,
     /// Whether reads may find their bytes in the page cache.
     cached: bool,
+    /// Whether reads of the device may load it.
+    may_load: bool,
     /// The number of operations, and of walks, that name this entry.
     uses: u32,
     /// Set when the last handle is gone or the file was closed: the entry is removed after its last use.
@@ -67,13 +70,23 @@ pub(crate) struct FileTarget {
     /// A direct read ends off this grain only at the end of the file.
     pub(crate) read_grain: u32,
     pub(crate) is_cached: bool,
+    pub(crate) may_load: bool,
     pub(crate) device: u16,
 }
 
 impl FileTarget {
     /// Returns the target for operations without a file.
     pub(crate) const fn none() -> FileTarget {
-        FileTarget { fd: -1, fixed: false, route: 0, rw_flags: 0, read_grain: 1, is_cached: false, device: 0 }
+        FileTarget {
+            fd: -1,
+            fixed: false,
+            route: 0,
+            rw_flags: 0,
+            read_grain: 1,
+            is_cached: false,
+            may_load: false,
+            device: 0,
+        }
     }
 }
 
@@ -144,6 +157,7 @@ impl FileTable {
             on_route: true,
             rw_flags: core.rw_flags(),
             cached: core.page_cache().is_some(),
+            may_load: core.may_load(),
             uses: 1,
             closing: core.has_no_handle(),
             counts: FileCounts::default(),
@@ -166,8 +180,22 @@ impl FileTable {
             rw_flags: entry.rw_flags,
             read_grain: entry.core.alignment().read_offset,
             is_cached: entry.cached,
+            may_load: entry.may_load,
             device: entry.core.device_index(),
         })
+    }
+
+    /// Returns the descriptor by which a read of the device loads the page cache, if it does: see
+    /// [`FileCore::loading_view`].
+    pub(crate) fn loading_view(&self, index: u32, range: &Range<u64>) -> Option<RawFd> {
+        self.entries.get(index as usize)?.as_ref()?.core.loading_view(range)
+    }
+
+    /// Adds a read that went past the page cache.
+    pub(crate) fn note_miss(&self, index: u32, range: &Range<u64>) {
+        if let Some(Some(entry)) = self.entries.get(index as usize) {
+            entry.core.note_miss(range);
+        }
     }
 
     /// Sends the file's further operations the ordinary way. Those already in progress stay on their route.

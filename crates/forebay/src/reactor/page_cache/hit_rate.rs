@@ -1,4 +1,4 @@
-//! How a file's reads fared in the page cache lately, and whether the next one should try it.
+//! How a file's reads fared in the page cache lately: whether the next one should try it, and whether it looks first.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,6 +12,11 @@ const FAILURES_MAX: u32 = 64;
 /// The longest pause between two attempts after that, as a shift: 64 reads. A cold file's attempts cost 6 ns a read on average, and a file that
 /// was loaded into memory is seen after as many reads.
 const PAUSE_SHIFT_MAX: u32 = 6;
+/// After this many hits in a row reads do not look before they try, until one finds a page missing. Such a read has its pages loaded, so
+/// this is how many hits there are at least for each range that is loaded unasked.
+const SURE_HITS: u32 = 1000;
+/// A longer read looks in any case: that is 4 % of its copy at most, and much would be loaded.
+const SURE_BYTES_MAX: u64 = 256 << 10;
 
 /// The memory of a file's attempts. Threads use it at once without an order: an update that is lost changes nothing that matters.
 pub(crate) struct HitRate {
@@ -19,11 +24,13 @@ pub(crate) struct HitRate {
     failures: AtomicU32,
     /// Reads that are left of the present pause.
     pause: AtomicU32,
+    /// Hits since the last attempt that failed, counted up to `SURE_HITS`.
+    hits: AtomicU32,
 }
 
 impl HitRate {
     pub(crate) fn new() -> HitRate {
-        HitRate { failures: AtomicU32::new(0), pause: AtomicU32::new(0) }
+        HitRate { failures: AtomicU32::new(0), pause: AtomicU32::new(0), hits: AtomicU32::new(0) }
     }
 
     /// Returns whether all reads try.
@@ -46,9 +53,25 @@ impl HitRate {
         }
     }
 
+    /// Returns whether a read of `len` bytes that tries looks first.
+    #[inline]
+    pub(crate) fn looks(&self, len: u64) -> bool {
+        len > SURE_BYTES_MAX || self.hits.load(Ordering::Relaxed) < SURE_HITS
+    }
+
     /// Adds a read that was served, which ends all pauses.
     #[inline]
     pub(crate) fn hit(&self) {
+        self.end_pauses();
+        if self.hits.load(Ordering::Relaxed) < SURE_HITS {
+            // A sum that no thread's failure is lost in.
+            self.hits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has all reads try from now on.
+    #[inline]
+    pub(crate) fn end_pauses(&self) {
         // Written only when it changes: the threads of a warm file share the line.
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -58,6 +81,9 @@ impl HitRate {
     /// Adds a read that was not served.
     #[inline]
     pub(crate) fn miss(&self) {
+        if self.hits.load(Ordering::Relaxed) != 0 {
+            self.hits.store(0, Ordering::Relaxed);
+        }
         let failures = self.failures.load(Ordering::Relaxed) + 1;
         self.failures.store(failures.min(FAILURES_MAX + PAUSE_SHIFT_MAX), Ordering::Relaxed);
         if let Some(shift) = failures.checked_sub(FAILURES_MAX) {
@@ -128,6 +154,25 @@ mod tests {
             assert!((least..=most).contains(&tried), "one in {share}: {tried}");
             assert!(hits > 0, "one in {share}");
         }
+    }
+
+    #[test]
+    fn reads_look_first_until_a_thousand_in_a_row_were_served() {
+        let rate = HitRate::new();
+        for _ in 0..3 {
+            for hit in 0..1000 {
+                assert!(rate.looks(4096), "hit {hit}");
+                rate.hit();
+            }
+            assert!(!rate.looks(4096) && !rate.looks(256 << 10) && rate.looks((256 << 10) + 1));
+            attempts(&rate, 5000, || true);
+            assert!(!rate.looks(4096), "as long as all are served");
+            // Its pages may have been loaded.
+            rate.miss();
+        }
+        // Half of the pages are there.
+        attempts(&rate, 100_000, one_in(2));
+        assert!(rate.looks(1));
     }
 
     #[test]

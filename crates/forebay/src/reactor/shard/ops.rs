@@ -582,24 +582,33 @@ impl Shard {
         } else {
             rest
         };
+        let offset = slot.offset + u64::from(slot.done);
+        let missed = (target.may_load && slot.may_load()).then(|| offset..offset + u64::from(len));
+        let view = missed
+            .as_ref()
+            .and_then(|range| self.account.with(|account| account.files.loading_view(slot.file, range)));
+        let goes_past = view.is_none();
         // In place: a request that a function returned would be copied.
         let request = IoRequest {
             key: OpKey { index, generation: slot.generation },
             kind: slot.kind,
-            fd: target.fd,
-            fixed_file: target.fixed.then_some(slot.file),
+            fd: view.unwrap_or(target.fd),
+            fixed_file: (target.fixed && goes_past).then_some(slot.file),
             memory,
             region,
             len,
-            offset: slot.offset + u64::from(slot.done),
+            offset,
             rw_flags: target.rw_flags,
-            route: target.route,
+            route: if goes_past { target.route } else { 0 },
             sync: slot.sync_to_take_along().filter(|_| len == rest),
             flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
         };
         if !self.hand_over(slot, &request, target.device, now) {
             ops.staged.push_front(index);
             return Ok(Step::DriverIsFull);
+        }
+        if let Some(range) = missed.filter(|_| goes_past) {
+            self.account.with(|account| account.files.note_miss(slot.file, &range));
         }
         if counted {
             let charge =

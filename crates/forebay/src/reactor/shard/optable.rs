@@ -302,6 +302,12 @@ impl Slot {
         }
     }
 
+    /// Returns whether it is a read that may load the page cache: not one that is made again, which has been counted as a miss.
+    #[inline]
+    pub(crate) fn may_load(&self) -> bool {
+        self.kind == OpKind::Read && self.retries == 0 && self.buffer.may_load()
+    }
+
     /// Returns the address that the device reads from or writes to, past the bytes already transferred.
     pub(crate) fn memory(&self) -> Option<(NonNull<u8>, Option<u16>)> {
         self.buffer.memory(self.done)

@@ -1,0 +1,156 @@
+//! Which reads of adaptive files load the page cache: a range whose pages all missed before, while there is memory that nothing uses.
+//!
+//! | noun | owner | is |
+//! |---|---|---|
+//! | load | the slot or the thread that reads | a read that goes by the file's view instead of past the page cache: one request all the same, and its pages stay |
+//! | record of misses | the engine, made with its first adaptive file | the 4 KiB pages that missed, of the last 4 GiB that did; 512 KiB (`miss_record.rs`) |
+//! | room | the engine | the bytes that may still be loaded: half of the headroom at the last look (`io/host/headroom.rs`) |
+//! | look | a thread of the pool | reads the headroom, at most four times a second and only while reads miss; none runs on the thread of a read |
+//!
+//! What could go wrong, and what prevents it:
+//! - *The hot set of others goes.* Only free memory is filled. Pages of files are never counted as room, although the kernel calls them available.
+//! - *A file larger than memory goes round.* What found room stays and is served; the rest misses and goes past the page cache, as in the
+//!   first pass. Where the kernel takes pages back all the same, they are read again: refaults rise, and for a while there is no room.
+//! - *One pass pays.* It adds to the record and loads nothing. A record of pages, not of ranges or windows: the small reads of one pass miss
+//!   in the same window again and again, but not in the same page. (Reads of parts of a page load it with the second one.)
+//! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most, which takes room
+//!   as well; a lone load reads its own pages.
+//! - *A write meanwhile.* The kernel drops the pages of a direct write before and after it, those that are on their way as well.
+//! - *The hot path pays.* A read that is served comes by none of this. One that misses pays two loads of the clock and of the room, and an
+//!   entry of the record for each 64 KiB.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::TRY_BYTES_MAX;
+use super::miss_record::{MissRecord, PAGE_BYTES, pages};
+use crate::io::host::Headroom;
+use crate::reactor::engine_shared::EngineShared;
+
+/// The time between two looks.
+const LOOK_NS: u64 = 250_000_000;
+/// After this time without a look its numbers say little.
+const STALE_NS: u64 = 1_000_000_000;
+/// The most that is loaded by such numbers, until the next look has ended.
+const STALE_BYTES: i64 = 16 << 20;
+/// More refaults than this from one look to the next count as a rise: 256 KiB. A few occur on any machine.
+const REFAULTS_MAX: u64 = 64;
+/// For how long there is no room after a rise.
+const CLOSED_NS: u64 = 5_000_000_000;
+/// The time of the last look before there was one.
+const NEVER: u64 = u64::MAX;
+
+/// The loads of an engine's adaptive files.
+pub(crate) struct Loads {
+    /// The directory below which the system's files lie: `/`.
+    root: PathBuf,
+    misses: MissRecord,
+    room_bytes: AtomicI64,
+    /// When the last look began, in the engine's time.
+    looked_ns: AtomicU64,
+    is_looking: AtomicBool,
+    /// The look's own.
+    refaults: Mutex<Refaults>,
+}
+
+#[derive(Default)]
+struct Refaults {
+    /// The count at the last look.
+    count: u64,
+    /// There is no room before this time.
+    closed_until_ns: u64,
+}
+
+impl Loads {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Loads {
+        Loads {
+            root: root.into(),
+            misses: MissRecord::new(),
+            room_bytes: AtomicI64::new(0),
+            looked_ns: AtomicU64::new(NEVER),
+            is_looking: AtomicBool::new(false),
+            refaults: Mutex::default(),
+        }
+    }
+
+    /// Returns whether a read that the page cache has not served should load it. `file` is a hash of the file's identity, `ahead` what the
+    /// kernel may read ahead of it.
+    pub(super) fn admits(&self, file: u64, range: &Range<u64>, ahead: u64) -> bool {
+        if range.is_empty() || range.end - range.start > TRY_BYTES_MAX || !self.misses.knows(file, range) {
+            return false;
+        }
+        let (first, last) = pages(range).into_inner();
+        let bytes = ((last - first + 1) * PAGE_BYTES + ahead) as i64;
+        // Two threads at once may take more than there is, by a read each.
+        let has_room = self.room_bytes.load(Ordering::Relaxed) >= bytes;
+        if has_room {
+            self.room_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Adds a read that went past the page cache.
+    pub(super) fn note_miss(&self, file: u64, range: &Range<u64>) {
+        if !range.is_empty() && range.end - range.start <= TRY_BYTES_MAX {
+            self.misses.add(file, range);
+        }
+    }
+
+    /// Has a thread of the pool look, if it is time.
+    #[inline]
+    pub(super) fn look_in_time(self: &Arc<Self>, engine: &EngineShared) {
+        let now_ns = engine.now_ns();
+        if self.begins_look(now_ns) {
+            self.send_look(engine, now_ns);
+        }
+    }
+
+    #[cold]
+    fn send_look(self: &Arc<Self>, engine: &EngineShared, now_ns: u64) {
+        let loads = self.clone();
+        if engine.pool.submit(Box::new(move || loads.look(now_ns))).is_err() {
+            self.end_look(now_ns, 0);
+        }
+    }
+
+    /// Returns whether the caller has to look now.
+    fn begins_look(&self, now_ns: u64) -> bool {
+        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+        let age_ns = if looked_ns == NEVER { NEVER } else { now_ns.saturating_sub(looked_ns) };
+        if age_ns < LOOK_NS {
+            return false;
+        }
+        if age_ns > STALE_NS && self.room_bytes.load(Ordering::Relaxed) > STALE_BYTES {
+            self.room_bytes.fetch_min(STALE_BYTES, Ordering::Relaxed);
+        }
+        !self.is_looking.swap(true, Ordering::Acquire)
+    }
+
+    fn look(&self, now_ns: u64) {
+        let room = Headroom::below(&self.root).map_or(0, |found| self.room_bytes_of(found, now_ns));
+        self.end_look(now_ns, room);
+    }
+
+    fn end_look(&self, now_ns: u64, room: u64) {
+        self.room_bytes.store(i64::try_from(room).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.looked_ns.store(now_ns, Ordering::Relaxed);
+        self.is_looking.store(false, Ordering::Release);
+    }
+
+    /// Returns the room until the next look. Half of the headroom: others may take some meanwhile, and loads that are under way use more.
+    fn room_bytes_of(&self, found: Headroom, now_ns: u64) -> u64 {
+        let mut known = self.refaults.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+        let is_recent = looked_ns != NEVER && now_ns.saturating_sub(looked_ns) <= 2 * STALE_NS;
+        if is_recent && found.refaults.saturating_sub(known.count) > REFAULTS_MAX {
+            known.closed_until_ns = now_ns.saturating_add(CLOSED_NS);
+        }
+        known.count = found.refaults;
+        if now_ns < known.closed_until_ns { 0 } else { found.bytes / 2 }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
