@@ -6,7 +6,7 @@
 //! for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
@@ -72,30 +72,33 @@ impl<T> Default for ByKeys<T> {
 }
 
 impl<T> ByKeys<T> {
-    pub(crate) fn insert(&mut self, keys: &Keys, value: T) {
+    /// Adds a value, and returns its place among those of the same keys.
+    pub(crate) fn insert(&mut self, keys: &Keys, value: T) -> usize {
         let list = match keys.end {
             End::Single => self.single.entry(keys.start.clone()).or_default(),
             _ => self.ranges.entry(keys.clone()).or_default(),
         };
         list.push(value);
+        list.len() - 1
     }
 
-    /// Removes the value of these keys for which this holds. Returns whether there was one.
-    fn remove(&mut self, keys: &Keys, mut is_it: impl FnMut(&T) -> bool) -> bool {
+    /// Removes the value at a place among those of these keys. The last one takes the place, and is given to `moved`.
+    fn remove(&mut self, keys: &Keys, place: usize, moved: impl FnOnce(&T)) {
         let list = match keys.end {
             End::Single => self.single.get_mut(&keys.start),
             _ => self.ranges.get_mut(keys),
         };
-        let Some(list) = list else { return false };
-        let Some(at) = list.iter().position(&mut is_it) else { return false };
-        list.remove(at);
+        let Some(list) = list else { return };
+        list.swap_remove(place);
+        if let Some(other) = list.get(place) {
+            moved(other);
+        }
         if list.is_empty() {
             match keys.end {
                 End::Single => drop(self.single.remove(&keys.start)),
                 _ => drop(self.ranges.remove(keys)),
             }
         }
-        true
     }
 
     /// Returns those that want a key.
@@ -163,8 +166,12 @@ pub(crate) struct Watch {
     id: i64,
     wanted: EventFilter,
     bell: Arc<Bell>,
+    /// Its place among the hub's watches of the same keys; [`REMOVED`] without one. Changes under the hub's lock.
+    place: AtomicUsize,
     state: Mutex<State>,
 }
+
+const REMOVED: usize = usize::MAX;
 
 #[derive(Debug)]
 struct State {
@@ -269,8 +276,10 @@ impl Hub {
         let next = if from == 0 { revision + 1 } else { from };
         let is_attached = next > revision;
         let state = State { next, is_attached, queue: VecDeque::new(), queued_bytes: 0 };
-        let watch = Arc::new(Watch { id, wanted, bell: bell.clone(), state: Mutex::new(state) });
-        inner.watches.insert(&watch.wanted.keys, watch.clone());
+        let (bell, place) = (bell.clone(), AtomicUsize::new(REMOVED));
+        let watch = Arc::new(Watch { id, wanted, bell, place, state: Mutex::new(state) });
+        let place = inner.watches.insert(&watch.wanted.keys, watch.clone());
+        watch.place.store(place, Ordering::Relaxed);
         inner.count += 1;
         self.counts.watches.fetch_add(1, Ordering::Relaxed);
         self.counts.behind.fetch_add(u64::from(!is_attached), Ordering::Relaxed);
@@ -278,11 +287,14 @@ impl Hub {
     }
 
     /// Removes a watch.
-    pub(crate) fn remove(&self, watch: &Arc<Watch>) {
+    pub(crate) fn remove(&self, watch: &Watch) {
         let mut inner = self.lock();
-        if !inner.watches.remove(&watch.wanted.keys, |other| Arc::ptr_eq(other, watch)) {
+        let place = watch.place.swap(REMOVED, Ordering::Relaxed);
+        if place == REMOVED {
             return;
         }
+        // A client may have tens of thousands of the same keys, and end all of them.
+        inner.watches.remove(&watch.wanted.keys, place, |moved| moved.place.store(place, Ordering::Relaxed));
         inner.count -= 1;
         let state = lock(&watch.state);
         let queued: usize = state.queue.iter().map(|group| group.events.len()).sum();

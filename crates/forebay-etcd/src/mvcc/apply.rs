@@ -53,22 +53,27 @@ impl Default for Effects {
     }
 }
 
-/// Adds the keys that a command may write or delete one by one.
-pub(super) fn keys_written(command: &Command, keys: &mut Vec<Vec<u8>>) {
+/// Adds the keys that a command may read, write or delete one by one.
+pub(super) fn keys_named(command: &Command, keys: &mut Vec<Vec<u8>>) {
     match command {
         Command::Put(put) => keys.push(put.key.clone()),
         Command::DeleteRange(delete) => keys.extend(key_deleted(delete)),
-        Command::Txn(request) => keys_written_by_txn(request, keys),
+        Command::Txn(request) => keys_named_by_txn(request, keys),
         _ => {}
     }
 }
 
-fn keys_written_by_txn(request: &TxnRequest, keys: &mut Vec<Vec<u8>>) {
+fn keys_named_by_txn(request: &TxnRequest, keys: &mut Vec<Vec<u8>>) {
+    let compared = request.compare.iter().filter(|compare| compare.range_end.is_empty());
+    keys.extend(compared.map(|compare| compare.key.clone()));
     for operation in request.success.iter().chain(&request.failure) {
         match &operation.request {
             Some(Request::RequestPut(put)) => keys.push(put.key.clone()),
             Some(Request::RequestDeleteRange(delete)) => keys.extend(key_deleted(delete)),
-            Some(Request::RequestTxn(inner)) => keys_written_by_txn(inner, keys),
+            Some(Request::RequestTxn(inner)) => keys_named_by_txn(inner, keys),
+            Some(Request::RequestRange(range)) if range.range_end.is_empty() && range.revision == 0 => {
+                keys.push(range.key.clone());
+            }
             Some(Request::RequestRange(_)) | None => {}
         }
     }
@@ -190,17 +195,17 @@ async fn delete_keys(change: &mut Change<'_>, lease: i64) -> Result<bool, Failur
         while some.len() < LEASE_KEYS_AT_ONCE
             && let Some((key, _)) = keys.next().await?
         {
-            some.push(key);
+            some.push(key[prefix.len()..].to_vec());
         }
         let is_last = some.len() < LEASE_KEYS_AT_ONCE;
         // Deletes read the values, and may wait for memory.
         keys.let_go();
+        change.read_ahead(some.clone()).await?;
         for key in some {
-            let key = &key[prefix.len()..];
-            if !change.has_room_to_delete(key) {
+            if !change.has_room_to_delete(&key) {
                 return Ok(false);
             }
-            change.delete(key).await?;
+            change.delete(&key).await?;
         }
         if is_last {
             return Ok(true);

@@ -118,6 +118,11 @@ impl<'a> Change<'a> {
         Ok(PutResponse { header: None, prev_kv })
     }
 
+    /// Reads the values of keys that are deleted next, many at once.
+    pub(super) async fn read_ahead(&self, keys: Vec<Vec<u8>>) -> Result<(), Failure> {
+        self.reader.read_ahead(self.recent, keys).await
+    }
+
     async fn before(&self, key: &[u8]) -> Result<Option<Before>, Failure> {
         if self.keeps_keys
             && let Some(own) = self.own.pair(key)

@@ -11,18 +11,15 @@ use forebay_raft::Apply;
 use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 
-use super::apply::{Effects, apply, keys_written};
+use super::apply::{Effects, apply, keys_named};
 use super::codec::State;
-use super::reader::{Part, Reader, is_no_key};
+use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::{KEYSPACES, Limits, clean, view};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
 use crate::types::Types;
-
-/// The most keys whose values are read before a group of entries is applied.
-const READ_AHEAD_KEYS: usize = 256;
 
 /// The state machine: how entries change the keyspaces. It has the numbers of the state in memory.
 pub(crate) struct Machine {
@@ -96,28 +93,19 @@ impl Apply<Types> for Machine {
         Ok(())
     }
 
-    /// Decodes the entries, and reads the values that they replace, many at once, but no more than is kept of them.
+    /// Decodes the entries, and reads the values that they read or replace, many at once, but no more than is kept of them.
     async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
         let mut keys = Vec::new();
         let mut prepared = VecDeque::with_capacity(entries.len());
         for entry in entries {
             let change = change_of(entry);
             if let Some(change) = &change {
-                keys_written(change, &mut keys);
+                keys_named(change, &mut keys);
             }
             prepared.push_back((entry.log_id.index, change));
         }
-        if entries.len() > 1 {
-            let limits = {
-                let recent = self.recent();
-                keys.retain(|key| !is_no_key(key) && !recent.knows(key));
-                recent.ahead()
-            };
-            keys.sort_unstable();
-            keys.dedup();
-            keys.truncate(READ_AHEAD_KEYS);
-            let found = |key: &[u8], current| self.recent().insert(key.to_vec().into(), current);
-            Reader::new(keyspaces, None)?.read_ahead(&keys, limits, found).await?;
+        if keys.len() > 1 {
+            Reader::new(keyspaces, None)?.read_ahead(&self.recent, keys).await?;
         }
         self.memory().prepared = prepared;
         Ok(())

@@ -153,7 +153,10 @@ async fn older(place: &Place<'_>, revision: i64, extent: &Extent<'_>) -> Result<
 }
 
 /// Returns the pairs of puts.
-async fn puts_at(reader: Reader<'_>, versions: Vec<(Vec<u8>, At)>) -> Result<Vec<KeyValue>, Failure> {
+pub(super) async fn puts_at(
+    reader: Reader<'_>,
+    versions: Vec<(Vec<u8>, At)>,
+) -> Result<Vec<KeyValue>, Failure> {
     let mut pairs = Vec::with_capacity(versions.len());
     let mut versions = versions.into_iter();
     loop {

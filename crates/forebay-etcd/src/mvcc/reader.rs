@@ -4,16 +4,20 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::sync::{Mutex, PoisonError};
 
 use forebay_kv::{Keyspace, Range, Snapshot, Value};
 
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
-use super::parallel_reads::{self, Ahead};
-use super::recent::Current;
+use super::parallel_reads;
+use super::recent::Recent;
 use super::walk::{Wait, Walk, is_memory};
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
+
+/// The most keys whose values are read ahead at once.
+const READ_AHEAD_KEYS: usize = 256;
 
 /// A keyspace, by its place in [`KEYSPACES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +73,8 @@ impl<'a> Reader<'a> {
         self.snapshot.is_none()
     }
 
-    /// Reads the values of several keys, and passes them on in the order of the keys: all at once if there is memory for them. If
-    /// there is none, and this reads for an entry, then one after the other: the values themselves may be what takes the memory, and
-    /// one of them always finds some.
+    /// Reads the values of several keys, and passes them on in the order of the keys: all at once if there is memory for them, else
+    /// half as many, and so on: the values themselves may be what takes the memory. One alone waits for it if this reads for an entry.
     pub(super) async fn each_value<K: AsRef<[u8]>>(
         &self,
         part: Part,
@@ -79,19 +82,24 @@ impl<'a> Reader<'a> {
         mut take: impl FnMut(Option<&[u8]>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let keyspace = self.keyspace(part);
-        let found = match self.snapshot {
-            Some(snapshot) => snapshot.multi_get(keyspace, keys).await?,
-            None => match keyspace.multi_get(keys).await {
-                Err(error) if is_memory(&error) => {
-                    for key in keys {
-                        take(self.get(part, key.as_ref()).await?.as_deref())?;
-                    }
-                    return Ok(());
+        let (mut rest, mut at_once) = (keys, keys.len());
+        while let [first, ..] = rest {
+            let (some, others) = rest.split_at(at_once.min(rest.len()));
+            let found = match self.snapshot {
+                Some(snapshot) => snapshot.multi_get(keyspace, some).await,
+                None => keyspace.multi_get(some).await,
+            };
+            match found {
+                Err(error) if is_memory(&error) && some.len() > 1 => {
+                    at_once = some.len() / 2;
+                    continue;
                 }
-                found => found?,
-            },
-        };
-        found.iter().try_for_each(|value| take(value.as_deref()))
+                Err(error) if is_memory(&error) => take(self.get(part, first.as_ref()).await?.as_deref())?,
+                found => found?.iter().try_for_each(|value| take(value.as_deref()))?,
+            }
+            rest = others;
+        }
+        Ok(())
     }
 
     pub(super) fn range(&self, part: Part, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range {
@@ -143,18 +151,25 @@ impl<'a> Reader<'a> {
         if is_no_key(key) { Ok(None) } else { self.get(Part::Now, key).await }
     }
 
-    /// Reads the current values of those keys that are not in memory, many at once, and passes each on when it is there. Leaves out
-    /// values for which the store has no memory now, those that are longer than `value_bytes_max`, and all that follow when
-    /// `bytes_max` were passed on.
+    /// Reads the current values of those keys that `recent` does not know into it, many at once, but no more than it keeps of them.
+    /// Leaves out values for which the store has no memory now.
     pub(super) async fn read_ahead(
         &self,
-        keys: &[Vec<u8>],
-        limits: Ahead,
-        mut found: impl FnMut(&[u8], Current),
+        recent: &Mutex<Recent>,
+        mut keys: Vec<Vec<u8>>,
     ) -> Result<(), Failure> {
+        let recent = || recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = {
+            let recent = recent();
+            keys.retain(|key| !is_no_key(key) && !recent.knows(key));
+            recent.ahead()
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        keys.truncate(READ_AHEAD_KEYS);
         let keyspace = self.keyspace(Part::Now);
         parallel_reads::read(
-            keys,
+            &keys,
             |key| keyspace.get(key),
             limits,
             |key, value| {
@@ -166,7 +181,8 @@ impl<'a> Reader<'a> {
                 let bytes = value.as_ref().map_or(0, |value| value.len());
                 if bytes <= limits.value_bytes_max {
                     let now = value.as_deref().map(Now::decode).transpose()?;
-                    found(key, now.map(|now| (now.at, now.key_value(key.to_vec()))));
+                    let current = now.map(|now| (now.at, now.key_value(key.to_vec())));
+                    recent().insert(key.to_vec().into(), current);
                 }
                 Ok(bytes)
             },

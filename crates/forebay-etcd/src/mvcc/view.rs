@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::codec::{self, ALARM, At, MEMBER, Record, State};
 use super::range::{self, Place};
-use super::reader::{Part, Reader, put_of};
+use super::reader::{Part, Reader};
 use super::{Failure, hash, txn};
 use crate::proto::etcdserverpb::{AlarmMember, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::event::EventType;
@@ -111,43 +111,48 @@ impl View {
         }
         let reader = self.reader()?;
         let read_bytes_max = bytes_max.saturating_mul(READ_FACTOR);
-        let (mut events, mut bytes, mut read_bytes, mut last) = (Vec::new(), 0, 0, from);
+        let (mut events, mut places): (Vec<Event>, Vec<At>) = (Vec::new(), Vec::new());
+        // Events whose previous value is not that of another event here, by their numbers, and these values.
+        let (mut lone, mut versions): (Vec<usize>, Vec<(Vec<u8>, At)>) = (Vec::new(), Vec::new());
+        let (mut bytes, mut read_bytes, mut last) = (0, 0, from);
+        let mut next = from.max(self.state.revision + 1);
         let mut found = reader.events(At::first(from), None);
         while let Some((key, value)) = found.next().await.transpose()? {
             let at = At::of_key(&key)?;
             if at.main != last && (bytes >= bytes_max || read_bytes >= read_bytes_max) {
-                return Ok((events, at.main));
+                next = at.main;
+                break;
             }
             last = at.main;
             read_bytes += key.len() + value.len();
             let record = Record::decode(&value)?;
-            if wanted(record.key) {
-                bytes += key.len() + value.len();
-                let event = self.event(&reader, at, &record).await?;
-                bytes += event.prev_kv.as_ref().map_or(0, |before| before.key.len() + before.value.len());
-                events.push(event);
+            if !wanted(record.key) {
+                continue;
+            }
+            bytes += key.len() + value.len();
+            let mut event = event(at, &record);
+            // What was current before the compacted revision cannot be read any more.
+            if let Some(previous) = record.previous.filter(|_| at.main > self.state.compacted) {
+                bytes += record.key.len() + previous.value_bytes as usize;
+                let own = places.binary_search(&previous.at).ok().and_then(|own| events.get(own));
+                event.prev_kv =
+                    own.filter(|own| own.r#type() == EventType::Put).and_then(|own| own.kv.clone());
+                if event.prev_kv.is_none() {
+                    lone.push(events.len());
+                    versions.push((record.key.to_vec(), previous.at));
+                }
+            }
+            places.push(at);
+            events.push(event);
+        }
+        // The range holds memory that the values may need.
+        drop(found);
+        for (number, pair) in lone.into_iter().zip(range::puts_at(reader, versions).await?) {
+            if let Some(event) = events.get_mut(number) {
+                event.prev_kv = Some(pair);
             }
         }
-        Ok((events, from.max(self.state.revision + 1)))
-    }
-
-    async fn event(&self, reader: &Reader<'_>, at: At, record: &Record<'_>) -> Result<Event, Failure> {
-        let key = record.key.to_vec();
-        // What was current before the compacted revision cannot be read any more.
-        let previous = record.previous.filter(|_| at.main > self.state.compacted);
-        let mut prev_kv = None;
-        if let Some(previous) = previous {
-            let found = reader.get(Part::Events, &previous.at.key()).await?;
-            prev_kv = Some(put_of(key.clone(), previous.at, found.as_deref())?);
-        }
-        let (r#type, pair) = match &record.put {
-            Some(put) => (EventType::Put, put.key_value(key, at.main)),
-            None => (
-                EventType::Delete,
-                KeyValue { key: key.into(), mod_revision: at.main, ..KeyValue::default() },
-            ),
-        };
-        Ok(Event { r#type: r#type.into(), kv: Some(pair), prev_kv })
+        Ok((events, next))
     }
 
     /// Returns the time that a lease was granted for, in seconds; `None` if there is no such lease.
@@ -197,6 +202,18 @@ impl View {
         let revision = if revision > 0 { revision } else { current };
         Ok((hash::hash(&self.place()?, revision).await?, compacted, revision))
     }
+}
+
+/// Returns an event without the previous value.
+fn event(at: At, record: &Record<'_>) -> Event {
+    let key = record.key.to_vec();
+    let (r#type, pair) = match &record.put {
+        Some(put) => (EventType::Put, put.key_value(key, at.main)),
+        None => {
+            (EventType::Delete, KeyValue { key: key.into(), mod_revision: at.main, ..KeyValue::default() })
+        }
+    };
+    Event { r#type: r#type.into(), kv: Some(pair), prev_kv: None }
 }
 
 pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failure> {
