@@ -18,6 +18,20 @@ pub mod meter;
 /// Bytes of a block of the disk, to which bytes are rounded.
 pub const BLOCK: u64 = 4096;
 
+/// Bytes of a group of the log beside its records.
+const GROUP: u64 = 256;
+
+/// The points of an axis that are tried: [`Axis::points`] or [`Axis::all_points`].
+pub type Points = fn(&Axis) -> Vec<u64>;
+
+/// Returns `len` bytes. Those of different numbers differ within the first eight.
+pub fn content(number: u64, len: u64) -> Vec<u8> {
+    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let mut bytes = word.repeat(len.div_ceil(8) as usize);
+    bytes.truncate(len as usize);
+    bytes
+}
+
 /// The cost of a point by its formula, in percent.
 const FORMULA_PERCENT: u64 = 150;
 /// The most by which neighbours differ, beyond the growth of the formula, in percent.
@@ -50,6 +64,11 @@ impl Cost {
     /// Returns the cost of `requests` that move `bytes` in all, together, without a sync.
     pub fn together(requests: u64, bytes: u64) -> Cost {
         Cost { requests, bytes: bytes.next_multiple_of(BLOCK), flushes: 0, rounds: u64::from(requests > 0) }
+    }
+
+    /// Returns the cost of a group of a log that has `bytes` of records: a write, then a sync.
+    pub fn of_group(bytes: u64) -> Cost {
+        Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
     }
 
     /// Returns the same with a number of rounds.

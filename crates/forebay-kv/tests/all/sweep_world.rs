@@ -4,7 +4,7 @@
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Options, Result, Store};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Points, Step, Sweep, content as value};
 use futures::future::join_all;
 
 use crate::common::key;
@@ -19,8 +19,6 @@ const SEGMENT: u64 = MIB;
 const INLINE: u64 = 1 << 10;
 /// Bytes of an entry beside its value: its key, and what leaf or record have of it.
 const BESIDE: u64 = 32;
-/// Bytes of a group of the log beside its records.
-const GROUP: u64 = 256;
 /// A range reads ahead twice this much; a batch of gets has so many under way.
 const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
@@ -191,9 +189,6 @@ static WRITERS: Axis = Axis {
     limit: None,
 };
 
-/// The points of an axis that are tried.
-type Points = fn(&Axis) -> Vec<u64>;
-
 fn options() -> Options {
     let options = Options::new().memory_bytes_max(MEMORY).log_segment_bytes(SEGMENT);
     options.reserve_bytes(0).store_id(7).clock(|| 1_000)
@@ -201,14 +196,6 @@ fn options() -> Options {
 
 fn config() -> Config {
     Config::new().arena_bytes_max(2 * MEMORY as usize)
-}
-
-/// Returns a value; those of different numbers differ from eight bytes on.
-fn value(number: u64, len: u64) -> Vec<u8> {
-    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    let mut bytes = word.repeat(len.div_ceil(8) as usize);
-    bytes.truncate(len as usize);
-    bytes
 }
 
 fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send {
@@ -243,11 +230,6 @@ fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(),
 /// Returns the cost of reading a value with its leaf.
 fn of_get(len: u64) -> Cost {
     if len <= INLINE { Cost::together(1, BLOCK) } else { Cost::together(2, BLOCK + len).in_rounds(2) }
-}
-
-/// Returns the cost of one group of the log: a write, then a flush.
-fn of_group(bytes: u64) -> Cost {
-    Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
 }
 
 /// Returns the cost of a range that ends after `bytes`. It reads as much ahead as it has passed, up to twice [`AHEAD`] in two requests:
@@ -516,7 +498,7 @@ async fn writers(engine: Engine, at: u64) -> Attempt {
 fn values(points: Points) {
     Sweep::judge_all(&[
         meter::sweep_worlds(&GET_VALUE, points, &config(), of_get, get_value),
-        meter::sweep_worlds(&PUT_VALUE, points, &config(), |at| of_group(at + BESIDE), put_value),
+        meter::sweep_worlds(&PUT_VALUE, points, &config(), |at| Cost::of_group(at + BESIDE), put_value),
     ]);
 }
 
@@ -561,10 +543,10 @@ fn keys(points: Points) {
 }
 
 fn batches_and_writers(points: Points) {
-    let of_batch = |at: u64| of_group(at * (20 + BESIDE));
+    let of_batch = |at: u64| Cost::of_group(at * (20 + BESIDE));
     // The first one writes a group of its own, and all others the next one.
     let of_writers = |at: u64| match at {
-        1 => of_group(100 + BESIDE),
+        1 => Cost::of_group(100 + BESIDE),
         _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),
     };
     Sweep::judge_all(&[
@@ -618,7 +600,7 @@ fn the_points_between() {
         sweep(Axis::all_points);
     }
     let wide = Config::new().arena_bytes_max(2 << 30);
-    let longest = |at: u64| of_group(at + BESIDE);
+    let longest = |at: u64| Cost::of_group(at + BESIDE);
     let free = |_: u64| Cost::default();
     Sweep::judge_all(&[
         meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value),

@@ -11,7 +11,7 @@ use forebay::{Config, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_sim as sim;
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Points, Sweep};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -100,9 +100,6 @@ static DIRECTORIES: Axis = Axis {
     steps: &[],
     limit: None,
 };
-
-/// The points of an axis that are tried.
-type Points = fn(&Axis) -> Vec<u64>;
 
 /// Opens the store and waits for its work in the background.
 async fn open(engine: &Engine) -> forebay::Result<ForebayStore> {

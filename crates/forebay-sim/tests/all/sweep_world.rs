@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::{Block, BlockMut, Class, Config, Durability, Engine, Error, File, Open, Scan, Walk};
 use forebay_sim::{self as sim, World};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Step, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Points, Step, Sweep};
 use futures::future::{join_all, try_join_all};
 
 use crate::common::bytes_of;
@@ -219,9 +219,6 @@ static WALKS: Axis = Axis {
     steps: &[],
     limit: None,
 };
-
-/// The points of an axis that are tried.
-type Points = fn(&Axis) -> Vec<u64>;
 
 /// Returns bytes that the file begins with. Made once: test builds are slow at that.
 fn content() -> &'static [u8] {

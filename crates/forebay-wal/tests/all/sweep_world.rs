@@ -3,7 +3,7 @@
 
 use forebay::{Config, Engine};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Sweep};
+use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Points, Sweep, content as record};
 use forebay_wal::{Batch, Lsn, Options, Result, Wal};
 use futures::future::join_all;
 
@@ -119,9 +119,6 @@ static VALUE_TABLE: Axis = Axis {
     limit: Some(Limit { most: 16 * KIB, words: &["16384", "unset one", "longer segments"] }),
 };
 
-/// The points of an axis that are tried.
-type Points = fn(&Axis) -> Vec<u64>;
-
 fn options() -> Options {
     let options = Options::new().segment_bytes(SEGMENT).record_bytes_max(RECORD_MAX as usize);
     // No record stays in memory: each is read from the disk.
@@ -135,13 +132,6 @@ async fn open(engine: &Engine, options: Options) -> Result<Wal> {
     Ok(wal)
 }
 
-fn record(number: u64, len: u64) -> Vec<u8> {
-    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    let mut bytes = word.repeat(len.div_ceil(8) as usize);
-    bytes.truncate(len as usize);
-    bytes
-}
-
 /// Asserts that the log has `count` records from `first` on, by number and length.
 async fn check(wal: &Wal, first: Lsn, count: u64, len: u64) -> std::result::Result<(), String> {
     let mut reader = wal.read_from(first);
@@ -152,11 +142,6 @@ async fn check(wal: &Wal, first: Lsn, count: u64, len: u64) -> std::result::Resu
         }
     }
     Ok(())
-}
-
-/// Returns the cost of one group: a write, then a flush.
-fn of_group(bytes: u64) -> Cost {
-    Cost::together(1, bytes + GROUP).with_flushes(1).in_rounds(2)
 }
 
 /// Has the log behind its first append, which is not like the others.
@@ -337,7 +322,7 @@ async fn reopen(engine: Engine, at: u64) -> Attempt {
 fn lengths(points: Points) {
     let config = Config::new();
     Sweep::judge_all(&[
-        meter::sweep_worlds(&RECORD, points, &config, |at| of_group(at + BESIDE), append),
+        meter::sweep_worlds(&RECORD, points, &config, |at| Cost::of_group(at + BESIDE), append),
         meter::sweep_worlds(&READ, points, &config, of_read, read),
     ]);
 }
@@ -346,10 +331,10 @@ fn numbers(points: Points) {
     let config = Config::new();
     // The first one writes a group of its own, and all others the next one.
     let of_appenders = |at: u64| match at {
-        1 => of_group(100 + BESIDE),
+        1 => Cost::of_group(100 + BESIDE),
         _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),
     };
-    let of_batch = |at: u64| of_group(at * (100 + BESIDE));
+    let of_batch = |at: u64| Cost::of_group(at * (100 + BESIDE));
     Sweep::judge_all(&[
         meter::sweep_worlds(&APPENDERS, points, &config, of_appenders, appenders),
         meter::sweep_worlds(&BATCH, points, &config, of_batch, batch),
@@ -359,19 +344,19 @@ fn numbers(points: Points) {
 fn segments(points: Points) {
     let config = Config::new();
     Sweep::judge_all(&[
-        meter::sweep_worlds(&SEGMENT_BYTES, points, &config, |_| of_group(100 + BESIDE), segment),
+        meter::sweep_worlds(&SEGMENT_BYTES, points, &config, |_| Cost::of_group(100 + BESIDE), segment),
         meter::sweep_worlds(&REOPENED, points, &config, of_reopening, reopen),
     ]);
 }
 
 fn values_beside_records(points: Points) {
     let config = Config::new();
-    let of_values = |number: u64, len: u64| of_group(2 + number * (6 + len));
+    let of_values = |number: u64, len: u64| Cost::of_group(2 + number * (6 + len));
     Sweep::judge_all(&[
         meter::sweep_worlds(&VALUE, points, &config, |at| of_values(1, 1 + at), value),
         meter::sweep_worlds(&VALUE_KEY, points, &config, |at| of_values(1, 100 + at), value_key),
         meter::sweep_worlds(&VALUES, points, &config, |at| of_values(at, 100), values),
-        meter::sweep_worlds(&VALUE_TABLE, points, &config, of_group, value_table),
+        meter::sweep_worlds(&VALUE_TABLE, points, &config, Cost::of_group, value_table),
     ]);
 }
 

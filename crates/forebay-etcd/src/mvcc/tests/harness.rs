@@ -1,6 +1,7 @@
 //! A store with the machine, entries for it, and an observer that keeps its calls.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{Config, Engine};
@@ -82,7 +83,10 @@ pub(super) struct Node {
     outcomes: Arc<Mutex<Vec<Outcome>>>,
     index: u64,
     engine: Engine,
-    dir: tempfile::TempDir,
+    place: PathBuf,
+    settings: (Options, Limits),
+    /// Of a real file system: removed with the node.
+    _dir: Option<tempfile::TempDir>,
 }
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
@@ -100,13 +104,14 @@ pub(super) const LIMITS: Limits = Limits { space_bytes: 20_000, txn_operations: 
 
 async fn open(
     engine: &Engine,
-    dir: &std::path::Path,
+    place: &Path,
+    (options, limits): &(Options, Limits),
     seen: &Arc<Recorder>,
 ) -> (RaftStore<Types, RecordingMachine>, Arc<Mutex<Vec<Outcome>>>) {
     let outcomes = Arc::new(Mutex::default());
     let recorded =
-        RecordingMachine { machine: Machine::new(seen.clone(), LIMITS), outcomes: outcomes.clone() };
-    (RaftStore::open(engine, dir, options(), recorded).await.unwrap(), outcomes)
+        RecordingMachine { machine: Machine::new(seen.clone(), *limits), outcomes: outcomes.clone() };
+    (RaftStore::open(engine, place, options.clone(), recorded).await.unwrap(), outcomes)
 }
 
 pub(super) fn entry(index: u64, command: Command) -> EntryOf<Types> {
@@ -118,14 +123,21 @@ impl Node {
     pub(super) async fn new() -> Node {
         let engine = Engine::start(Config::new().shards(1)).unwrap();
         let dir = dir();
-        let seen = Arc::new(Recorder::default());
-        let (store, outcomes) = open(&engine, dir.path(), &seen).await;
-        Node { store, seen, outcomes, index: 0, engine, dir }
+        let node = Node::at(&engine, dir.path(), options(), LIMITS).await;
+        Node { _dir: Some(dir), ..node }
+    }
+
+    /// Makes a node in a directory of an engine, such as that of a world.
+    pub(super) async fn at(engine: &Engine, place: &Path, options: Options, limits: Limits) -> Node {
+        let (seen, settings) = (Arc::new(Recorder::default()), (options, limits));
+        let (store, outcomes) = open(engine, place, &settings, &seen).await;
+        let (engine, place) = (engine.clone(), place.to_owned());
+        Node { store, seen, outcomes, index: 0, engine, place, settings, _dir: None }
     }
 
     pub(super) async fn reopen(&mut self) {
         self.store.close().await.unwrap();
-        let (store, outcomes) = open(&self.engine, self.dir.path(), &self.seen).await;
+        let (store, outcomes) = open(&self.engine, &self.place, &self.settings, &self.seen).await;
         (self.store, self.outcomes) = (store, outcomes);
     }
 
