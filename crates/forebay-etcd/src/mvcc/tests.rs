@@ -13,5 +13,6 @@ mod model;
 mod power;
 mod random;
 mod real;
+mod sweep_world;
 
 pub(crate) use real::Real;
