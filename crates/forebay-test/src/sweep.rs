@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::ops::RangeInclusive;
+use std::ops::{Add, RangeInclusive};
 
 #[cfg(feature = "sim")]
 pub mod meter;
@@ -79,6 +79,20 @@ impl Cost {
     /// Returns the same with a number of syncs.
     pub fn with_flushes(self, flushes: u64) -> Cost {
         Cost { flushes, ..self }
+    }
+}
+
+/// Work that is done one after the other.
+impl Add for Cost {
+    type Output = Cost;
+
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            requests: self.requests + other.requests,
+            bytes: self.bytes + other.bytes,
+            flushes: self.flushes + other.flushes,
+            rounds: self.rounds + other.rounds,
+        }
     }
 }
 

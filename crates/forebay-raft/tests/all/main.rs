@@ -12,4 +12,5 @@ mod memory;
 mod node_worlds;
 mod snapshots;
 mod suite;
+mod sweep_world;
 mod waiting;

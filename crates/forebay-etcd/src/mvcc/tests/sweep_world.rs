@@ -330,16 +330,6 @@ fn of_reads(count: u64) -> Cost {
     Cost::together(count, count * BLOCK).in_rounds(rounds)
 }
 
-/// Returns the cost of both.
-fn sum(one: Cost, other: Cost) -> Cost {
-    Cost {
-        requests: one.requests + other.requests,
-        bytes: one.bytes + other.bytes,
-        flushes: one.flushes + other.flushes,
-        rounds: one.rounds + other.rounds,
-    }
-}
-
 /// An entry's bytes are those of the value in `now` and in `events`, of the key in these and in `versions`, and 72.
 async fn changes(engine: Engine, at: u64) -> Attempt {
     let mut node = member(&engine, MEMORY).await;
@@ -469,7 +459,7 @@ fn of_history(at: u64, bytes_max: u64) -> Cost {
         flushes: 0,
         rounds: reads * one.rounds,
     };
-    sum(ranges, Cost::together(events, events * BLOCK).in_rounds(reads + events.div_ceil(GETS)))
+    ranges + Cost::together(events, events * BLOCK).in_rounds(reads + events.div_ceil(GETS))
 }
 
 /// A state of many revisions: a key, and the events of a watch that is a thousand revisions behind.
@@ -754,11 +744,10 @@ fn leases(points: Points) {
 
 fn histories(points: Points) {
     let config = config();
-    let of_older =
-        |at: u64| sum(of_range(at * 100), Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS)));
+    let of_older = |at: u64| of_range(at * 100) + Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(GETS));
     // In such a memory a batch has 16 gets under way.
     let of_older_value =
-        |at: u64| sum(of_range(FEW * 100), Cost::together(2 * FEW, FEW * (BLOCK + at)).in_rounds(4));
+        |at: u64| of_range(FEW * 100) + Cost::together(2 * FEW, FEW * (BLOCK + at)).in_rounds(4);
     let watch = async |engine: Engine, at: u64| history(engine, at, 1 << 20).await;
     let election = async |engine: Engine, at: u64| history(engine, at, 64 << 10).await;
     Sweep::judge_all(&[
@@ -830,8 +819,8 @@ fn the_points_between() {
     let ends = |axis: &Axis| vec![*axis.range.start(), *axis.range.end()];
     // A get and a range of 1,000 events with their previous values, with a table or two more on the way.
     let constant = |_: u64| {
-        let read = sum(of_range(1_000 * KIB), Cost::together(1_000, 1_000 * BLOCK).in_rounds(1_000 / GETS));
-        sum(read, sum(of_get(VALUE), of_range(AHEAD)))
+        let before = Cost::together(1_000, 1_000 * BLOCK).in_rounds(1_000 / GETS);
+        of_range(1_000 * KIB) + before + of_get(VALUE) + of_range(AHEAD)
     };
     Sweep::judge_all(&[meter::sweep_worlds(&LONG_HISTORY, ends, &config(), constant, long_history)]);
 }
