@@ -40,6 +40,7 @@ mod reopen;
 mod separation;
 mod simulation;
 mod stops;
+mod sweep_shapes_world;
 mod sweep_world;
 mod tail_loss;
 mod transactions;

@@ -9,8 +9,8 @@ use futures::future::join_all;
 
 use crate::common::key;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
 const DIR: &str = "/disk/store";
 /// The budget of these stores, and the bytes of a segment of their logs.
 const MEMORY: u64 = 128 * MIB;
@@ -18,7 +18,7 @@ const SEGMENT: u64 = MIB;
 /// The longest value that lies in its leaf: a quarter of that.
 const INLINE: u64 = 1 << 10;
 /// Bytes of an entry beside its value: its key, and what leaf or record have of it.
-const BESIDE: u64 = 32;
+pub(crate) const BESIDE: u64 = 32;
 /// A range reads ahead twice this much; a batch of gets has so many under way.
 const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
@@ -48,7 +48,7 @@ static LOAD_VALUE: Axis = Axis {
     unit: "bytes",
     package: "forebay-kv",
     range: 0..=128 * KIB,
-    crosses: &[("SLICE_BYTES", 16 << 10), ("BATCH_BYTES", 32 << 10)],
+    crosses: &[("SLICE_BYTES", 16 << 10), ("BATCH_BYTES", 32 << 10), ("LONG_BYTES", 64 << 10)],
     steps: &[Step {
         range: 0..=128 * KIB,
         percent: 150,
@@ -165,8 +165,18 @@ static KEYSPACES: Axis = Axis {
     name: "store keyspaces",
     unit: "keyspaces",
     package: "forebay-kv",
-    range: 1..=256,
-    crosses: &[],
+    range: 1..=300,
+    crosses: &[("EDITS_MAX", 256)],
+    steps: &[],
+    limit: None,
+};
+static MANY_KEYSPACES: Axis = Axis {
+    name: "store thousands of keyspaces",
+    unit: "keyspaces",
+    package: "forebay-kv",
+    range: 512..=4_096,
+    // With so many of them the manifest's state has these bytes.
+    crosses: &[("PART_BYTES", 32 << 10), ("MANIFEST_BYTES", 256 << 10)],
     steps: &[],
     limit: None,
 };
@@ -189,36 +199,48 @@ static WRITERS: Axis = Axis {
     limit: None,
 };
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     let options = Options::new().memory_bytes_max(MEMORY).log_segment_bytes(SEGMENT);
     options.reserve_bytes(0).store_id(7).clock(|| 1_000)
 }
 
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config::new().arena_bytes_max(2 * MEMORY as usize)
 }
 
-fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send {
+pub(crate) fn entries(count: u64, len: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send {
     (0..count).map(move |number| (key(number), value(number, len)))
 }
 
-/// Opens the store and waits for its work in the background.
 async fn open(engine: &Engine) -> Result<Store> {
-    let store = Store::open(engine, DIR, options()).await?;
+    open_with(engine, options()).await
+}
+
+/// Opens the store and waits for its work in the background.
+pub(crate) async fn open_with(engine: &Engine, options: Options) -> Result<Store> {
+    let store = Store::open(engine, DIR, options).await?;
     meter::rest().await;
     Ok(store)
 }
 
-/// Makes a store of entries in tables, and opens it again: of the tables it has the inner levels in memory.
 async fn cold(engine: &Engine, entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send) -> Result<Store> {
-    let store = open(engine).await?;
+    cold_with(engine, options(), entries).await
+}
+
+/// Makes a store of entries in tables, and opens it again: of the tables it has the inner levels in memory.
+pub(crate) async fn cold_with(
+    engine: &Engine,
+    options: Options,
+    entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)> + Send,
+) -> Result<Store> {
+    let store = open_with(engine, options.clone()).await?;
     store.default_keyspace().bulk_load(entries).await?;
     store.close().await?;
     drop(store);
-    open(engine).await
+    open_with(engine, options).await
 }
 
-fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(), String> {
+pub(crate) fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(), String> {
     let is_right = found == Some(&value(number, len)[..]);
     if is_right {
         Ok(())
@@ -228,13 +250,13 @@ fn check(found: Option<&[u8]>, number: u64, len: u64) -> std::result::Result<(),
 }
 
 /// Returns the cost of reading a value with its leaf.
-fn of_get(len: u64) -> Cost {
+pub(crate) fn of_get(len: u64) -> Cost {
     if len <= INLINE { Cost::together(1, BLOCK) } else { Cost::together(2, BLOCK + len).in_rounds(2) }
 }
 
 /// Returns the cost of a range that ends after `bytes`. It reads as much ahead as it has passed, up to twice [`AHEAD`] in two requests:
 /// so its bytes double with each round.
-fn of_range(bytes: u64) -> Cost {
+pub(crate) fn of_range(bytes: u64) -> Cost {
     let ahead = bytes.min(2 * AHEAD);
     let doublings = u64::from((ahead / BLOCK + 1).ilog2());
     let requests = 1 + 2 * doublings + bytes / AHEAD;
@@ -321,8 +343,7 @@ async fn scan_value(engine: Engine, at: u64) -> Attempt {
 
 async fn longest_value(engine: Engine, at: u64) -> Attempt {
     let options = options().memory_bytes_max(1 << 30).log_segment_bytes(32 * MIB);
-    let store = Store::open(&engine, DIR, options).await?;
-    meter::rest().await;
+    let store = open_with(&engine, options).await?;
     let keys = store.default_keyspace();
     let bytes = value(1, at);
     let (put, cost) = count(keys.put(key(1), &bytes)).await;
@@ -602,8 +623,10 @@ fn the_points_between() {
     let wide = Config::new().arena_bytes_max(2 << 30);
     let longest = |at: u64| Cost::of_group(at + BESIDE);
     let free = |_: u64| Cost::default();
+    let of_keyspace = |_: u64| of_get(100);
     Sweep::judge_all(&[
         meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value),
+        meter::sweep_worlds(&MANY_KEYSPACES, Axis::points, &config(), of_keyspace, keyspaces),
         meter::sweep_worlds(&MOST_KEYSPACES, Axis::points, &config(), free, most_keyspaces),
     ]);
 }
