@@ -8,7 +8,6 @@ use prost::Message;
 
 use super::change::Change;
 use super::codec::{self, State, put_number};
-use super::range::Place;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes};
@@ -63,7 +62,8 @@ pub(super) fn keys_named(command: &Command, keys: &mut Vec<Vec<u8>>) {
     }
 }
 
-fn keys_named_by_txn(request: &TxnRequest, keys: &mut Vec<Vec<u8>>) {
+/// Adds those of a transaction.
+pub(super) fn keys_named_by_txn(request: &TxnRequest, keys: &mut Vec<Vec<u8>>) {
     let compared = request.compare.iter().filter(|compare| compare.range_end.is_empty());
     keys.extend(compared.map(|compare| compare.key.clone()));
     for operation in request.success.iter().chain(&request.failure) {
@@ -180,7 +180,7 @@ async fn carry_out_txn(
     change: &mut Change<'_>,
     request: TxnRequest,
 ) -> Result<crate::proto::etcdserverpb::TxnResponse, Failure> {
-    let branch = txn::branch(&Place::of(change.reader, change.state), &request).await?;
+    let branch = txn::branch(&change.place(), &request).await?;
     txn::check(change, &request, &branch).await?;
     change.keep_keys();
     txn::carry_out(change, request, &branch).await

@@ -73,6 +73,7 @@ impl<'a> Change<'a> {
             state: self.state,
             revision: self.revision(),
             own: (!self.own.events.is_empty()).then_some(&self.own),
+            recent: Some(self.recent),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Ranges: which pairs a request reads, in what order, and how many.
 
 use std::cmp::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use super::Failure;
 use super::codec::{At, Now, State};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span, put_of};
+use super::recent::Recent;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::proto::mvccpb::KeyValue;
@@ -23,12 +25,14 @@ pub(super) struct Place<'a> {
     pub(super) revision: i64,
     /// Changes above the state.
     pub(super) own: Option<&'a Own>,
+    /// Values of the state that are in memory.
+    pub(super) recent: Option<&'a Mutex<Recent>>,
 }
 
 impl<'a> Place<'a> {
     /// A place in a state.
     pub(super) fn of(reader: Reader<'a>, state: State) -> Place<'a> {
-        Place { reader, state, revision: state.revision, own: None }
+        Place { reader, state, revision: state.revision, own: None, recent: None }
     }
 }
 
@@ -103,7 +107,7 @@ type Pairs = (Vec<KeyValue>, i64);
 async fn current(place: &Place<'_>, own: Option<&Own>, extent: &Extent<'_>) -> Result<Pairs, Failure> {
     let (mut pairs, mut count) = (Vec::new(), 0);
     if extent.span.is_one() {
-        pairs.extend(current_one(place.reader, own, extent.span.key).await?);
+        pairs.extend(current_one(place, own, extent.span.key).await?);
         count = pairs.len() as i64;
         pairs.truncate(extent.pairs_max);
         return Ok((pairs, count));
@@ -118,11 +122,15 @@ async fn current(place: &Place<'_>, own: Option<&Own>, extent: &Extent<'_>) -> R
     Ok((pairs, count))
 }
 
-async fn current_one(reader: Reader<'_>, own: Option<&Own>, key: &[u8]) -> Result<Option<KeyValue>, Failure> {
+async fn current_one(place: &Place<'_>, own: Option<&Own>, key: &[u8]) -> Result<Option<KeyValue>, Failure> {
     if let Some(own) = own.and_then(|own| own.pair(key)) {
         return Ok(own.cloned());
     }
-    let found = reader.now(key).await?;
+    let recent = |recent: &Mutex<Recent>| recent.lock().unwrap_or_else(PoisonError::into_inner).get(key);
+    if let Some(current) = place.recent.and_then(recent) {
+        return Ok(current.map(|(_, pair)| pair));
+    }
+    let found = place.reader.now(key).await?;
     found.map(|found| Ok(Now::decode(&found)?.key_value(key.to_vec()))).transpose()
 }
 
@@ -223,7 +231,7 @@ pub(super) async fn all_current(
     mut holds: impl FnMut(Option<&KeyValue>) -> bool,
 ) -> Result<bool, Failure> {
     if span.is_one() {
-        let found = current_one(place.reader, place.own, span.key).await?;
+        let found = current_one(place, place.own, span.key).await?;
         return Ok(holds(found.as_ref()));
     }
     let mut scan = Scan::new(place.reader, span, place.own);

@@ -170,7 +170,10 @@ impl<'a> Reader<'a> {
         let keyspace = self.keyspace(Part::Now);
         parallel_reads::read(
             &keys,
-            |key| keyspace.get(key),
+            |key| match self.snapshot {
+                Some(snapshot) => snapshot.get(keyspace, key),
+                None => keyspace.get(key),
+            },
             limits,
             |key, value| {
                 let value = match value {

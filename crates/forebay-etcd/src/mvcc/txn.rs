@@ -2,18 +2,24 @@
 
 use std::cmp::Ordering;
 use std::pin::Pin;
+use std::sync::Mutex;
 
 use super::Failure;
+use super::apply::keys_named_by_txn;
 use super::change::Change;
 use super::codec::State;
 use super::range::{self, Place};
 use super::reader::Span;
+use super::recent::Recent;
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::response_op::Response;
 use crate::proto::etcdserverpb::{Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::KeyValue;
 use crate::refusal::Refusal;
+
+/// Twice the bytes of the values that a transaction which only reads has in memory at once, beside its response.
+const AHEAD_BYTES: usize = 4 << 20;
 
 /// A transaction's branch, with the branches of the transactions in it, in their order.
 pub(super) struct Branch {
@@ -141,11 +147,17 @@ fn header(revision: i64) -> Option<ResponseHeader> {
 
 /// Carries out a transaction without puts, deletes and transactions in it.
 pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnResponse, Failure> {
-    let branch = branch(place, request).await?;
-    let mut responses = Vec::new();
     if !super::is_read_only(request) {
         return Err(Failure::Damaged("a transaction that writes was given to a read".into()));
     }
+    let (recent, mut keys) = (Mutex::new(Recent::new(AHEAD_BYTES)), Vec::new());
+    keys_named_by_txn(request, &mut keys);
+    if keys.len() > 1 {
+        place.reader.read_ahead(&recent, keys).await?;
+    }
+    let place = &Place { recent: Some(&recent), ..*place };
+    let branch = branch(place, request).await?;
+    let mut responses = Vec::new();
     check_ranges(&place.state, request, &branch)?;
     for operation in operations(request, branch.is_success) {
         let Some(Request::RequestRange(range)) = &operation.request else { continue };

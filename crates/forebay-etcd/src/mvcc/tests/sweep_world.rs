@@ -19,6 +19,7 @@ use crate::hub::{Bell, EventFilter, Hub, Keys};
 use crate::lessor::Lessor;
 use crate::mvcc::{CompactionRevisions, Failure, Import, ImportSummary, KeyRecord, Limits, check_txn};
 use crate::proto::etcdserverpb::compare::{CompareTarget, TargetUnion};
+use crate::proto::etcdserverpb::response_op::Response as Read;
 use crate::proto::etcdserverpb::{Compare, PutRequest, RangeRequest};
 use crate::proto::mvccpb::{Event, KeyValue};
 use crate::proto::peer::command::Change;
@@ -82,6 +83,15 @@ static OPERATIONS: Axis = Axis {
 static COMPARES: Axis = Axis {
     name: "etcd compares of a transaction",
     unit: "compares",
+    package: "forebay-etcd",
+    range: 1..=129,
+    crosses: &[],
+    steps: &[],
+    limit: Some(Limit { most: 128, words: &["too many operations"] }),
+};
+static GETS_TOGETHER: Axis = Axis {
+    name: "etcd gets of a transaction",
+    unit: "gets",
     package: "forebay-etcd",
     range: 1..=129,
     crosses: &[],
@@ -394,6 +404,25 @@ async fn compares(engine: Engine, at: u64) -> Attempt {
     let (outcome, cost) = count(applied(&mut node, Change::Txn(request))).await;
     let Some(Response::Txn(response)) = outcome?.result else { return Err("no transaction".into()) };
     assert!(response.succeeded);
+    over(node, cost).await
+}
+
+/// A transaction that only reads.
+async fn gets(engine: Engine, at: u64) -> Attempt {
+    let get = |number: u64| operation(range(key(4 * number), ""));
+    let request = txn(vec![], (0..at).map(get).collect(), vec![]);
+    check_txn(&request, &Limits::default()).map_err(text)?;
+    let node = begin(&engine, MEMORY, &[puts(4 * at + 4, 0)]).await;
+    let view = node.view().await;
+    let (found, cost) = count(view.txn(&request)).await;
+    let responses = found.unwrap().responses;
+    assert_eq!(responses.len() as u64, at);
+    for (number, response) in (0..at).zip(&responses) {
+        let Some(Read::ResponseRange(found)) = &response.response else { return Err("no range".into()) };
+        assert_eq!((found.count, found.kvs.len()), (1, 1));
+        assert!(found.kvs[0].value == content(4 * number, VALUE), "get {number}");
+    }
+    drop(view);
     over(node, cost).await
 }
 
@@ -718,6 +747,7 @@ fn entries(points: Points) {
         meter::sweep_worlds(&OPERATIONS, points, &config, of_reads, operations),
         // That which is put is read too.
         meter::sweep_worlds(&COMPARES, points, &config, |at| of_reads(at + 1), compares),
+        meter::sweep_worlds(&GETS_TOGETHER, points, &config, of_reads, gets),
         meter::sweep_worlds(&DELETED, points, &config, of_pieces, deleted),
     ]);
 }
