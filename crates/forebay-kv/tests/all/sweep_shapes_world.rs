@@ -245,6 +245,7 @@ async fn tables(engine: Engine, at: u64) -> Attempt {
         keys.put(key(1), value(number, 100)).relaxed().await?;
     }
     store.flush().await?;
+    store.settle().await?;
     meter::rest().await;
     let (made, cost) = count(store.checkpoint("/disk/checkpoint")).await;
     made?;

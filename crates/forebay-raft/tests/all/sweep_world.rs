@@ -127,6 +127,8 @@ async fn snapshot(engine: Engine, at: u64) -> Attempt {
     let entries =
         (0..at.div_ceil(PIECE)).map(|index| Ok((entry::<C>(1, index, len(index).to_string()), None)));
     one.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await?;
+    one.flush().await?;
+    one.store().settle().await?;
     let built = one.build_snapshot().await?;
     meter::rest().await;
     let (parts, cost) = count(parts(&built.snapshot)).await;

@@ -273,8 +273,16 @@ async fn member(engine: &Engine, memory: u64) -> Node {
     Node::at(engine, Path::new(DIR), options.store_id(7).clock(|| 1_000), Limits::default()).await
 }
 
-/// Has everything in tables, of which the inner levels are in memory.
+/// Has everything in tables, for whose levels nothing is left to do.
+async fn settle(node: &Node) {
+    node.store.flush().await.unwrap();
+    node.store.store().settle().await.unwrap();
+    meter::rest().await;
+}
+
+/// Has everything in such tables, of which the inner levels are in memory.
 async fn cool(node: &mut Node) {
+    settle(node).await;
     node.reopen().await;
     meter::rest().await;
 }
@@ -612,8 +620,7 @@ async fn restored(engine: Engine, at: u64) -> Attempt {
     for number in 0..at {
         import.add(record(number + 1, number, 1, content(number, VALUE))).await.unwrap();
     }
-    node.store.flush().await?;
-    meter::rest().await;
+    settle(&node).await;
     let (imported, cost) = count(async {
         for number in 0..at {
             import.add(record(at + number + 1, number, 2, content(number + 1, VALUE))).await?;
