@@ -31,6 +31,8 @@ pub(crate) struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum End {
     Single,
+    /// All that begin with the first one.
+    Prefix,
     Before(Vec<u8>),
     Open,
 }
@@ -44,6 +46,7 @@ impl Keys {
             [] => End::Single,
             [0] => End::Open,
             end if end <= &*start => return None,
+            end if is_behind_prefix(&start, end) => End::Prefix,
             end => End::Before(end.to_vec()),
         };
         Some(Keys { start, end })
@@ -52,22 +55,38 @@ impl Keys {
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         match &self.end {
             End::Single => key == self.start,
+            End::Prefix => key.starts_with(&self.start),
             End::Before(end) => key >= &*self.start && key < &**end,
             End::Open => key >= &*self.start,
         }
     }
 }
 
-/// Things by the keys that they want. Those of the same range share an entry.
+/// Returns whether `end` is the first of all keys behind those that begin with `prefix`.
+fn is_behind_prefix(prefix: &[u8], end: &[u8]) -> bool {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX);
+    last.is_some_and(|at| end.len() == at + 1 && end[..at] == prefix[..at] && end[at] == prefix[at] + 1)
+}
+
+/// Things by the keys that they want. Those of the same range share an entry. A range that is no prefix is compared with each key behind
+/// its begin.
 #[derive(Debug)]
 pub(crate) struct ByKeys<T> {
     single: HashMap<Vec<u8>, Vec<T>>,
+    prefixes: HashMap<Vec<u8>, Vec<T>>,
+    /// The lengths of prefixes, and how many have each.
+    lengths: BTreeMap<usize, usize>,
     ranges: BTreeMap<Keys, Vec<T>>,
 }
 
 impl<T> Default for ByKeys<T> {
     fn default() -> Self {
-        ByKeys { single: HashMap::new(), ranges: BTreeMap::new() }
+        ByKeys {
+            single: HashMap::new(),
+            prefixes: HashMap::new(),
+            lengths: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+        }
     }
 }
 
@@ -76,6 +95,13 @@ impl<T> ByKeys<T> {
     pub(crate) fn insert(&mut self, keys: &Keys, value: T) -> usize {
         let list = match keys.end {
             End::Single => self.single.entry(keys.start.clone()).or_default(),
+            End::Prefix => {
+                let list = self.prefixes.entry(keys.start.clone()).or_default();
+                if list.is_empty() {
+                    *self.lengths.entry(keys.start.len()).or_default() += 1;
+                }
+                list
+            }
             _ => self.ranges.entry(keys.clone()).or_default(),
         };
         list.push(value);
@@ -86,6 +112,7 @@ impl<T> ByKeys<T> {
     fn remove(&mut self, keys: &Keys, place: usize, moved: impl FnOnce(&T)) {
         let list = match keys.end {
             End::Single => self.single.get_mut(&keys.start),
+            End::Prefix => self.prefixes.get_mut(&keys.start),
             _ => self.ranges.get_mut(keys),
         };
         let Some(list) = list else { return };
@@ -96,6 +123,11 @@ impl<T> ByKeys<T> {
         if list.is_empty() {
             match keys.end {
                 End::Single => drop(self.single.remove(&keys.start)),
+                End::Prefix => {
+                    self.prefixes.remove(&keys.start);
+                    self.lengths.entry(keys.start.len()).and_modify(|count| *count -= 1);
+                    self.lengths.retain(|_, count| *count > 0);
+                }
                 _ => drop(self.ranges.remove(keys)),
             }
         }
@@ -105,11 +137,13 @@ impl<T> ByKeys<T> {
     pub(crate) fn of<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a T> {
         let ranges = self.ranges.iter().take_while(move |(keys, _)| *keys.start <= *key);
         let ranges = ranges.filter(move |(keys, _)| keys.contains(key)).map(|(_, list)| list);
-        self.single.get(key).into_iter().chain(ranges).flatten()
+        let prefixes = self.lengths.keys().map_while(move |len| key.get(..*len));
+        let prefixes = prefixes.filter_map(move |prefix| self.prefixes.get(prefix));
+        self.single.get(key).into_iter().chain(prefixes).chain(ranges).flatten()
     }
 
     fn values(&self) -> impl Iterator<Item = &T> {
-        self.single.values().chain(self.ranges.values()).flatten()
+        self.single.values().chain(self.prefixes.values()).chain(self.ranges.values()).flatten()
     }
 }
 

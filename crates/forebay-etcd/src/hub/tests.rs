@@ -31,6 +31,15 @@ fn keys_are_one_a_range_or_all_that_follow() {
     assert!(contains("a", "c", "a") && contains("a", "c", "bzz") && !contains("a", "c", "c"));
     assert!(contains("b", "\0", "b") && contains("b", "\0", "zzz") && !contains("b", "\0", "a"));
     assert!(contains("", "\0", "\u{1}"));
+    // All keys that begin with some bytes.
+    assert!(contains("a/", "a0", "a/") && contains("a/", "a0", "a/b") && !contains("a/", "a0", "a0"));
+    assert!(!contains("a/", "a0", "a") && !contains("a/", "a0", "a."));
+    let odd = Keys::of(b"a\xff", b"b").unwrap();
+    assert_eq!(
+        (odd.end.clone(), Keys::of(b"a\xff", b"b\0").unwrap().end),
+        (End::Prefix, End::Before(b"b\0".to_vec()))
+    );
+    assert!(odd.contains(b"a\xff\xff") && !odd.contains(b"a\xfe") && !odd.contains(b"b"));
     assert_eq!(Keys::of(b"b", b"a"), None);
     assert_eq!(Keys::of(b"b", b"b"), None);
 }
@@ -67,7 +76,7 @@ fn each_watch_gets_its_keys_events_with_whole_revisions() {
 /// Once, each removal moved all later watches of the same keys: a client's end with 50,000 of them moved ten gigabytes under the lock.
 #[test]
 fn watches_of_the_same_keys_are_removed_in_any_order() {
-    for keys in [wanted("a", ""), wanted("a", "c")] {
+    for keys in [wanted("a", ""), wanted("a", "b"), wanted("a", "c")] {
         let (hub, bell) = (Hub::default(), Arc::default());
         let add = |id| hub.add(id, keys.clone(), 0, &bell).0;
         let mut watches: Vec<_> = (0..20).map(add).collect();
@@ -84,6 +93,29 @@ fn watches_of_the_same_keys_are_removed_in_any_order() {
         watches.iter().for_each(|watch| hub.remove(watch));
         assert_eq!(hub.lock().count, 0);
         assert_eq!(hub.lock().watches.values().count(), 0);
+        assert!(hub.lock().watches.lengths.is_empty());
+    }
+}
+
+/// Once, an event was compared with each range that began before its key: with 5,000 clients of a prefix each, with thousands.
+#[test]
+fn prefixes_of_every_length_get_their_events() {
+    let (hub, bell) = (Hub::default(), Arc::default());
+    let of = |key: &str, end: &str| hub.add(1, wanted(key, end), 0, &bell).0;
+    let watches = [
+        ("a/", "a0"),
+        ("a/b/", "a/b0"),
+        ("a/b/", "a/b0"),
+        ("a/c/", "a/c0"),
+        ("a", "b"),
+        ("a/b/c/d", "a/b/c/e"),
+    ];
+    let watches = watches.map(|(key, end)| (of(key, end), key));
+    for (revision, key) in (1..).zip(["a/b/c", "a/", "a", "a/b/c/d", "a/c/", "b"]) {
+        hub.publish(revision, vec![event(key, revision, 1)]);
+        for (watch, prefix) in &watches {
+            assert_eq!(hub.take(watch).len(), usize::from(key.starts_with(prefix)), "{key} for {prefix}");
+        }
     }
 }
 
