@@ -8,7 +8,7 @@ use forebay_test::sweep::{Axis, BLOCK, Cost, Points, Sweep, content as value};
 
 use crate::common::key;
 use crate::sweep_world::{
-    BESIDE, KIB, MIB, check, cold_with, config, entries, of_get, of_range, open_with, options,
+    BESIDE, DIR, KIB, MIB, check, cold_with, config, entries, of_get, of_range, open_with, options,
 };
 
 /// The entries of most of these stores, and the bytes of a value: four fill a leaf.
@@ -109,6 +109,16 @@ static TABLES: Axis = Axis {
     package: "forebay-kv",
     range: 1..=40,
     crosses: &[("LINKS_MAX", 16)],
+    steps: &[],
+    limit: None,
+};
+
+static OPENED: Axis = Axis {
+    name: "store tables of an open",
+    unit: "tables",
+    package: "forebay-kv",
+    range: 1..=40,
+    crosses: &[],
     steps: &[],
     limit: None,
 };
@@ -237,26 +247,46 @@ async fn deleted(engine: Engine, at: u64) -> Attempt {
     changed(engine, |number| Some((!is_among(number, at)).then_some(number + 1))).await
 }
 
-/// Each keyspace has a table. The checkpoint is a store.
-async fn tables(engine: Engine, at: u64) -> Attempt {
-    let store = open_with(&engine, options()).await?;
-    for number in 0..at {
+/// Makes a store of so many keyspaces, each of which has a table.
+async fn with_tables(engine: &Engine, count: u64) -> forebay_kv::Result<Store> {
+    let store = open_with(engine, options()).await?;
+    for number in 0..count {
         let keys = store.keyspace(&format!("keyspace {number}")).await?;
         keys.put(key(1), value(number, 100)).relaxed().await?;
     }
     store.flush().await?;
     store.settle().await?;
     meter::rest().await;
+    Ok(store)
+}
+
+/// Checks such a store, and closes it.
+async fn check_tables(store: Store, count: u64) -> Result<(), Box<dyn std::error::Error>> {
+    for number in 0..count {
+        let keys = store.keyspace(&format!("keyspace {number}")).await?;
+        check(keys.get(&key(1)).await?.as_deref(), number, 100)?;
+    }
+    Ok(store.close().await?)
+}
+
+async fn opened(engine: Engine, at: u64) -> Attempt {
+    let store = with_tables(&engine, at).await?;
+    store.close().await?;
+    drop(store);
+    meter::rest().await;
+    let (store, cost) = count(Store::open(&engine, DIR, options())).await;
+    check_tables(store?, at).await?;
+    Ok(cost)
+}
+
+/// The checkpoint is a store.
+async fn tables(engine: Engine, at: u64) -> Attempt {
+    let store = with_tables(&engine, at).await?;
     let (made, cost) = count(store.checkpoint("/disk/checkpoint")).await;
     made?;
     store.close().await?;
     drop(store);
-    let copy = Store::open(&engine, "/disk/checkpoint", options()).await?;
-    for number in 0..at {
-        let keys = copy.keyspace(&format!("keyspace {number}")).await?;
-        check(keys.get(&key(1)).await?.as_deref(), number, 100)?;
-    }
-    copy.close().await?;
+    check_tables(Store::open(&engine, "/disk/checkpoint", options()).await?, at).await?;
     Ok(cost)
 }
 
@@ -286,12 +316,18 @@ fn levels(points: Points) {
     let of_some = |at: u64| all + of_range(MANY * (VALUE + BESIDE) * at / 100);
     // Links with a flush of their directory each, then a new manifest and log, which are read back.
     let of_links = |at: u64| Cost::together(16, MIB).with_flushes(12 + at).in_rounds(24 + at.div_ceil(LINKS));
+    // Manifest and log, then one table after the other: its end, its levels and its filter.
+    let of_open = |at: u64| {
+        let requests = 50 + 4 * at;
+        Cost::together(requests, 4 * MIB + 4 * at * BLOCK).with_flushes(16).in_rounds(requests)
+    };
     Sweep::judge_all(&[
         meter::sweep_worlds(&ENTRIES, points, &config(), of_two, of_entries),
         meter::sweep_worlds(&FLUSHES, points, &config(), of_two, flushes),
         meter::sweep_worlds(&REWRITTEN, points, &config(), of_some, rewritten),
         meter::sweep_worlds(&DELETED, points, &config(), |at| of_some(100 - at), deleted),
         meter::sweep_worlds(&TABLES, points, &config(), of_links, tables),
+        meter::sweep_worlds(&OPENED, points, &config(), of_open, opened),
     ]);
 }
 

@@ -11,7 +11,7 @@ use crate::common::key;
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
-const DIR: &str = "/disk/store";
+pub(crate) const DIR: &str = "/disk/store";
 /// The budget of these stores, and the bytes of a segment of their logs.
 const MEMORY: u64 = 128 * MIB;
 const SEGMENT: u64 = MIB;
