@@ -368,19 +368,6 @@ impl Shard {
         );
     }
 
-    #[cold]
-    pub(super) fn may_refuse_direct(&self, file: u32) -> bool {
-        self.file_core(file).is_some_and(|core| core.may_refuse_direct())
-    }
-
-    /// Has the requests of a staged operation's file go through the page cache.
-    #[cold]
-    pub(super) fn leave_direct(&self, index: u32) {
-        if let Some(core) = self.file_core(self.ops.with(|ops| ops.table.slot(index).file)) {
-            core.leave_direct();
-        }
-    }
-
     /// Registers a sleeping task's waker; returns the number that renews or removes it.
     pub(crate) fn set_timer(&self, deadline: Ticks, id: Option<u64>, waker: &std::task::Waker) -> u64 {
         // Cloning and dropping wakers may run the program's code, so nothing is borrowed meanwhile.

@@ -23,6 +23,7 @@ mod commands;
 pub(crate) mod ending;
 mod event_loop;
 pub(crate) mod executor;
+mod file_uses;
 pub(crate) mod inbox;
 mod invariants;
 pub(crate) mod local;

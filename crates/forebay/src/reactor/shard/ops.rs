@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
 use crate::base::wakes;
-use crate::driver::{IoRequest, NOT_POLLABLE, Route};
+use crate::driver::{IoRequest, NOT_POLLABLE};
 use crate::io::op::{
     Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult, RETRIES_MAX, read_goes_on,
     write_goes_on,
@@ -17,7 +16,6 @@ use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::account::Account;
 use crate::reactor::account::file_table::{FileTarget, NO_FILE};
-use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::Admission;
 use crate::reactor::shard::clock::Ticks;
@@ -196,45 +194,6 @@ impl Ops {
 }
 
 impl Shard {
-    /// Returns the file's entry on this shard, with one more use. [`stage`](Self::stage) takes over the use.
-    #[inline]
-    pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
-        let register = |index, fd, route: Route| {
-            let registration = self.driver.with(|driver| driver.register_file(index, fd, route));
-            if registration.is_news {
-                // Checked before the next submission.
-                self.known_regions.set(0);
-            }
-            registration
-        };
-        let entered = self.account.with(|account| account.files.enter(core, register));
-        entered.map_err(|error| error.refuse(core))
-    }
-
-    /// As [`enter_file`](Self::enter_file) for an entry that is in use.
-    #[inline]
-    pub(crate) fn enter_file_again(&self, file: u32) {
-        self.account.with(|account| account.files.enter_again(file));
-    }
-
-    /// Returns the properties of an entry's file that a submission needs.
-    #[inline]
-    pub(crate) fn file_target(&self, file: u32) -> Option<FileTarget> {
-        self.account.with(|account| account.files.target(file))
-    }
-
-    /// Returns the file of an entry.
-    pub(crate) fn file_core(&self, file: u32) -> Option<Arc<FileCore>> {
-        self.account.with(|account| account.files.core(file))
-    }
-
-    /// Undoes [`enter_file`](Self::enter_file).
-    pub(crate) fn leave_file(&self, file: u32) {
-        if self.account.with(|account| account.leave(file)) {
-            self.remove_file(file);
-        }
-    }
-
     /// Puts an operation into a slot; the end of this turn submits it to the device. Returns `None` if the op
     /// table is full; everything then stays with the caller.
     #[inline]
