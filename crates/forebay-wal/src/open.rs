@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{NeededSegments, Recovery, Scan, recover};
-use crate::segment::{LOCK_PATIENCE, Maker, locked_in_time, reserve_bytes, scan_file};
+use crate::segment::{LOCK_PATIENCE, Maker, locked_in_time, scan_file};
 use crate::wal::Wal;
 
 mod bootstrap;
@@ -293,7 +293,6 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         shard: options.shard,
         class: options.class,
         bytes: options.segment_bytes,
-        reserve_bytes: reserve_bytes(options.segment_bytes, options.group_bytes_max),
         written_bytes: Arc::default(),
         no_zeros: Arc::default(),
     };

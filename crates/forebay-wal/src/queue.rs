@@ -64,10 +64,14 @@ pub(crate) struct Queue {
     durable_next: AtomicU64,
     /// When zeros are due.
     pub(crate) pace: Pace,
-    /// There is no space for the next segment; [`QueueState`] has the error.
+    /// There is no space for the next segment, or for the log's reserve; [`QueueState`] has the errors.
     short: AtomicBool,
     /// Bytes left in the segment after its last group.
     pub(crate) left: AtomicU64,
+    /// Bytes of the segment made ahead; 0 without one.
+    pub(crate) ahead: AtomicU64,
+    /// Bytes of the log's reserve; 0 without one.
+    pub(crate) reserve: AtomicU64,
     /// The log's reserve exists or is being created.
     pub(crate) reserved: AtomicBool,
     /// All bytes that the log has written.
@@ -127,6 +131,8 @@ pub(crate) struct QueueState {
     cut_short: Option<Error>,
     /// The reason why the next segment cannot be made at present.
     no_space: Option<Error>,
+    /// The reason why there is no reserve, if that is a lack of space.
+    no_reserve: Option<Error>,
     ends: Vec<Waker>,
     pub(crate) index: Index,
     pub(crate) stats: Stats,
@@ -177,6 +183,8 @@ impl Queue {
             pace: Pace::new(),
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            reserve: AtomicU64::new(0),
             reserved: AtomicBool::new(false),
             written_bytes,
             state: Mutex::new(QueueState {
@@ -206,6 +214,7 @@ impl Queue {
                 ended: false,
                 cut_short: None,
                 no_space: None,
+                no_reserve: None,
                 ends: Vec::new(),
                 index,
                 stats: Stats::new(),
@@ -259,15 +268,23 @@ impl Queue {
         self.lock().durable_values.clone()
     }
 
-    /// Returns whether there is no space for the next segment at present.
+    /// Returns whether there is no space for the next segment, or for the reserve, at present.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Returns the bytes left in the segment after its last group and the pending records.
+    /// Returns the bytes left in the segment, or in the one made ahead of it, beside the pending records. The two are not added
+    /// up: the end of a segment that a group does not fit into stays unused.
     pub(crate) fn segment_left(&self) -> u64 {
         let pending = self.lock().pending as u64;
-        self.left.load(Ordering::Acquire).saturating_sub(pending)
+        let most = self.left.load(Ordering::Acquire).max(self.ahead.load(Ordering::Acquire));
+        most.saturating_sub(pending)
+    }
+
+    /// Returns the bytes of the log's reserve, or the reason why there is no space for it.
+    pub(crate) fn reserve_bytes(&self) -> Result<u64> {
+        let lack = self.is_short().then(|| self.lock().no_reserve.clone()).flatten();
+        lack.map_or_else(|| Ok(self.reserve.load(Ordering::Acquire)), Err)
     }
 
     /// Returns the reason why the next segment cannot be made at present, if so.
@@ -278,14 +295,25 @@ impl Queue {
     /// Records whether there was space, and a descriptor, for the next segment. Wakes the log's task, so that it tries again in
     /// time.
     pub(crate) fn note_space<T>(&self, made: &Result<T>) {
-        let no_space = made.as_ref().err().filter(|error| error.is_shortage());
-        if no_space.is_none() && !self.is_short() {
+        self.note(|state| &mut state.no_space, made.as_ref().err().filter(|error| error.is_shortage()));
+    }
+
+    /// Records whether there was space for the log's reserve. Wakes the log's task, so that it tries again in time.
+    pub(crate) fn note_reserve<T>(&self, made: &Result<T>) {
+        let is_space = |error: &&Error| error.kind() == ErrorKind::NoSpace;
+        self.note(|state| &mut state.no_reserve, made.as_ref().err().filter(is_space));
+    }
+
+    fn note(&self, place: impl FnOnce(&mut QueueState) -> &mut Option<Error>, lack: Option<&Error>) {
+        if lack.is_none() && !self.is_short() {
             return;
         }
         let writer = {
-            let mut state = self.lock();
-            state.no_space = no_space.cloned();
-            self.short.store(no_space.is_some(), Ordering::Release);
+            let mut locked = self.lock();
+            let state = &mut *locked;
+            *place(state) = lack.cloned();
+            let is_short = state.no_space.is_some() || state.no_reserve.is_some();
+            self.short.store(is_short, Ordering::Release);
             state.writer.take()
         };
         wake_all(writer);

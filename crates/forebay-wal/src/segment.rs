@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::{Block, Class, Dir, Durability, Engine, File, Lock, Open, Pending};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{GRAIN, UNIT_MAX, segment_name};
+use crate::format::segment_name;
 use crate::options::Fill;
 use crate::recover::{Scan, Scanner};
 
@@ -46,50 +46,69 @@ pub(crate) struct Maker {
     /// The log's own class.
     pub(crate) class: Class,
     pub(crate) bytes: u64,
-    /// Length of the log's reserve, in bytes.
-    pub(crate) reserve_bytes: u64,
     /// All bytes that the log has written; see [`Stats::written_bytes`](crate::Stats::written_bytes).
     pub(crate) written_bytes: Arc<AtomicU64>,
     /// The log's file system has no command of the device for zeros: it was tried.
     pub(crate) no_zeros: Arc<AtomicBool>,
 }
 
-/// A segment without a number. A log that is being opened continues in it if there is no space for a fresh
-/// one. A log that is open never uses it up.
+/// A segment without a number. The log continues in it if there is no space for a fresh one: a rename takes no space, and no other
+/// process can be faster.
 pub(crate) const RESERVE_NAME: &str = "wal.reserve";
 /// The reserve's name until it is complete.
 pub(crate) const RESERVE_NEW_NAME: &str = "wal.reserve.new";
-/// Room in the reserve beside the longest ordinary group, in bytes: for the marks and truncations that free
-/// space.
-const RESERVE_ROOM: u64 = 4 * UNIT_MAX as u64;
-
-/// Returns the length of a log's reserve: the records that an open may have to copy, and some extra room.
-pub(crate) fn reserve_bytes(segment_bytes: u64, group_bytes_max: usize) -> u64 {
-    let group = (group_bytes_max as u64).min(segment_bytes).next_multiple_of(u64::from(GRAIN));
-    (group + RESERVE_ROOM).min(segment_bytes)
-}
 
 impl Maker {
-    /// Makes the log's reserve, if there is none of sufficient length.
+    /// Returns whether there is a reserve as long as a segment.
+    pub(crate) async fn has_reserve(&self) -> bool {
+        self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.bytes)
+    }
+
+    /// Makes the log's reserve, if there is none as long as a segment. It is only allocated: few logs ever write to it.
     ///
     /// # Errors
-    /// System errors; an existing reserve stays.
+    /// `NoSpace`, with the number of missing bytes, and system errors; an existing reserve stays.
     pub(crate) async fn make_reserve(&self, pace: &Pace) -> Result<()> {
-        if self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.reserve_bytes) {
+        if self.has_reserve().await {
             return Ok(());
         }
         // Left over from an earlier attempt.
         if self.dir.metadata(RESERVE_NEW_NAME).await.is_ok() {
             self.dir.remove_file(RESERVE_NEW_NAME).await?;
         }
-        let maker = Maker { bytes: self.reserve_bytes, ..self.clone() };
-        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Fill::Zeros, Some(pace)).await?;
+        let made = self.make_at(RESERVE_NEW_NAME, 0, Fill::Allocated, Some(pace)).await;
+        let reserve = made.map_err(|error| self.lacking(self.dir.path().join(RESERVE_NAME), error))?;
         reserve.file.unlock().await?;
         if let Err(error) = self.dir.rename(RESERVE_NEW_NAME, RESERVE_NAME).await {
             let _ = self.dir.remove_file(RESERVE_NEW_NAME).await;
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Makes the log's reserve the segment of this number, without new space, if it `fits`. The inner error says why it does not
+    /// become that.
+    pub(crate) async fn take_reserve(
+        &self,
+        generation: u64,
+        fits: impl Fn(&File, u64) -> Result<bool>,
+    ) -> Result<std::result::Result<Segment, &'static str>> {
+        let file = match self.dir.open(RESERVE_NAME, Open::read().shard(self.shard)).await {
+            Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
+                return Ok(Err("the log has no reserve (wal.reserve)"));
+            }
+            other => other?,
+        };
+        let scan = scan_file(&file, file.path().to_path_buf(), generation).await?;
+        if !scan.is_blank() {
+            return Ok(Err("the log's reserve (wal.reserve) is not empty"));
+        }
+        if !fits(&file, scan.bytes)? {
+            return Ok(Err("the log's reserve (wal.reserve) is too short for its last records"));
+        }
+        drop(file);
+        self.dir.rename(RESERVE_NAME, segment_name(generation)).await?;
+        self.open(generation, false).await.map(Ok)
     }
 
     /// Makes a segment ready for writing: a used one under its new name, or a new file prepared as `fill` says. The
@@ -105,13 +124,18 @@ impl Maker {
         pace: Option<&Pace>,
     ) -> Result<Arc<Segment>> {
         let made = self.try_make(generation, used, fill, pace).await;
-        made.map_err(|error| match error.kind() {
+        made.map_err(|error| self.lacking(self.path(generation), error))
+    }
+
+    /// Returns the error of a segment that was not made; one for lack of space says how many bytes it lacks.
+    fn lacking(&self, path: PathBuf, error: Error) -> Error {
+        match error.kind() {
             ErrorKind::NoSpace => {
                 let remedy = "free as many on this file system, or truncate the log while it is open";
-                Error::no_space(self.path(generation), self.bytes, remedy, &error)
+                Error::no_space(path, self.bytes, remedy, &error)
             }
             _ => error,
-        })
+        }
     }
 
     async fn try_make(

@@ -456,11 +456,11 @@ impl Wal {
     /// for one). Returns `None` once it was made, and while it is not due yet. Costs one atomic load if there is space.
     ///
     /// The log works until the current segment is full, which is up to three quarters of
-    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later. An append that needs the next segment then fails and poisons the
+    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later, and then until its
+    /// [reserve](Wal::reserve_bytes) is full. An append that needs a further segment fails and poisons the
     /// log. So a program can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and
     /// continue when this is `None`. The log tries again when a truncation frees a segment, and once a
-    /// second. After an open that found no space for a segment the error is set at once, and the segment in
-    /// use may be shorter than others.
+    /// second. After an open that found no space for a segment the error is set at once.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -481,10 +481,34 @@ impl Wal {
     }
 
     /// Returns the bytes left in the current segment for further records, including framing and padding: the
-    /// amount that a program can still append while [`no_space`](Wal::no_space) is an error. Each group of
+    /// amount that a program can still append while [`no_space`](Wal::no_space) is an error. If the next segment
+    /// exists already and has more, its bytes. Each group of
     /// records is padded to 4,096 bytes or the device's write unit, and so is each truncation.
     pub fn segment_bytes_left(&self) -> u64 {
         self.shared().segment_left()
+    }
+
+    /// Returns the bytes of the log's reserve: a file of a segment's length in which the log continues if there is no space for a
+    /// fresh segment. It is 0 before the second segment is made, and after the log has continued in it until it is made again.
+    ///
+    /// # Errors
+    /// `NoSpace`, if there is none because there is no space for it. The log tries again once a second.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// if let Err(error) = wal.reserve_bytes() {
+    ///     eprintln!("{error}; a lack of space can make the log fail from now on");
+    /// }
+    /// # wal.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn reserve_bytes(&self) -> Result<u64> {
+        self.shared().reserve_bytes()
     }
 
     /// Returns counts and times since the log was opened.

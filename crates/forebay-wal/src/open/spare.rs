@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use forebay::{File, Open};
+use forebay::File;
 
 use super::Scene;
 use super::resume::ReopenPlan;
 use crate::error::{Error, Result};
-use crate::format::segment_name;
+use crate::format::UNIT_MAX;
 use crate::recover::{Outcome, recover};
-use crate::segment::{RESERVE_NAME, Segment, scan_file};
+use crate::segment::Segment;
 
 impl Scene {
     /// Finds a segment for the REOPEN group that takes no space: the one prepared after the log's end, or the
@@ -69,27 +69,14 @@ impl Scene {
     /// Returns the log's reserve as its next segment.
     async fn reserve(&self, plan: &ReopenPlan, cause: &Error) -> Result<Arc<Segment>> {
         let generation = plan.outcome.max_generation + 1;
-        let no_space = |why: &str| {
-            let bytes = self.maker.bytes.max(plan.bytes(crate::format::UNIT_MAX));
-            let remedy = format!("{why}, so free as many on this file system and open the log again");
-            Err(Error::no_space(self.maker.path(generation), bytes, &remedy, cause))
-        };
-        let file = match self.dir.open(RESERVE_NAME, Open::read().shard(self.options.shard)).await {
-            Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
-                return no_space("the log has no reserve (wal.reserve)");
+        match self.maker.take_reserve(generation, |file, bytes| self.fits(plan, file, bytes)).await? {
+            Ok(segment) => Ok(Arc::new(segment)),
+            Err(why) => {
+                let bytes = self.maker.bytes.max(plan.bytes(UNIT_MAX));
+                let remedy = format!("{why}, so free as many on this file system and open the log again");
+                Err(Error::no_space(self.maker.path(generation), bytes, &remedy, cause))
             }
-            other => other?,
-        };
-        let scan = scan_file(&file, file.path().to_path_buf(), generation).await?;
-        if !scan.is_blank() {
-            return no_space("the log's reserve (wal.reserve) is not empty");
         }
-        if !self.fits(plan, &file, scan.bytes)? {
-            return no_space("the log's reserve (wal.reserve) is too short for its last records");
-        }
-        drop(file);
-        self.dir.rename(RESERVE_NAME, segment_name(generation)).await?;
-        Ok(Arc::new(self.maker.open(generation, false).await?))
     }
 
     /// Returns whether the REOPEN group and a mark after it fit into a segment of `bytes` bytes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::Pending;
 use forebay::shard::JoinHandle;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Fill;
 use crate::queue::Queue;
 use crate::segment::{Maker, Pace, Segment};
@@ -100,6 +100,12 @@ impl Next {
             } else {
                 maker.make(generation, used, fill, Some(&shared.pace)).await
             };
+            if let Ok(segment) = &segment {
+                shared.ahead.store(segment.bytes, Ordering::Release);
+            } else if maker.has_reserve().await {
+                // That of an earlier life is not known yet.
+                shared.reserve.store(maker.bytes, Ordering::Release);
+            }
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
             NewSegment { segment, reserving }
@@ -108,17 +114,18 @@ impl Next {
     }
 
     /// Starts making the segment again, if there was no space or no descriptor for it and a segment was freed or some time
-    /// has passed since.
+    /// has passed since. Starts making the log's reserve again after that time.
     pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill, left: u64) {
         self.is_over();
         let is_short = matches!(&self.made, Some(Err(error)) if error.is_shortage() && !self.found);
-        let is_due = || {
-            let since_ns = shared.engine.now_ns().saturating_sub(self.began_ns);
-            self.free().is_some() || u128::from(since_ns) >= RETRY.as_nanos()
-        };
-        if is_short && is_due() {
+        let now_ns = shared.engine.now_ns();
+        let is_late = u128::from(now_ns.saturating_sub(self.began_ns)) >= RETRY.as_nanos();
+        if is_short && (is_late || self.free().is_some()) {
             self.made = None;
             self.begin(maker, shared, fill, left);
+        } else if is_late && matches!(self.made, Some(Ok(_))) {
+            self.began_ns = now_ns;
+            self.reserving = reserve(maker, shared).or(self.reserving.take());
         }
     }
 
@@ -165,7 +172,7 @@ impl Next {
     }
 
     /// Returns the segment, and whether it is a used one. A failure is tried once more: space may have been
-    /// freed since. One for lack of a descriptor is tried for some time.
+    /// freed since. One for lack of a descriptor is tried for some time. If there is no space, it is the log's reserve.
     pub(crate) async fn take(
         &mut self,
         maker: &Maker,
@@ -188,15 +195,47 @@ impl Next {
                         segment.generation, self.generation,
                         "segments are numbered without gaps"
                     );
+                    shared.ahead.store(0, Ordering::Release);
                     self.generation += 1;
                     self.found = false;
                     return Ok((segment, self.recycled));
                 }
                 Err(error) if error.is_out_of_descriptors() && !is_late() => pause(maker).await?,
-                Err(error) if tries == 1 => return Err(error),
+                Err(error) if tries == 1 => return self.take_reserve(maker, shared, error).await,
                 Err(_) => tries += 1,
             }
         }
+    }
+
+    /// Returns the log's reserve as the segment that `cause` prevents.
+    ///
+    /// # Errors
+    /// `cause`, if it is no lack of space, or if there is no reserve as long as a segment.
+    async fn take_reserve(
+        &mut self,
+        maker: &Maker,
+        shared: &Queue,
+        cause: Error,
+    ) -> Result<(Arc<Segment>, bool)> {
+        if cause.kind() != ErrorKind::NoSpace {
+            return Err(cause);
+        }
+        if let Some(reserving) = self.reserving.take() {
+            let _ = reserving.await;
+        }
+        let (maker, generation) = (maker.clone(), self.generation);
+        let taken = maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
+            let taken = maker.take_reserve(generation, |_, bytes| Ok(bytes >= maker.bytes)).await?;
+            maker.dir.sync().await?;
+            Result::<_, Error>::Ok(taken)
+        });
+        let Ok(Ok(Ok(segment))) = taken.await else { return Err(cause) };
+        shared.reserve.store(0, Ordering::Release);
+        shared.reserved.store(false, Ordering::Release);
+        shared.note_reserve::<()>(&Err(cause));
+        self.generation += 1;
+        self.found = false;
+        Ok((Arc::new(Segment { known: true, ..segment }), false))
     }
 
     /// Returns the index of the oldest used segment, if it has no reader.
@@ -262,16 +301,18 @@ async fn pause(maker: &Maker) -> Result<()> {
     Ok(maker.engine.spawn_on_shard(maker.shard, maker.class, pause).await??)
 }
 
-/// Starts making the log's reserve in the background, unless it exists. Without space, the next attempt comes
-/// with the next segment.
+/// Starts making the log's reserve in the background, unless it exists.
 fn reserve(maker: &Maker, shared: &Arc<Queue>) -> Option<JoinHandle<()>> {
     if shared.reserved.swap(true, Ordering::AcqRel) {
         return None;
     }
     let (maker, shared) = (maker.clone(), shared.clone());
     Some(maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
-        if maker.make_reserve(&shared.pace).await.is_err() {
-            shared.reserved.store(false, Ordering::Release);
+        let made = maker.make_reserve(&shared.pace).await;
+        match &made {
+            Ok(()) => shared.reserve.store(maker.bytes, Ordering::Release),
+            Err(_) => shared.reserved.store(false, Ordering::Release),
         }
+        shared.note_reserve(&made);
     }))
 }

@@ -270,9 +270,10 @@ fn a_used_reserve_is_made_again() {
     world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
 }
 
-/// Records longer than the reserve need space of their own; the error states how much.
+/// The reserve is as long as a segment, so it has room for every record. Regression: a log whose last record was longer than its
+/// groups did not open on a full disk.
 #[test]
-fn records_longer_than_the_reserve_say_how_much_space_they_need() {
+fn a_reserve_has_room_for_the_longest_record() {
     let options = || Options::new().log_id(7).segment_bytes(1 << 20).group_bytes_max(4096);
     let mut world = World::new(6).disk(Profile::ideal().capacity(8 << 20));
     let ran = world.run(async |engine| {
@@ -292,18 +293,53 @@ fn records_longer_than_the_reserve_say_how_much_space_they_need() {
     world.power_cut();
     world.reboot();
     let ran = world.run(async |engine| {
-        for _ in 0..2 {
-            let error = Wal::open(&engine, "/log", options()).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("1048576 bytes") && text.contains("too short"), "{text}");
-        }
-        engine.remove_file("/filler").await.unwrap();
         let (wal, recovery) = Wal::open(&engine, "/log", options()).await.unwrap();
         assert_eq!((recovery.last, recovery.tail_records), (last, 1));
         assert_eq!(records(&wal, last.0).await.unwrap(), [(last.0, vec![7; 600 << 10])]);
+        assert!(!names(&engine).await.iter().any(|name| name == RESERVE));
     });
     ran.unwrap();
+}
+
+/// Regression: a log that was still about to learn that there is no space for its next segment came to the end of the one in use,
+/// and failed for good. Programs that had asked [`Wal::no_space`] before each append lost their log, too.
+#[test]
+fn a_log_goes_on_in_its_reserve_at_the_end_of_its_segment() {
+    for seed in 0..4 {
+        let mut world = World::new(seed).disk(Profile::nand().capacity(1 << 20));
+        let ran = world.run(async |engine| {
+            let (wal, _) = open(&engine).await;
+            for number in 1..=1_000 {
+                wal.append(&record(number)).queued().await.unwrap();
+            }
+            wal.sync().await.unwrap();
+            sim::sleep(Duration::from_millis(500)).await.unwrap();
+            assert_eq!(wal.reserve_bytes().unwrap(), 64 << 10);
+            let filler = fill(&engine).await;
+            append_until_short(&wal).await;
+            let made = wal.stats().segments_made;
+            while wal.stats().segments_made == made {
+                wal.append(&record(wal.next_lsn().0)).await.unwrap();
+            }
+            assert_eq!(wal.reserve_bytes().unwrap_err().kind(), ErrorKind::NoSpace);
+            assert!(!names(&engine).await.iter().any(|name| name == RESERVE));
+            // Truncations, and records after them, as before.
+            let last = resume(&wal, 100).await;
+            drop(filler);
+            engine.remove_file("/filler").await.unwrap();
+            for _ in 0..40 {
+                if wal.reserve_bytes().is_ok_and(|bytes| bytes > 0) {
+                    break;
+                }
+                sim::sleep(Duration::from_millis(100)).await.unwrap();
+            }
+            assert_eq!(wal.reserve_bytes().unwrap(), 64 << 10, "it is made again");
+            let first = wal.first_lsn().0;
+            assert_eq!(records(&wal, first).await.unwrap(), expected(first..=last));
+            wal.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
 }
 
 /// A disk that stays full, and a log that survives by truncating: whenever its power fails, it finds a

@@ -88,8 +88,8 @@ fn an_idle_log_prepares_its_next_segment() {
         let zeros = |wal: &Wal| wal.stats().written_bytes - wal.stats().write_bytes;
         assert!(zeros(&wal) < 3 << 20, "{:?}", wal.stats());
         sim::sleep(Duration::from_millis(500)).await.unwrap();
-        // This segment, the next one, and the reserve.
-        assert!(zeros(&wal) > 5 << 20, "{:?}", wal.stats());
+        // This segment and the next one; the reserve is only allocated.
+        assert!(zeros(&wal) >= 4 << 20, "{:?}", wal.stats());
         wal.close().await.unwrap();
     });
     ran.unwrap();
