@@ -73,6 +73,11 @@ impl Replay {
     }
 }
 
+/// Returns why a log finds no space for its next segment, or for the reserve in which it continues without one.
+pub(crate) fn no_space(wal: &Wal) -> Option<Error> {
+    wal.no_space().or_else(|| wal.reserve_bytes().err()).map(Error::from)
+}
+
 /// Reads a manifest's log, starting at a record.
 async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
     let mut reader = wal.read_from(from);
@@ -204,15 +209,20 @@ impl Manifest {
         }
     }
 
-    /// Returns why its log currently finds no space for the next segment, if so.
+    /// Returns why its log currently finds no space for the next segment or its reserve, if so.
     pub(crate) fn no_space(&self) -> Option<Error> {
-        self.wal.no_space().map(Error::from)
+        no_space(&self.wal)
     }
 
-    /// Fails if the log has no space for another segment and too little room for edits is left in this one.
+    /// Returns the bytes that its log takes without new space.
+    fn room(&self) -> u64 {
+        self.wal.segment_bytes_left().max(self.wal.reserve_bytes().unwrap_or(0))
+    }
+
+    /// Fails if the log has no space for another segment and too little room for edits is left.
     pub(crate) fn check_room(&self) -> Result<()> {
         match self.no_space() {
-            Some(error) if self.wal.segment_bytes_left() < ROOM_MIN => Err(error),
+            Some(error) if self.room() < ROOM_MIN => Err(error),
             _ => Ok(()),
         }
     }
@@ -220,12 +230,12 @@ impl Manifest {
     /// Writes the whole state sooner than usual, which frees earlier segments for reuse or removal.
     pub(crate) async fn shrink(&self) -> Result<()> {
         let _turn = self.turn.take().await;
-        let least = if self.wal.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
+        let least = if self.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
         let is_worth_it = self.lock().edits >= least;
-        // Without space for the next segment, the state must fit into this one.
+        // Without space for the next segment, the state must fit into one that is there.
         let has_room = || {
-            let room = 2 * self.state().to_edit().encode().len() as u64 + ROOM_MIN / 2;
-            self.wal.no_space().is_none() || self.wal.segment_bytes_left() > room
+            let needed = 2 * self.state().to_edit().encode().len() as u64 + ROOM_MIN / 2;
+            self.no_space().is_none() || self.room() > needed
         };
         if is_worth_it && has_room() { self.write_down().await } else { Ok(()) }
     }

@@ -135,7 +135,7 @@ impl StoreCore {
         if ready.grows {
             self.full.check_growth()?;
         } else {
-            self.check_log_room(ready.logged().len())?;
+            self.check_log_room(ready.logged().len(), &commit)?;
         }
         if commit.version.has_dropped() {
             let places = ready.places.iter().filter_map(|at| record::entry_at(&ready.record, *at as usize));

@@ -8,6 +8,19 @@
 //! flap.
 //!
 //! Unless its size was chosen, the reserve grows with the store, so that a small store takes little space.
+//!
+//! The two logs have a part of it in the shape of a segment (`wal.reserve`), in which they continue by a rename:
+//! other processes may take what the store gives up, but never that. So no log fails for lack of space:
+//!
+//! 1. puts end with the state, which begins when a next segment or a log's reserve finds no space. Those on their way go to the
+//!    log's reserve;
+//! 2. deletes are taken while the log has room for them and for the groups of the flush after them; else that flush begins, which
+//!    gives segments back;
+//! 3. with nothing left to flush, deletes go to the log's reserve, which is as long as a segment: from then on two segments
+//!    take turns;
+//! 4. flushes, the manifest and compactions take the space of the file `reserve`, once it is removed. Work that finds it
+//!    taken by others waits;
+//! 5. the state ends when the logs' reserves are made again, then the file `reserve`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +28,10 @@ use std::time::Duration;
 
 use forebay::Open;
 
-use super::shared::StoreCore;
+use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::manifest::no_space;
 
 /// The file whose only purpose is to reserve space.
 pub(crate) const RESERVE: &str = "reserve";
@@ -26,7 +40,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// A store that is opened allocates its reserve in full, or halved up to so many times where space is short.
 const HALVINGS: u32 = 2;
 
-/// Bytes of the log's last segment that deletes leave for the log's own groups.
+/// Bytes of the log's last segment that deletes leave for the log's own groups: a flush writes two, and at most four memtables are
+/// flushed without a further delete.
 const LOG_ROOM: u64 = 32 << 10;
 
 /// Work that may find no space.
@@ -69,6 +84,8 @@ pub(crate) struct Space {
     is_outgrown: AtomicBool,
     /// Whether space may have become free.
     is_rung: AtomicBool,
+    /// Whether a delete waits for the flush of those before it.
+    is_flush_wanted: AtomicBool,
     /// Notified when the store becomes full, when space may have become free, and when the store ends.
     pub(super) bell: Event,
 }
@@ -183,7 +200,7 @@ impl StoreCore {
         self.notify_all();
     }
 
-    /// Makes the store full if the next segment of a log finds no space.
+    /// Makes the store full if the next segment of a log, or its reserve, finds no space.
     pub(crate) fn look_at_logs(&self) {
         if !self.full.is_full()
             && let Some(error) = self.log_lacks()
@@ -193,17 +210,27 @@ impl StoreCore {
     }
 
     fn log_lacks(&self) -> Option<Error> {
-        self.wal.no_space().map(Error::from).or_else(|| self.manifest.no_space())
+        no_space(&self.wal).or_else(|| self.manifest.no_space())
     }
 
-    /// Returns an error for a deletion of so many bytes for which the log may have no room: a log without
-    /// room fails for good.
-    pub(crate) fn check_log_room(&self, bytes: usize) -> Result<()> {
-        match self.wal.no_space() {
-            Some(_) if self.wal.segment_bytes_left() < 2 * bytes as u64 + LOG_ROOM => {
-                self.full.check_growth()
-            }
-            _ => Ok(()),
+    /// Returns an error for a deletion of so many bytes for which the log of a full store may have no room: a log
+    /// without room fails for good. Whether there is space for a next segment may not be known yet, so it counts once it exists.
+    pub(crate) fn check_log_room(&self, bytes: usize, commit: &Commit) -> Result<()> {
+        let needed = 2 * bytes as u64 + LOG_ROOM;
+        if !self.full.is_full() || self.wal.segment_bytes_left() >= needed {
+            return Ok(());
+        }
+        if !commit.sealed.is_empty() {
+            return self.full.check_growth();
+        }
+        if commit.active.last_lsn() != 0 {
+            self.full.is_flush_wanted.store(true, Ordering::Release);
+            self.full.ring();
+            return self.full.check_growth();
+        }
+        match self.wal.reserve_bytes() {
+            Ok(reserve) if reserve >= needed => Ok(()),
+            _ => self.full.check_growth(),
         }
     }
 
@@ -401,7 +428,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
                 break;
             }
             shrink(shared).await;
-            if is_time {
+            if space.is_flush_wanted.swap(false, Ordering::AcqRel) || is_time {
                 seal(shared);
             }
             shared.try_again();

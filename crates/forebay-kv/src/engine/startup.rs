@@ -12,6 +12,7 @@ use super::holder;
 use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
 use super::shared::{Parts, StoreCore};
+use super::space::RESERVE;
 use super::tasks;
 use crate::budget::Budget;
 use crate::cache::Cache;
@@ -208,6 +209,9 @@ impl Scene {
             Err(error) if error.kind() == ErrorKind::Locked => {
                 return Err(holder::locked(&self.engine, home).await);
             }
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.gives_reserve().await => {
+                Manifest::open(&self.engine, &dir, how).await?
+            }
             other => other?,
         };
         let begun = match manifest.with(|state| rules::check_begun(home, state, there)) {
@@ -295,8 +299,13 @@ impl Scene {
             }
         };
         self.dir.sync().await?;
-        let (wal, recovery) =
-            Wal::open_in(&self.engine, &log_dir, self.log_options(&budget, is_begun)).await?;
+        let open_log = || Wal::open_in(&self.engine, &log_dir, self.log_options(&budget, is_begun));
+        let (wal, recovery) = match open_log().await {
+            Err(error) if error.kind() == forebay_wal::ErrorKind::NoSpace && self.gives_reserve().await => {
+                open_log().await?
+            }
+            other => other?,
+        };
         let judged = rules::check_log(self.dir.path(), &state, &recovery);
         let taken = match &judged {
             Ok(()) if is_begun => Ok(()),
@@ -311,6 +320,11 @@ impl Scene {
                 Err(error)
             }
         }
+    }
+
+    /// Gives up the store's reserve, for a log that finds no space to go on. Returns whether there was one.
+    async fn gives_reserve(&self) -> bool {
+        self.dir.remove_file(RESERVE).await.is_ok()
     }
 
     fn log_options(&self, budget: &Budget, is_begun: bool) -> forebay_wal::Options {
