@@ -14,7 +14,7 @@ use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{self as sim, Fault, MetadataOrder, Profile, Rule, World};
 
 const DIR: &str = "/disk/store";
-const FILLER: &str = "/disk/filler";
+pub(crate) const FILLER: &str = "/disk/filler";
 /// Bytes of the disks.
 const DISK: u64 = 8 << 20;
 
@@ -105,7 +105,7 @@ impl Model {
     }
 }
 
-async fn pause(millis: u64) {
+pub(crate) async fn pause(millis: u64) {
     sim::sleep(Duration::from_millis(millis)).await.expect("in a world");
 }
 
@@ -134,7 +134,7 @@ fn is_the_sentence(error: &Error) {
 }
 
 /// Returns the number of table files.
-async fn table_files(engine: &Engine) -> usize {
+pub(crate) async fn table_files(engine: &Engine) -> usize {
     engine.read_dir(format!("{DIR}/tables")).await.expect("the directory of the tables").len()
 }
 
@@ -213,7 +213,7 @@ fn a_full_store_that_is_opened_again_gets_smaller_by_deletes() {
 }
 
 /// Fills the disk up to this many free bytes.
-async fn take_all_but(engine: &Engine, bytes: u64) {
+pub(crate) async fn take_all_but(engine: &Engine, bytes: u64) {
     let filler = engine.open(FILLER, Open::create()).await.unwrap();
     let (mut end, mut step) = (0, DISK / 4096 * 4096);
     // Takes all space, from large pieces to small ones.

@@ -21,6 +21,7 @@ mod formats;
 mod frozen;
 mod frozen_calls;
 mod full;
+mod full_rounds;
 mod histories;
 mod ingest;
 mod ingest_worlds;
