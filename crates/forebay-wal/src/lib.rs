@@ -103,7 +103,7 @@ pub use loss::Loss;
 pub use lsn::{End, Lsn};
 pub use open::OpenFuture;
 #[doc(hidden)]
-pub use open::{make_dirs, sync_name};
+pub use open::{Holders, make_dirs, sync_name};
 pub use operation::LogOperation;
 #[doc(hidden)]
 pub use options::Fill;

@@ -16,15 +16,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{NeededSegments, Recovery, Scan, recover};
-use crate::segment::{LOCK_PATIENCE, Maker, locked_in_time, scan_file};
+use crate::segment::{LOCK_PATIENCE, Maker, lock_segment, locked_in_time, scan_file};
 use crate::wal::Wal;
 
 mod bootstrap;
+mod holders;
 mod home;
+mod read_only;
 mod resume;
 mod salvage;
 mod spare;
 
+pub use holders::Holders;
 pub use home::{make_dirs, sync_name};
 #[cfg(feature = "inspect")]
 pub(crate) use resume::NEW_NAME;
@@ -166,6 +169,8 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
         "durability must not be None: an acknowledged record has to be durable"
     } else if options.group_bytes_max < GRAIN as usize || options.pending_bytes_max == 0 {
         "group_bytes_max must be at least 4,096, and pending_bytes_max at least 1"
+    } else if options.read_only && options.salvage {
+        "salvage writes, and read_only forbids that: choose one of the two"
     } else if options.shard >= engine.shard_count() {
         "the engine has no such shard: they are counted from 0"
     } else {
@@ -202,42 +207,59 @@ impl Where {
     }
 }
 
-/// Takes the log's lock, and writes this process's id into its file, for the error texts of other processes.
+/// Takes the log's lock. A writer puts its process's id into the lock's file, for the error texts of other processes. A reader takes the lock
+/// shared; it makes no file, and a copy of a log may have none.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] if it [stays taken](holder_of_taken).
-async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
-    let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(shard)).await?;
-    if let Some(Holder(holder)) = holder_of_taken(engine, &lock, Lock::Exclusive).await? {
+/// [`ErrorKind::Locked`] if it [stays taken](holders_of_taken).
+async fn lock_log(engine: &Engine, dir: &Dir, options: &Options) -> Result<Option<File>> {
+    let is_reader = options.read_only;
+    let (open, lock) =
+        if is_reader { (Open::read(), Lock::Shared) } else { (Open::create(), Lock::Exclusive) };
+    let file = match dir.open(LOCK_NAME, open.buffered().shard(options.shard)).await {
+        Err(error) if is_reader && error.kind() == forebay::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    if let Some(holders) = holders_of_taken(engine, &file, lock).await? {
         let path = dir.path().join(LOCK_NAME);
-        return Err(Error::at(ErrorKind::Locked, &path, locked_text(holder, std::process::id())));
+        return Err(Error::at(ErrorKind::Locked, &path, locked_text(&holders)));
     }
-    if engine.driver() != "sim" {
-        // If this fails, for instance on a full disk, errors name no process.
-        let _ = lock.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
+    if engine.driver() != "sim" && !is_reader {
+        // If this fails, for instance on a full disk, errors name no process where the system reports none.
+        let _ = file.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
     }
-    Ok(lock)
+    Ok(Some(file))
 }
 
-/// The process that recorded itself as holding a log, if that can be read.
-pub(crate) struct Holder(Option<u32>);
-
-/// Takes a log's lock, and returns its holder if it stays taken. If this same process has the log open, the call waits for up to a second:
+/// Takes a log's lock, and returns its holders if it stays taken. If this same process has the log open, the call waits for up to a second:
 /// the last drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to ten: the kernel
 /// keeps the locks of a killed process until it has taken down its rings.
-pub(crate) async fn holder_of_taken(engine: &Engine, file: &File, lock: Lock) -> Result<Option<Holder>> {
+pub(crate) async fn holders_of_taken(engine: &Engine, file: &File, lock: Lock) -> Result<Option<Holders>> {
     if locked_in_time(file, lock, Duration::ZERO).await? {
         return Ok(None);
     }
-    let own = std::process::id();
-    let holder = if engine.driver() == "sim" { Some(own) } else { holder_of(file).await };
-    let patience = match holder {
-        Some(pid) if pid == own => LOCK_PATIENCE,
-        Some(pid) if is_dead(pid) => LOCK_PATIENCE * 10,
-        _ => Duration::ZERO,
+    let holders = holders_of(engine, file).await;
+    let is_over = || !holders.processes.is_empty() && holders.processes.iter().all(|pid| is_dead(*pid));
+    let patience = if holders.has_own() {
+        LOCK_PATIENCE
+    } else if is_over() {
+        LOCK_PATIENCE * 10
+    } else {
+        Duration::ZERO
     };
     let is_ours = locked_in_time(file, lock, patience).await?;
-    Ok((!is_ours).then_some(Holder(holder)))
+    Ok((!is_ours).then_some(holders))
+}
+
+/// Returns the holders of a log's lock that the system reports, else the process that recorded itself last.
+async fn holders_of(engine: &Engine, file: &File) -> Holders {
+    if engine.driver() == "sim" {
+        return Holders::recorded(Some(std::process::id()));
+    }
+    match file.metadata().await.map(|metadata| Holders::of(&metadata)) {
+        Ok(found) if found.is_certain => found,
+        _ => Holders::recorded(holder_of(file).await),
+    }
 }
 
 /// Length of the process id in the lock's file, padded with spaces.
@@ -258,15 +280,19 @@ fn is_dead(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X']))
 }
 
-fn locked_text(holder: Option<u32>, own: u32) -> String {
-    match holder {
-        Some(pid) if pid == own => {
-            format!("this process ({pid}) has this log open; close or drop its other handles first")
+fn locked_text(holders: &Holders) -> String {
+    match holders.processes[..] {
+        [] => "somebody else has this log open; close it there first".to_owned(),
+        [own] if own == std::process::id() => {
+            format!("{holders} has this log open; close or drop its other handles first")
         }
-        Some(pid) => format!(
-            "somebody else has this log open, last opened by process {pid}; close it there, or wait for what reads it"
+        _ if !holders.is_certain => format!(
+            "somebody else has this log open, last opened by {holders}; close it there, or wait for what reads it"
         ),
-        None => "somebody else has this log open; close it there first".to_owned(),
+        _ if holders.is_shared => {
+            format!("this log is being read in {holders}; close it there, or wait for the end of that")
+        }
+        _ => format!("this log is open in {holders}; close it there first"),
     }
 }
 
@@ -275,7 +301,8 @@ struct Scene {
     engine: Engine,
     dir: Dir,
     options: Options,
-    lock: File,
+    /// `None` for a reader of a log without the lock's file.
+    lock: Option<File>,
     maker: Maker,
     /// The generations of all segments in the directory, ascending.
     generations: Vec<u64>,
@@ -284,9 +311,10 @@ struct Scene {
 }
 
 /// Runs on the log's shard.
-async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Recovery)> {
+async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, Recovery)> {
+    options.create &= !options.read_only;
     let dir = dir.open(&engine, options.create).await?;
-    let lock = lock_log(&engine, &dir, options.shard).await?;
+    let lock = lock_log(&engine, &dir, &options).await?;
     let maker = Maker {
         engine: engine.clone(),
         dir: dir.clone(),
@@ -299,7 +327,9 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
     let end = FoundEnd::none(dir.path());
     let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };
     let opened = scene.open().await;
-    if opened.is_err() {
+    if opened.is_err()
+        && let Some(lock) = lock
+    {
         let _ = lock.unlock().await;
     }
     opened
@@ -312,6 +342,7 @@ impl Scene {
         self.end = end_file::find(&self.dir, false).await?;
         let scans = self.read().await?;
         match recover(scans, &self.end, self.options.salvage)? {
+            Some(outcome) if self.options.read_only => self.read_only(outcome).await,
             Some(outcome) => {
                 if self.options.salvage {
                     self.keep_copies(&outcome).await?;
@@ -344,6 +375,11 @@ impl Scene {
             }
             let (path, name) = (self.maker.path(generation), segment_name(generation));
             let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
+            if self.options.read_only {
+                // A write that a dead process left to the kernel may still come.
+                lock_segment(&file, Lock::Shared).await?;
+                file.unlock().await?;
+            }
             let scan = scan_file(&file, path, generation).await?;
             needed.add(&scan);
             scans.push(scan);

@@ -70,6 +70,7 @@ pub struct Options {
     pub(crate) own_thread: bool,
     pub(crate) salvage: bool,
     pub(crate) create: bool,
+    pub(crate) read_only: bool,
     pub(crate) log_id: Option<u128>,
     pub(crate) first_lsn: Lsn,
     pub(crate) recent_bytes: usize,
@@ -92,6 +93,7 @@ impl Options {
             own_thread: true,
             salvage: false,
             create: true,
+            read_only: false,
             log_id: None,
             first_lsn: Lsn(1),
             recent_bytes: 1 << 20,
@@ -198,6 +200,15 @@ impl Options {
     /// Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
+        self
+    }
+
+    /// Sets whether the log is opened to be read alone. The open then creates and changes no file, and holds the log's lock
+    /// shared; the records are read from where they are. Calls that change the log fail with
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput). Default: no. For our crates.
+    #[doc(hidden)]
+    pub fn read_only(mut self, read_only: bool) -> Options {
+        self.read_only = read_only;
         self
     }
 

@@ -124,6 +124,8 @@ pub(crate) struct QueueState {
     lone_groups: u8,
     failed: Option<Error>,
     closing: bool,
+    /// The log has no writer, and takes no changes.
+    pub(crate) is_read_only: bool,
     /// The engine has ended, so the log's thread is to end at once.
     engine_ended: bool,
     ended: bool,
@@ -210,6 +212,7 @@ impl Queue {
                 lone_groups: 0,
                 failed: None,
                 closing: false,
+                is_read_only: false,
                 engine_ended: false,
                 ended: false,
                 cut_short: None,
@@ -530,6 +533,7 @@ impl QueueState {
         match &self.failed {
             Some(error) => Err(error.clone()),
             None if self.closing => Err(self.closed()),
+            None if self.is_read_only => Err(read_only()),
             None => Ok(()),
         }
     }
@@ -600,6 +604,11 @@ impl QueueState {
 
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the log was closed")
+}
+
+fn read_only() -> Error {
+    let text = "the log was opened to be read only; open it without Options::read_only to change it";
+    Error::new(ErrorKind::InvalidInput, text)
 }
 
 /// Returns whether records of this length with framing get a group of their own.

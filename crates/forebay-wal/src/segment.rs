@@ -210,7 +210,7 @@ impl Maker {
     pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Segment> {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::write().shard(self.shard)).await?;
-        lock(&file).await?;
+        lock_segment(&file, Lock::Exclusive).await?;
         let bytes = file.len().await?;
         Ok(Segment { generation, file, path, bytes, recycled, known: false, zero_bytes: 0 })
     }
@@ -264,7 +264,7 @@ impl Maker {
 
     /// Prepares a new file, durably. Returns the bytes of zeros written, without those of the device's command.
     async fn fill(&self, file: &File, fill: Fill, pace: Option<&Pace>) -> Result<u64> {
-        lock(file).await?;
+        lock_segment(file, Lock::Exclusive).await?;
         match file.allocate(0..self.bytes).await {
             Ok(()) if fill == Fill::Allocated => {
                 file.sync(Durability::All).await?;
@@ -322,8 +322,9 @@ impl Maker {
 /// How long a segment's lock is waited for.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
-async fn lock(file: &File) -> Result<()> {
-    if locked_in_time(file, Lock::Exclusive, LOCK_PATIENCE).await? {
+/// Locks a segment; waits for a write that a dead process left to the kernel.
+pub(crate) async fn lock_segment(file: &File, lock: Lock) -> Result<()> {
+    if locked_in_time(file, lock, LOCK_PATIENCE).await? {
         Ok(())
     } else {
         Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open"))

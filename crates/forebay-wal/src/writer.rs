@@ -52,7 +52,7 @@ pub(crate) struct Writer {
     pub(crate) shared: Arc<Queue>,
     pub(crate) maker: Maker,
     /// Held while the log is open.
-    pub(crate) lock: File,
+    pub(crate) lock: Option<File>,
     /// The record of the log's end, outside of its segments.
     pub(crate) end: EndFile,
     pub(crate) chain: Chain,
@@ -95,7 +95,7 @@ pub(crate) struct GroupWrite {
 }
 
 /// Ends the log with its task, however the task ends.
-struct EndGuard(Arc<Queue>);
+pub(crate) struct EndGuard(pub(crate) Arc<Queue>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
@@ -125,7 +125,9 @@ impl Writer {
             let _ = unlocking.await;
         }
         let _ = self.segment.file.unlock().await;
-        let _ = self.lock.unlock().await;
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock().await;
+        }
         let shared = self.shared.clone();
         // The task's own handles go before anyone hears of the end.
         drop(self);

@@ -8,7 +8,7 @@ use forebay::{Engine, File, FileKind, Lock, Open};
 use crate::end_file::{self, END_NAME, END_NEW_NAME, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
-use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED, holder_of_taken};
+use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED, holders_of_taken};
 use crate::recover::{NeededSegments, Scan, Scanner};
 use crate::segment::{LOCK_PATIENCE, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time};
 
@@ -90,7 +90,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
 /// Takes the log's lock shared, as patiently as an open. Returns the file that holds it, and whether a conflicting lock is held.
 async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool)> {
     let file = engine.open(path, Open::read().buffered()).await?;
-    let is_taken = holder_of_taken(engine, &file, Lock::Shared).await?.is_some();
+    let is_taken = holders_of_taken(engine, &file, Lock::Shared).await?.is_some();
     Ok(((!is_taken).then_some(file), is_taken))
 }
 

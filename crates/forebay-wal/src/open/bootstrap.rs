@@ -28,20 +28,7 @@ impl Scene {
         values: Values,
     ) -> Result<Writer> {
         let options = &self.options;
-        let unit = self.unit(&segment.file)?;
-        let segment_bytes =
-            usize::try_from(self.maker.bytes).unwrap_or(usize::MAX) / unit as usize * unit as usize;
-        let framed_bytes = segment_bytes - HEADER_BYTES;
-        let group_bytes = options.group_bytes_max.min(segment_bytes) / unit as usize * unit as usize;
-        let limits = Limits {
-            record_bytes: options.record_bytes_max.min(framed_bytes - RECORD_HEADER_BYTES - COUNT_BYTES),
-            framed_bytes,
-            values_bytes: self.values_bytes(),
-            recent_bytes: options.recent_bytes,
-            group_bytes: group_bytes.max(unit as usize),
-            pending_bytes: options.pending_bytes_max,
-            unit,
-        };
+        let limits = self.limits(self.unit(&segment.file)?);
         let values = Arc::new(values);
         let (next_lsn, written_bytes) = (chain.next_lsn, self.maker.written_bytes.clone());
         let engine = self.engine.clone();
@@ -74,6 +61,24 @@ impl Scene {
 }
 
 impl Scene {
+    /// Returns the limits of a log that is written in units of so many bytes.
+    pub(super) fn limits(&self, unit: u32) -> Limits {
+        let options = &self.options;
+        let segment_bytes =
+            usize::try_from(self.maker.bytes).unwrap_or(usize::MAX) / unit as usize * unit as usize;
+        let framed_bytes = segment_bytes - HEADER_BYTES;
+        let group_bytes = options.group_bytes_max.min(segment_bytes) / unit as usize * unit as usize;
+        Limits {
+            record_bytes: options.record_bytes_max.min(framed_bytes - RECORD_HEADER_BYTES - COUNT_BYTES),
+            framed_bytes,
+            values_bytes: self.values_bytes(),
+            recent_bytes: options.recent_bytes,
+            group_bytes: group_bytes.max(unit as usize),
+            pending_bytes: options.pending_bytes_max,
+            unit,
+        }
+    }
+
     /// Returns the maximum length of the table of values, in bytes.
     fn values_bytes(&self) -> usize {
         TABLE_BYTES_MAX.min(usize::try_from(self.maker.bytes / 4).unwrap_or(usize::MAX))
@@ -81,7 +86,7 @@ impl Scene {
 
     /// Checks that the log's values fit into its segments, which may be shorter than before.
     pub(super) fn check_values(&self, values: &Values) -> Result<()> {
-        if values.bytes() <= self.values_bytes() {
+        if self.options.read_only || values.bytes() <= self.values_bytes() {
             return Ok(());
         }
         let bytes = values.bytes();

@@ -235,7 +235,7 @@ impl Scene {
 
     /// Returns the index of the first `kept` groups, the last of which ends at `end`. The segment `without`
     /// is left out.
-    async fn index(
+    pub(super) async fn index(
         &self,
         outcome: &Outcome,
         kept: usize,

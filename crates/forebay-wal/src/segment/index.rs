@@ -127,7 +127,7 @@ impl Index {
             let rows = in_row || !live.is_empty() || row == Some(header.position());
             row = (whole && !ends && rows).then(|| header.end());
         }
-        index.end = end;
+        (index.end, index.epoch) = (end, outcome.recovery.epoch);
         index.begin_run(next_lsn, end);
         index
     }

@@ -310,6 +310,7 @@ fn damaged_lives_are_judged_and_saved_as_an_open_does_it() {
             damage(&engine, &whole).await;
             let report = inspect(&engine, DIR).await.expect("a log");
             let repaired = repair(&engine, DIR, OUT).await;
+            let before = files(&engine, DIR).await;
             let saved = match &repaired {
                 Ok(_) => Some(content(&engine, OUT).await.expect("it opens")),
                 Err(error) => {
@@ -318,6 +319,21 @@ fn damaged_lives_are_judged_and_saved_as_an_open_does_it() {
                 }
             };
             assert!(listed(&engine).await == saved, "read without opening, the log holds something else");
+            match (Wal::open(&engine, DIR, options().read_only(true)).await, &report.verdict) {
+                (Ok((wal, recovery)), Verdict::Opens) => {
+                    assert_eq!(Some(&recovery), report.recovery.as_ref());
+                    assert_eq!(Some(wal.next_lsn()), report.next_lsn);
+                    assert_eq!(wal.durable_end().epoch, recovery.epoch);
+                    let refused = wal.append(b"no").await.expect_err("it is only read");
+                    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+                    assert!(Some(read(wal).await.expect("readable")) == saved);
+                }
+                (Err(error), Verdict::Damaged(expected)) => assert_eq!(error.kind(), expected.kind()),
+                (opened, verdict) => {
+                    panic!("{:?} to be read, and not {verdict:?}", opened.map(|(_, recovery)| recovery))
+                }
+            }
+            assert!(files(&engine, DIR).await == before, "reading changed the log");
             match (Wal::open(&engine, DIR, options()).await, &report.verdict) {
                 (Ok((wal, recovery)), Verdict::Opens) => {
                     assert_eq!(Some(&recovery), report.recovery.as_ref());
