@@ -47,16 +47,17 @@ pub enum ErrorKind {
     NoSpace,
     /// An earlier write of this store failed, and no more writes are possible. Reads go on. The text and
     /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again
-    /// recovers.
+    /// recovers. Or the store was opened with [`Options::read_only`](crate::Options::read_only); then there is no source.
     ReadOnly,
     /// A key, a value, or a batch exceeds its limit.
     TooLarge {
         /// The maximum length, in bytes.
         limit: usize,
     },
-    /// The store's memory is used up by values, snapshots and streams that the program holds.
+    /// The store's memory is used up by values, snapshots and streams that the program holds. From an open with
+    /// [`Options::read_only`](crate::Options::read_only): the log has more records that are in no table than the memtables take.
     MemoryBudget {
-        /// Bytes that the program holds.
+        /// Bytes that the program holds, or that the memtables have.
         held: u64,
     },
     /// The store is already open elsewhere, in this process or in another one.
@@ -160,6 +161,12 @@ impl Error {
         let text = "an earlier write failed, so the store is read-only until it is opened again".to_string();
         let cause = Some(Cause::Store(self.clone()));
         Error(Arc::new(Inner { kind: ErrorKind::ReadOnly, path: None, offset: None, text, cause }))
+    }
+
+    /// Returns the error for writes to a store that was opened to be read only.
+    pub(crate) fn opened_read_only() -> Error {
+        let text = "the store was opened to be read only; open it without Options::read_only to change it";
+        Error::new(ErrorKind::ReadOnly, text)
     }
 
     /// Returns the kind of failure.

@@ -42,6 +42,7 @@
 //! | sorted files written elsewhere, taken over as they are | [`SortedFile`], [`Store::ingest`] |
 //! | background work done now | [`Store::flush`], [`Store::compact`], [`Store::settle`] |
 //! | a copy that opens as a store | [`Store::checkpoint`] |
+//! | to read a store of which nothing may change | [`Options::read_only`] |
 //! | every byte read and checked | [`Store::verify`], [`verify()`] |
 //! | counts, memory, levels | [`Store::stats`] |
 //! | an orderly end | [`Store::close`] |

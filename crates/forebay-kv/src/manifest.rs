@@ -101,6 +101,8 @@ pub(crate) struct How {
     pub(crate) create: bool,
     /// Takes the usable part of a damaged manifest.
     pub(crate) salvage: bool,
+    /// Changes nothing.
+    pub(crate) read_only: bool,
     pub(crate) store_id: Option<u64>,
     /// Segment size of the manifest's log, in bytes.
     pub(crate) segment_bytes: u64,
@@ -121,6 +123,7 @@ impl Manifest {
             .own_thread(false)
             .create(how.create)
             .salvage(how.salvage)
+            .read_only(how.read_only)
             .shard(how.shard)
             .class(how.class);
         let options = match how.store_id {

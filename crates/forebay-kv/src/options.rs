@@ -32,6 +32,7 @@ pub struct Options {
     pub(crate) background: Class,
     pub(crate) create: bool,
     pub(crate) salvage: bool,
+    pub(crate) read_only: bool,
     pub(crate) store_id: Option<u64>,
     pub(crate) clock: fn() -> u64,
     pub(crate) pinned_bytes: Option<u64>,
@@ -59,6 +60,7 @@ impl Options {
             background: Class::BACKGROUND,
             create: true,
             salvage: false,
+            read_only: false,
             store_id: None,
             clock: seconds_since_1970,
             pinned_bytes: None,
@@ -229,6 +231,38 @@ impl Options {
     /// the lost ones.
     pub fn salvage(mut self, salvage: bool) -> Options {
         self.salvage = salvage;
+        self
+    }
+
+    /// Sets whether the store is opened to be read alone. Nothing in its directory is created, changed or removed, so it may lie on
+    /// a file system that is mounted read-only, or belong to another user. Records of the log that are in no table are read into
+    /// memory. Any number of readers may have a store open; with a writer it is one or the other, and each refusal
+    /// ([`Locked`](crate::ErrorKind::Locked)) names the processes. A copy of a store without the files `wal.lock` is read without locks.
+    ///
+    /// Reads, snapshots, ranges and [`Store::verify`](crate::Store::verify) work as always; calls that change the store fail with
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). A damaged store is refused as by an open that writes. After a crash the
+    /// newest writes may be read although they were not acknowledged, and a power cut may still take them: an open that writes
+    /// makes them durable. Does not go with [`salvage`](Options::salvage); [`create`](Options::create) has no effect. Default: no.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{ErrorKind, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let options = Options::new().memory_bytes_max(16 << 20);
+    /// # let store = Store::open(&engine, dir.path(), options.clone()).wait()?;
+    /// # store.default_keyspace().put("anna", "1").wait()?;
+    /// # store.close().wait()?;
+    /// let store = Store::open(&engine, dir.path(), options.read_only(true)).wait()?;
+    /// let users = store.default_keyspace();
+    /// assert_eq!(users.get("anna").wait()?.as_deref(), Some(&b"1"[..]));
+    /// assert_eq!(users.put("bert", "2").wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn read_only(mut self, read_only: bool) -> Options {
+        self.read_only = read_only;
         self
     }
 

@@ -1,9 +1,10 @@
-//! Finds the holder of an open store: another process, or a store of this process that is still closing.
+//! Finds the holders of an open store: other processes, or stores of this process that are still closing.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use forebay::Engine;
+use forebay_wal::Holders;
 
 use super::shared::StoreCore;
 use crate::error::{Error, ErrorKind};
@@ -38,35 +39,30 @@ pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<StoreCore>) {
 pub(crate) async fn closed(identity: Option<Identity>) {
     let find = |(known, store): &(Identity, Weak<StoreCore>)| {
         let store = store.upgrade().filter(|_| Some(*known) == identity)?;
-        store.is_closing().then_some(store)
+        (store.is_closing() && !store.is_ended()).then_some(store)
     };
-    let closing = OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(find);
-    let Some(store) = closing else { return };
-    store.end.until(|| store.is_ended().then_some(())).await;
+    let closing = || OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(find);
+    // Several where they were only read.
+    while let Some(store) = closing() {
+        store.end.until(|| store.is_ended().then_some(())).await;
+    }
 }
 
 /// Returns the error of an open that found the store open elsewhere.
 pub(crate) async fn locked(engine: &Engine, dir: &Path) -> Error {
-    let holder = match process(engine, dir).await {
-        Some(process) if process == std::process::id() => format!("in this process ({process})"),
-        Some(process) => format!("in process {process}"),
-        None => "elsewhere".to_owned(),
+    let holders = match engine.metadata(dir.join(MANIFEST).join("wal.lock")).await {
+        Ok(file) if engine.driver() != "sim" => Holders::of(&file),
+        _ => Holders::default(),
     };
-    let text = format!("the store is open {holder}: close it there first, or work with it there");
+    let text = match holders.processes[..] {
+        [] => "the store is open elsewhere: close it there first, or work with it there".to_owned(),
+        // Only a writer finds readers in its way.
+        _ if holders.is_shared => {
+            format!(
+                "the store is being read in {holders}: close it there first, or open it with Options::read_only too"
+            )
+        }
+        _ => format!("the store is open in {holders}: close it there first, or work with it there"),
+    };
     Error::at(ErrorKind::Locked, dir, text)
-}
-
-/// Returns the process that holds the lock of a store, as far as the system reports it.
-async fn process(engine: &Engine, dir: &Path) -> Option<u32> {
-    let (device, inode) = identity(engine, &dir.join(MANIFEST).join("wal.lock")).await?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let device = format!("{:02x}:{:02x}:", device.0, device.1);
-    let inode = format!(":{inode}");
-    // 1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF; the devices of some file systems have other numbers here.
-    let held = |line: &&str| line.contains(" FLOCK ") && line.split(' ').any(|word| word.ends_with(&inode));
-    let (ours, others): (Vec<&str>, Vec<&str>) =
-        locks.lines().filter(held).partition(|line| line.contains(&device));
-    let line = ours.first().or(others.first())?;
-    let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK").skip(3);
-    words.next()?.parse().ok()
 }

@@ -53,6 +53,10 @@ pub(super) async fn recover(
     entries.table_files.iter().for_each(|(id, _)| shared.reserve_table(*id));
     replay(shared, start.max(first), last).await?;
     shared.lock().last = shared.insertion.note(last.0);
+    recovery.replayed = shared.counters.replayed.load(Ordering::Relaxed);
+    if shared.options.read_only {
+        return Ok(recovery);
+    }
     if shared.options.salvage {
         // Missing records no longer matter once the log holds none before them.
         flush::now(shared).await?;
@@ -65,7 +69,6 @@ pub(super) async fn recover(
     if first < start {
         shared.wal.truncate_before(start).await?;
     }
-    recovery.replayed = shared.counters.replayed.load(Ordering::Relaxed);
     Ok(recovery)
 }
 
@@ -112,12 +115,28 @@ async fn replay(shared: &Arc<StoreCore>, start: Lsn, last: Lsn) -> Result<()> {
                 }
             }
             // The memory budget is smaller than the one that the log was written with.
+            if shared.options.read_only {
+                return Err(too_small(shared));
+            }
             flush::oldest_now(shared).await?;
         }
         shared.counters.replayed.fetch_add(1, Ordering::Relaxed);
         forebay::shard::yield_if_needed().await;
     }
     Ok(())
+}
+
+/// Returns the error of an open that may not flush memtables, and needs more of them.
+fn too_small(shared: &StoreCore) -> Error {
+    let commit = shared.lock();
+    let held = commit.sealed_used() + commit.active.used();
+    let text = format!(
+        "the log has more records that are in no table than the {} bytes of memory for memtables take; raise \
+         Options::memory_bytes_max and memtable_bytes, or open the store once without Options::read_only, which writes them to \
+         tables",
+        shared.budget.memtables
+    );
+    Error::at(ErrorKind::MemoryBudget { held }, &shared.dir, text)
 }
 
 /// Removes tables that the manifest does not name: leftovers of flushes and compactions after a crash. Other

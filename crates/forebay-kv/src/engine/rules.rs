@@ -105,6 +105,13 @@ pub(crate) fn manifest_lost(dir: &Path, how: &str) -> Error {
     Error::at(ErrorKind::Corruption, dir, text)
 }
 
+/// Returns the error for a store whose log was not made yet, and that nothing was written to.
+pub(crate) fn unmade(dir: &Path) -> Error {
+    let text = "there is no store in this directory yet, as the open that was to make it was cut short; open it once without \
+                Options::read_only";
+    Error::at(ErrorKind::NotFound, dir, text)
+}
+
 pub(crate) fn log_gone(log: &Path) -> Error {
     Error::at(ErrorKind::Corruption, log, "the log is gone")
 }

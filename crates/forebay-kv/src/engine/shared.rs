@@ -87,7 +87,7 @@ pub(crate) struct StoreCore {
     pub(crate) compaction: Compaction,
     /// Whether there is space on disk, and the reserve.
     pub(crate) full: Space,
-    /// Memtables with records newer than this are not flushed for now.
+    /// Memtables with records newer than this are not flushed for now; never in a store that is only read.
     pub(crate) flush_limit: AtomicU64,
     pub(crate) counters: Counters,
     /// State of the descents inside the kernel.
@@ -219,6 +219,8 @@ impl StoreCore {
             parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
+        // To a store that is only read, nothing is written from the beginning.
+        let (is_reader, failed) = (options.read_only, options.read_only.then(Error::opened_read_only));
         let (insertion, write_stall) = (Insertion::default(), WriteStall::new(&budget));
         insertion.note(flushed);
         let commit = Commit {
@@ -252,8 +254,8 @@ impl StoreCore {
             insertion,
             commit: Mutex::new(commit),
             next_table: AtomicU32::new(next_table.max(1)),
-            failed: Mutex::new(None),
-            is_failed: AtomicBool::new(false),
+            failed: Mutex::new(failed),
+            is_failed: AtomicBool::new(is_reader),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             in_order: AtomicBool::new(false),
@@ -266,7 +268,7 @@ impl StoreCore {
             gate: Gate::default(),
             compaction: Compaction::default(),
             full: Space::default(),
-            flush_limit: AtomicU64::new(u64::MAX),
+            flush_limit: AtomicU64::new(if is_reader { 0 } else { u64::MAX }),
             counters: Counters::default(),
             work: Event::default(),
             space: Event::default(),
@@ -520,7 +522,11 @@ impl StoreCore {
         self.closing.load(Ordering::Acquire)
     }
 
+    /// Returns the failure that made the store read-only; not that it was opened so.
     pub(crate) fn has_failed(&self) -> Option<Error> {
+        if self.options.read_only {
+            return None;
+        }
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -42,6 +42,7 @@ pub(crate) async fn open(
 /// Checks the options of an open, and divides the memory by them.
 pub(crate) fn budget(engine: &Engine, options: &mut Options) -> Result<Budget> {
     check(engine, options)?;
+    options.create &= !options.read_only;
     Budget::of(engine, options)
 }
 
@@ -66,6 +67,9 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
     }
     if options.reserve_bytes.is_some_and(|bytes| bytes > 1 << 40) {
         return refused("reserve_bytes must be at most 1 TiB");
+    }
+    if options.read_only && options.salvage {
+        return refused("salvage writes, and read_only forbids that: choose one of the two");
     }
     if options.store_id == Some(0) {
         return refused("store_id must not be 0");
@@ -194,6 +198,7 @@ impl Scene {
             // A manifest without a segment is a new one only as long as there is neither a log nor tables.
             create: is_young && self.options.create,
             salvage: self.options.salvage,
+            read_only: self.options.read_only,
             store_id: self.options.store_id,
             segment_bytes: self
                 .options
@@ -280,28 +285,37 @@ impl Scene {
         for table in version.with_kept_filters(&self.options) {
             table.keep_filter(self.options.class).await;
         }
-        let log = self.dir.path().join(LOG);
-        if is_begun && !there.log {
-            return Err(rules::log_gone(&log));
+        let (log, is_reader) = (self.dir.path().join(LOG), self.options.read_only);
+        let no_log = || if is_begun { rules::log_gone(&log) } else { rules::unmade(self.dir.path()) };
+        if (is_begun || is_reader) && !there.log {
+            return Err(no_log());
         }
         if !there.log {
             self.dir.create_dir(LOG).await?;
         }
         let log_dir = self.dir.open_dir(LOG).await?;
-        if is_begun && !has_segments(&log_dir).await? {
-            return Err(rules::log_gone(&log));
+        if (is_begun || is_reader) && !has_segments(&log_dir).await? {
+            return Err(no_log());
         }
         let home = match home {
             Some(home) => home,
+            // No table is in it: copies may leave an empty directory out.
+            None if is_reader => self.dir.clone(),
             None => {
                 self.dir.create_dir(TABLES).await?;
                 self.dir.open_dir(TABLES).await?
             }
         };
-        self.dir.sync().await?;
+        if !is_reader {
+            self.dir.sync().await?;
+        }
         let open_log = || Wal::open_in(&self.engine, &log_dir, self.log_options(&budget, is_begun));
         let (wal, recovery) = match open_log().await {
-            Err(error) if error.kind() == forebay_wal::ErrorKind::NoSpace && self.gives_reserve().await => {
+            Err(error)
+                if error.kind() == forebay_wal::ErrorKind::NoSpace
+                    && !is_reader
+                    && self.gives_reserve().await =>
+            {
                 open_log().await?
             }
             other => other?,
@@ -309,6 +323,7 @@ impl Scene {
         let judged = rules::check_log(self.dir.path(), &state, &recovery);
         let taken = match &judged {
             Ok(()) if is_begun => Ok(()),
+            Ok(()) if is_reader => Err(rules::unmade(self.dir.path())),
             Ok(()) => manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await,
             Err(_) if self.options.salvage => salvage(manifest, &wal).await,
             Err(error) => Err(error.clone()),
@@ -337,6 +352,7 @@ impl Scene {
             .group_bytes_max(group)
             .create(!is_begun)
             .salvage(self.options.salvage)
+            .read_only(self.options.read_only)
             .shard(self.options.shard);
         match self.options.store_id {
             Some(id) => options.log_id(u128::from(id) << 8 | 2),

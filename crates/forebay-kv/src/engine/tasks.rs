@@ -12,12 +12,15 @@ use super::space::{self, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 
-/// Starts the tasks on the shard whose thread this is.
+/// Starts the tasks on the shard whose thread this is. A store that is only read has the one that closes it.
 pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     let background = shared.background_shard();
     // The store ends also if that shard is gone by now.
     let guard = EndGuard(shared.clone());
     drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(guard)));
+    if shared.options.read_only {
+        return Ok(());
+    }
     let task = (shared.clone(), shared.begin_task());
     drop(forebay::shard::spawn(async move {
         task.0.write_stall.run(|| task.0.is_closing()).await;
@@ -80,6 +83,7 @@ async fn run(guard: EndGuard) {
     remove(shared, shared.cache.removals().take()).await;
     // The log has nothing of keyspaces that are not logged.
     if shared.has_failed().is_none()
+        && !shared.options.read_only
         && shared.with_view(|view| view.version.has_unlogged())
         && let Err(error) = flush::now(shared).await
     {
@@ -95,8 +99,8 @@ async fn run(guard: EndGuard) {
 async fn close_logs(shared: &StoreCore) -> Result<()> {
     let closed = shared.wal.close().await.map_err(Error::from);
     let noted = match &closed {
-        Ok(()) => shared.manifest.note_log_end(shared.wal.durable_end()).await,
-        Err(_) => Ok(()),
+        Ok(()) if !shared.options.read_only => shared.manifest.note_log_end(shared.wal.durable_end()).await,
+        _ => Ok(()),
     };
     closed.and(noted).and(shared.manifest.close().await)
 }

@@ -204,6 +204,7 @@ impl<'a> Checkpoint<'a> {
         How {
             create: store_id.is_some(),
             salvage: false,
+            read_only: false,
             store_id,
             segment_bytes: MANIFEST_BYTES,
             shard: self.shared.options.shard,

@@ -122,8 +122,9 @@ impl Store {
     /// returned future closes the store again.
     ///
     /// # Errors
-    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere. If it is open in
-    ///   this process but its last handle is gone, the call waits for it to close.
+    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere; readers
+    ///   ([`Options::read_only`]) are refused only by a writer. If it is open in this process but its last
+    ///   handle is gone, the call waits for it to close.
     /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files.
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
     ///   unless [`Options::salvage`] is set and enough is left.
@@ -132,6 +133,7 @@ impl Store {
     ///   [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature) and
     ///   [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range.
+    /// - [`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget) if an open that only reads cannot hold the log.
     /// - The system's errors.
     ///
     /// After an error the store's contents are unchanged.

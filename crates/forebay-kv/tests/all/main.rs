@@ -35,6 +35,7 @@ mod nth_call;
 mod own_writes;
 mod page_cache;
 mod range;
+mod read_only;
 mod relaxed;
 mod removal;
 mod reopen;

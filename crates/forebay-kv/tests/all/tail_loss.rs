@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::{dir, engine, key, named, open, options, value};
+use crate::common::{dir, engine, everything, key, named, open, options, value};
 use forebay::Engine;
-use forebay_kv::{ErrorKind, Store, VerifyReport};
+use forebay_kv::{ErrorKind, Options, Store, VerifyReport};
 use forebay_test::live_files::copy;
 
 const LOADED: u64 = 300;
@@ -26,8 +26,13 @@ fn end_of(path: &Path) -> u64 {
 }
 
 /// Opens a store and reads it. Returns its failure, or `None` if every value is there.
-fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
-    let store = match Store::open(engine, dir, options()).wait() {
+fn opened_and_read(
+    engine: &Engine,
+    dir: &Path,
+    options: Options,
+    expected: impl Fn(u64) -> Option<Vec<u8>>,
+) -> Option<String> {
+    let store = match Store::open(engine, dir, options).wait() {
         Ok(store) => store,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
@@ -79,7 +84,13 @@ fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> 
         if let Ok(verified) = &verified {
             assert!(verified.leftovers.is_empty() || is_whole, "{log} from {at}: {verified:?}");
         }
-        let said = opened_and_read(engine, &row, &expected);
+        let seen = everything(&row);
+        // With memory for all records, as nothing is flushed.
+        let to_read = options().memtable_bytes(512 << 10).read_only(true);
+        let read = opened_and_read(engine, &row, to_read, &expected);
+        assert!(everything(&row) == seen, "{log} from {at}: reading changed something");
+        let said = opened_and_read(engine, &row, options(), &expected);
+        assert_eq!(read, said, "{log} from {at}: a reader and a writer");
         let is_harmless = verified.as_ref().is_ok_and(is_harmless);
         assert_eq!(is_harmless, said.is_none(), "{log} from {at}: {verified:?}, and an open: {said:?}");
         let after: BTreeSet<PathBuf> = named(&row.join("tables"), "fkv").into_iter().collect();
@@ -160,7 +171,7 @@ fn a_log_that_lost_its_last_segments_is_refused_by_all() {
             std::fs::remove_file(gone).expect("a segment goes");
         }
         let verified = forebay_kv::verify(&engine, &row).wait().expect("a verification");
-        let said = opened_and_read(&engine, &row, newer);
+        let said = opened_and_read(&engine, &row, options(), newer);
         assert_eq!(
             is_harmless(&verified),
             said.is_none(),

@@ -1,31 +1,12 @@
 //! A verification reads everything, names the damage, and changes nothing.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
-use crate::common::{self, dir, engine, key, open, options, value};
+use crate::common::{self, dir, engine, everything, key, open, options, value};
 use forebay::Engine;
 use forebay_kv::{ErrorKind, Store, VerifyReport};
-
-/// Returns all files below a directory, with their bytes and modification times.
-fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
-    let (mut found, mut dirs) = (BTreeMap::new(), vec![dir.to_path_buf()]);
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(&dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                dirs.push(path);
-                continue;
-            }
-            let modified = path.metadata().unwrap().modified().unwrap();
-            found.insert(path.clone(), (std::fs::read(&path).unwrap(), modified));
-        }
-    }
-    found
-}
 
 /// Makes a closed store with tables of two levels, long values, deletions and a log.
 fn made(engine: &Engine) -> tempfile::TempDir {

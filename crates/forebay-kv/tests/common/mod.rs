@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options, Store};
@@ -85,6 +86,24 @@ pub(crate) fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         name != "reserve" && !name.ends_with(".wal") && !name.starts_with("wal.")
     });
     of_store.map(|(name, bytes)| (dir.join(name), bytes)).collect()
+}
+
+/// Returns a directory and all below it, with the bytes of files and the times of the last change.
+pub(crate) fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+    let (mut found, mut dirs) = (BTreeMap::new(), vec![dir.to_path_buf()]);
+    let modified = |path: &Path| path.metadata().and_then(|found| found.modified()).expect("a time");
+    while let Some(dir) = dirs.pop() {
+        found.insert(dir.clone(), (Vec::new(), modified(&dir)));
+        for entry in std::fs::read_dir(&dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            found.insert(path.clone(), (std::fs::read(&path).expect("a file"), modified(&path)));
+        }
+    }
+    found
 }
 
 /// Returns the files of a directory with this extension, in order of their names.
