@@ -110,9 +110,9 @@ pub(crate) enum KvCommand {
 pub(crate) struct StoreArgs {
     /// The store's directory.
     dir: PathBuf,
-    /// The most memory of the store, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
-    memory_mib: u64,
+    /// The most memory of the store, in MiB [default: 64; of get and scan 256]
+    #[arg(long, value_name = "MIB")]
+    memory_mib: Option<u64>,
     /// How new tables are compressed [default: as the newest compressed one, or not]
     #[arg(long, value_enum)]
     compression: Option<CompressionName>,
@@ -204,7 +204,7 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
         KvCommand::Load(args) => load::run(args)?,
         KvCommand::Stats { dir, json } => {
             let json = json.destination()?;
-            let stats = open(dir, Options::new().create(false), |store| Ok(store.stats()))?;
+            let stats = open(dir, Options::new().read_only(true), |store| Ok(store.stats()))?;
             if json.write(|| show::stats_json(dir, &stats), &Cleanup::default())? {
                 print(&show::stats(dir, &stats))?;
             }
@@ -230,8 +230,18 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
 }
 
 impl StoreArgs {
+    /// Returns the options of commands that only read: by default with the memory of a usual store, whose log they take into it.
+    fn to_read(&self) -> Options {
+        let options = Options::new().read_only(true);
+        match self.memory_mib {
+            None => options,
+            Some(mib) => options.memory_bytes_max(mib.saturating_mul(1 << 20)),
+        }
+    }
+
     fn options(&self, create: bool) -> Options {
-        let options = Options::new().memory_bytes_max(self.memory_mib.saturating_mul(1 << 20)).create(create);
+        let mib = self.memory_mib.unwrap_or(64);
+        let options = Options::new().memory_bytes_max(mib.saturating_mul(1 << 20)).create(create);
         match self.compression {
             None => options,
             Some(CompressionName::None) => options.compression(Compression::None),
@@ -247,6 +257,11 @@ impl PartArgs {
     fn open<T>(&self, create: bool, work: impl FnOnce(&Keyspace) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let name = &self.keyspace;
         open(&self.store.dir, self.store.options(create), |store| work(&part_of(store, name, create)?))
+    }
+
+    /// Does `work` on the keyspace, which is only read; see [`open`].
+    fn read<T>(&self, work: impl FnOnce(&Keyspace) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        open(&self.store.dir, self.store.to_read(), |store| work(&part_of(store, &self.keyspace, false)?))
     }
 }
 
@@ -295,12 +310,15 @@ fn failure(error: &Error) -> Failure {
                  of a log)"
             )
         }
+        ErrorKind::MemoryBudget { .. } => {
+            format!("{error} (--memory-mib sets the memory; `forebay kv compact` opens the store to write)")
+        }
         _ => error.to_string(),
     })
 }
 
 fn get(part: &PartArgs, key: &[u8], hex: bool) -> anyhow::Result<u8> {
-    let Some(value) = part.open(false, |keyspace| Ok(keyspace.get(key).wait()?))? else {
+    let Some(value) = part.read(|keyspace| Ok(keyspace.get(key).wait()?))? else {
         stderr_line("forebay: the key does not exist");
         return Ok(NO);
     };
@@ -314,7 +332,7 @@ fn scan(args: &ScanArgs) -> anyhow::Result<()> {
         |text: &Option<String>| text.as_ref().map(|text| entry::argument(text, args.hex_key)).transpose();
     let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
     let file = args.json.lines(None)?;
-    args.part.open(false, |keyspace| {
+    args.part.read(|keyspace| {
         let range = match prefix {
             Some(prefix) => keyspace.prefix(prefix),
             None => {

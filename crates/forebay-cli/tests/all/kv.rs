@@ -283,6 +283,12 @@ fn a_store_in_use_and_a_directory_without_one_are_refused() {
     }
     store.close().wait().expect("closing");
     ends(0, &["kv", "verify", dir.text()]);
+    // Commands that read share a store with others that do.
+    let reader = Store::open(&engine, dir.path(), Options::new().read_only(true)).wait().expect("a store");
+    ends(0, &["kv", "scan", dir.text()]);
+    let refused = ends(2, &["kv", "put", dir.text(), "a", "1"]);
+    assert!(refused.err.contains("read in process"), "{}", refused.err);
+    reader.close().wait().expect("closing");
     let other = Directory::new("kv-none");
     fs::write(other.path().join("diary.txt"), "mine").expect("a file");
     assert!(ends(2, &["kv", "scan", other.text()]).err.contains("diary.txt"));
