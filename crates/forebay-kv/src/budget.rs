@@ -46,7 +46,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::SLACK_BYTES;
 use crate::names::MANIFEST_BYTES;
 use crate::options::Options;
-use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::record::VALUE_BYTES_MAX;
 use crate::value::HeldBytes;
 
 /// The shares of a store's budget, in bytes, and the use of those shares that are handed out here.
@@ -79,7 +79,7 @@ pub(crate) struct Budget {
     reserved: Mutex<Option<MemoryReservation>>,
     /// The longest value of a table, which compaction reads into one buffer.
     pub(crate) value: usize,
-    /// The longest record of the log.
+    /// The longest record, a put or a whole batch: a memtable, the log's buffers and a segment of the log hold it.
     pub(crate) record: usize,
     /// Bytes of memtables that only snapshots need.
     snapshots: Arc<AtomicU64>,
@@ -101,6 +101,8 @@ const RESERVE_MAX: u64 = 192 * MIB;
 const RESERVE_STEPS: u64 = 16;
 /// Budgets up to this size give the cache the larger part.
 const SMALL: u64 = 40 * MIB;
+/// Bytes that a group of the log has beside its only record: header, length and number of values.
+const GROUP_FRAMING: u64 = 256 + 4 + 2;
 /// The smallest memtable that can be configured.
 const MEMTABLE_MIN: u64 = 16 << 10;
 
@@ -132,11 +134,11 @@ impl Budget {
         let spare = (total.saturating_sub(SMALL) / 4).min(8 * MIB);
         let cache = total - memtables - memtables_slack - manifest - log - tables - gets - held - spare;
         debug_assert!(cache >= total / 3, "the cache has a third of the memory, or more");
-        // A record has its share of a memtable, its copy in the log, and framing.
-        let around = KEY_BYTES_MAX as u64 + 64;
         // Compactions read the longest value into one buffer, which is a power of two.
         let value = (1 << tables.ilog2()).min(VALUE_BYTES_MAX as u64);
-        let record = (memtable - memtable / 16).min(log / 3 * 2).min(value + around);
+        // The default segment is longer than any record.
+        let segment = options.log_segment_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(GROUP_FRAMING));
+        let record = (memtable - memtable / 16).min(log / 3 * 2).min(segment);
         debug_assert!(record < memtable && value <= tables, "the longest record and value have their memory");
         Ok(Budget {
             total,
@@ -196,6 +198,34 @@ impl Budget {
     /// was read and as it was.
     pub(crate) fn packed_value_max(&self) -> usize {
         self.value / 2
+    }
+
+    /// Returns an error for a value that compaction could not read.
+    pub(crate) fn check_value(&self, bytes: usize) -> Result<()> {
+        let limit = self.value;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let text = format!(
+            "a value of {bytes} bytes; with this memory values have {limit} at most: put it in parts, or raise \
+             Options::memory_bytes_max"
+        );
+        Err(Error::new(ErrorKind::TooLarge { limit }, text))
+    }
+
+    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if the store has no room for it.
+    pub(crate) fn check_record(&self, bytes: usize, entries: usize, cost: u64) -> Result<()> {
+        if bytes <= self.record && cost <= self.memtable {
+            return Ok(());
+        }
+        // A memtable holds fewer bytes of many short entries than the log.
+        let of_memtable = bytes as f64 * (self.memtable as f64 / cost as f64);
+        let limit = self.record.min(of_memtable as usize);
+        let text = format!(
+            "{entries} changes of {bytes} bytes together; with this memory the most is {limit}: use smaller batches, or raise \
+             Options::memory_bytes_max"
+        );
+        Err(Error::new(ErrorKind::TooLarge { limit }, text))
     }
 
     pub(crate) fn gets_bytes(&self) -> u64 {
@@ -265,6 +295,8 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memtable;
+    use crate::record::KEY_BYTES_MAX;
 
     #[test]
     fn the_shares_add_up_to_the_whole() {
@@ -296,7 +328,20 @@ mod tests {
     #[test]
     fn the_longest_values_fit_into_the_usual_budget() {
         let budget = Budget::new(&Options::new()).unwrap();
-        assert!(budget.record >= VALUE_BYTES_MAX + KEY_BYTES_MAX);
+        assert!(budget.value == VALUE_BYTES_MAX && budget.record >= VALUE_BYTES_MAX + KEY_BYTES_MAX + 64);
+    }
+
+    #[test]
+    fn of_short_entries_a_memtable_holds_fewer_bytes() {
+        let budget = Budget::new(&Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN)).unwrap();
+        let check = |bytes: usize, entries: usize| {
+            budget.check_record(bytes, entries, memtable::cost(bytes, entries)).map_err(|error| error.kind())
+        };
+        check(budget.record, 1).unwrap();
+        assert_eq!(check(budget.record + 1, 1), Err(ErrorKind::TooLarge { limit: budget.record }));
+        // Deletions of keys of one byte.
+        let Err(ErrorKind::TooLarge { limit }) = check(12 * 50_000, 50_000) else { panic!("it fits") };
+        assert!(limit < budget.record && check(limit / 12 * 12 - 12, limit / 12 - 1).is_ok(), "{limit}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use forebay_wal::{Lsn, PendingAppend};
 use super::gate::GatePosition;
 use super::insertion::{CommittedRecord, Turn};
 use super::shared::{Commit, StoreCore};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::is_broken;
 use crate::memtable::{self, Memtables};
 use crate::record::{self, ENTRY_BYTES, HEADER_BYTES, Record};
@@ -67,6 +67,11 @@ impl Ready {
         (self.record.len() - HEADER_BYTES - self.places.len() * ENTRY_BYTES) as u64
     }
 
+    fn longest_value(&self) -> usize {
+        let entries = self.places.iter().filter_map(|at| record::entry_at(&self.record, *at as usize));
+        entries.map(|(entry, _)| entry.value.len()).max().unwrap_or(0)
+    }
+
     /// Returns the bytes that go to the log.
     fn logged(&self) -> &[u8] {
         self.log.as_ref().unwrap_or(&self.record)
@@ -112,15 +117,11 @@ impl StoreCore {
         place: Option<&GatePosition<'_>>,
         check: Option<&(dyn Fn(&Commit) -> bool + Sync)>,
     ) -> Result<CommitOutcome> {
-        let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
-        if ready.record.len() > limit || cost > self.budget.memtable {
-            let text = format!(
-                "{} entries of {} bytes together; with this memory a memtable of {} has to hold them",
-                ready.places.len(),
-                ready.record.len(),
-                self.budget.memtable
-            );
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        let (bytes, entries) = (ready.record.len(), ready.places.len());
+        let cost = memtable::cost(bytes, entries);
+        self.budget.check_record(bytes, entries, cost)?;
+        if bytes > self.budget.value {
+            self.budget.check_value(ready.longest_value())?;
         }
         // Not in the commit section: the call may wake the program's tasks, and their wakers may be code of
         // the program.
@@ -485,8 +486,8 @@ impl<'a> Write<'a> {
     /// [`Append::wait`](forebay_wal::Append::wait) says.
     ///
     /// # Errors
-    /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
-    /// in a simulated world: use `.await` there.
+    /// Those of the operation; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world: use `.await` there.
     pub fn wait(mut self) -> Result<()> {
         if let Stage::Ready(ready, _) = &mut self.stage {
             ready.is_in_wait = !self.is_relaxed;

@@ -11,7 +11,7 @@ use super::sorted_file::OrderCheck;
 use crate::engine::compact::Output;
 use crate::engine::install::{WriteOrder, install};
 use crate::engine::shared::in_task;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::record::{self, Change};
 use crate::table::Entry;
 use crate::value::HeldShare;
@@ -53,11 +53,11 @@ impl BulkLoad {
     /// Adds an entry, whose key is above all keys added before. Waits only for the device.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for the empty key and for a key that is not above the last one;
-    /// [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
-    /// [`ErrorKind::NoSpace`], [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error,
-    /// or if this future was dropped unfinished, every further call fails and nothing of the load will be in
-    /// the store.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for the empty key and for a key that is not above the last one;
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget),
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly); the system's. After an error, or if this future was dropped unfinished,
+    /// every further call fails and nothing of the load will be in the store.
     pub fn add(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -93,12 +93,7 @@ impl BulkLoad {
             shared.full.check_growth()?;
             record::check(key, &Change::Put { value, expires_s })?;
             // Compaction needs the memory to rewrite the value.
-            let limit = shared.budget.value;
-            if value.len() > limit {
-                let text =
-                    format!("a value of {} bytes; with this memory values have {limit} at most", value.len());
-                return Err(Error::new(ErrorKind::TooLarge { limit }, text));
-            }
+            shared.budget.check_value(value.len())?;
             output.add(key, Entry::Value { bytes: value, expires_s }).await
         };
         self.order.add("load", key, add).await?;
@@ -116,7 +111,7 @@ impl BulkLoad {
     ///
     /// # Errors
     /// Those of [`add`](BulkLoad::add); then nothing of the load is in the store. After
-    /// [`ErrorKind::ReadOnly`] the store has all or nothing of it once it is opened again.
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) the store has all or nothing of it once it is opened again.
     pub fn finish(self) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("load", self.commit())
     }

@@ -289,10 +289,12 @@ impl Store {
     }
 
     /// Writes a batch atomically, also across a crash; durable when the future completes. An empty batch does
-    /// nothing.
+    /// nothing. A batch is one record of the log and is never divided: [`batch_bytes_max`](Store::batch_bytes_max) says how long it
+    /// may be.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; the error of a change that the batch rejected.
+    /// As [`Keyspace::put`]; the error of a change that the batch rejected; [`ErrorKind::TooLarge`] with the limit for a batch
+    /// that is too long.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -314,6 +316,34 @@ impl Store {
             Some(ready) => Write::new(self.shared(), ready),
             None => Write::nothing(self.shared()),
         }
+    }
+
+    /// Returns the most bytes that a [batch](Store::write), a transaction or a put may have: its keys and values, with 11 bytes for
+    /// each change, 8 more for one that expires, and 6 for all.
+    ///
+    /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, whichever is less (682 KiB with 16 MiB
+    /// of memory, 3.6 MiB with 64, 21 MiB from 276 on), within a segment of the log. A memtable also has 52 bytes for each change,
+    /// so that many short ones reach its limit first; the error of such a batch says how many bytes of them fit.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Batch, ErrorKind, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
+    /// let (users, limit) = (store.default_keyspace(), store.batch_bytes_max());
+    /// let mut batch = Batch::new();
+    /// for number in 0..10_u64 {
+    ///     batch.put(&users, number.to_be_bytes(), vec![7; limit / 10]);
+    /// }
+    /// let refused = store.write(&batch).wait().unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::TooLarge { limit }); // nothing of it was written
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn batch_bytes_max(&self) -> usize {
+        self.shared().budget.record
     }
 
     /// Takes over sorted files, which were written with [`SortedFile`] outside of the store's log and memory: all of them,

@@ -61,8 +61,8 @@ enum StagedWrite {
 /// [`Store::transaction`](crate::Store::transaction).
 ///
 /// Reads see the changes of the transaction itself. Changes are kept in the program's memory until
-/// [`commit`](Transaction::commit); dropping the transaction discards them. All of them have to fit into a memtable,
-/// as those of a [`Batch`].
+/// [`commit`](Transaction::commit); dropping the transaction discards them. Together they may have
+/// [`Store::batch_bytes_max`](crate::Store::batch_bytes_max), as those of a [`Batch`].
 ///
 /// A transaction blocks no other call. It keeps the memtables and the files of its moment, as a snapshot does, and at
 /// most one memtable that was flushed since. It conflicts if more has been flushed, so it should end within seconds

@@ -3,6 +3,7 @@
 mod admission;
 mod arena;
 mod basic;
+mod batches_world;
 mod budget;
 mod changes;
 mod checkpoint;

@@ -2,12 +2,12 @@
 //! prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Options, Result, Store};
+use forebay_kv::{Batch, ErrorKind, Options, Result, Store};
 use forebay_test::sweep::meter::{self, Attempt, count};
 use forebay_test::sweep::{Axis, BLOCK, Cost, Limit, Points, Step, Sweep, content as value};
 use futures::future::join_all;
 
-use crate::common::key;
+use crate::common::{batch_of, key};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -106,6 +106,11 @@ static BATCH: Axis = Axis {
     steps: &[],
     limit: None,
 };
+static BATCH_BYTES: [(u64, Axis); 3] = [
+    (16 * MIB, batch_bytes_axis("store bytes of a batch, 16 MiB", 699_050)),
+    (64 * MIB, batch_bytes_axis("store bytes of a batch, 64 MiB", 3_844_778)),
+    (704 * MIB, batch_bytes_axis("store bytes of a batch, 704 MiB", 22_369_620)),
+];
 static RANGE: Axis = Axis {
     name: "store range",
     unit: "entries",
@@ -198,6 +203,19 @@ static WRITERS: Axis = Axis {
     steps: &[],
     limit: None,
 };
+
+/// Returns the axis of a memory with which a batch may have `most` bytes.
+const fn batch_bytes_axis(name: &'static str, most: u64) -> Axis {
+    Axis {
+        name,
+        unit: "bytes",
+        package: "forebay-kv",
+        range: most / 10 * 9..=most / 10 * 11,
+        crosses: &[],
+        steps: &[],
+        limit: Some(Limit { most, words: &["smaller batches", "memory_bytes_max"] }),
+    }
+}
 
 pub(crate) fn options() -> Options {
     let options = Options::new().memory_bytes_max(MEMORY).log_segment_bytes(SEGMENT);
@@ -383,6 +401,27 @@ async fn batch(engine: Engine, at: u64) -> Attempt {
     let (written, cost) = count(store.write(&batch)).await;
     written?;
     check(keys.get(&key(at - 1)).await?.as_deref(), at - 1, 20)?;
+    store.close().await?;
+    Ok(cost)
+}
+
+async fn batch_bytes(engine: Engine, memory: u64, most: u64, at: u64) -> Attempt {
+    let options = Options::new().memory_bytes_max(memory).reserve_bytes(0).store_id(7).clock(|| 1_000);
+    let store = open_with(&engine, options).await?;
+    assert_eq!(store.batch_bytes_max() as u64, most);
+    let keys = store.default_keyspace();
+    keys.put(key(0), value(0, 100)).await?;
+    meter::rest().await;
+    let (batch, lens) = batch_of(&keys, at);
+    let (written, cost) = count(store.write(&batch)).await;
+    if let Err(error) = &written {
+        assert_eq!(error.kind(), ErrorKind::TooLarge { limit: most as usize });
+        assert!(keys.get(&key(1)).await?.is_none(), "a part of the batch is there");
+    }
+    written?;
+    for (number, len) in (1..).zip(lens) {
+        check(keys.get(&key(number)).await?.as_deref(), number, len)?;
+    }
     store.close().await?;
     Ok(cost)
 }
@@ -576,6 +615,20 @@ fn batches_and_writers(points: Points) {
     ]);
 }
 
+fn batches_of_bytes(points: Points) {
+    // Its bytes, and zeros of the log's next segment, which is up to three times as long.
+    let of_batch = |at: u64| {
+        let requests = 16 + 4 * at / AHEAD;
+        Cost::together(requests, 4 * at).with_flushes(4).in_rounds(requests)
+    };
+    for (memory, axis) in &BATCH_BYTES {
+        let config = Config::new().arena_bytes_max(2 * *memory as usize);
+        let most = axis.limit.expect("it has one").most;
+        let attempt = async |engine: Engine, at: u64| batch_bytes(engine, *memory, most, at).await;
+        Sweep::judge_all(&[meter::sweep_worlds(axis, points, &config, of_batch, attempt)]);
+    }
+}
+
 fn snapshots_and_keyspaces(points: Points) {
     let ideal = |_: u64| of_get(100);
     Sweep::judge_all(&[
@@ -610,6 +663,11 @@ fn every_number_of_operations_and_writers() {
 }
 
 #[test]
+fn batches_as_long_as_the_memory_allows() {
+    batches_of_bytes(Axis::points);
+}
+
+#[test]
 fn every_number_of_snapshots_and_keyspaces() {
     snapshots_and_keyspaces(Axis::points);
 }
@@ -617,7 +675,8 @@ fn every_number_of_snapshots_and_keyspaces() {
 #[test]
 #[ignore = "minutes: the points between those of every gate, and what takes hundreds of megabytes"]
 fn the_points_between() {
-    for sweep in [values, loads, ranges, keys, batches_and_writers, snapshots_and_keyspaces] {
+    for sweep in [values, loads, ranges, keys, batches_and_writers, batches_of_bytes, snapshots_and_keyspaces]
+    {
         sweep(Axis::all_points);
     }
     let wide = Config::new().arena_bytes_max(2 << 30);

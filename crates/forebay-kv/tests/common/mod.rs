@@ -55,6 +55,21 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
     word.iter().copied().cycle().take(8 + (number % 900) as usize).collect()
 }
 
+/// Returns a batch that counts as so many bytes: keys from 1 on, with values of 20,000 bytes and a longer last one, and the lengths of
+/// the values.
+pub(crate) fn batch_of(keyspace: &Keyspace, bytes: u64) -> (Batch, Vec<u64>) {
+    const VALUE: u64 = 20_000;
+    // Beside the values: 11 bytes and a key for each, and 6 for all.
+    let (count, rest) = ((bytes - 6) / (VALUE + 21), (bytes - 6) % (VALUE + 21));
+    let mut lens = vec![VALUE; count as usize];
+    *lens.last_mut().expect("one value at least") += rest;
+    let mut batch = Batch::new();
+    for (number, len) in (1..).zip(&lens) {
+        batch.put(keyspace, key(number), forebay_test::sweep::content(number, *len));
+    }
+    (batch, lens)
+}
+
 /// Writes a batch of puts and deletions of 1,500 keys to a keyspace and its model; which ones follows from the part of a round.
 pub(crate) fn change(
     store: &Store,
