@@ -7,6 +7,7 @@ pub(crate) mod flush;
 mod gate;
 pub(crate) mod get;
 pub(crate) mod holder;
+mod idle;
 mod insertion;
 pub(crate) mod install;
 #[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "engine/kernel/absent.rs")]

@@ -49,8 +49,8 @@ struct Inner {
     text: Text,
     /// Places of the entries, ordered by keyspace, by key, and from the newest version to the oldest.
     tree: Tree,
-    /// Keyspaces with entries here, ascending.
-    keyspaces: Vec<u32>,
+    /// Keyspaces with entries here, ascending, each with the number of its deletions.
+    keyspaces: Vec<(u32, u64)>,
     entries: usize,
 }
 
@@ -117,9 +117,12 @@ impl Inner {
         let (text, sought) = (&self.text, SearchKey { keyspace: entry.keyspace, key, lsn });
         self.tree.insert(place, |at| text.compare(at, &sought));
         self.entries += 1;
-        if let Err(index) = self.keyspaces.binary_search(&entry.keyspace) {
-            self.keyspaces.insert(index, entry.keyspace);
-        }
+        let found = self.keyspaces.binary_search_by_key(&entry.keyspace, |(keyspace, _)| *keyspace);
+        let index = found.unwrap_or_else(|index| {
+            self.keyspaces.insert(index, (entry.keyspace, 0));
+            index
+        });
+        self.keyspaces[index].1 += u64::from(entry.deleted);
     }
 
     /// Returns a copy of an entry, with its key if that is wanted.
@@ -256,7 +259,12 @@ impl Memtables {
 
     /// Returns the keyspaces that have entries here.
     pub(crate) fn keyspaces(&self) -> Vec<u32> {
-        self.read().keyspaces.clone()
+        self.read().keyspaces.iter().map(|(keyspace, _)| *keyspace).collect()
+    }
+
+    /// Returns the keyspaces of which keys were deleted here, each with the number of deletions.
+    pub(crate) fn deletions(&self) -> Vec<(u32, u64)> {
+        self.read().keyspaces.iter().filter(|(_, deletions)| *deletions > 0).copied().collect()
     }
 
     /// Returns the number of entries; every version of a key counts.

@@ -33,6 +33,8 @@ pub enum Mutant {
     RangesNotLocked,
     /// An ingest names its files in the manifest one after the other.
     IngestInParts,
+    /// Deletions stay in a memtable that is not full.
+    DeletionsNotFlushed,
     /// A put leaves the cache the memory that the memtables lent it.
     LoanKept,
     /// The build lacks the feature `zstd`: no fault, but what a test cannot see in a build that has it.

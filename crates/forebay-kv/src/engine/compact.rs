@@ -166,9 +166,10 @@ async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
     }
 }
 
-/// Waits until nothing is left to compact, not even work that only saves space, and the files of replaced tables are
-/// removed.
+/// Flushes the memtables. Then waits until nothing is left to compact, not even work that only saves space, and the files of replaced
+/// tables are removed.
 pub(crate) async fn settle(shared: &Arc<StoreCore>) -> Result<()> {
+    flush::everything(shared).await?;
     let compaction = &shared.compaction;
     // Entries may have expired without a change of the tables.
     compaction.rested.store(0, Ordering::Release);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::compact;
 use super::flush;
+use super::idle;
 use super::shared::{StoreCore, in_task};
 use super::space::{self, Work};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,6 +39,7 @@ pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     shared.pace();
     let class = shared.options.background;
     drop(shared.spawn_task(background, class, |shared| async move { compact::run(&shared).await }));
+    drop(shared.spawn_task(background, class, |shared| async move { idle::run(&shared).await }));
     drop(shared.spawn_task(background, class, |shared| async move { space::run(&shared).await }));
     drop(shared.spawn_task(background, class, |shared| async move { removes(&shared).await }));
     Ok(())

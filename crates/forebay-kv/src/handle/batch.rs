@@ -34,8 +34,8 @@ use crate::record::{self, Change, Record};
 pub struct Batch {
     record: Vec<u8>,
     places: Vec<u32>,
-    /// Whether it has changes other than deletions.
-    grows: bool,
+    /// Number of changes other than deletions.
+    puts: usize,
     /// The number of the store that its keyspaces belong to.
     store: Option<u64>,
     /// Keyspaces that are not logged.
@@ -88,7 +88,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.record.clear();
         self.places.clear();
-        (self.grows, self.store, self.failed) = (false, None, None);
+        (self.puts, self.store, self.failed) = (0, None, None);
         self.unlogged.clear();
     }
 
@@ -127,7 +127,7 @@ impl Batch {
         self.record.resize(at + bytes, 0);
         record::put_entry(&mut self.record[at..], keyspace, key, change);
         self.places.push(at as u32);
-        self.grows |= !matches!(change, Change::Delete);
+        self.puts += usize::from(!matches!(change, Change::Delete));
         Ok(())
     }
 
@@ -146,6 +146,6 @@ impl Batch {
             bytes.copy_from_slice(&self.record);
             bytes[..record::HEADER_BYTES].copy_from_slice(&record::header_bytes(self.places.len() as u32));
         });
-        Ok(Some(Ready::new(shared, record, self.places.clone(), self.grows).without(&self.unlogged)))
+        Ok(Some(Ready::new(shared, record, self.places.clone(), self.puts).without(&self.unlogged)))
     }
 }

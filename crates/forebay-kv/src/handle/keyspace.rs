@@ -489,8 +489,8 @@ impl Keyspace {
         record::check(key, change)?;
         let shared = &self.handle.shared;
         let record = Record::single(self.id, key, change);
-        let grows = !matches!(change, Change::Delete);
-        let ready = Ready::new(shared, record, vec![HEADER_BYTES as u32], grows);
+        let puts = usize::from(!matches!(change, Change::Delete));
+        let ready = Ready::new(shared, record, vec![HEADER_BYTES as u32], puts);
         Ok(ready.without(&self.unlogged().into_iter().collect()))
     }
 

@@ -672,9 +672,9 @@ impl Store {
         })
     }
 
-    /// Completes when compaction has nothing left to do. Work that compaction otherwise does only after a
-    /// second without writes is done now. The files of tables that nothing needs any more are gone by then; those that
-    /// snapshots, ranges or reads keep stay. The memtables are not flushed.
+    /// Flushes the memtables, as [`flush`](Store::flush) does, and completes when compaction has nothing left to do. Work that a
+    /// store otherwise does only after a second without writes is done now. The files of tables that nothing needs any more are
+    /// gone by then; those that snapshots, ranges or reads keep stay.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -686,7 +686,6 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::new())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
-    /// store.flush().wait()?;
     /// store.settle().wait()?; // before a measurement, say: nothing runs in the background
     /// # store.close().wait()?;
     /// # Ok(()) }

@@ -40,7 +40,6 @@ impl Call {
     /// Returns whether its success promises that relaxed writes are durable, and those of keyspaces that are not logged.
     fn promises(self) -> (bool, bool) {
         match self {
-            Call::Settle => (false, false),
             Call::Sync => (true, false),
             _ => (true, true),
         }

@@ -24,6 +24,7 @@ mod frozen_calls;
 mod full;
 mod full_rounds;
 mod histories;
+mod idle_world;
 mod ingest;
 mod ingest_worlds;
 mod kills;

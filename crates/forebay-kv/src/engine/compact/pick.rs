@@ -47,6 +47,9 @@ const SPARSE_AT_REST: u64 = 4;
 const SHORT_FILES_MAX: usize = 128;
 /// A table of which more than `1/EXPIRED` has expired is rewritten even when the store is busy.
 const EXPIRED: u64 = 2;
+/// Deletions of less than `1/DEAD_PART` of a memtable wait until it is full: the log and the reserve are longer than a memtable, so
+/// that a flush would make the store little smaller.
+const DEAD_PART: u64 = 8;
 const LAST: usize = LEVELS - 1;
 
 /// A compaction: tables that are replaced by others.
@@ -115,7 +118,7 @@ impl<'l> Shape<'l> {
         for (level, target) in targets.iter_mut().enumerate().take(LAST).skip(base) {
             *target = (last / growth(count).powi((LAST - level) as i32)) as u64;
         }
-        let deepest = (1..LEVELS).rev().find(|level| !levels.level(*level).is_empty());
+        let deepest = (0..LEVELS).rev().find(|level| !levels.level(*level).is_empty());
         let entry_bytes = deepest.map_or(0, |level| {
             let entries: u64 = levels.level(level).iter().map(|table| table.meta().entries).sum();
             levels.bytes(level) / entries.max(1)
@@ -218,11 +221,28 @@ impl<'l> Shape<'l> {
         (level + 1..LEVELS).find(is_target).unwrap_or(LAST)
     }
 
+    /// Returns whether the levels above the last are too heavy for a store at rest if they weigh `more`.
+    fn is_restless(&self, more: u64) -> bool {
+        let above: u64 = (0..LAST).map(|level| self.level_weight(level)).sum();
+        above.saturating_add(more) > self.levels.bytes(LAST) / REST
+    }
+
     /// Returns the level that has to shrink so that the store takes less space at rest.
     fn restless(&self) -> Option<usize> {
-        let above: u64 = (0..LAST).map(|level| self.level_weight(level)).sum();
-        let is_restless = above > self.levels.bytes(LAST) / REST;
+        let is_restless = self.is_restless(0);
         (0..LAST).find(|level| is_restless && !self.levels.level(*level).is_empty())
+    }
+
+    /// Returns the bytes that so many deletions in a memtable weigh, if they are worth a flush: in tables they would have compaction
+    /// at rest work. While the store is written to, they have to weigh more than `1/REST` of the keyspace's tables.
+    fn worth(&self, deletions: u64, is_resting: bool) -> Option<u64> {
+        let bytes: u64 = (0..LEVELS).map(|level| self.levels.bytes(level)).sum();
+        let weight = deletions.saturating_mul(self.entry_bytes).min(bytes);
+        let is_worth = if is_resting { self.is_restless(weight) } else { weight > bytes / REST };
+        // Their values may lie apart, in files without keys.
+        let files = self.levels.value_files().values().filter(|file| !file.is_table);
+        let apart: u64 = files.map(|file| file.live_bytes).sum();
+        is_worth.then(|| weight + (apart as f64 * (weight as f64 / bytes.max(1) as f64)) as u64)
     }
 
     /// Returns the first level above the last that has deletions.
@@ -375,6 +395,20 @@ pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| {
         shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, SPARSE).is_some()
     })
+}
+
+/// Returns whether deletions in a memtable, counted for each keyspace, are worth a flush before it is full.
+pub(crate) fn deletions_pay(
+    version: &Version,
+    how: &How<'_>,
+    deletions: &[(u32, u64)],
+    is_resting: bool,
+) -> bool {
+    let worth = |(keyspace, count): &(u32, u64)| {
+        Shape::of(version.keyspace(*keyspace)?, how).worth(*count, is_resting)
+    };
+    let worth: u64 = deletions.iter().filter_map(worth).sum();
+    worth > how.budget.memtable / DEAD_PART
 }
 
 /// Returns the second from which on expired entries may be worth a compaction that they are not worth yet,

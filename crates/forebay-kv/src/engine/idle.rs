@@ -1,0 +1,101 @@
+//! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and an idle
+//! store would keep it in memory for ever.
+//!
+//! The first deletion of a memtable arms a timer of a second. When it ends the deletions are weighed: each weighs as much as an
+//! entry of its keyspace. If the store was not written to meanwhile, they are flushed where compaction at rest would have work with
+//! them, and compaction follows by itself. While it is written to, they are flushed only if they weigh more than an eighth of what
+//! there is, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables comes soon enough. The
+//! timer runs again until the store is idle or the deletions are flushed. In an idle store nothing is armed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::compact::pick;
+use super::shared::{Commit, StoreCore};
+use crate::is_broken;
+
+/// A store that is not written to for this long is idle.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What was written at a moment.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// The newest record.
+    newest: u64,
+    /// The newest record that is not in the active memtable.
+    sealed: u64,
+}
+
+impl Moment {
+    fn of(commit: &Commit) -> Moment {
+        let sealed = commit.sealed.back().map_or(commit.flushed, |sealed| sealed.last_lsn());
+        Moment { newest: commit.last, sealed }
+    }
+}
+
+impl StoreCore {
+    /// Arms the timer, after a deletion was committed.
+    pub(super) fn note_deletion(&self) {
+        if !self.has_deletions.load(Ordering::Acquire) && !self.has_deletions.swap(true, Ordering::AcqRel) {
+            self.work.notify();
+        }
+    }
+}
+
+/// Flushes deletions that are worth it until the store closes or fails.
+pub(super) async fn run(shared: &Arc<StoreCore>) {
+    // Deletions that the open has read back from the log.
+    if !shared.lock().active.deletions().is_empty() {
+        shared.has_deletions.store(true, Ordering::Release);
+    }
+    let is_over = || shared.check_writable().is_err();
+    loop {
+        let is_armed = || is_over() || shared.has_deletions.load(Ordering::Acquire);
+        shared.work.until(|| is_armed().then_some(())).await;
+        let before = Moment::of(&shared.lock());
+        let over = shared.work.until(|| is_over().then_some(()));
+        match forebay::shard::timeout(IDLE, over).await {
+            Err(error) if error.kind() == forebay::ErrorKind::Elapsed => {}
+            // The store or its shard ends.
+            _ => return,
+        }
+        // A writer that finds the timer armed has committed before this, and is seen by the look.
+        shared.has_deletions.store(false, Ordering::Release);
+        if !is_done(shared, before) {
+            shared.has_deletions.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Seals the active memtable if its deletions are worth a flush. Returns whether nothing is left to do until the next deletion.
+fn is_done(shared: &StoreCore, before: Moment) -> bool {
+    let (active, now, is_flushing) = {
+        let commit = shared.lock();
+        (commit.active.clone(), Moment::of(&commit), !commit.sealed.is_empty())
+    };
+    if is_flushing || shared.full.is_full() {
+        // A full store seals its memtables itself.
+        return false;
+    }
+    // A record that was committed may not be inserted yet.
+    shared.insertion.until(now.newest);
+    let deletions = active.deletions();
+    if deletions.is_empty() {
+        return true;
+    }
+    let is_idle = now.newest == before.newest;
+    if !is_idle && now.sealed != before.sealed {
+        return false;
+    }
+    let how = shared.pick_how();
+    let pays = shared.with_view(|view| pick::deletions_pay(&view.version, &how, &deletions, is_idle));
+    if !pays || is_broken!(DeletionsNotFlushed) {
+        return is_idle;
+    }
+    let mut commit = shared.lock();
+    if Arc::ptr_eq(&commit.active, &active) {
+        shared.seal(&mut commit);
+    }
+    true
+}
