@@ -166,8 +166,8 @@ async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
     }
 }
 
-/// Flushes the memtables. Then waits until nothing is left to compact, not even work that only saves space, and the files of replaced
-/// tables are removed.
+/// Flushes the memtables. Then waits until nothing is left to compact, not even work that only saves space, and the files of
+/// replaced tables are removed.
 pub(crate) async fn settle(shared: &Arc<StoreCore>) -> Result<()> {
     flush::everything(shared).await?;
     let compaction = &shared.compaction;

@@ -12,8 +12,8 @@ use crate::record::{self, Change, Record};
 /// [`Store::write`](crate::Store::write).
 ///
 /// Of several changes of one key the last one counts. A batch takes the memory of its keys and values,
-/// once, and as much again while it is written. It is never divided; [`Store::batch_bytes_max`](crate::Store::batch_bytes_max) says how
-/// long it may be.
+/// once, and as much again while it is written. It is never divided;
+/// [`Store::batch_bytes_max`](crate::Store::batch_bytes_max) says how long it may be.
 ///
 /// ```
 /// # use forebay::{Config, Engine};

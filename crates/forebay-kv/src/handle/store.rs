@@ -321,9 +321,9 @@ impl Store {
     /// Returns the most bytes that a [batch](Store::write), a transaction or a put may have: its keys and values, with 11 bytes for
     /// each change, 8 more for one that expires, and 6 for all.
     ///
-    /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, whichever is less (682 KiB with 16 MiB
-    /// of memory, 3.6 MiB with 64, 21 MiB from 276 on), within a segment of the log. A memtable also has 52 bytes for each change,
-    /// so that many short ones reach its limit first; the error of such a batch says how many bytes of them fit.
+    /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, whichever is less (682 KiB with
+    /// 16 MiB of memory, 3.6 MiB with 64, 21 MiB from 276 on), within a segment of the log. A memtable also has 52 bytes for each
+    /// change, so that many short ones reach its limit first; the error of such a batch says how many bytes of them fit.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

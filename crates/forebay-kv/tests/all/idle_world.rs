@@ -1,7 +1,7 @@
 //! A store that nothing is written to is small, and does nothing.
 //!
-//! Story: 300 MB of values were deleted, and the deletions stayed in memory: an idle store kept all of the values, also after it was
-//! opened again and after `settle`. Only `flush` helped.
+//! Story: 300 MB of values were deleted, and the deletions stayed in memory: an idle store kept all of the values, also after it
+//! was opened again and after `settle`. Only `flush` helped.
 
 use std::path::Path;
 use std::time::Duration;

@@ -233,8 +233,8 @@ impl<'l> Shape<'l> {
         (0..LAST).find(|level| is_restless && !self.levels.level(*level).is_empty())
     }
 
-    /// Returns the bytes that so many deletions in a memtable weigh, if they are worth a flush: in tables they would have compaction
-    /// at rest work. While the store is written to, they have to weigh more than `1/REST` of the keyspace's tables.
+    /// Returns the bytes that so many deletions in a memtable weigh, if they are worth a flush: in tables they would give
+    /// compaction at rest work. While the store is written to, they have to weigh more than `1/REST` of the keyspace's tables.
     fn worth(&self, deletions: u64, is_resting: bool) -> Option<u64> {
         let bytes: u64 = (0..LEVELS).map(|level| self.levels.bytes(level)).sum();
         let weight = deletions.saturating_mul(self.entry_bytes).min(bytes);
