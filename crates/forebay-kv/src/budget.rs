@@ -10,7 +10,7 @@
 //! | manifest | 1/64 | the same, at most 1 MiB together |
 //! | buffers of flushes and compactions | 1/10, 2 MiB at least | the same, at most 16 MiB together |
 //! | gets under way | 1/32 | 1/16, at most 16 MiB together |
-//! | held by programs | 1/16 | 1/16 |
+//! | held by programs, with the record of recent changes | 1/16 | 1/16 |
 //! | lost by I/O memory between buffers | none | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
@@ -226,6 +226,12 @@ impl Budget {
              Options::memory_bytes_max"
         );
         Err(Error::new(ErrorKind::TooLarge { limit }, text))
+    }
+
+    /// Returns the most bytes of the record with which open transactions compare (`engine/recent_changes.rs`). They count as held by
+    /// the program, and the cache lends what its share lacks.
+    pub(crate) fn recent_changes_max(&self) -> u64 {
+        self.total / 8
     }
 
     pub(crate) fn gets_bytes(&self) -> u64 {

@@ -14,6 +14,7 @@ pub(crate) mod install;
 pub(crate) mod kernel;
 mod loan;
 pub(crate) mod range_lock;
+pub(crate) mod recent_changes;
 pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rules;

@@ -27,6 +27,12 @@ pub enum Mutant {
     AnsweredBeforeDurable,
     /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
+    /// Changes that a flush has taken out of memory since a transaction began are not compared with it.
+    ConflictForgotten,
+    /// Changes within a range that a transaction has read are not compared with it.
+    PhantomMissed,
+    /// Reads of snapshots and transactions judge what has expired by the clock, not by their moment.
+    ExpiryOutsideView,
     /// A transaction whose turn it is to try again, and that does not come, makes all others wait for it.
     TurnKept,
     /// Writers commit changes of keys that an ingest has locked.

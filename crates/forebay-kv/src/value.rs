@@ -162,6 +162,10 @@ impl HeldBytes {
 }
 
 impl HeldShare {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn new(all: Option<&Arc<HeldBytes>>, bytes: u64) -> HeldShare {
         if let Some(all) = all {
             all.add(bytes);

@@ -1,4 +1,4 @@
-//! A consistent set of memtables and tables for reads.
+//! A consistent set of memtables and tables for reads, and the moment of a read.
 
 use std::sync::Arc;
 
@@ -12,6 +12,16 @@ pub(crate) struct View {
     /// Newest first.
     pub(crate) sealed: Vec<Arc<Memtables>>,
     pub(crate) version: Arc<Version>,
+}
+
+/// The moment as of which reads are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    pub(crate) view: Arc<View>,
+    /// The newest record that they see.
+    pub(crate) lsn: u64,
+    /// The second since 1970 that decides which values have expired.
+    pub(crate) now_s: u64,
 }
 
 impl View {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_wal::Lsn;
 
+use super::recent_changes::{ChangedKeys, Surplus};
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
@@ -107,11 +108,16 @@ pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     } else {
         shared.gate.notify();
     }
-    match Arc::into_inner(memtables) {
-        Some(memtables) => memtables.take_down().await,
-        // Snapshots may keep it; the cache then shrinks by its size. If the cache cannot, the next writer
-        // gets the error.
-        None => drop(shared.check_held()),
+    if let Some(memtables) = Arc::into_inner(memtables) {
+        memtables.take_down().await;
+    }
+    // Snapshots may keep it, and open transactions its keys; the cache then shrinks by their size. If the cache cannot, the
+    // keys are forgotten, and then the next writer gets the error.
+    while shared.check_held().is_err() {
+        let mut surplus = Surplus::default();
+        if !shared.lock().recent.forget(&mut surplus) {
+            break;
+        }
     }
     let needed = shared.feeds.needed_after(last, shared.full.is_full());
     shared.wal.truncate_before(needed).await.map_err(|error| shared.log_error(error))?;
@@ -129,17 +135,23 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     if is_broken!(LogCutTooSoon) {
         shared.wal.truncate_before(Lsn(last + 1)).await?;
     }
+    let since = shared.lock().recent.needed(last);
+    let mut changed = since.map(|_| Vec::new());
     let mut metas: Vec<TableMeta> = Vec::new();
     for keyspace in memtables.keyspaces() {
         if shared.with_view(|view| view.version.is_dropped(keyspace)) {
             continue;
         }
-        match write(shared, memtables, keyspace).await {
+        let mut keys = since.map(|since| ChangedKeys::new(since, last));
+        match write(shared, memtables, keyspace, keys.as_mut()).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {
                 abandon(shared, &metas).await;
                 return Err(error);
             }
+        }
+        if let (Some(changed), Some(keys)) = (&mut changed, keys) {
+            changed.push((keyspace, keys));
         }
     }
     shared.gate.all_written(shared.engine.now_ns());
@@ -164,7 +176,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         added: metas.iter().map(|meta| (0, meta.clone())).collect(),
         ..Edit::default()
     };
-    let mut unneeded = None;
+    let mut surplus = Surplus::default();
     let flushed = |commit: &mut Commit| {
         let flushed = commit.sealed.pop_front();
         debug_assert!(
@@ -173,12 +185,13 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
             "the oldest memtable is flushed first"
         );
         memtables.hold();
-        unneeded = flushed.and_then(|flushed| commit.flushed(flushed));
+        commit.flushed = last;
+        surplus = commit.recent.add_flush(last, changed);
         shared.gate.end(shared.engine.now_ns());
         shared.next_flush(commit);
     };
     let edited = shared.edit(&edit, &tables, flushed).await;
-    drop(unneeded);
+    drop(surplus);
     edited
 }
 
@@ -210,8 +223,13 @@ pub(crate) async fn open<'t>(
 }
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
-/// nothing to delete below. Returns `None` if no entry is left.
-async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) -> Result<Option<TableMeta>> {
+/// nothing to delete below. Returns `None` if no entry is left. `changed` gets all keys, in their order.
+async fn write(
+    shared: &Arc<StoreCore>,
+    memtables: &Memtables,
+    keyspace: u32,
+    mut changed: Option<&mut ChangedKeys>,
+) -> Result<Option<TableMeta>> {
     // No older data is in transit: flushes run one after the other, and compaction keeps the contents of a
     // level.
     let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
@@ -231,6 +249,9 @@ async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) ->
         let from = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(&last[..]) };
         let batch = memtables.batch(keyspace, (from, Bound::Unbounded), false, u64::MAX, BATCH);
         for found in &batch.found {
+            if let Some(changed) = &mut changed {
+                changed.add(found.key(), found.lsn);
+            }
             let entry = if !found.deleted {
                 Entry::Value { bytes: found.value(), expires_s: found.expires_s }
             } else if below.as_ref().is_some_and(|levels| levels.covers(found.key())) {
@@ -253,6 +274,9 @@ async fn write(shared: &Arc<StoreCore>, memtables: &Memtables, keyspace: u32) ->
                 }
                 return Err(error);
             }
+        }
+        if let Some(changed) = &mut changed {
+            changed.count_bytes(shared.cache.held(), batch.is_last);
         }
         shared.gate.advance(batch.found.len());
         match batch.found.last() {

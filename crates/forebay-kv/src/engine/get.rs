@@ -12,13 +12,14 @@ use forebay::{FilePlace, FileUse};
 
 use super::shared::StoreCore;
 use crate::error::{Error, Result};
+use crate::is_broken;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable::KeyVersion;
 use crate::node::UNIT;
 use crate::options::FilterPolicy;
 use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, OpenTables, Probe, Table, walk_all};
 use crate::value::{HeldShare, Value};
-use crate::view::View;
+use crate::view::{Moment, View};
 use crate::wait::{BoxFuture, block_in_turn, block_on};
 
 /// The parameters of a get.
@@ -26,8 +27,8 @@ use crate::wait::{BoxFuture, block_in_turn, block_on};
 pub(crate) struct GetParams<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
-    /// A view and the newest record to see; the current ones if `None`.
-    pub(crate) pinned: Option<(Arc<View>, u64)>,
+    /// The moment as of which it reads; the current one if `None`.
+    pub(crate) pinned: Option<Moment>,
 }
 
 /// The result of a search in memory.
@@ -64,12 +65,17 @@ impl StoreCore {
         Some(Value::of_bytes(bytes, keeps, self.cache.held()))
     }
 
+    /// Returns the second that decides which values have expired: that of the moment of a read, or the current one.
+    fn second_of(&self, now_s: Option<u64>) -> u64 {
+        now_s.filter(|_| !is_broken!(ExpiryOutsideView)).unwrap_or_else(|| self.now_s())
+    }
+
     /// Returns how to look a key up in a table of this level.
-    pub(crate) fn how(&self, levels: &Levels, level: usize, table: &Table) -> GetHow {
+    fn how(&self, levels: &Levels, level: usize, table: &Table, now_s: Option<u64>) -> GetHow {
         let is_last = (level + 1..LEVELS).all(|below| levels.level(below).is_empty());
         GetHow {
             // The clock is read only where it matters.
-            now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
+            now_s: if table.meta().expiring > 0 { self.second_of(now_s) } else { 0 },
             filter: if is_last && self.options.filter_policy != FilterPolicy::Always {
                 FilterUse::InMemory
             } else {
@@ -79,22 +85,29 @@ impl StoreCore {
         }
     }
 
-    /// Searches memory for a key, as of record `lsn`.
-    fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<InMemory> {
+    /// Searches memory for a key, as of record `lsn` and second `now_s`, the current one if `None`.
+    fn look(&self, view: &View, lsn: u64, now_s: Option<u64>, keyspace: u32, key: &[u8]) -> Result<InMemory> {
         if view.version.is_dropped(keyspace) {
             return Err(Error::dropped_keyspace());
         }
         match view.in_memtables(keyspace, key, lsn) {
-            Some(found) => Ok(InMemory::Known(self.value_of(&found, || self.now_s()))),
-            None => self.look_in_tables(view, keyspace, key, 0),
+            Some(found) => Ok(InMemory::Known(self.value_of(&found, || self.second_of(now_s)))),
+            None => self.look_in_tables(view, now_s, keyspace, key, 0),
         }
     }
 
     /// Searches memory for a key in the tables, from the candidate with the number `first` on.
-    fn look_in_tables(&self, view: &View, keyspace: u32, key: &[u8], first: usize) -> Result<InMemory> {
+    fn look_in_tables(
+        &self,
+        view: &View,
+        now_s: Option<u64>,
+        keyspace: u32,
+        key: &[u8],
+        first: usize,
+    ) -> Result<InMemory> {
         let Some(levels) = view.version.keyspace(keyspace) else { return Ok(InMemory::Known(None)) };
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
-            match table.get_cached(key, self.how(levels, level, table))? {
+            match table.get_cached(key, self.how(levels, level, table, now_s))? {
                 Probe::Done(Some(Hit::Value(value))) => return Ok(InMemory::Known(Some(value))),
                 Probe::Done(Some(Hit::Blob(blob))) => return Ok(InMemory::Blob(blob)),
                 Probe::Done(Some(Hit::Deleted)) => return Ok(InMemory::Known(None)),
@@ -110,25 +123,25 @@ impl StoreCore {
     fn begin<'a>(self: &'a Arc<Self>, wanted: GetParams<'a>, may_block: bool) -> Result<GetState<'a>> {
         self.check_open()?;
         let GetParams { keyspace, key, pinned } = wanted;
-        let (looked, view) = match pinned {
-            Some((view, lsn)) => (self.look(&view, lsn, keyspace, key)?, view),
+        let (looked, view, now_s) = match pinned {
+            Some(Moment { view, lsn, now_s }) => {
+                (self.look(&view, lsn, Some(now_s), keyspace, key)?, view, Some(now_s))
+            }
             None => {
                 // The record number first, then the view: a newer view has all records up to that number.
                 let lsn = self.visible();
                 let view = self.loaded_view();
-                match self.look(&view, lsn, keyspace, key)? {
+                match self.look(&view, lsn, None, keyspace, key)? {
                     InMemory::Known(answer) => return Ok(GetState::Known(answer)),
-                    reads => (reads, Guard::into_inner(view)),
+                    reads => (reads, Guard::into_inner(view), None),
                 }
             }
         };
         Ok(match looked {
             InMemory::Known(answer) => GetState::Known(answer),
-            looked => {
-                GetState::Reads(Box::pin(
-                    async move { self.read(&view, keyspace, key, looked, may_block).await },
-                ))
-            }
+            looked => GetState::Reads(Box::pin(async move {
+                self.read(&view, now_s, keyspace, key, looked, may_block).await
+            })),
         })
     }
 
@@ -144,8 +157,8 @@ impl StoreCore {
         keyspace: u32,
         key: &[u8],
     ) -> Result<Option<Value>> {
-        let looked = self.look_in_tables(view, keyspace, key, 0)?;
-        self.read(view, keyspace, key, looked, false).await
+        let looked = self.look_in_tables(view, None, keyspace, key, 0)?;
+        self.read(view, None, keyspace, key, looked, false).await
     }
 
     /// Returns whether a key has a value.
@@ -153,8 +166,8 @@ impl StoreCore {
         self.check_open()?;
         let lsn = self.visible();
         let view = self.view();
-        let looked = self.look(&view, lsn, keyspace, key)?;
-        let found = self.search(&view, keyspace, key, looked, false).await?;
+        let looked = self.look(&view, lsn, None, keyspace, key)?;
+        let found = self.search(&view, None, keyspace, key, looked, false).await?;
         Ok(!matches!(found, Location::Nowhere))
     }
 
@@ -162,12 +175,13 @@ impl StoreCore {
     async fn read(
         self: &Arc<Self>,
         view: &View,
+        now_s: Option<u64>,
         keyspace: u32,
         key: &[u8],
         looked: InMemory,
         may_block: bool,
     ) -> Result<Option<Value>> {
-        match self.search(view, keyspace, key, looked, may_block).await? {
+        match self.search(view, now_s, keyspace, key, looked, may_block).await? {
             Location::Nowhere => Ok(None),
             Location::Here(value) => Ok(Some(value)),
             Location::Blob(blob) => self.read_blob(blob).await.map(Some),
@@ -178,6 +192,7 @@ impl StoreCore {
     async fn search(
         self: &Arc<Self>,
         view: &View,
+        now_s: Option<u64>,
         keyspace: u32,
         key: &[u8],
         mut looked: InMemory,
@@ -197,7 +212,7 @@ impl StoreCore {
                 None => self.open_and_look_up(lookup, key, is_again).await?,
             };
             is_again = found.is_none();
-            looked = self.go_on(found, view, keyspace, key, candidate)?;
+            looked = self.go_on(found, view, now_s, keyspace, key, candidate)?;
         }
     }
 
@@ -284,6 +299,7 @@ impl StoreCore {
         &self,
         found: Option<Option<Hit>>,
         view: &View,
+        now_s: Option<u64>,
         keyspace: u32,
         key: &[u8],
         candidate: usize,
@@ -292,8 +308,8 @@ impl StoreCore {
             Some(Some(Hit::Value(value))) => InMemory::Known(Some(value)),
             Some(Some(Hit::Blob(blob))) => InMemory::Blob(blob),
             Some(Some(Hit::Deleted)) => InMemory::Known(None),
-            Some(None) => self.look_in_tables(view, keyspace, key, candidate + 1)?,
-            None => self.look_in_tables(view, keyspace, key, candidate)?,
+            Some(None) => self.look_in_tables(view, now_s, keyspace, key, candidate + 1)?,
+            None => self.look_in_tables(view, now_s, keyspace, key, candidate)?,
         })
     }
 
@@ -335,17 +351,18 @@ impl StoreCore {
         std::mem::replace(lookups, waiting)
     }
 
-    /// Returns the values of several keys as of one record, in the order of the keys. `may_block`: as for
+    /// Returns the values of several keys as of one moment, in the order of the keys. `may_block`: as for
     /// [`begin`](Self::begin).
     async fn get_many(
         &self,
         keyspace: u32,
         keys: &[&[u8]],
-        pinned: Option<(Arc<View>, u64)>,
+        pinned: Option<Moment>,
         may_block: bool,
     ) -> Result<Vec<Option<Value>>> {
         self.check_open()?;
-        let (view, lsn) = pinned.unwrap_or_else(|| self.pin());
+        let Moment { view, lsn, now_s } = pinned.unwrap_or_else(|| self.pin());
+        let now_s = Some(now_s);
         // Half of the bytes that may be read at once: a call must not evict blocks that it read before.
         let most = (self.budget.gets_under_way.reads_max() / self.get_bytes() / 2).clamp(1, AT_ONCE) as usize;
         let mut answers = vec![None; keys.len()];
@@ -357,7 +374,7 @@ impl StoreCore {
             while lookups.len() < most
                 && let Some((place, key)) = fresh.next()
             {
-                match self.look(&view, lsn, keyspace, key)? {
+                match self.look(&view, lsn, now_s, keyspace, key)? {
                     InMemory::Known(answer) => answers[place] = answer,
                     InMemory::Blob(blob) => blobs.push((place, blob)),
                     InMemory::Reads(lookup, candidate) => lookups.push(((place, candidate), lookup)),
@@ -380,7 +397,7 @@ impl StoreCore {
             drop(files);
             for ((place, candidate), found) in walked {
                 let is_again = found.is_none();
-                match self.go_on(found, &view, keyspace, keys[place], candidate)? {
+                match self.go_on(found, &view, now_s, keyspace, keys[place], candidate)? {
                     InMemory::Known(answer) => answers[place] = answer,
                     InMemory::Blob(blob) => blobs.push((place, blob)),
                     InMemory::Reads(mut lookup, candidate) => {
@@ -515,7 +532,7 @@ pub struct MultiGet<'a> {
 }
 
 enum ManyStage<'a> {
-    Wanted { keyspace: u32, keys: Vec<&'a [u8]>, pinned: Option<(Arc<View>, u64)> },
+    Wanted { keyspace: u32, keys: Vec<&'a [u8]>, pinned: Option<Moment> },
     Reading(BoxFuture<'a, Vec<Option<Value>>>),
     Failed(Error),
     Over,
@@ -526,7 +543,7 @@ impl<'a> MultiGet<'a> {
         shared: &'a Arc<StoreCore>,
         keyspace: u32,
         keys: Vec<&'a [u8]>,
-        pinned: Option<(Arc<View>, u64)>,
+        pinned: Option<Moment>,
     ) -> MultiGet<'a> {
         MultiGet { shared, stage: ManyStage::Wanted { keyspace, keys, pinned }, may_block: false }
     }

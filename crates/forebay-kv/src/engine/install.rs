@@ -118,7 +118,8 @@ async fn place(
         // The manifest may name the files even if the edit fails, so they are kept.
         unnamed.clear();
         let shown = |commit: &mut Commit| {
-            commit.loads += 1;
+            let tables = part.iter().map(|(_, table)| table.meta());
+            commit.touch(tables.map(|meta| (meta.keyspace, between(&meta.smallest, &meta.largest))));
             commit.unlock_ranges();
             lsn = commit.last;
         };

@@ -62,7 +62,7 @@ pub(super) async fn recover(
         flush::now(shared).await?;
         let next = last.next();
         let edit = Edit { log_start: Some(next.0), ..Edit::default() };
-        shared.edit(&edit, &[], |commit| (commit.flushed, commit.forgotten) = (last.0, last.0)).await?;
+        shared.edit(&edit, &[], |commit| commit.flushed = last.0).await?;
         shared.wal.truncate_before(next).await?;
     }
     clear(shared, &mut recovery, entries).await?;

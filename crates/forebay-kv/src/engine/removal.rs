@@ -88,8 +88,7 @@ async fn cut(
     };
     // The manifest may name the files even if the edit fails.
     outputs.iter_mut().for_each(|output| drop(output.keep()));
-    // Open transactions cannot tell which keys have changed.
-    shared.edit(&edit, &added, |commit| commit.loads += 1).await
+    shared.edit(&edit, &added, |commit| commit.touch([(keyspace, bounds.clone())])).await
 }
 
 /// Copies the entries of a table that lie outside of bounds.
@@ -146,7 +145,7 @@ pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> 
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?} to drop")));
         };
         let edit = Edit { removed, dropped: vec![id], ..Edit::default() };
-        shared.edit(&edit, &[], |commit| commit.loads += 1).await
+        shared.edit(&edit, &[], |commit| commit.touch([(id, Bounds::ALL)])).await
     })
     .await
 }

@@ -1,7 +1,6 @@
 //! The state that all handles of a store and its tasks share.
 
 use std::collections::VecDeque;
-use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +16,7 @@ use super::gate::Gate;
 use super::insertion::Insertion;
 use super::kernel::KernelWalks;
 use super::range_lock::LockedRanges;
+use super::recent_changes::RecentChanges;
 use super::space::Space;
 use super::stats::Counters;
 use super::turns::Turns;
@@ -30,11 +30,12 @@ use crate::is_broken;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
+use crate::merge::Bounds;
 use crate::names::table_name;
 use crate::node::codec::Codec;
 use crate::options::Options;
 use crate::table::{Table, TableFile, TableSpec};
-use crate::view::View;
+use crate::view::{Moment, View};
 
 /// The step in which the cache lends memory.
 const LOAN_BYTES: u64 = 1 << 20;
@@ -121,12 +122,8 @@ pub(crate) struct Commit {
     pub(crate) flushed: u64,
     /// Bulk loads, ingests and removals so far, which change tables past the log.
     pub(crate) loads: u64,
-    /// The moments at which open transactions began, each with their number.
-    pub(crate) transactions: BTreeMap<u64, usize>,
-    /// The memtable flushed last, if a transaction that began before its last record is open.
-    pub(crate) recent: Option<Arc<Memtables>>,
-    /// The newest record that is neither in a memtable of this state nor in `recent`.
-    pub(crate) forgotten: u64,
+    /// What open transactions compare that is not in a memtable of this state.
+    pub(crate) recent: RecentChanges,
     /// Keys that no record may change for now.
     pub(super) locked: Option<Arc<LockedRanges>>,
 }
@@ -137,39 +134,13 @@ impl Commit {
         std::iter::once(&self.active).chain(self.sealed.iter().rev())
     }
 
-    /// Returns all memtables in which a transaction's reads can be compared, the newest first.
-    pub(crate) fn searchable(&self) -> impl Iterator<Item = &Arc<Memtables>> {
-        self.memtables().chain(&self.recent)
-    }
-
-    /// Keeps a memtable that was flushed if a transaction may have to compare its reads with it.
-    /// Returns the one kept before, to be dropped outside of the lock.
-    pub(super) fn flushed(&mut self, memtables: Arc<Memtables>) -> Option<Arc<Memtables>> {
-        let before = std::mem::replace(&mut self.flushed, memtables.last_lsn());
-        let is_needed = self.transactions.first_key_value().is_some_and(|(first, _)| *first < self.flushed);
-        self.forgotten = if is_needed { before } else { self.flushed };
-        std::mem::replace(&mut self.recent, is_needed.then_some(memtables))
-    }
-
-    /// Counts a transaction that begins at this record.
-    pub(crate) fn begin_transaction(&mut self, lsn: u64) {
-        *self.transactions.entry(lsn).or_default() += 1;
-    }
-
-    /// Ends a transaction. Returns the memtable that no other one needs, to be dropped outside of the lock.
-    pub(crate) fn end_transaction(&mut self, lsn: u64) -> Option<Arc<Memtables>> {
-        if let Entry::Occupied(mut count) = self.transactions.entry(lsn) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+    /// Counts a load, an ingest or a removal, which has touched these ranges of keys.
+    pub(super) fn touch(&mut self, ranges: impl IntoIterator<Item = (u32, Bounds)>) {
+        self.loads += 1;
+        for (keyspace, bounds) in ranges {
+            // Dropped here, though in the commit section: loads are rare.
+            drop(self.recent.add_range(keyspace, self.loads, bounds));
         }
-        let first = self.transactions.first_key_value().map_or(u64::MAX, |(first, _)| *first);
-        let unneeded = self.recent.take_if(|recent| recent.last_lsn() <= first);
-        if let Some(unneeded) = &unneeded {
-            self.forgotten = unneeded.last_lsn();
-        }
-        unneeded
     }
 
     /// Ends the lock of ranges; writers that wait for it are notified when its guard is dropped.
@@ -233,9 +204,7 @@ impl StoreCore {
             last_logged: 0,
             flushed,
             loads: 0,
-            transactions: BTreeMap::new(),
-            recent: None,
-            forgotten: flushed,
+            recent: RecentChanges::new(flushed, cache.held().clone(), budget.recent_changes_max()),
             locked: None,
         };
         StoreCore {
@@ -320,11 +289,15 @@ impl StoreCore {
         self.insertion.inserted()
     }
 
-    /// Returns a view and the newest visible record, up to which the view is complete.
-    pub(crate) fn pin(&self) -> (Arc<View>, u64) {
-        // Nothing is sealed or replaced meanwhile, so the view has every visible record.
-        let _commit = self.lock();
-        (self.view(), self.visible())
+    /// Returns the current moment: the view is complete up to the newest visible record.
+    pub(crate) fn pin(&self) -> Moment {
+        let (view, lsn) = {
+            // Nothing is sealed or replaced meanwhile, so the view has every visible record.
+            let _commit = self.lock();
+            (self.view(), self.visible())
+        };
+        // After the view: values that a compaction has dropped from it have expired by this second, too.
+        Moment { view, lsn, now_s: self.now_s() }
     }
 
     /// Returns the bytes that the program holds: values, and memtables that only snapshots need.

@@ -133,11 +133,11 @@ impl Turns {
     }
 
     /// Returns whether a transaction has to yield to others that wait in a line; `own` is its place in one, if it has one.
-    pub(crate) fn must_yield(&self, line: impl FnOnce() -> u64, own: Option<&Turn>) -> bool {
+    pub(crate) fn must_yield(&self, line: u64, own: Option<&Turn>) -> bool {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let (line, number) = (line(), own.map_or(u64::MAX, |turn| turn.number));
+        let number = own.map_or(u64::MAX, |turn| turn.number);
         let lines = self.lock();
         let mut older = lines.places.range((line, 0)..(line, number));
         older.any(|(_, place)| matches!(place.state, State::Waits | State::Called(_)))

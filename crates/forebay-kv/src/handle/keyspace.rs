@@ -17,7 +17,7 @@ use crate::engine::swap::{self, SwapOutcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge::Bounds;
 use crate::record::{self, Change, HEADER_BYTES, Record};
-use crate::view::View;
+use crate::view::Moment;
 use crate::wait::Pending;
 
 /// A named part of a store with its own keys; see [`Store::keyspace`].
@@ -98,7 +98,7 @@ impl Keyspace {
         self.get_at(key.as_ref(), None)
     }
 
-    pub(crate) fn get_at<'a>(&'a self, key: &'a [u8], pinned: Option<(Arc<View>, u64)>) -> Get<'a> {
+    pub(crate) fn get_at<'a>(&'a self, key: &'a [u8], pinned: Option<Moment>) -> Get<'a> {
         match record::check(key, &Change::Delete) {
             Ok(()) => Get::new(&self.handle.shared, GetParams { keyspace: self.id, key, pinned }),
             Err(error) => Get::failed(&self.handle.shared, error),
@@ -144,7 +144,7 @@ impl Keyspace {
     pub(crate) fn multi_get_at<'a, K: AsRef<[u8]> + 'a>(
         &'a self,
         keys: impl IntoIterator<Item = &'a K>,
-        pinned: Option<(Arc<View>, u64)>,
+        pinned: Option<Moment>,
     ) -> MultiGet<'a> {
         let keys: Vec<&[u8]> = keys.into_iter().map(AsRef::as_ref).collect();
         let checked = keys.iter().try_for_each(|key| record::check(key, &Change::Delete));
@@ -236,7 +236,7 @@ impl Keyspace {
         self.range_at(Bounds::ALL, None)
     }
 
-    pub(crate) fn range_at(&self, bounds: Bounds, pinned: Option<(Arc<View>, u64)>) -> Range {
+    pub(crate) fn range_at(&self, bounds: Bounds, pinned: Option<Moment>) -> Range {
         Range::new(&self.handle, self.id, bounds, pinned)
     }
 

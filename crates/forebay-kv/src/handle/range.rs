@@ -17,7 +17,7 @@ use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::table::{CursorHow, Direction, Entry};
 use crate::value::{HeldShare, Value};
-use crate::view::View;
+use crate::view::Moment;
 
 /// Maximum entries of one fetch; the first fetches one, later ones twice as many each time.
 const AHEAD_MAX: usize = 32;
@@ -48,14 +48,11 @@ pub struct Range {
 #[derive(Clone)]
 struct RangeSpec {
     keyspace: u32,
-    view: Arc<View>,
-    lsn: u64,
+    moment: Moment,
     bounds: Arc<Bounds>,
     direction: Direction,
     /// The last key of the entries that an earlier [`Work`] has read.
     last: Option<Vec<u8>>,
-    /// Seconds since 1970 when the range was made.
-    now_s: u64,
 }
 
 impl RangeSpec {
@@ -97,16 +94,10 @@ struct Work {
 }
 
 impl Range {
-    pub(crate) fn new(
-        handle: &Arc<Handle>,
-        keyspace: u32,
-        bounds: Bounds,
-        at: Option<(Arc<View>, u64)>,
-    ) -> Range {
-        let (view, lsn) = at.unwrap_or_else(|| handle.shared.pin());
-        let (bounds, now_s) = (Arc::new(bounds), handle.shared.now_s());
-        let wanted =
-            RangeSpec { keyspace, view, lsn, bounds, direction: Direction::Forward, last: None, now_s };
+    pub(crate) fn new(handle: &Arc<Handle>, keyspace: u32, bounds: Bounds, at: Option<Moment>) -> Range {
+        let moment = at.unwrap_or_else(|| handle.shared.pin());
+        let (bounds, direction) = (Arc::new(bounds), Direction::Forward);
+        let wanted = RangeSpec { keyspace, moment, bounds, direction, last: None };
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
@@ -221,7 +212,7 @@ impl Range {
 
 impl Work {
     fn begin(shared: &Arc<StoreCore>, wanted: &RangeSpec) -> Result<Box<Work>> {
-        let RangeSpec { keyspace, view, lsn, direction, now_s, .. } = wanted;
+        let RangeSpec { keyspace, moment: Moment { view, lsn, now_s }, direction, .. } = wanted;
         let bounds = &wanted.bounds_left();
         if view.version.is_dropped(*keyspace) {
             return Err(Error::dropped_keyspace());

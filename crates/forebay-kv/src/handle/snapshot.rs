@@ -11,32 +11,29 @@ use super::keyspace::Keyspace;
 use super::range::Range;
 use crate::engine::get::{Get, MultiGet};
 use crate::merge::Bounds;
-use crate::view::View;
+use crate::view::Moment;
 
 /// A store as it was at one moment, with everything durable at that time; see
 /// [`Store::snapshot`](crate::Store::snapshot).
+///
+/// A value that had not expired then is there for as long as the snapshot lives.
 ///
 /// A snapshot keeps the memtables and the files of that moment. Memtables that only snapshots need count as
 /// held by the program.
 #[derive(Clone)]
 pub struct Snapshot {
     handle: Arc<Handle>,
-    view: Arc<View>,
-    lsn: u64,
+    moment: Moment,
 }
 
 impl Snapshot {
-    pub(crate) fn new(handle: Arc<Handle>, view: Arc<View>, lsn: u64) -> Snapshot {
-        Snapshot { handle, view, lsn }
+    pub(crate) fn new(handle: Arc<Handle>, moment: Moment) -> Snapshot {
+        Snapshot { handle, moment }
     }
 
     /// Returns the number of the log's last record in the snapshot.
     pub fn lsn(&self) -> Lsn {
-        Lsn(self.lsn)
-    }
-
-    pub(crate) fn pinned(&self) -> (Arc<View>, u64) {
-        (self.view.clone(), self.lsn)
+        Lsn(self.moment.lsn)
     }
 
     /// Returns the value that a key had.
@@ -46,7 +43,7 @@ impl Snapshot {
     /// of another store.
     pub fn get<'a>(&self, keyspace: &'a Keyspace, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Get<'a> {
         match keyspace.check_store(self.handle.number) {
-            Ok(()) => keyspace.get_at(key.as_ref(), Some(self.pinned())),
+            Ok(()) => keyspace.get_at(key.as_ref(), Some(self.moment.clone())),
             Err(error) => keyspace.get_failed(error),
         }
     }
@@ -79,7 +76,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = &'a K>,
     ) -> MultiGet<'a> {
         match keyspace.check_store(self.handle.number) {
-            Ok(()) => keyspace.multi_get_at(keys, Some(self.pinned())),
+            Ok(()) => keyspace.multi_get_at(keys, Some(self.moment.clone())),
             Err(error) => keyspace.multi_get_failed(error),
         }
     }
@@ -123,7 +120,7 @@ impl Snapshot {
 
     fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> Range {
         match keyspace.check_store(self.handle.number) {
-            Ok(()) => keyspace.range_at(bounds, Some(self.pinned())),
+            Ok(()) => keyspace.range_at(bounds, Some(self.moment.clone())),
             Err(error) => keyspace.range_failed(error),
         }
     }
@@ -131,6 +128,6 @@ impl Snapshot {
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("lsn", &self.lsn).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("lsn", &self.moment.lsn).finish_non_exhaustive()
     }
 }

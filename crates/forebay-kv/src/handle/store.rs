@@ -447,8 +447,7 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn snapshot(&self) -> Snapshot {
-        let (view, lsn) = self.shared().pin();
-        Snapshot::new(self.handle.clone(), view, lsn)
+        Snapshot::new(self.handle.clone(), self.shared().pin())
     }
 
     /// Returns a feed of all writes from a record of the log on, in their order: puts, deletes, batches and transactions

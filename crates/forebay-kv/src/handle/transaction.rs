@@ -1,8 +1,8 @@
 //! [`Transaction`]: reads as of one moment, and changes that are applied if nothing else has changed what they rest on.
 //!
-//! Optimistic: a transaction holds no lock. It notes the keys and ranges that it reads. Its commit compares, in the
-//! commit section, the newest records of these keys in the memtables with the moment at which it began. A memtable that
-//! was flushed since is kept for that, one at most: tables do not know the records that their entries come from.
+//! Optimistic: a transaction holds no lock. It notes the keys and ranges that it reads. Its commit compares them, in the
+//! commit section, with the newest records in the memtables, and with the record of what else was changed since it began
+//! (`engine/recent_changes.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,6 +22,7 @@ use super::batch::Batch;
 use super::keyspace::Keyspace;
 use super::range::Range;
 use crate::engine::commit::Verdict;
+use crate::engine::recent_changes::{Finding, KeyRange, Start};
 use crate::engine::shared::Commit;
 use crate::engine::turns::{Conflict, Turn};
 use crate::error::{ErrorKind, Result};
@@ -30,7 +31,7 @@ use crate::memtable::Memtables;
 use crate::merge::Bounds;
 use crate::record::{self, Change};
 use crate::value::Value;
-use crate::view::View;
+use crate::view::Moment;
 use crate::wait::Pending;
 
 /// What a transaction is protected from; see [`Store::transaction`](crate::Store::transaction).
@@ -64,17 +65,20 @@ enum StagedWrite {
 /// [`commit`](Transaction::commit); dropping the transaction discards them. Together they may have
 /// [`Store::batch_bytes_max`](crate::Store::batch_bytes_max), as those of a [`Batch`].
 ///
-/// A transaction blocks no other call. It keeps the memtables and the files of its moment, as a snapshot does, and at
-/// most one memtable that was flushed since. It conflicts if more has been flushed, so it should end within seconds
-/// where much is written. A bulk load into the store, or an ingest, conflicts with every transaction that is open.
+/// A transaction blocks no other call, and may be open for long. It keeps the memtables and the files of its moment, as a
+/// snapshot does, and the store keeps the keys that are changed meanwhile: some 10 to 30 bytes for each, up to an eighth of
+/// [`Options::memory_bytes_max`](crate::Options::memory_bytes_max) for all. When that is full, the keyspace with the most changes
+/// forgets the oldest, and transactions that began before them conflict if they have read or written in that keyspace. A bulk load,
+/// an ingest and a removal of a range or keyspace conflict with transactions that have read or written between the first and the
+/// last key of one of its tables, or within the range.
+///
+/// What expires while it is open stays for it: the second of its beginning decides.
 pub struct Transaction {
     handle: Arc<Handle>,
     isolation: Isolation,
-    view: Arc<View>,
-    lsn: u64,
-    /// The bulk loads before it began.
-    loads: u64,
-    /// The parts of the store that it has read, if that matters.
+    moment: Moment,
+    start: Start,
+    /// The parts of the store that it has read, as far as it is protected from their changes.
     reads: Mutex<Reads>,
     writes: BTreeMap<Place, StagedWrite>,
     /// Keyspaces written that are not logged.
@@ -107,17 +111,19 @@ impl Transaction {
         lsn: u64,
         mut commit: MutexGuard<'_, Commit>,
     ) -> Transaction {
-        commit.begin_transaction(lsn);
-        let (view, loads) = (handle.shared.view(), commit.loads);
+        let start = Start { lsn, loads: commit.loads };
+        commit.recent.begin(start);
+        let view = handle.shared.view();
         drop(commit);
+        let moment = Moment { view, lsn, now_s: handle.shared.now_s() };
         let (handle, reads) = (handle.clone(), Mutex::default());
         let (writes, unlogged) = (BTreeMap::new(), BTreeSet::new());
-        Transaction { handle, isolation, view, lsn, loads, reads, writes, unlogged }
+        Transaction { handle, isolation, moment, start, reads, writes, unlogged }
     }
 
     /// Returns the number of the log's last record that the transaction sees.
     pub fn lsn(&self) -> Lsn {
-        Lsn(self.lsn)
+        Lsn(self.moment.lsn)
     }
 
     fn reads(&self) -> MutexGuard<'_, Reads> {
@@ -134,19 +140,58 @@ impl Transaction {
         key: &'a (impl AsRef<[u8]> + ?Sized),
     ) -> Pending<'a, Option<Value>> {
         let key = key.as_ref();
-        Pending::new(&self.handle.shared.engine, async move {
-            keyspace.check_store(self.handle.number)?;
-            let place = (keyspace.id(), key.to_vec());
-            match self.writes.get(&place) {
-                Some(staged) => Ok(self.value(staged)),
-                None => {
-                    if self.isolation == Isolation::Serializable {
-                        self.reads().keys.insert(place);
-                    }
-                    keyspace.get_at(key, Some((self.view.clone(), self.lsn))).await
-                }
-            }
-        })
+        Pending::new(&self.handle.shared.engine, self.read(keyspace, key, false))
+    }
+
+    /// Returns the key's value, as [`get`](Transaction::get) does, and protects it at both levels of isolation as if the
+    /// transaction wrote the key: the commit fails if another write has changed it. For a read on which a change of other keys
+    /// rests, so that [`Isolation::Snapshot`] has no write skew there. It locks nothing, and another transaction that reads
+    /// the key so does not conflict if neither writes it. A transaction without changes still never conflicts.
+    ///
+    /// # Errors
+    /// Those of [`get`](Transaction::get).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{ErrorKind, Isolation, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
+    /// let shifts = store.default_keyspace();
+    /// shifts.put("anna", "on call").wait()?;
+    /// shifts.put("bert", "on call").wait()?;
+    /// let mut transaction = store.transaction(Isolation::Snapshot);
+    /// // Bert may leave as long as Anna stays.
+    /// if transaction.get_for_update(&shifts, "anna").wait()?.is_some() {
+    ///     transaction.delete(&shifts, "bert")?;
+    /// }
+    /// shifts.delete("anna").wait()?; // somebody else
+    /// let conflict = transaction.commit().wait().unwrap_err();
+    /// assert_eq!(conflict.kind(), ErrorKind::Conflict);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn get_for_update<'a>(
+        &'a self,
+        keyspace: &'a Keyspace,
+        key: &'a (impl AsRef<[u8]> + ?Sized),
+    ) -> Pending<'a, Option<Value>> {
+        let key = key.as_ref();
+        Pending::new(&self.handle.shared.engine, self.read(keyspace, key, true))
+    }
+
+    async fn read(&self, keyspace: &Keyspace, key: &[u8], is_for_update: bool) -> Result<Option<Value>> {
+        keyspace.check_store(self.handle.number)?;
+        let place = (keyspace.id(), key.to_vec());
+        let staged = self.writes.get(&place);
+        if is_for_update || (self.isolation == Isolation::Serializable && staged.is_none()) {
+            self.reads().keys.insert(place);
+        }
+        match staged {
+            Some(staged) => Ok(self.value(staged)),
+            None => keyspace.get_at(key, Some(self.moment.clone())).await,
+        }
     }
 
     /// Returns the value that a change sets.
@@ -154,7 +199,7 @@ impl Transaction {
         let shared = &self.handle.shared;
         match staged {
             StagedWrite::Put { value, expires_s } => expires_s
-                .is_none_or(|expires_s| expires_s > shared.now_s())
+                .is_none_or(|expires_s| expires_s > self.moment.now_s)
                 .then(|| Value::of_bytes(value.clone(), value.len() as u64, shared.cache.held())),
             StagedWrite::Delete => None,
         }
@@ -211,8 +256,7 @@ impl Transaction {
         let own = self.writes.range((low, Bound::Unbounded));
         let own = own.take_while(|((keyspace, key), _)| *keyspace == id && bounds.is_below_high(key));
         let own = own.map(|((_, key), staged)| (key.clone(), self.value(staged))).collect();
-        let view = (self.view.clone(), self.lsn);
-        TransactionRange::new(Range::new(&self.handle, id, bounds, Some(view)), own)
+        TransactionRange::new(Range::new(&self.handle, id, bounds, Some(self.moment.clone())), own)
     }
 
     /// Sets a key's value when the transaction commits.
@@ -264,14 +308,15 @@ impl Transaction {
     /// Applies the changes, all at once; they are durable when it completes. A transaction without changes only ends:
     /// all that it has read was there at one moment.
     ///
-    /// The comparison costs about a microsecond for each key that counts, and time in proportion to the entries in
-    /// memtables for each range; other commits wait for it. **Dropping the future does not undo the commit** once
+    /// The comparison costs about a microsecond for each key that counts, and as much again for each flush since the transaction
+    /// began that had entries of the key's keyspace; for each range, time in proportion to the entries in it that are in
+    /// memtables or were flushed since. Other commits wait for it. **Dropping the future does not undo the commit** once
     /// it has been polled.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another write has changed what the [`Isolation`] protects, a bulk load or an ingest
-    /// has ended, or more than one memtable was flushed, since the transaction began. Nothing was written then, and a transaction
-    /// that begins now sees that other write. Otherwise those of [`Keyspace::put`].
+    /// [`ErrorKind::Conflict`] if another write, load, ingest or removal has changed what the [`Isolation`] protects since the
+    /// transaction began, or so many keys of a keyspace were changed that there was no memory for all of them. Nothing was written
+    /// then, and a transaction that begins now sees that other write. Otherwise those of [`Keyspace::put`].
     pub fn commit(self) -> Pending<'static, ()> {
         let engine = self.handle.shared.engine.clone();
         Pending::new(&engine, async move {
@@ -329,46 +374,51 @@ impl Transaction {
     /// Returns the reason why the transaction must not commit, in the commit section. `own` is its place in a line, for one
     /// that yields to others.
     fn conflict(&self, commit: &Commit, own: Option<Option<&Turn>>) -> Option<Conflict> {
-        let other = |text: &str| Some(Conflict { line: None, text: text.to_string() });
-        if commit.loads != self.loads {
-            return other(
-                "a bulk load, an ingest or a removal has ended since the transaction began; run it again",
-            );
-        }
-        if self.lsn < commit.forgotten {
-            return other(
-                "more than one memtable was flushed since the transaction began, and its reads cannot be compared any \
-                 more; run it again, for a shorter time",
-            );
-        }
-        let yields =
-            |line: &dyn Fn() -> u64| own.is_some_and(|own| self.handle.shared.turns.must_yield(line, own));
+        let yields = |line: u64| own.is_some_and(|own| self.handle.shared.turns.must_yield(line, own));
+        // `is_newer`: a memtable has a change. `text` says what has changed.
+        let compare =
+            |keyspace: u32, range: KeyRange<'_>, line: u64, is_newer: bool, text: &dyn Fn() -> String| {
+                let finding = if is_newer || yields(line) {
+                    Finding::Changed
+                } else {
+                    commit.recent.find(keyspace, range, self.start)?
+                };
+                Some(match finding {
+                    Finding::Changed => Conflict { line: Some(line), text: text() },
+                    Finding::Forgotten => Conflict { line: None, text: FORGOTTEN.to_string() },
+                })
+            };
         let changed = |(keyspace, key): &Place| {
-            let newest = commit.searchable().find_map(|memtables| memtables.newest_lsn(*keyspace, key));
-            let line = || xxh3_64_with_seed(key, u64::from(*keyspace));
-            (newest.is_some_and(|lsn| lsn > self.lsn) || yields(&line)).then(|| {
+            let newest = commit.memtables().find_map(|memtables| memtables.newest_lsn(*keyspace, key));
+            let is_newer = newest.is_some_and(|lsn| lsn > self.start.lsn);
+            let (point, line) = (Bound::Included(&key[..]), xxh3_64_with_seed(key, u64::from(*keyspace)));
+            compare(*keyspace, (point, point), line, is_newer, &|| {
                 let key = String::from_utf8_lossy(&key[..key.len().min(64)]).into_owned();
-                let text = format!("the key {key:?} was changed since the transaction began; run it again");
-                Conflict { line: Some(line()), text }
+                format!("the key {key:?} was changed since the transaction began; run it again")
             })
         };
-        if self.isolation == Isolation::Snapshot {
-            return self.writes.keys().find_map(changed);
-        }
-        let reads = self.reads();
         let is_changed = |(keyspace, bounds): &(u32, Bounds)| {
-            let is_newer =
-                |memtables: &Arc<Memtables>| memtables.has_newer(*keyspace, bounds.slices(), self.lsn);
-            let (low, high) = bounds.slices();
-            let line = || xxh3_64_with_seed(bytes(high), xxh3_64_with_seed(bytes(low), u64::from(*keyspace)));
-            (commit.searchable().any(is_newer) || yields(&line)).then(|| {
-                let text = "a range was changed since the transaction read it; run it again".to_string();
-                Conflict { line: Some(line()), text }
+            let range @ (low, high) = bounds.slices();
+            let has_newer =
+                |memtables: &Arc<Memtables>| memtables.has_newer(*keyspace, range, self.start.lsn);
+            let is_newer = commit.memtables().any(has_newer);
+            let line = xxh3_64_with_seed(bytes(high), xxh3_64_with_seed(bytes(low), u64::from(*keyspace)));
+            compare(*keyspace, range, line, is_newer, &|| {
+                "a range was changed since the transaction read it; run it again".to_string()
             })
         };
-        reads.keys.iter().find_map(changed).or_else(|| reads.ranges.iter().find_map(is_changed))
+        let reads = self.reads();
+        let key = reads.keys.iter().find_map(changed);
+        if self.isolation == Isolation::Snapshot {
+            return key.or_else(|| self.writes.keys().find_map(changed));
+        }
+        key.or_else(|| reads.ranges.iter().filter(|_| !is_broken!(PhantomMissed)).find_map(is_changed))
     }
 }
+
+/// The conflict of a transaction for whose comparison there was no memory.
+const FORGOTTEN: &str = "so many keys were changed since the transaction began that there was no memory for all of them, and its \
+                         reads cannot be compared any more; run it again, for a shorter time or with a larger budget of memory";
 
 /// Returns the key of a bound.
 fn bytes(bound: Bound<&[u8]>) -> &[u8] {
@@ -380,14 +430,14 @@ fn bytes(bound: Bound<&[u8]>) -> &[u8] {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        let unneeded = self.handle.shared.lock().end_transaction(self.lsn);
-        drop(unneeded);
+        let surplus = self.handle.shared.lock().recent.end(self.start);
+        drop(surplus);
     }
 }
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lsn, changes) = (self.lsn, self.writes.len());
+        let (lsn, changes) = (self.moment.lsn, self.writes.len());
         f.debug_struct("Transaction").field("lsn", &lsn).field("changes", &changes).finish_non_exhaustive()
     }
 }

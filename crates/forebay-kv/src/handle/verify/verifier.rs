@@ -19,6 +19,7 @@ use crate::names::{table_path, tables_dir};
 use crate::record;
 use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table};
 use crate::value::HeldShare;
+use crate::view::Moment;
 
 /// The error of open(2) and stat(2) for a missing file.
 const ENOENT: i32 = 2;
@@ -84,7 +85,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         if let Err(error) = shared.manifest.check().await {
             self.judge(error)?;
         }
-        let (view, lsn) = shared.pin();
+        let Moment { view, lsn, .. } = shared.pin();
         for (_, table) in view.version.tables() {
             shared.check_open()?;
             self.table(table, shared.options.background).await?;
