@@ -1,4 +1,4 @@
-//! Values that expire: no read returns one from its second on, wherever it lies.
+//! Values that expire: no read returns one from its second on, wherever it lies. The second of a snapshot is that of its beginning.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,30 +20,34 @@ fn bytes(number: u64) -> Vec<u8> {
     if number.is_multiple_of(10) { vec![number as u8; 9_000] } else { value(number) }
 }
 
-/// Key n expires in second 1000 + n; all ways to read agree on the keys present at `now`.
-fn check(keyspace: &Keyspace, snapshot: &Snapshot, now: u64) {
+/// Key n expires in second 1000 + n; all ways to read agree on the keys present at `now`, and those of a snapshot on the keys present
+/// when it was made.
+fn check(keyspace: &Keyspace, (snapshot, made_s): (&Snapshot, u64), now: u64) {
     NOW_S.store(now, Ordering::Relaxed);
-    let expected = |number: u64| (1000 + number > now).then(|| bytes(number));
+    let expected_at = |number: u64, second: u64| (1000 + number > second).then(|| bytes(number));
+    let expected = |number: u64| expected_at(number, now);
     let keys: Vec<_> = (0..100).map(key).collect();
     let many = keyspace.multi_get(&keys).wait().unwrap();
     let before = snapshot.multi_get(keyspace, &keys).wait().unwrap();
     for number in 0..100 {
         let (at, wanted) = (number as usize, expected(number));
+        let was = expected_at(number, made_s);
         assert_eq!(
             keyspace.get(&keys[at]).wait().unwrap().as_deref(),
             wanted.as_deref(),
             "{number} at {now}"
         );
-        assert_eq!(snapshot.get(keyspace, &keys[at]).wait().unwrap().as_deref(), wanted.as_deref());
-        assert_eq!((many[at].as_deref(), before[at].as_deref()), (wanted.as_deref(), wanted.as_deref()));
+        assert_eq!(snapshot.get(keyspace, &keys[at]).wait().unwrap().as_deref(), was.as_deref());
+        assert_eq!((many[at].as_deref(), before[at].as_deref()), (wanted.as_deref(), was.as_deref()));
     }
-    let there: Vec<_> = (0..100).filter_map(|number| Some((key(number), expected(number)?))).collect();
-    for (backward, mut range) in [
-        (false, keyspace.iter()),
-        (true, keyspace.prefix("key").rev()),
-        (false, snapshot.iter(keyspace)),
-        (true, snapshot.range(keyspace, key(0)..=key(99)).rev()),
+    for (second, backward, mut range) in [
+        (now, false, keyspace.iter()),
+        (now, true, keyspace.prefix("key").rev()),
+        (made_s, false, snapshot.iter(keyspace)),
+        (made_s, true, snapshot.range(keyspace, key(0)..=key(99)).rev()),
     ] {
+        let there = (0..100).filter_map(|number| Some((key(number), expected_at(number, second)?)));
+        let there: Vec<_> = there.collect();
         let mut found = Vec::new();
         while let Some((key, value)) = range.next().wait().transpose().unwrap() {
             found.push((key, value.to_vec()));
@@ -51,7 +55,7 @@ fn check(keyspace: &Keyspace, snapshot: &Snapshot, now: u64) {
         if backward {
             found.reverse();
         }
-        assert!(found == there, "a range at {now}: {} entries, not {}", found.len(), there.len());
+        assert!(found == there, "a range of {second} at {now}: {} entries, not {}", found.len(), there.len());
     }
 }
 
@@ -70,15 +74,16 @@ fn no_read_gives_an_expired_value() {
         keyspace.put_until(key(number), bytes(number), 1000 + number).wait().unwrap();
     }
     let snapshot = store.snapshot();
-    check(&keyspace, &snapshot, 1000);
-    check(&keyspace, &snapshot, 1020);
+    let made = (&snapshot, 1000);
+    check(&keyspace, made, 1000);
+    check(&keyspace, made, 1020);
     NOW_S.store(1021, Ordering::Relaxed);
     store.flush().wait().unwrap();
-    check(&keyspace, &snapshot, 1021);
-    check(&keyspace, &snapshot, 1040);
+    check(&keyspace, made, 1021);
+    check(&keyspace, made, 1040);
     store.compact().wait().unwrap();
-    check(&keyspace, &snapshot, 1041);
-    check(&keyspace, &snapshot, 1060);
+    check(&keyspace, made, 1041);
+    check(&keyspace, made, 1060);
     // Compare and set treats an expired value as none.
     let swapped = |number: u64, expected: Option<&[u8]>| {
         let swap = keyspace.compare_and_set(&key(number), expected, Some(b"new")).wait().unwrap();
@@ -92,11 +97,11 @@ fn no_read_gives_an_expired_value() {
 
     let store = open();
     let keyspace = store.default_keyspace();
-    check(&keyspace, &store.snapshot(), 1070);
+    check(&keyspace, (&store.snapshot(), 1060), 1070);
     // If the clock goes back, values still stored are visible again, and no dropped value reappears as
     // another.
-    check(&keyspace, &store.snapshot(), 1099);
-    check(&keyspace, &store.snapshot(), 5000);
+    check(&keyspace, (&store.snapshot(), 1070), 1099);
+    check(&keyspace, (&store.snapshot(), 1099), 5000);
     store.close().wait().unwrap();
 }
 

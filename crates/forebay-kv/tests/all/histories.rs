@@ -62,18 +62,28 @@ fn elements(value: Option<&[u8]>) -> Vec<u64> {
     words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Runs operations on lists that `draw` chooses in a transaction; `note` gets each.
+/// Runs operations on lists that `draw` chooses in a transaction; `note` gets each. Some transactions are long: they live for
+/// several flushes.
 async fn operate(
     transaction: &mut forebay_kv::Transaction,
-    keyspace: &Keyspace,
+    (store, keyspace): (&Store, &Keyspace),
     recorder: &Recorder,
     draw: &impl Fn(u64) -> u64,
     note: impl Fn(Operation),
 ) -> Result<()> {
+    let is_long = draw(5) == 0;
     for _ in 0..1 + draw(4) {
+        if is_long {
+            for _ in 0..draw(3) {
+                store.flush().await?;
+            }
+            if sim::is_inside() {
+                sim::sleep(Duration::from_micros(draw(5_000))).await.expect("in a world");
+            }
+        }
         let list = draw(LISTS);
         let key = name(list);
-        let mut seen = if draw(8) == 0 {
+        let mut seen = if draw(5) == 0 {
             let mut range = transaction.prefix(keyspace, &key);
             let entry = range.next().await.transpose()?;
             elements(entry.as_ref().map(|(_, value)| &value[..]))
@@ -105,7 +115,8 @@ async fn transact(
     }
     let place = recorder.begin();
     let mut transaction = store.transaction(isolation);
-    operate(&mut transaction, keyspace, recorder, &draw, |operation| recorder.add(place, operation)).await?;
+    let note = |operation| recorder.add(place, operation);
+    operate(&mut transaction, (store, keyspace), recorder, &draw, note).await?;
     match transaction.commit().await {
         Ok(()) => recorder.end(place, Fate::Committed),
         Err(error) if error.kind() == ErrorKind::Conflict => recorder.end(place, Fate::Aborted),
@@ -140,7 +151,7 @@ async fn transact_again(
             }
             operations.lock().unwrap().push(operation);
         };
-        operate(&mut transaction, keyspace, recorder, draw, note).await?;
+        operate(&mut transaction, (store, keyspace), recorder, draw, note).await?;
         began.store(recorder.now(), Ordering::Relaxed);
         Ok((transaction, ()))
     });
@@ -294,14 +305,38 @@ fn transactions_keep_snapshot_isolation_across_power_cuts() {
     worlds::explore(60, |world| attempt(world, Isolation::Snapshot));
 }
 
-/// Two transactions that each read what the other writes: write skew.
-async fn skew(store: &Store, isolation: Isolation) -> Result<(Vec<Transaction>, usize)> {
+/// How the two transactions of a write skew read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Keys,
+    KeysForUpdate,
+    /// Ranges in which there is nothing yet.
+    Ranges,
+}
+
+/// Two transactions that each read what the other writes: write skew. The second commits after so many flushes.
+async fn skew(
+    store: &Store,
+    isolation: Isolation,
+    reads: Reads,
+    flushes: usize,
+) -> Result<(Vec<Transaction>, usize)> {
     let (keyspace, recorder) = (store.default_keyspace(), Recorder::default());
     let places = [recorder.begin(), recorder.begin()];
     let mut open = [store.transaction(isolation), store.transaction(isolation)];
     for (own, other) in [(0, 1), (1, 0)] {
         for list in [own, other] {
-            let seen = elements(open[own].get(&keyspace, &name(list as u64)).await?.as_deref());
+            let (transaction, key) = (&open[own], name(list as u64));
+            let seen = match reads {
+                Reads::Keys => elements(transaction.get(&keyspace, &key).await?.as_deref()),
+                Reads::KeysForUpdate => {
+                    elements(transaction.get_for_update(&keyspace, &key).await?.as_deref())
+                }
+                Reads::Ranges => {
+                    let entry = transaction.prefix(&keyspace, &key).next().await.transpose()?;
+                    elements(entry.as_ref().map(|(_, value)| &value[..]))
+                }
+            };
             recorder.add(places[own], Operation::Read(list as u64, seen));
         }
         open[own].put(&keyspace, name(own as u64), (own as u64).to_le_bytes())?;
@@ -316,6 +351,10 @@ async fn skew(store: &Store, isolation: Isolation) -> Result<(Vec<Transaction>, 
         };
         conflicts += usize::from(fate == Fate::Aborted);
         recorder.end(place, fate);
+        for flush in 0..flushes {
+            keyspace.put(format!("other {flush}"), "x").await?;
+            store.flush().await?;
+        }
     }
     read_all(store, &keyspace, &recorder).await?;
     Ok((recorder.history(), conflicts))
@@ -323,15 +362,143 @@ async fn skew(store: &Store, isolation: Isolation) -> Result<(Vec<Transaction>, 
 
 #[test]
 fn write_skew_passes_snapshots_and_the_checker_tells_it_from_serializable() {
-    let (engine, dir, other) = (common::engine(), common::dir(), common::dir());
-    let store = common::open(&engine, &dir);
-    let (history, conflicts) = engine.block_on(skew(&store, Isolation::Snapshot)).unwrap().unwrap();
-    assert_eq!(conflicts, 0);
-    assert_eq!(check(&history, Level::Snapshot), Ok(()));
-    assert_eq!(check(&history, Level::Serializable).unwrap_err().name, "G2");
-    let store = common::open(&engine, &other);
-    let (history, conflicts) = engine.block_on(skew(&store, Isolation::Serializable)).unwrap().unwrap();
-    assert_eq!((conflicts, check(&history, Level::Serializable)), (1, Ok(())));
+    let engine = common::engine();
+    for (reads, flushes) in [
+        (Reads::Keys, 0),
+        (Reads::Keys, 3),
+        (Reads::Ranges, 0),
+        (Reads::Ranges, 3),
+        (Reads::KeysForUpdate, 0),
+        (Reads::KeysForUpdate, 3),
+    ] {
+        let run = |isolation| {
+            let dir = common::dir();
+            let store = common::open(&engine, &dir);
+            let run = engine.block_on(skew(&store, isolation, reads, flushes)).unwrap().unwrap();
+            store.close().wait().unwrap();
+            run
+        };
+        let (history, conflicts) = run(Isolation::Snapshot);
+        let is_protected = reads == Reads::KeysForUpdate;
+        assert_eq!(conflicts, usize::from(is_protected), "{reads:?}, {flushes} flushes");
+        assert_eq!(check(&history, Level::Snapshot), Ok(()));
+        let found = check(&history, Level::Serializable).map_err(|anomaly| anomaly.name);
+        assert_eq!(found, if is_protected { Ok(()) } else { Err("G2") }, "{reads:?}, {flushes} flushes");
+        let (history, conflicts) = run(Isolation::Serializable);
+        assert_eq!((conflicts, check(&history, Level::Serializable)), (1, Ok(())));
+    }
+}
+
+/// Milliseconds of the world, as if they were seconds.
+fn world_clock() -> u64 {
+    1_000 + sim::now().as_millis() as u64
+}
+
+async fn in_world(engine: &Engine) -> Result<Store> {
+    let options =
+        Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(16 << 10).store_id(7);
+    Store::open(engine, "/disk/store", options.clock(world_clock)).await
+}
+
+/// Checks a write skew of serializable transactions in a world.
+#[cfg(feature = "_mutants")]
+fn attempt_skew(world: &mut World, reads: Reads, flushes: usize) -> std::result::Result<(), String> {
+    world.add_disk(worlds::ssd(world.seed()));
+    let ran = world.run(async |engine| {
+        let store = in_world(&engine).await?;
+        let (history, _) = skew(&store, Isolation::Serializable, reads, flushes).await?;
+        store.close().await?;
+        Ok::<_, Error>(history)
+    });
+    let history = ran.map_err(|failure| failure.to_string())?.map_err(|error| error.to_string())?;
+    check(&history, Level::Serializable).map_err(|anomaly| anomaly.to_string())
+}
+
+/// Values of one moment: in a table, in a table with its long value beside, in memory, and in the same places without an expiry.
+static KEYS: [&str; 6] = ["table", "long", "memory", "table for ever", "long for ever", "memory for ever"];
+
+/// Reads all keys in all ways that a transaction and a snapshot have; returns for each way which keys were there.
+async fn ways(
+    transaction: &forebay_kv::Transaction,
+    snapshot: &forebay_kv::Snapshot,
+    keyspace: &Keyspace,
+) -> Result<Vec<Vec<String>>> {
+    let mut ways = vec![Vec::new(); 5];
+    for key in KEYS {
+        let found = [
+            transaction.get(keyspace, key).await?.is_some(),
+            transaction.get_for_update(keyspace, key).await?.is_some(),
+            snapshot.get(keyspace, key).await?.is_some(),
+        ];
+        for (way, _) in found.into_iter().enumerate().filter(|(_, is_there)| *is_there) {
+            ways[way].push(key.to_string());
+        }
+    }
+    let mut range = transaction.range::<&str>(keyspace, ..);
+    while let Some((key, _)) = range.next().await.transpose()? {
+        ways[3].push(String::from_utf8_lossy(&key).into_owned());
+    }
+    let many = snapshot.multi_get(keyspace, KEYS.iter()).await?;
+    let there = KEYS.iter().zip(many).filter(|(_, value)| value.is_some());
+    ways[4].extend(there.map(|(key, _)| key.to_string()));
+    ways.iter_mut().for_each(|way| way.sort_unstable());
+    Ok(ways)
+}
+
+async fn expire(engine: Engine) -> Result<std::result::Result<(), String>> {
+    let store = in_world(&engine).await?;
+    let (keyspace, until) = (store.default_keyspace(), world_clock() + 500);
+    for key in KEYS {
+        let value = if key.starts_with("long") { vec![7; 9_000] } else { vec![7; 10] };
+        if key.ends_with("for ever") {
+            keyspace.put(key, value).await?;
+        } else {
+            keyspace.put_until(key, value, until).await?;
+        }
+        if key.starts_with("long") {
+            store.flush().await?;
+        }
+    }
+    let mut transaction = store.transaction(Isolation::Serializable);
+    transaction.put_until(&keyspace, "own", "1", until)?;
+    let snapshot = store.snapshot();
+    if world_clock() >= until {
+        return Ok(Err("the store took too long for this test".to_string()));
+    }
+    let (before, mut all) = (ways(&transaction, &snapshot, &keyspace).await?, Vec::new());
+    sim::sleep(Duration::from_secs(1)).await.expect("in a world");
+    all.push(ways(&transaction, &snapshot, &keyspace).await?);
+    // A compaction drops what has expired, from all but the moments before.
+    store.compact().await?;
+    all.push(ways(&transaction, &snapshot, &keyspace).await?);
+    if before[0].len() != KEYS.len() || before[3].len() != KEYS.len() + 1 {
+        return Ok(Err(format!("not all are there at the beginning: {before:?}")));
+    }
+    for after in all {
+        if after != before {
+            return Ok(Err(format!("{before:?}, and later of the same moment {after:?}")));
+        }
+    }
+    transaction.commit().await?;
+    drop(snapshot);
+    let (transaction, snapshot) = (store.transaction(Isolation::Snapshot), store.snapshot());
+    let found = ways(&transaction, &snapshot, &keyspace).await?;
+    drop((transaction, snapshot));
+    store.close().await?;
+    let is_over = found.iter().all(|way| way.len() == 3 && way.iter().all(|key| key.ends_with("for ever")));
+    Ok(if is_over { Ok(()) } else { Err(format!("found after the end: {found:?}")) })
+}
+
+fn attempt_expiry(world: &mut World) -> std::result::Result<(), String> {
+    world.add_disk(worlds::ssd(world.seed()));
+    let ran = world.run(expire);
+    ran.map_err(|failure| failure.to_string())?.map_err(|error| error.to_string())?
+}
+
+/// Regression: a transaction, and a snapshot, saw a value and then did not, when it expired in between. The serializable one committed.
+#[test]
+fn nothing_expires_within_a_moment() {
+    worlds::explore(8, attempt_expiry);
 }
 
 /// Test of the oracle: transactions whose reads are not compared are caught in the worlds that CI runs.
@@ -343,4 +510,26 @@ fn conflicts_that_are_missed_are_caught() {
         let mutant = Mutant::ConflictMissed;
         worlds::is_caught(mutant, 60, |run| mutants::with(mutant, run), |world| attempt(world, isolation));
     }
+}
+
+/// Test of the oracle: changes that a flush took out of memory, phantoms, and values that expire within a moment.
+#[cfg(feature = "_mutants")]
+#[test]
+fn missed_changes_and_phantoms_and_expiry_outside_of_the_view_are_caught() {
+    use forebay_kv::mutants::{self, Mutant};
+    for (mutant, reads, flushes) in [
+        (Mutant::ConflictForgotten, Reads::Keys, 3),
+        (Mutant::ConflictForgotten, Reads::Ranges, 3),
+        (Mutant::PhantomMissed, Reads::Ranges, 0),
+        (Mutant::PhantomMissed, Reads::Ranges, 3),
+    ] {
+        let attempt = |world: &mut World| attempt_skew(world, reads, flushes);
+        worlds::is_caught(mutant, 1, |run| mutants::with(mutant, run), attempt);
+    }
+    let mutant = Mutant::ExpiryOutsideView;
+    worlds::is_caught(mutant, 1, |run| mutants::with(mutant, run), attempt_expiry);
+    // The worlds that CI runs find a conflict that was forgotten by themselves.
+    let mutant = Mutant::ConflictForgotten;
+    let attempt = |world: &mut World| attempt(world, Isolation::Serializable);
+    worlds::is_caught(mutant, 120, |run| mutants::with(mutant, run), attempt);
 }

@@ -32,6 +32,7 @@ mod lies;
 mod limits;
 mod load;
 mod loan;
+mod long_transactions;
 mod moved;
 mod nth_call;
 mod own_writes;

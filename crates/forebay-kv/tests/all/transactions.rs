@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{dir, engine, open};
-use forebay_kv::{ErrorKind, Isolation, Keyspace, Store, Transaction, TransactionRange};
+use forebay_kv::{ErrorKind, Isolation, Keyspace, Options, Store, Transaction, TransactionRange};
 
 const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
 
@@ -103,8 +103,23 @@ fn conflicts_are_those_of_the_level() {
         keyspace.put("a", "other").wait().unwrap();
         store.flush().wait().unwrap();
     };
+    let later: Other = |store, keyspace| {
+        keyspace.put("a", "other").wait().unwrap();
+        for _ in 0..3 {
+            store.flush().wait().unwrap();
+            keyspace.put("z", "other").wait().unwrap();
+        }
+    };
     let load: Other = |_, keyspace| assert_eq!(keyspace.bulk_load([("x", "y")]).wait().unwrap(), 1);
-    let cases: [(&str, Step, Other, [bool; 2]); 13] = [
+    let load_it: Other = |_, keyspace| assert_eq!(keyspace.bulk_load([("a", "y")]).wait().unwrap(), 1);
+    let elsewhere: Other = |store, _| {
+        let other = store.keyspace("other").wait().unwrap();
+        other.bulk_load([("a", "y"), ("result", "y")]).wait().unwrap();
+        store.drop_keyspace("other").wait().unwrap();
+    };
+    let for_update: Step =
+        |transaction, keyspace| drop(transaction.get_for_update(keyspace, "a").wait().unwrap());
+    let cases: [(&str, Step, Other, [bool; 2]); 23] = [
         ("read, put", get, put, [false, true]),
         ("read, delete", get, delete, [false, true]),
         ("read, other key", get, beside, [false, false]),
@@ -116,8 +131,18 @@ fn conflicts_are_those_of_the_level() {
         ("write, put", write, put, [true, false]),
         ("write, put and flush", write, flushed, [true, false]),
         ("nothing, put", nothing, put, [false, false]),
-        ("nothing, load", nothing, load, [true, true]),
-        ("read, load", get, load, [true, true]),
+        ("read, put and flushes", get, later, [false, true]),
+        ("scan, put and flushes", scan, later, [false, true]),
+        ("write, put and flushes", write, later, [true, false]),
+        ("nothing, put and flushes", nothing, later, [false, false]),
+        ("for update, put", for_update, put, [true, true]),
+        ("for update, put and flushes", for_update, later, [true, true]),
+        ("for update, other key", for_update, beside, [false, false]),
+        ("nothing, load", nothing, load, [false, false]),
+        ("read, load of another key", get, load, [false, false]),
+        ("read, load", get, load_it, [false, true]),
+        ("write, load", write, load_it, [true, false]),
+        ("read, load and removal elsewhere", get, elsewhere, [false, false]),
     ];
     for (case, step, other, expected) in cases {
         for (isolation, expected) in BOTH.into_iter().zip(expected) {
@@ -149,37 +174,98 @@ fn one_that_only_reads_commits_always() {
     store.close().wait().unwrap();
 }
 
-/// A transaction that outlives a second flush cannot be compared any more; one that began since can.
+/// Regression: a transaction that outlived a second flush conflicted, whatever it had read or written: beside writers of another
+/// keyspace none of a second ever committed.
 #[test]
-fn one_that_spans_two_flushes_conflicts_and_leaves_nothing() {
+fn one_that_spans_flushes_conflicts_with_changes_of_its_own_keys_alone() {
     let (engine, dir) = (engine(), dir());
     let store = open(&engine, &dir);
-    let keyspace = store.default_keyspace();
+    let (keyspace, other) = (store.default_keyspace(), store.keyspace("other").wait().unwrap());
     let held = || store.stats().memory.held;
-    let flush = || {
-        keyspace.put("other", vec![7; 1000]).wait().unwrap();
+    let flush = |key: &str| {
+        keyspace.put(key, vec![7; 1000]).wait().unwrap();
+        other.put("a", "other").wait().unwrap();
         store.flush().wait().unwrap();
     };
-    flush();
+    flush("x");
     let mut old = store.transaction(Isolation::Serializable);
+    assert_eq!(text(&old, &keyspace, "a"), None);
+    assert!(entries(old.range(&keyspace, "b".."d")).is_empty());
     old.put(&keyspace, "a", "old").unwrap();
-    flush();
-    let mut young = store.transaction(Isolation::Serializable);
-    young.put(&keyspace, "b", "young").unwrap();
-    flush();
-    flush();
+    flush("x");
+    let mut young = store.transaction(Isolation::Snapshot);
+    young.put(&keyspace, "a", "young").unwrap();
+    flush("d");
+    flush("x");
     assert!(held() > 0, "it keeps the memtables of its moment");
-    let lost = old.commit().wait().unwrap_err();
-    assert!(lost.kind() == ErrorKind::Conflict && lost.to_string().contains("flushed"), "{lost}");
-    let mut third = store.transaction(Isolation::Serializable);
-    third.put(&keyspace, "c", "third").unwrap();
-    flush();
-    third.commit().wait().unwrap();
-    assert!(conflicts(young));
+    old.commit().wait().unwrap();
+    flush("x");
+    flush("x");
+    assert!(conflicts(young), "the other one has written its key, four flushes ago");
+    assert_eq!(keyspace.get("a").wait().unwrap().as_deref(), Some(&b"old"[..]));
     // What transactions kept is free when they end; the last flush frees its memtable in the background.
     while held() > 0 {
         std::thread::yield_now();
     }
+    store.close().wait().unwrap();
+}
+
+/// A removal touches the range that it was given, and a load that of its table.
+#[test]
+fn a_removal_conflicts_with_what_lies_in_its_range() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let fill = || keyspace.bulk_load((0..1000).map(|number| (format!("r{number:04}"), "x"))).wait().unwrap();
+    fill();
+    let mut inside = store.transaction(Isolation::Serializable);
+    let mut outside = store.transaction(Isolation::Serializable);
+    let mut around = store.transaction(Isolation::Serializable);
+    assert!(text(&inside, &keyspace, "r0500").is_some());
+    assert_eq!(text(&outside, &keyspace, "s"), None);
+    assert_eq!(entries(around.range(&keyspace, "r0990".."x")).len(), 10);
+    for transaction in [&mut inside, &mut outside, &mut around] {
+        transaction.put(&keyspace, "result", "x").unwrap();
+    }
+    keyspace.delete_range("r".."s").wait().unwrap();
+    assert_eq!((conflicts(inside), conflicts(around), conflicts(outside)), (true, true, false));
+    let after = store.transaction(Isolation::Serializable);
+    assert_eq!(text(&after, &keyspace, "r0500"), None);
+    store.close().wait().unwrap();
+}
+
+/// The record of changes has an eighth of the memory. What is forgotten is that of the keyspace with most changes, the oldest first:
+/// transactions that have touched nothing there commit, and so do young ones.
+#[test]
+fn without_memory_for_the_comparison_the_oldest_conflict() {
+    const KEY_BYTES: usize = 8_000;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let (busy, quiet) = (store.default_keyspace(), store.keyspace("quiet").wait().unwrap());
+    let write = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let words = (0..KEY_BYTES as u64 / 8).map(|word| crate::common::random(number << 16 | word));
+            let key: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
+            busy.put(key, "x").relaxed().wait().unwrap();
+        }
+        quiet.put("changed", "x").wait().unwrap();
+        store.flush().wait().unwrap();
+    };
+    let begin = |keyspace: &Keyspace, key: &str| {
+        let mut transaction = store.transaction(Isolation::Serializable);
+        assert_eq!(text(&transaction, keyspace, key), None);
+        transaction.put(keyspace, "result", key).unwrap();
+        transaction
+    };
+    let (old, beside, hit) = (begin(&busy, "old"), begin(&quiet, "beside"), begin(&quiet, "changed"));
+    write(0..400);
+    let young = begin(&busy, "young");
+    write(400..450);
+    let memory = store.stats().memory;
+    assert!(memory.used() <= Options::MEMORY_BYTES_MIN, "{memory:?}");
+    let lost = old.commit().wait().unwrap_err();
+    assert!(lost.kind() == ErrorKind::Conflict && lost.to_string().contains("no memory"), "{lost}");
+    assert_eq!((conflicts(beside), conflicts(hit), conflicts(young)), (false, true, false));
     store.close().wait().unwrap();
 }
 
