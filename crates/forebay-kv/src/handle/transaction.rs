@@ -39,7 +39,8 @@ use crate::wait::Pending;
 #[non_exhaustive]
 pub enum Isolation {
     /// Snapshot isolation: reads are as of the beginning, and a commit fails if another write has changed a key that
-    /// the transaction writes. Two transactions that each read what the other writes may both commit (write skew).
+    /// the transaction writes, or has read with [`Transaction::get_for_update`]. Two transactions that each read otherwise what
+    /// the other writes may both commit (write skew).
     #[default]
     Snapshot,
     /// Serializable: a commit fails if another write has changed a key that the transaction has read, or any key of
