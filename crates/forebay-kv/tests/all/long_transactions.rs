@@ -1,5 +1,5 @@
 //! Regression: a transaction of a second never committed beside writers of *another* keyspace (0 of 18 at 16, 64 and 256 MiB): it
-//! conflicted when two memtables had been flushed since it began, whoever had written them. And beside puts to other keys of its own
+//! conflicted when two memtables had been flushed since it began, with keys of whatever keyspace. And beside puts to other keys of its own
 //! keyspace it had as little chance.
 //!
 //! Time is that of a world, so the machine does not decide.
@@ -18,14 +18,14 @@ const TRANSACTIONS: u64 = 6;
 /// Time from the begin of one to that of the next.
 const APART: Duration = Duration::from_millis(100);
 const LENGTH: Duration = Duration::from_secs(3);
-/// Keys that the transactions read and nobody writes.
+/// Keys that the transactions read and no writer changes.
 const READ: u64 = 20;
 
 async fn pause(time: Duration) {
     sim::sleep(time).await.expect("in a world");
 }
 
-/// Reads keys and a range that nobody changes, lives for three seconds, and commits.
+/// Reads keys and a range that no writer changes, lives for three seconds, and commits.
 async fn long(store: Store, keyspace: Keyspace, number: u64) -> Result<()> {
     pause(APART * number as u32).await;
     let isolation = if number.is_multiple_of(2) { Isolation::Serializable } else { Isolation::Snapshot };
