@@ -111,14 +111,9 @@ pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     if let Some(memtables) = Arc::into_inner(memtables) {
         memtables.take_down().await;
     }
-    // Snapshots may keep it, and open transactions its keys; the cache then shrinks by their size. If the cache cannot, the
-    // keys are forgotten, and then the next writer gets the error.
-    while shared.check_held().is_err() {
-        let mut surplus = Surplus::default();
-        if !shared.lock().recent.forget(&mut surplus) {
-            break;
-        }
-    }
+    // Snapshots may keep it, and open transactions its keys; the cache then shrinks by their size. If it cannot, the next
+    // writer gets the error.
+    drop(shared.check_held());
     let needed = shared.feeds.needed_after(last, shared.full.is_full());
     shared.wal.truncate_before(needed).await.map_err(|error| shared.log_error(error))?;
     Ok(true)
@@ -135,7 +130,11 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     if is_broken!(LogCutTooSoon) {
         shared.wal.truncate_before(Lsn(last + 1)).await?;
     }
-    let since = shared.lock().recent.needed(last);
+    let since = {
+        // Those that begin after this section see all records of the memtable.
+        let _commit = shared.lock();
+        shared.recent().needed(last)
+    };
     let mut changed = since.map(|_| Vec::new());
     let mut metas: Vec<TableMeta> = Vec::new();
     for keyspace in memtables.keyspaces() {
@@ -186,7 +185,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         );
         memtables.hold();
         commit.flushed = last;
-        surplus = commit.recent.add_flush(last, changed);
+        surplus = shared.recent().add_flush(last, changed);
         shared.gate.end(shared.engine.now_ns());
         shared.next_flush(commit);
     };

@@ -119,7 +119,8 @@ async fn place(
         unnamed.clear();
         let shown = |commit: &mut Commit| {
             let tables = part.iter().map(|(_, table)| table.meta());
-            commit.touch(tables.map(|meta| (meta.keyspace, between(&meta.smallest, &meta.largest))));
+            let touched = tables.map(|meta| (meta.keyspace, between(&meta.smallest, &meta.largest)));
+            shared.touch(commit, touched);
             commit.unlock_ranges();
             lsn = commit.last;
         };

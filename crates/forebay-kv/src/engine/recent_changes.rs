@@ -123,7 +123,10 @@ impl RecentChanges {
             return self.prune();
         };
         for (keyspace, keys) in changed.into_iter().filter(|(_, keys)| keys.count > 0) {
-            debug_assert_eq!(keys.last, last, "the keys are those of the flush");
+            debug_assert!(
+                keys.last == last && self.needed(last).is_none_or(|first| keys.since <= first),
+                "the keys are those of the flush, and all that a transaction needs"
+            );
             self.keyspaces.entry(keyspace).or_default().keys.push_back(keys);
         }
         let mut surplus = self.prune();

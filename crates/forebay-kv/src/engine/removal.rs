@@ -88,7 +88,7 @@ async fn cut(
     };
     // The manifest may name the files even if the edit fails.
     outputs.iter_mut().for_each(|output| drop(output.keep()));
-    shared.edit(&edit, &added, |commit| commit.touch([(keyspace, bounds.clone())])).await
+    shared.edit(&edit, &added, |commit| shared.touch(commit, [(keyspace, bounds.clone())])).await
 }
 
 /// Copies the entries of a table that lie outside of bounds.
@@ -145,7 +145,7 @@ pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> 
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?} to drop")));
         };
         let edit = Edit { removed, dropped: vec![id], ..Edit::default() };
-        shared.edit(&edit, &[], |commit| commit.touch([(id, Bounds::ALL)])).await
+        shared.edit(&edit, &[], |commit| shared.touch(commit, [(id, Bounds::ALL)])).await
     })
     .await
 }

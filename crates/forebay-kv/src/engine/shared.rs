@@ -16,7 +16,7 @@ use super::gate::Gate;
 use super::insertion::Insertion;
 use super::kernel::KernelWalks;
 use super::range_lock::LockedRanges;
-use super::recent_changes::RecentChanges;
+use super::recent_changes::{RecentChanges, Surplus};
 use super::space::Space;
 use super::stats::Counters;
 use super::turns::Turns;
@@ -106,6 +106,9 @@ pub(crate) struct StoreCore {
     pub(super) unlocked: Event,
     /// The lines of transactions that conflicted.
     pub(crate) turns: Turns,
+    /// Changes that open transactions compare and that are not in memtables. Transactions begin and compare, and changes are
+    /// added, inside of the commit section; outside of it transactions end, and changes are forgotten.
+    recent: Mutex<RecentChanges>,
 }
 
 /// State that only the commit section reads and writes.
@@ -122,8 +125,6 @@ pub(crate) struct Commit {
     pub(crate) flushed: u64,
     /// Bulk loads, ingests and removals so far, which change tables past the log.
     pub(crate) loads: u64,
-    /// What open transactions compare that is not in a memtable of this state.
-    pub(crate) recent: RecentChanges,
     /// Keys that no record may change for now.
     pub(super) locked: Option<Arc<LockedRanges>>,
 }
@@ -132,15 +133,6 @@ impl Commit {
     /// Returns the memtables that are not in tables yet, the newest first.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtables>> {
         std::iter::once(&self.active).chain(self.sealed.iter().rev())
-    }
-
-    /// Counts a load, an ingest or a removal, which has touched these ranges of keys.
-    pub(super) fn touch(&mut self, ranges: impl IntoIterator<Item = (u32, Bounds)>) {
-        self.loads += 1;
-        for (keyspace, bounds) in ranges {
-            // Dropped here, though in the commit section: loads are rare.
-            drop(self.recent.add_range(keyspace, self.loads, bounds));
-        }
     }
 
     /// Ends the lock of ranges; writers that wait for it are notified when its guard is dropped.
@@ -204,9 +196,9 @@ impl StoreCore {
             last_logged: 0,
             flushed,
             loads: 0,
-            recent: RecentChanges::new(flushed, cache.held().clone(), budget.recent_changes_max()),
             locked: None,
         };
+        let recent = RecentChanges::new(flushed, cache.held().clone(), budget.recent_changes_max());
         StoreCore {
             kernel: KernelWalks::new(&options, budget.cache),
             engine,
@@ -248,11 +240,26 @@ impl StoreCore {
             end: Event::default(),
             unlocked: Event::default(),
             turns: Turns::default(),
+            recent: Mutex::new(recent),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Commit> {
         self.commit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn recent(&self) -> MutexGuard<'_, RecentChanges> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a load, an ingest or a removal, which has touched these ranges of keys; called inside the commit section.
+    pub(super) fn touch(&self, commit: &mut Commit, ranges: impl IntoIterator<Item = (u32, Bounds)>) {
+        commit.loads += 1;
+        let mut recent = self.recent();
+        for (keyspace, bounds) in ranges {
+            // Dropped here: loads are rare.
+            drop(recent.add_range(keyspace, commit.loads, bounds));
+        }
     }
 
     /// Publishes the state of the commit section to readers; called inside the section.
@@ -308,10 +315,22 @@ impl StoreCore {
     /// Returns an error when the program holds all the memory that it may. Beyond its share it may borrow
     /// memory that the cache can spare; the cache shrinks by as much.
     pub(crate) fn check_held(&self) -> Result<()> {
+        while !self.is_held_lent() {
+            // Long values not yet taken by their futures are evicted; the futures read them again. Then open transactions lose
+            // the oldest changes that they may have to compare.
+            if !self.budget.long_under_way.evict() && !self.recent().forget(&mut Surplus::default()) {
+                return Err(self.budget.exhausted(self.held_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the cache lends what the program holds beyond its share.
+    fn is_held_lent(&self) -> bool {
         self.cache.held().note_others(self.budget.snapshots().load(Ordering::Relaxed));
         let over = self.held_bytes().saturating_sub(self.budget.held);
         if over == 0 && self.lent_bytes.load(Ordering::Relaxed) == 0 {
-            return Ok(());
+            return true;
         }
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = over.div_ceil(LOAN_BYTES) as usize;
@@ -322,16 +341,7 @@ impl StoreCore {
             lent.push(pin);
         }
         self.lent_bytes.store(lent.len() as u64 * LOAN_BYTES, Ordering::Relaxed);
-        if lent.len() >= wanted {
-            return Ok(());
-        }
-        drop(lent);
-        // Long values not yet taken by their futures are evicted; the futures read them again.
-        if self.budget.long_under_way.evict() {
-            self.check_held()
-        } else {
-            Err(self.budget.exhausted(self.held_bytes()))
-        }
+        lent.len() >= wanted
     }
 
     /// Returns the shard of flushes and compaction: another than the log's, if there is one. On the log's

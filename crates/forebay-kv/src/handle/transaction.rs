@@ -110,10 +110,10 @@ impl Transaction {
         handle: &Arc<Handle>,
         isolation: Isolation,
         lsn: u64,
-        mut commit: MutexGuard<'_, Commit>,
+        commit: MutexGuard<'_, Commit>,
     ) -> Transaction {
         let start = Start { lsn, loads: commit.loads };
-        commit.recent.begin(start);
+        handle.shared.recent().begin(start);
         let view = handle.shared.view();
         drop(commit);
         let moment = Moment { view, lsn, now_s: handle.shared.now_s() };
@@ -382,7 +382,7 @@ impl Transaction {
                 let finding = if is_newer || yields(line) {
                     Finding::Changed
                 } else {
-                    commit.recent.find(keyspace, range, self.start)?
+                    self.handle.shared.recent().find(keyspace, range, self.start)?
                 };
                 Some(match finding {
                     Finding::Changed => Conflict { line: Some(line), text: text() },
@@ -431,7 +431,7 @@ fn bytes(bound: Bound<&[u8]>) -> &[u8] {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        let surplus = self.handle.shared.lock().recent.end(self.start);
+        let surplus = self.handle.shared.recent().end(self.start);
         drop(surplus);
     }
 }

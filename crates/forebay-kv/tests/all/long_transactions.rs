@@ -16,7 +16,7 @@ use crate::common::{key, random};
 
 const TRANSACTIONS: u64 = 6;
 /// Time from the begin of one to that of the next.
-const APART: Duration = Duration::from_millis(100);
+const APART: Duration = Duration::from_millis(50);
 const LENGTH: Duration = Duration::from_secs(3);
 /// Keys that the transactions read and no writer changes.
 const READ: u64 = 20;
