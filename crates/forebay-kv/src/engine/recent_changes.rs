@@ -38,8 +38,10 @@ pub(crate) struct Start {
 /// A reason why a transaction must not commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// Something was changed since it began.
+    /// A key was changed since it began.
     Changed,
+    /// A load, an ingest or a removal has touched a key since it began.
+    Loaded,
     /// It is not known any more whether something was.
     Forgotten,
 }
@@ -210,8 +212,11 @@ impl RecentChanges {
         };
         let is_changed = |keys: &ChangedKeys| keys.last > start.lsn && keys.has_newer(range, start.lsn);
         let is_found = changes.keys.iter().any(is_changed) && !is_broken!(ConflictForgotten);
-        if is_found || changes.ranges.iter().any(is_loaded) {
+        if is_found {
             return Some(Finding::Changed);
+        }
+        if changes.ranges.iter().any(is_loaded) {
+            return Some(Finding::Loaded);
         }
         let is_forgotten = start.lsn < changes.forgotten.lsn || start.loads < changes.forgotten.loads;
         is_forgotten.then_some(Finding::Forgotten)
@@ -442,7 +447,7 @@ mod tests {
         let range = Bounds { low: Bound::Included(b"a".to_vec()), high: Bound::Included(b"b".to_vec()) };
         drop(record.add_range(1, 1, range));
         record.begin(after);
-        assert_eq!(record.find(1, POINT, before), Some(Finding::Changed));
+        assert_eq!(record.find(1, POINT, before), Some(Finding::Loaded));
         assert_eq!(record.find(1, POINT, after), None);
         let beside: KeyRange<'_> = (Bound::Excluded(&b"b"[..]), Bound::Unbounded);
         assert_eq!((record.find(1, beside, before), record.find(2, POINT, before)), (None, None));

@@ -386,6 +386,7 @@ impl Transaction {
                 };
                 Some(match finding {
                     Finding::Changed => Conflict { line: Some(line), text: text() },
+                    Finding::Loaded => Conflict { line: None, text: LOADED.to_string() },
                     Finding::Forgotten => Conflict { line: None, text: FORGOTTEN.to_string() },
                 })
             };
@@ -416,6 +417,9 @@ impl Transaction {
         key.or_else(|| reads.ranges.iter().filter(|_| !is_broken!(PhantomMissed)).find_map(is_changed))
     }
 }
+
+/// The conflict of a transaction with a change of tables past the log.
+const LOADED: &str = "a bulk load, an ingest or a removal has touched keys of the transaction since it began; run it again";
 
 /// The conflict of a transaction for whose comparison there was no memory.
 const FORGOTTEN: &str = "so many keys were changed since the transaction began that there was no memory for all of them, and its \

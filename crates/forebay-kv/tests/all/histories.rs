@@ -414,8 +414,8 @@ fn attempt_skew(world: &mut World, reads: Reads, flushes: usize) -> std::result:
     check(&history, Level::Serializable).map_err(|anomaly| anomaly.to_string())
 }
 
-/// Values of one moment: in a table, in a table with its long value beside, in memory, and in the same places without an expiry.
-static KEYS: [&str; 6] = ["table", "long", "memory", "table for ever", "long for ever", "memory for ever"];
+/// In tables, one with a long value, and in memory; each place with an expiry and without.
+static KEYS: [&str; 6] = ["table", "table for ever", "long", "long for ever", "memory", "memory for ever"];
 
 /// Reads all keys in all ways that a transaction and a snapshot have; returns for each way which keys were there.
 async fn ways(
