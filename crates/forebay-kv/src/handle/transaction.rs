@@ -419,7 +419,8 @@ impl Transaction {
 }
 
 /// The conflict of a transaction with a change of tables past the log.
-const LOADED: &str = "a bulk load, an ingest or a removal has touched keys of the transaction since it began; run it again";
+const LOADED: &str =
+    "a bulk load, an ingest or a removal has touched keys of the transaction since it began; run it again";
 
 /// The conflict of a transaction for whose comparison there was no memory.
 const FORGOTTEN: &str = "so many keys were changed since the transaction began that there was no memory for all of them, and its \
