@@ -238,7 +238,7 @@ fn a_removal_conflicts_with_what_lies_in_its_range() {
 /// transactions that have touched nothing there commit, and so do young ones.
 #[test]
 fn without_memory_for_the_comparison_the_oldest_conflict() {
-    const KEY_BYTES: usize = 8_000;
+    const KEY_BYTES: usize = 2_000;
     let (engine, dir) = (engine(), dir());
     let store = open(&engine, &dir);
     let (busy, quiet) = (store.default_keyspace(), store.keyspace("quiet").wait().unwrap());
@@ -258,9 +258,9 @@ fn without_memory_for_the_comparison_the_oldest_conflict() {
         transaction
     };
     let (old, beside, hit) = (begin(&busy, "old"), begin(&quiet, "beside"), begin(&quiet, "changed"));
-    write(0..400);
+    write(0..1600);
     let young = begin(&busy, "young");
-    write(400..450);
+    write(1600..1800);
     let memory = store.stats().memory;
     assert!(memory.used() <= Options::MEMORY_BYTES_MIN, "{memory:?}");
     let lost = old.commit().wait().unwrap_err();
