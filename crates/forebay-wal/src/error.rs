@@ -58,7 +58,7 @@ pub enum ErrorKind {
         /// The version found.
         found: u16,
     },
-    /// The directory holds segments of more than one log.
+    /// The directory holds segments of more than one log, or something else and no log.
     Foreign,
     /// The log was closed, or its task ended before that: because its engine was closed or its shard's thread
     /// died ([`Error::cause`] has which), or because it panicked. Records not acknowledged by then may or may

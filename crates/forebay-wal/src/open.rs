@@ -11,12 +11,14 @@ use std::time::Duration;
 use forebay::shard::JoinHandle;
 use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
 
-use crate::end_file::{self, EndFile, FoundEnd};
+use crate::end_file::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
-use crate::recover::{NeededSegments, Recovery, Scan, recover};
-use crate::segment::{LOCK_PATIENCE, Maker, lock_segment, locked_in_time, scan_file};
+use crate::recover::{NeededSegments, Outcome, Recovery, Scan, recover};
+use crate::segment::{
+    LOCK_PATIENCE, Maker, RESERVE_NAME, RESERVE_NEW_NAME, lock_segment, locked_in_time, scan_file,
+};
 use crate::wal::Wal;
 
 mod bootstrap;
@@ -29,17 +31,24 @@ mod spare;
 
 pub use holders::Holders;
 pub use home::{make_dirs, sync_name};
-#[cfg(feature = "inspect")]
-pub(crate) use resume::NEW_NAME;
+use resume::NEW_NAME;
 
 /// The file whose lock marks a log as open.
 pub(crate) const LOCK_NAME: &str = "wal.lock";
 /// Prefix of the names of copies of damaged segments, before the segment's name.
-pub(crate) const SALVAGED: &str = "salvaged-";
+const SALVAGED: &str = "salvaged-";
+/// The directory that file systems put into their root.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Returns whether a file beside the segments belongs to the log.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
+    known.contains(&name) || name.starts_with(SALVAGED)
+}
 
 impl Wal {
     /// Opens the log in a directory, and returns it with a report of recovery. Creates a log in a directory
-    /// without one, unless [`Options::create`] forbids it.
+    /// that is empty or does not exist, unless [`Options::create`] forbids it.
     ///
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for
     /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
@@ -56,7 +65,8 @@ impl Wal {
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if acknowledged records are damaged or gone,
     /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while another
     /// handle or process has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
-    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
+    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for segments of several logs, and for a directory that holds
+    /// something else and no log,
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full and the log's reserve is gone or
     /// too short, and system errors. After an error the log is unchanged.
@@ -167,8 +177,10 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
         "segment_bytes must be a multiple of 4,096 from 64 KiB to 1 GiB"
     } else if options.durability == Durability::None {
         "durability must not be None: an acknowledged record has to be durable"
-    } else if options.group_bytes_max < GRAIN as usize || options.pending_bytes_max == 0 {
-        "group_bytes_max must be at least 4,096, and pending_bytes_max at least 1"
+    } else if options.group_bytes_max < GRAIN as usize {
+        "group_bytes_max must be at least 4,096"
+    } else if options.pending_bytes_max == 0 || options.record_bytes_max == 0 {
+        "pending_bytes_max and record_bytes_max must be at least 1"
     } else if options.read_only && options.salvage {
         "salvage writes, and read_only forbids that: choose one of the two"
     } else if options.shard >= engine.shard_count() {
@@ -304,6 +316,11 @@ struct Scene {
     /// `None` for a reader of a log without the lock's file.
     lock: Option<File>,
     maker: Maker,
+    found: FoundLog,
+}
+
+/// The contents of a log's directory.
+struct FoundLog {
     /// The generations of all segments in the directory, ascending.
     generations: Vec<u64>,
     /// The record of the log's end outside of the segments.
@@ -314,7 +331,6 @@ struct Scene {
 async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, Recovery)> {
     options.create &= !options.read_only;
     let dir = dir.open(&engine, options.create).await?;
-    let lock = lock_log(&engine, &dir, &options).await?;
     let maker = Maker {
         engine: engine.clone(),
         dir: dir.clone(),
@@ -324,9 +340,22 @@ async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, 
         written_bytes: Arc::default(),
         no_zeros: Arc::default(),
     };
-    let end = FoundEnd::none(dir.path());
-    let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };
-    let opened = scene.open().await;
+    // A directory that is no log's gets no lock either. Another opener may be making the log meanwhile: it begins with the lock.
+    let is_locked = async || dir.metadata(LOCK_NAME).await.is_ok();
+    if !is_locked().await
+        && let Err(error) = look(&maker, &options).await
+        && !is_locked().await
+    {
+        return Err(error);
+    }
+    let lock = lock_log(&engine, &dir, &options).await?;
+    let opened = match look(&maker, &options).await {
+        Ok((found, outcome)) => {
+            let scene = Scene { engine, dir, options, lock: lock.clone(), maker, found };
+            scene.open(outcome).await
+        }
+        Err(error) => Err(error),
+    };
     if opened.is_err()
         && let Some(lock) = lock
     {
@@ -335,13 +364,63 @@ async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, 
     opened
 }
 
+/// Recovers the log of a directory and changes nothing. There is no outcome where a log is to be created.
+///
+/// # Errors
+/// Those of recovery; [`ErrorKind::Foreign`] for a directory that holds something else and no log, [`ErrorKind::InvalidInput`] for one
+/// without a log where none is to be created.
+async fn look(maker: &Maker, options: &Options) -> Result<(FoundLog, Option<Outcome>)> {
+    let dir = &maker.dir;
+    let (mut generations, mut strangers) = (Vec::new(), Vec::new());
+    for entry in dir.read_dir().await? {
+        let name = entry.name().to_str();
+        match name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File) {
+            Some(generation) => generations.push(generation),
+            None if name.is_some_and(|name| is_ours(name) || name == LOST_AND_FOUND) => {}
+            None => strangers.push(entry.name().to_os_string()),
+        }
+    }
+    generations.sort_unstable();
+    let end = end_file::find(dir, false).await?;
+    let outcome = recover(read(maker, &generations, options.read_only).await?, &end, options.salvage)?;
+    if outcome.is_none() {
+        if !options.create {
+            let text = "there is no log in this directory, and none was to be made";
+            return Err(Error::at(ErrorKind::InvalidInput, dir.path(), text));
+        }
+        if let Some(stranger) = strangers.iter().min() {
+            let text = format!("the directory is not empty and holds no log, but {stranger:?}");
+            return Err(Error::at(ErrorKind::Foreign, dir.path(), text));
+        }
+    }
+    Ok((FoundLog { generations, end }, outcome))
+}
+
+/// Reads the segments that the log may need, newest first.
+async fn read(maker: &Maker, generations: &[u64], is_reader: bool) -> Result<Vec<Scan>> {
+    let (mut scans, mut needed) = (Vec::new(), NeededSegments::default());
+    for &generation in generations.iter().rev() {
+        if !needed.includes(generation) {
+            break;
+        }
+        let (path, name) = (maker.path(generation), segment_name(generation));
+        let file = maker.dir.open(name, Open::read().shard(maker.shard)).await?;
+        if is_reader {
+            // A write that a dead process left to the kernel may still come.
+            lock_segment(&file, Lock::Shared).await?;
+            file.unlock().await?;
+        }
+        let scan = scan_file(&file, path, generation).await?;
+        needed.add(&scan);
+        scans.push(scan);
+    }
+    Ok(scans)
+}
+
 impl Scene {
-    /// Recovers the existing log, or creates one.
-    async fn open(mut self) -> Result<(Wal, Recovery)> {
-        self.list().await?;
-        self.end = end_file::find(&self.dir, false).await?;
-        let scans = self.read().await?;
-        match recover(scans, &self.end, self.options.salvage)? {
+    /// Continues the log that was found, or creates one.
+    async fn open(self, outcome: Option<Outcome>) -> Result<(Wal, Recovery)> {
+        match outcome {
             Some(outcome) if self.options.read_only => self.read_only(outcome).await,
             Some(outcome) => {
                 if self.options.salvage {
@@ -349,49 +428,15 @@ impl Scene {
                 }
                 self.resume(outcome).await
             }
-            None if self.options.create => self.create().await,
-            None => {
-                let text = "there is no log in this directory, and none was to be made";
-                Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text))
-            }
+            None => self.create().await,
         }
-    }
-
-    /// Finds the segments. Files that do not belong to the log are left alone.
-    async fn list(&mut self) -> Result<()> {
-        let entries = self.dir.read_dir().await?;
-        let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
-        self.generations.extend(files.filter_map(|entry| entry.name().to_str().and_then(segment_generation)));
-        self.generations.sort_unstable();
-        Ok(())
-    }
-
-    /// Reads the segments that the log may need, newest first.
-    async fn read(&self) -> Result<Vec<Scan>> {
-        let (mut scans, mut needed) = (Vec::new(), NeededSegments::default());
-        for &generation in self.generations.iter().rev() {
-            if !needed.includes(generation) {
-                break;
-            }
-            let (path, name) = (self.maker.path(generation), segment_name(generation));
-            let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
-            if self.options.read_only {
-                // A write that a dead process left to the kernel may still come.
-                lock_segment(&file, Lock::Shared).await?;
-                file.unlock().await?;
-            }
-            let scan = scan_file(&file, path, generation).await?;
-            needed.add(&scan);
-            scans.push(scan);
-        }
-        Ok(scans)
     }
 
     /// Returns the file `wal.end` of this log, to continue from its newest record.
     fn end_file(&self, log_id: u128) -> EndFile {
-        let found = self.end.record.filter(|record| record.log_id == log_id);
+        let record = self.found.end.record.filter(|record| record.log_id == log_id);
         let none = FoundEnd::none(self.dir.path());
-        let found = if found.is_some() { &self.end } else { &none };
+        let found = if record.is_some() { &self.found.end } else { &none };
         EndFile::new(&self.dir, found, self.options.shard, self.maker.written_bytes.clone())
     }
 

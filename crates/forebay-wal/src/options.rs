@@ -196,8 +196,8 @@ impl Options {
         self
     }
 
-    /// Sets whether to create a log in a directory without one, and the directory itself if it is missing.
-    /// Default: yes.
+    /// Sets whether to create a log in an empty directory, and the directory itself if it is missing. Default: yes. A directory
+    /// that holds something else and no log is refused in any case.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
         self

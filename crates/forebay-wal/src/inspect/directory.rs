@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Engine, File, FileKind, Lock, Open};
 
-use crate::end_file::{self, END_NAME, END_NEW_NAME, FoundEnd};
+use crate::end_file::{self, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
-use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED, holders_of_taken};
+use crate::open::{LOCK_NAME, holders_of_taken, is_ours};
 use crate::recover::{NeededSegments, Scan, Scanner};
-use crate::segment::{LOCK_PATIENCE, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time};
+use crate::segment::{LOCK_PATIENCE, locked_in_time};
 
 /// Length of one read, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -148,10 +148,4 @@ async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Rang
             }
         }
     }
-}
-
-/// Returns whether a file beside the segments belongs to the log.
-fn is_ours(name: &str) -> bool {
-    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
-    known.contains(&name) || name.starts_with(SALVAGED)
 }

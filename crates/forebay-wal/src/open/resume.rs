@@ -245,7 +245,7 @@ impl Scene {
     ) -> Result<Index> {
         let mut index = Index::of(outcome, kept, end, next_lsn);
         let live = outcome.start_generation..=end.generation;
-        for &generation in &self.generations {
+        for &generation in &self.found.generations {
             if kept > 0 && live.contains(&generation) && generation != without {
                 index.add_segment(self.maker.open_to_read(generation).await?);
             }
@@ -270,7 +270,7 @@ impl Scene {
     ///
     /// One segment only: [`Next`] makes one ahead. If it made more, all but the first would be removed here.
     async fn prepared(&self, end: u64) -> Result<Next> {
-        let behind = self.generations.iter().copied().filter(|&generation| generation > end);
+        let behind = self.found.generations.iter().copied().filter(|&generation| generation > end);
         let (mut found, mut removed) = (false, false);
         for generation in behind.rev() {
             let name = segment_name(generation);
@@ -290,7 +290,7 @@ impl Scene {
     /// Makes the segments that the log does not need available for reuse.
     async fn reuse(&self, next: &mut Next, is_dead: impl Fn(u64) -> bool) {
         let mut retired = Vec::new();
-        for &generation in self.generations.iter().filter(|&&generation| is_dead(generation)) {
+        for &generation in self.found.generations.iter().filter(|&&generation| is_dead(generation)) {
             match self.maker.open_to_read(generation).await {
                 Ok(segment) => retired.push(segment),
                 Err(_) => next.remove(&self.maker, generation),

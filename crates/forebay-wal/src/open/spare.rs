@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forebay::File;
 
-use super::Scene;
 use super::resume::ReopenPlan;
+use super::{Scene, read};
 use crate::error::{Error, Result};
 use crate::format::UNIT_MAX;
 use crate::recover::{Outcome, recover};
@@ -34,12 +34,14 @@ impl Scene {
     /// wrote, or would have written, and is written over it.
     async fn newest_again(&self, found: &Outcome) -> Result<Option<(ReopenPlan, Arc<Segment>)>> {
         let newest = found.max_generation;
-        let mut scans = self.read().await?;
+        let mut scans = read(&self.maker, &self.found.generations).await?;
         let Some(at) = scans.iter().position(|scan| scan.generation == newest) else { return Ok(None) };
         if !scans.swap_remove(at).is_unused() || !found.gaps.is_empty() {
             return Ok(None);
         }
-        let Ok(Some(mut outcome)) = recover(scans, &self.end, self.options.salvage) else { return Ok(None) };
+        let Ok(Some(mut outcome)) = recover(scans, &self.found.end, self.options.salvage) else {
+            return Ok(None);
+        };
         let same = (outcome.log_id, outcome.first, outcome.next_lsn, &outcome.recovery.lost)
             == (found.log_id, found.first, found.next_lsn, &found.recovery.lost)
             && self.values(&outcome).await? == self.values(found).await?;

@@ -380,7 +380,8 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
             end.path.display()
         )
     } else {
-        "there are segments, and not one whole group in them: everything is lost".to_owned()
+        let text = "the files that are named like segments have not one whole group: they are no log, or everything is lost";
+        text.to_owned()
     };
     Error::corruption(Some(lost.file.clone()), lost, text)
 }

@@ -1,6 +1,6 @@
 //! A log is opened, appended to, closed and opened again: from threads, from Tokio, from shards.
 
-use crate::common::{dir, engine, expected, open, options, record, records, records_wait};
+use crate::common::{append, dir, engine, expected, open, options, record, records, records_wait};
 use forebay::{Class, Open};
 use forebay_sim::{self as sim, Dirty, Fault, MetadataOrder, Profile, Rule, World};
 use forebay_wal::inspect::inspect;
@@ -330,10 +330,12 @@ fn directories_that_cannot_be_used_are_named() {
     let error = Wal::open(&engine, &file, options()).wait().unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*file)));
 
-    // A place where no user may create a file, not even root.
-    let error = Wal::open(&engine, "/sys", options()).wait().unwrap_err();
+    // A place where the lock cannot be made.
+    let taken = dir.path().join("taken");
+    std::fs::create_dir_all(taken.join("wal.lock")).unwrap();
+    let error = Wal::open(&engine, &taken, options()).wait().unwrap_err();
     assert!(error.raw_os_error().is_some(), "{error:?}");
-    assert!(error.to_string().contains("/sys/wal.lock"), "{error}");
+    assert!(error.to_string().contains("taken/wal.lock"), "{error}");
 
     let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -349,6 +351,7 @@ fn options_out_of_range_are_refused() {
         options().segment_bytes(100_001),
         options().durability(forebay::Durability::None),
         options().pending_bytes_max(0),
+        options().record_bytes_max(0),
         options().group_bytes_max(10),
     ] {
         let error = Wal::open(&engine, dir.path(), options).wait().unwrap_err();
@@ -357,17 +360,76 @@ fn options_out_of_range_are_refused() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
+/// Regression: `Wal::open` made a log anywhere, at the root of a store or at a mistyped path, where `Store::open` refuses; and a file that
+/// was named like a segment and was none left a `wal.lock` beside it.
+#[test]
+fn a_log_is_made_where_nothing_else_is() {
+    let (engine, dir) = (engine(), dir());
+    let names = || {
+        let entries = std::fs::read_dir(dir.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    for (name, is_dir) in [("manifest", true), ("notes.txt", false), ("0000000000000001.wal", true)] {
+        let path = dir.path().join(name);
+        if is_dir {
+            std::fs::create_dir(&path).unwrap()
+        } else {
+            std::fs::write(&path, "mine").unwrap()
+        }
+        let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Foreign, Some(dir.path())), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        let error = Wal::open(&engine, dir.path(), options().create(false)).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(names(), [name]);
+        if is_dir { std::fs::remove_dir(&path).unwrap() } else { std::fs::remove_file(&path).unwrap() }
+    }
+    // Its lock alone may be there, of an attempt that was cut short; the root of a file system has a directory of its own.
+    std::fs::write(dir.path().join("wal.lock"), "").unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
+    std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+    assert!(open(&engine, &dir).1.created);
+}
+
+/// Regression: as above.
+#[test]
+fn a_file_that_is_no_segment_gets_no_lock() {
+    let (engine, dir) = (engine(), dir());
+    std::fs::write(dir.path().join("0000000000000001.wal"), [7; 10_000]).unwrap();
+    for salvage in [false, true] {
+        let error = Wal::open(&engine, dir.path(), options().salvage(salvage)).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert!(error.to_string().contains("no log"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+/// A log without its lock, as a backup may have it, is one all the same.
+#[test]
+fn a_copy_without_a_lock_opens() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    append(&wal, 1..=3);
+    wal.close().wait().unwrap();
+    std::fs::remove_file(dir.path().join("wal.lock")).unwrap();
+    assert_eq!(open(&engine, &dir).1.last, Lsn(3));
+}
+
 #[test]
 fn other_files_in_the_directory_are_left_alone_and_named() {
     let (engine, dir) = (engine(), dir());
+    open(&engine, &dir).0.close().wait().unwrap();
     let unknown = ["0.wal", "000000000000000G.wal", "00000000000000001.wal", "notes.txt"];
     for name in unknown {
         std::fs::write(dir.path().join(name), b"not a segment").unwrap();
     }
     std::fs::create_dir(dir.path().join("0000000000000009.wal")).unwrap();
-    for round in 0..2 {
+    for _ in 0..2 {
         let (wal, recovery) = open(&engine, &dir);
-        assert_eq!(recovery.created, round == 0);
+        assert!(!recovery.created);
         wal.append(b"beside them").wait().unwrap();
         wal.close().wait().unwrap();
         let found = inspect(&engine, dir.path()).wait().unwrap().unknown_files;

@@ -49,8 +49,8 @@ fn is_lost(error: &forebay_wal::Error) -> bool {
 #[test]
 fn when_its_shard_dies_everyone_is_told() {
     for round in 0..10 {
-        let dir = dir();
-        let path = dir.path().join("a file");
+        let (dir, other) = (dir(), dir());
+        let path = other.path().join("a file");
         std::fs::write(&path, [1; 8192]).unwrap();
         let engine = Engine::start(Config::new().shards(1)).unwrap();
         // So little room that most appends wait for it.
