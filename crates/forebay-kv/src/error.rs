@@ -119,6 +119,15 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset: None, text, cause }))
     }
 
+    /// Returns the error with the store's directory where it names no file: that an engine is closed does not say of which store.
+    pub(crate) fn named(self, dir: &Path) -> Error {
+        if self.0.kind != ErrorKind::Closed || self.path().is_some() {
+            return self;
+        }
+        let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(self)));
+        Error(Arc::new(Inner { kind: ErrorKind::Closed, path, offset: None, text: String::new(), cause }))
+    }
+
     /// Returns the error of calls on a keyspace that is not there any more.
     pub(crate) fn dropped_keyspace() -> Error {
         let text = "the keyspace was dropped; `Store::keyspace` makes a new one of its name";

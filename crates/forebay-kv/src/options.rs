@@ -215,7 +215,7 @@ impl Options {
         self
     }
 
-    /// Sets whether a store is created in a directory without one, and the directory where it does not exist.
+    /// Sets whether a store is created in an empty directory, and the directory where it does not exist.
     /// Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;

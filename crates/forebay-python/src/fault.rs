@@ -29,6 +29,12 @@ enum Cause {
     Stale,
 }
 
+/// A remedy of the core that names a call of Rust's, and the same in Python.
+const SHORT_FILE: [&str; 2] = [
+    "use File::read_up_to when the file may end inside the range",
+    "read returns less where the file ends inside the range",
+];
+
 impl Fault {
     pub(crate) fn new(error: forebay::Error) -> Fault {
         Fault { cause: Cause::Core(error), file: None, is_directory: false }
@@ -53,7 +59,7 @@ impl Fault {
 
     fn text(&self) -> String {
         let text = match &self.cause {
-            Cause::Core(error) => error.to_string(),
+            Cause::Core(error) => error.to_string().replace(SHORT_FILE[0], SHORT_FILE[1]),
             Cause::Stale => {
                 "the path leads to another file than at first, which replaced it; open the files again"
                     .to_owned()

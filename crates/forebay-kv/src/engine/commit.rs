@@ -178,7 +178,7 @@ impl StoreCore {
         } else {
             self.wal.try_append(ready.logged())
         };
-        let Some(appended) = queued? else {
+        let Some(appended) = queued.map_err(|error| Error::from(error).named(&self.dir))? else {
             return Ok(CommitOutcome::Blocked(ready, Obstacle::NoRoom));
         };
         let lsn = appended.lsn().0;
@@ -377,7 +377,7 @@ impl StoreCore {
         match error.kind() {
             Kind::Io if found_no_descriptor() => error.into(),
             Kind::Poisoned | Kind::Io | Kind::NoSpace => self.fail(&error.into()),
-            _ => error.into(),
+            _ => Error::from(error).named(&self.dir),
         }
     }
 

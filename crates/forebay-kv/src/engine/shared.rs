@@ -498,7 +498,7 @@ impl StoreCore {
     /// Returns an error once the store was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) {
-            Err(Error::new(ErrorKind::Closed, "the store was closed"))
+            Err(Error::at(ErrorKind::Closed, &self.dir, "the store was closed"))
         } else {
             Ok(())
         }
@@ -586,7 +586,8 @@ pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + '
     shared: &Arc<StoreCore>,
     work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,
 ) -> Result<T> {
-    shared.spawn_task(shared.options.shard, shared.options.class, work).await?
+    let done = shared.spawn_task(shared.options.shard, shared.options.class, work).await;
+    done.map_err(|error| Error::from(error).named(&shared.dir))?
 }
 
 /// A background task, counted as long as it runs.

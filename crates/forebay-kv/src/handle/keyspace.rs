@@ -72,6 +72,8 @@ impl Keyspace {
 
     /// Returns the newest durable value of a key, or `None` if it has none.
     ///
+    /// Keys are bytes: for a number that was put as such `get(&7u32.to_be_bytes())`.
+    ///
     /// A key found in memory is returned without waiting. Otherwise the get costs one read for each node on
     /// its path that is not in memory. A value from a table usually shares the memory of the read and is not
     /// copied; a value from a memtable is a copy.
@@ -155,7 +157,8 @@ impl Keyspace {
     }
 
     /// Returns the current entries between two keys, in order. [`Range::rev`] reverses the direction;
-    /// [`iter`](Keyspace::iter) returns all entries.
+    /// [`iter`](Keyspace::iter) returns all entries. It is no iterator, since the next entry may have to be read: use
+    /// `while let Some(entry) = range.next().wait()`, or `.await`.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -338,7 +341,8 @@ impl Keyspace {
 
     /// Sets a key's value; durable when it returns.
     ///
-    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or the size that fits into a memtable. Writers wait
+    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or the size that fits into a memtable. Keys are bytes, in the order of which
+    /// ranges return them: of a number take `to_be_bytes`, whose order is that of the numbers, where they are not negative. Writers wait
     /// while memory or the log is full, and for a short time each while compaction is behind.
     ///
     /// # Errors

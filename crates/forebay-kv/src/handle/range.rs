@@ -27,7 +27,8 @@ const AHEAD_BYTES: u64 = 32 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The entries between two keys in the order of the keys, as the store was when the range was made; see
-/// [`Keyspace::range`](crate::Keyspace::range). A stream: use `next().await`, or `next().wait()` on threads.
+/// [`Keyspace::range`](crate::Keyspace::range). A stream and no iterator, as the next entry may have to be read: in place of `for` use
+/// `while let Some(entry) = range.next().await`, or `next().wait()` on threads.
 /// With the feature `stream` it is also a `futures_core::Stream`.
 ///
 /// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on,

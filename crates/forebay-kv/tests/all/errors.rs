@@ -84,6 +84,32 @@ fn a_directory_with_something_else_is_left_alone() {
     open(&engine, &dir).close().wait().unwrap();
 }
 
+/// Regression: once its engine was closed, a put failed with "task: the engine is closed". Of which store?
+#[test]
+fn a_store_whose_engine_was_closed_is_named() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    keyspace.put("a", "1").wait().unwrap();
+    engine.close().wait().unwrap();
+    for error in [
+        keyspace.put("b", "2").wait().unwrap_err(),
+        keyspace.delete("a").relaxed().wait().unwrap_err(),
+        store.sync().wait().unwrap_err(),
+        store.keyspace("new").wait().map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+        assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
+    }
+}
+
+/// Regression: an empty path gave "open : No such file".
+#[test]
+fn an_empty_path_is_named_as_one() {
+    let error = open_error(&engine(), Path::new(""));
+    assert!(error.to_string().contains("empty path"), "{error}");
+}
+
 #[test]
 fn a_store_that_was_not_to_be_made_is_not() {
     let (engine, dir) = (engine(), dir());

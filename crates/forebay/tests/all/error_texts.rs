@@ -39,6 +39,7 @@ fn files_that_cannot_be_opened_say_why() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
     let error = engine.open("", Open::read()).wait().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    text_has(&error, &["open (an empty path): No such file"]);
     let error = engine.open("/dev/null", Open::read()).wait().unwrap_err();
     text_has(&error, &["/dev/null", "character device"]);
 }

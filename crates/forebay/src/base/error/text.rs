@@ -77,8 +77,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.operation)?;
-        if let Some(path) = &self.0.path {
-            write!(f, " {}", path.display())?;
+        match &self.0.path {
+            Some(path) if path.as_os_str().is_empty() => f.write_str(" (an empty path)")?,
+            Some(path) => write!(f, " {}", path.display())?,
+            None => {}
         }
         if let Some((offset, len)) = self.0.range {
             write!(f, " ({len} bytes at {offset})")?;
