@@ -42,6 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay::{Engine, MemoryReservation};
 
 use crate::admission::Pool;
+use crate::cache::lasting_max;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::SLACK_BYTES;
 use crate::names::MANIFEST_BYTES;
@@ -61,7 +62,7 @@ pub(crate) struct Budget {
     pub(crate) memtable: u64,
     /// The log's buffers.
     pub(crate) log: u64,
-    /// The manifest and its log's buffers.
+    /// The buffers of the manifest's log. Its state counts in the cache, with the metadata of keyspaces and tables.
     pub(crate) manifest: u64,
     /// Buffers of flushes and compactions.
     pub(crate) tables: u64,
@@ -103,6 +104,11 @@ const RESERVE_STEPS: u64 = 16;
 const SMALL: u64 = 40 * MIB;
 /// Bytes that a group of the log has beside its only record: header, length and number of values.
 const GROUP_FRAMING: u64 = 256 + 4 + 2;
+/// Maximum number of keyspaces of a store.
+const KEYSPACES_MAX: u64 = 10_000;
+/// Bytes of memory for each keyspace that a store may have. A good half of it is the cache's, which has room there for the metadata of the
+/// keyspace and of three tables, more than it has between two flushes (`CROWDED_PART` in `engine/compact/pick.rs`).
+const KEYSPACE_BYTES: u64 = 16 << 10;
 /// The smallest memtable that can be configured.
 const MEMTABLE_MIN: u64 = 16 << 10;
 
@@ -240,7 +246,7 @@ impl Budget {
 
     /// Returns the bytes of the cache that may be pinned.
     pub(crate) fn pinned_max(&self, options: &Options) -> u64 {
-        let most = self.cache / 16 * 15;
+        let most = lasting_max(self.cache);
         options.pinned_bytes.map_or(most, |bytes| bytes.min(most))
     }
 
@@ -287,6 +293,27 @@ impl Budget {
     fn space_to_go_on(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
         let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
         memtables + tables.min(self.table_bytes_max()) + logs
+    }
+
+    /// Returns the most keyspaces that the store may have.
+    pub(crate) fn keyspaces_max(&self) -> usize {
+        (self.total / KEYSPACE_BYTES).min(KEYSPACES_MAX) as usize
+    }
+
+    /// Returns the error for one keyspace more.
+    pub(crate) fn too_many_keyspaces(&self) -> Error {
+        let (total, most) = (self.total, self.keyspaces_max());
+        let of_memory = if total < KEYSPACES_MAX * KEYSPACE_BYTES {
+            format!(
+                " with {total} bytes of memory: raise Options::memory_bytes_max by {KEYSPACE_BYTES} bytes for each more, or"
+            )
+        } else {
+            ":".to_string()
+        };
+        let text = format!(
+            "a store has {most} keyspaces at most{of_memory} have several in one, with a prefix of its keys"
+        );
+        Error::new(ErrorKind::InvalidInput, text)
     }
 
     pub(crate) fn exhausted(&self, held: u64) -> Error {

@@ -19,7 +19,10 @@ pub(crate) struct Cache {
     blocks: Arc<BlockCache>,
     /// The limit for the bytes of both kinds together.
     bytes_max: u64,
+    /// The limit for pinned bytes, what is lent to the program apart.
     pinned_bytes_max: u64,
+    /// The limit for both.
+    lasting_bytes_max: u64,
     pinned: Mutex<PinnedMemory>,
     /// Number of reads of tables.
     reads: AtomicU64,
@@ -71,7 +74,7 @@ pub(crate) struct PinnedBytes([u64; 6]);
 pub(crate) enum PinPurpose {
     TopLevels,
     Filters,
-    /// Metadata of open tables.
+    /// Metadata of keyspaces and tables.
     Tables,
     /// Lent to the share for memory that the program holds.
     Lent,
@@ -84,6 +87,8 @@ pub(crate) enum PinPurpose {
 /// Filters of the last level take at most this part of the memory that nothing else is pinned in: gets of existing keys gain
 /// nothing from them, and the blocks that come and go have the rest.
 const LAST_FILTERS_PART: u64 = 4;
+/// The part of the cache that is left to blocks that come and go.
+const BLOCKS_PART: u64 = 16;
 
 impl PinnedBytes {
     pub(crate) fn sum(&self) -> u64 {
@@ -93,6 +98,11 @@ impl PinnedBytes {
     /// Returns the bytes that do not give way.
     fn lasting(&self) -> u64 {
         self.0[..PinPurpose::LastFilters as usize].iter().sum()
+    }
+
+    /// Returns the bytes of the store's own that do not give way.
+    fn own(&self) -> u64 {
+        self.lasting() - self.of(PinPurpose::Lent)
     }
 
     pub(crate) fn of(&self, what: PinPurpose) -> u64 {
@@ -125,8 +135,13 @@ pub(crate) struct Pin {
     bytes: u64,
 }
 
+/// Returns the most bytes of a cache of `bytes_max` bytes that may be pinned.
+pub(crate) fn lasting_max(bytes_max: u64) -> u64 {
+    bytes_max / BLOCKS_PART * (BLOCKS_PART - 1)
+}
+
 impl Cache {
-    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
+    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned beside what is lent.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
         let blocks = Arc::new(BlockCache::new(bytes_max));
         Arc::new(Cache {
@@ -134,6 +149,7 @@ impl Cache {
             blocks,
             bytes_max,
             pinned_bytes_max: pinned_bytes_max.min(bytes_max),
+            lasting_bytes_max: pinned_bytes_max.clamp(lasting_max(bytes_max), bytes_max),
             pinned: Mutex::default(),
             reads: AtomicU64::new(0),
             removals: Removals::default(),
@@ -210,12 +226,12 @@ impl Cache {
     /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
     /// less room, and filters of the last level give way.
     pub(crate) fn pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Option<Pin> {
-        self.take(what, bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), what, bytes })
+        self.take(what, bytes, false).then(|| Pin { cache: self.clone(), what, bytes })
     }
 
     /// Like [`pin`](Self::pin), for memory that is indispensable: never fails.
     pub(crate) fn must_pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Pin {
-        self.take(what, bytes, u64::MAX);
+        self.take(what, bytes, true);
         Pin { cache: self.clone(), what, bytes }
     }
 
@@ -240,18 +256,30 @@ impl Cache {
         if pinned.of(PinPurpose::LeftOut) > 0 {
             return 0;
         }
-        let rest = |all: u64| all.saturating_sub(pinned.lasting());
-        (rest(self.bytes_max) / LAST_FILTERS_PART).min(rest(self.pinned_bytes_max))
+        let lasting = pinned.lasting();
+        let most = self.bytes_max.saturating_sub(lasting) / LAST_FILTERS_PART;
+        let limits = [(self.pinned_bytes_max, pinned.own()), (self.lasting_bytes_max, lasting)];
+        limits.into_iter().fold(most, |most, (all, used)| most.min(all.saturating_sub(used)))
     }
 
-    fn take(&self, what: PinPurpose, bytes: u64, pinned_bytes_max: u64) -> bool {
+    /// Returns whether so many more bytes may be pinned.
+    fn fits(&self, pinned: &PinnedBytes, what: PinPurpose, bytes: u64) -> bool {
+        let all = pinned.lasting().saturating_add(bytes);
+        match what {
+            PinPurpose::LastFilters => pinned.of(what).saturating_add(bytes) <= self.last_filters_max(pinned),
+            PinPurpose::Lent => all <= self.lasting_bytes_max,
+            // As much again as the metadata take is left to those of tables to come, which must have it.
+            _ => {
+                pinned.own().saturating_add(bytes) <= self.pinned_bytes_max
+                    && all.saturating_add(pinned.of(PinPurpose::Tables)) <= self.lasting_bytes_max
+            }
+        }
+    }
+
+    fn take(&self, what: PinPurpose, bytes: u64, is_needed: bool) -> bool {
         let surplus = {
             let mut pinned = self.lock_pinned();
-            let (before, most) = match what {
-                PinPurpose::LastFilters => (pinned.bytes.of(what), self.last_filters_max(&pinned.bytes)),
-                _ => (pinned.bytes.lasting(), pinned_bytes_max),
-            };
-            if before.checked_add(bytes).is_none_or(|all| all > most) {
+            if !is_needed && !self.fits(&pinned.bytes, what, bytes) {
                 return false;
             }
             pinned.bytes.0[what as usize] += bytes;
@@ -311,7 +339,7 @@ impl Pin {
 
     /// Pins `bytes` more and returns true, or changes nothing and returns false.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
-        let is_given = self.cache.take(self.what, bytes, self.cache.pinned_bytes_max);
+        let is_given = self.cache.take(self.what, bytes, false);
         self.bytes += if is_given { bytes } else { 0 };
         is_given
     }
@@ -404,6 +432,33 @@ mod tests {
         let weak: Weak<Owner> = Arc::downgrade(&owner);
         assert!(cache.keep_last_filter(weak, bytes));
         Some(owner)
+    }
+
+    /// Regression: a limit for pinned bytes was one for what the program may borrow, too.
+    #[test]
+    fn what_is_lent_has_a_limit_apart_from_what_is_pinned() {
+        let cache = Cache::new(64 * MIB, 8 * MIB);
+        let lent = cache.pin(PinPurpose::Lent, 40 * MIB).unwrap();
+        let levels = cache.pin(PinPurpose::TopLevels, 8 * MIB).unwrap();
+        assert!(cache.pin(PinPurpose::Filters, 1).is_none());
+        assert!(cache.pin(PinPurpose::Lent, 12 * MIB + 1).is_none(), "a sixteenth is for blocks");
+        let more = cache.pin(PinPurpose::Lent, 12 * MIB);
+        assert!(more.is_some());
+        drop((levels, lent));
+        assert!(cache.pin(PinPurpose::Filters, 8 * MIB).is_some());
+    }
+
+    /// Metadata of tables must have their memory, so filters leave room for as much again.
+    #[test]
+    fn what_may_be_left_out_leaves_room_for_what_may_not() {
+        let cache = Cache::new(64 * MIB, 60 * MIB);
+        let tables = cache.must_pin(PinPurpose::Tables, 20 * MIB);
+        assert!(cache.pin(PinPurpose::Filters, 20 * MIB + 1).is_none());
+        let filters = cache.pin(PinPurpose::Filters, 20 * MIB).unwrap();
+        let more = cache.must_pin(PinPurpose::Tables, 20 * MIB);
+        assert_eq!(cache.stats().pinned.sum(), 60 * MIB);
+        drop((tables, filters, more));
+        assert_eq!(cache.stats().pinned.sum(), 0);
     }
 
     #[test]

@@ -13,7 +13,6 @@ use forebay_wal::{End, Lsn, Recovery, Wal};
 
 use crate::async_mutex::AsyncMutex;
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::TableMeta;
 
 pub(crate) mod edit;
 mod frame;
@@ -163,14 +162,9 @@ impl Manifest {
         look(&self.lock().state)
     }
 
-    /// Returns the bytes of memory used by the state and its log. The tables' keys count with the open
-    /// tables.
+    /// Returns the bytes of memory used by its log. The state counts with the metadata of keyspaces and tables.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let state = self.with(|state| {
-            let names: usize = state.keyspaces.values().map(|name| name.len() + 64).sum();
-            names + state.tables.len() * size_of::<(u32, u8, TableMeta)>()
-        });
-        (state + self.wal.stats().pending_bytes) as u64
+        self.wal.stats().pending_bytes as u64
     }
 
     /// Returns all bytes that its log has written.

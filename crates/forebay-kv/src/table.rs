@@ -40,7 +40,7 @@ pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
 pub(crate) use lookup_walk::{OpenTables, walk_all};
-pub(crate) use open_table::{OpenHow, TABLE_GONE};
+pub(crate) use open_table::{OpenHow, TABLE_GONE, TABLE_MEMORY};
 use pinned::PinnedParts;
 pub(crate) use write::TableWriter;
 

@@ -20,14 +20,14 @@ use super::recent_changes::{RecentChanges, Surplus};
 use super::space::Space;
 use super::stats::Counters;
 use super::turns::Turns;
-use super::write_stall::WriteStall;
+use super::write_stall::{WriteStall, crowd};
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, PinPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::is_broken;
-use crate::manifest::version::Version;
+use crate::manifest::version::{Version, pin_keyspace};
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
 use crate::merge::Bounds;
@@ -325,7 +325,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Returns whether the cache lends what the program holds beyond its share.
+    /// Returns whether the cache lends the program memory beyond its share.
     fn is_held_lent(&self) -> bool {
         self.cache.held().note_others(self.budget.snapshots().load(Ordering::Relaxed));
         let over = self.held_bytes().saturating_sub(self.budget.held);
@@ -429,6 +429,9 @@ impl StoreCore {
         self.manifest.apply(edit).await.map_err(|error| self.unless_closed(error))?;
         self.look_at_logs();
         let mut retired: Vec<Arc<TableFile>> = Vec::new();
+        // Not in the commit section: blocks may leave the cache for it.
+        let known: Vec<Pin> =
+            edit.keyspaces.iter().map(|(_, name)| pin_keyspace(&self.cache, name)).collect();
         {
             let mut commit = self.lock();
             // A table that only changes its level stays.
@@ -438,8 +441,8 @@ impl StoreCore {
             let removed: Vec<_> =
                 commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned().collect();
             let mut next = commit.version.edited(&edit.removed, added);
-            for (id, name) in &edit.keyspaces {
-                next = next.with_keyspace(*id, name, edit.unlogged.contains(id));
+            for ((id, name), known) in edit.keyspaces.iter().zip(known) {
+                next.add_keyspace(*id, name, edit.unlogged.contains(id), known);
             }
             if !edit.dropped.is_empty() {
                 next = next.without_keyspaces(&edit.dropped);
@@ -465,8 +468,11 @@ impl StoreCore {
 
     /// Updates how much writers are slowed.
     pub(super) fn pace(&self) {
-        let look =
-            |view: &View| (view.version.level0_max(), pick::pending_bytes(&view.version, &self.pick_how()));
+        let look = |view: &View| {
+            let version = &view.version;
+            let level0 = version.level0_max().max(crowd(version.level0_tables(), &self.budget));
+            (level0, pick::pending_bytes(version, &self.pick_how()))
+        };
         let (level0, pending) = self.with_view(look);
         self.write_stall.set_pending_bytes(pending);
         self.write_stall.set_level0(level0);

@@ -17,7 +17,7 @@ use super::tasks;
 use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::version::{Version, pins_filter};
+use crate::manifest::version::{Version, pin_keyspace, pins_filter};
 use crate::manifest::{Edit, How, Manifest};
 use crate::names::{DEFAULT, LOG, MANIFEST, MANIFEST_BYTES, TABLES, table_path};
 #[cfg(feature = "zstd")]
@@ -262,7 +262,7 @@ impl Scene {
         let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
         let mut version = Version::default();
         for (id, name) in &state.keyspaces {
-            version = version.with_keyspace(*id, name, state.unlogged.contains(id));
+            version.add_keyspace(*id, name, state.unlogged.contains(id), pin_keyspace(&cache, name));
         }
         if state.next_keyspace as usize > state.keyspaces.len() {
             version = version.without_keyspaces(&[]);

@@ -127,7 +127,7 @@ pub struct MemoryStats {
     pub log: u64,
     /// The share of the manifest.
     pub manifest_max: u64,
-    /// The manifest: the list of the store's parts, and changes of it that wait to be written.
+    /// Changes of the manifest that wait to be written. The list of the store's parts is among the metadata below.
     pub manifest: u64,
     /// The share of the buffers of flushes and compactions.
     pub tables_max: u64,
@@ -156,7 +156,7 @@ pub struct MemoryStats {
     /// Filters of tables that are not kept: they found no room, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. Not memory, but
     /// bytes on disk; parts of them may be among the blocks.
     pub filters_left_out: u64,
-    /// Metadata of open tables: their keys, files and places.
+    /// Metadata of keyspaces and tables: their names, keys, files and places, in the manifest too.
     pub open_tables: u64,
     /// Memory lent to the program for holdings beyond its share.
     pub lent: u64,

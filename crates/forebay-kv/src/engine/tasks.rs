@@ -173,12 +173,7 @@ async fn cut_short(shared: &Arc<StoreCore>) -> Result<()> {
 }
 
 /// Returns the number of a keyspace; creates the keyspace if there is none.
-pub(crate) async fn keyspace(
-    shared: &Arc<StoreCore>,
-    name: &str,
-    is_unlogged: bool,
-    most: usize,
-) -> Result<u32> {
+pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool) -> Result<u32> {
     if let Some(id) = shared.with_view(|view| view.version.keyspace_named(name)) {
         shared.check_open()?;
         return Ok(id);
@@ -187,24 +182,19 @@ pub(crate) async fn keyspace(
         return Err(Error::new(ErrorKind::InvalidInput, "a keyspace's name has 1 to 255 bytes"));
     }
     let name = name.to_string();
-    in_task(shared, move |shared| async move { make(&shared, &name, is_unlogged, most).await }).await
+    in_task(shared, move |shared| async move { make(&shared, &name, is_unlogged).await }).await
 }
 
-async fn make(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool, most: usize) -> Result<u32> {
+async fn make(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool) -> Result<u32> {
     let _turn = shared.keyspace_turn.take().await;
     shared.check_writable()?;
     shared.full.check_growth()?;
-    let known = shared.with_view(|view| {
-        let ids: Vec<u32> = view.version.keyspaces().map(|(id, _)| id).collect();
-        (view.version.keyspace_named(name), ids.len())
-    });
+    let known =
+        shared.with_view(|view| (view.version.keyspace_named(name), view.version.keyspaces().count()));
     let id = match known {
         (Some(id), _) => return Ok(id),
-        (None, count) if count >= most => {
-            let text = format!(
-                "a store has {most} keyspaces at most: one with a prefix of its keys can hold several"
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, text));
+        (None, count) if count >= shared.budget.keyspaces_max() => {
+            return Err(shared.budget.too_many_keyspaces());
         }
         (None, _) => shared.manifest.with(|state| state.next_keyspace),
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, level0_full};
 use crate::budget::Budget;
 use crate::event::Event;
+use crate::table::TABLE_MEMORY;
 
 /// Number of level-0 tables in a keyspace from which on writers are slowed.
 ///
@@ -33,6 +34,13 @@ fn delay(level0: usize, pending_bytes: u64, pending_slow: u64) -> Duration {
     let pending = behind(pending_bytes, pending_slow, pending_slow * PENDING_SLOWEST);
     let worst = level0.max(pending);
     DELAY_MAX.mul_f64(worst * worst)
+}
+
+/// Returns the tables in level 0 of one keyspace that slow writers as much as so many of all keyspaces do. Those do it from where their
+/// metadata take half of the cache.
+pub(super) fn crowd(tables: usize, budget: &Budget) -> usize {
+    let half = (budget.cache / 2).max(1);
+    (LEVEL0_SLOW as u64 * TABLE_MEMORY * tables as u64 / half) as usize
 }
 
 /// How far behind compaction is, and the writers that wait because of it.

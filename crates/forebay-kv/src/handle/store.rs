@@ -37,8 +37,6 @@ use crate::options::Options;
 use crate::value::Value;
 use crate::wait::Pending;
 
-/// Maximum number of keyspaces of a store.
-const KEYSPACES_MAX: usize = 10_000;
 /// The time after which [`Store::transact`] returns a conflict.
 const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -170,8 +168,8 @@ impl Store {
     /// then. Names have 1 to 255 bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for
-    /// more than 10,000 keyspaces; as [`Keyspace::put`].
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for more keyspaces than the
+    /// store's memory has room for, one for each 16 KiB of it and 10,000 at most; as [`Keyspace::put`].
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -191,7 +189,7 @@ impl Store {
     }
 
     async fn keyspace_of(&self, name: &str, is_unlogged: bool) -> Result<Keyspace> {
-        let id = tasks::keyspace(self.shared(), name, is_unlogged, KEYSPACES_MAX).await?;
+        let id = tasks::keyspace(self.shared(), name, is_unlogged).await?;
         let found = self.shared().with_view(|view| Some(view.version.keyspace(id)?.is_unlogged));
         let is_unlogged = found.ok_or_else(Error::dropped_keyspace)?;
         Ok(Keyspace::new(self.handle.clone(), id, Arc::from(name), is_unlogged))

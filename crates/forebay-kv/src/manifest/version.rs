@@ -3,11 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::cache::{Cache, Pin, PinPurpose};
 use crate::options::{FilterPolicy, Options};
 use crate::table::{Table, TableFile};
 
 /// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
+/// Bytes of memory of a keyspace beside its name: its levels, and its places in the manifest and in two versions.
+const KEYSPACE_MEMORY: u64 = 512;
+
+/// Counts the memory of a keyspace of this name. The manifest and the versions have the name.
+pub(crate) fn pin_keyspace(cache: &Arc<Cache>, name: &str) -> Pin {
+    cache.must_pin(PinPurpose::Tables, KEYSPACE_MEMORY + 2 * name.len() as u64)
+}
 
 /// Returns whether the filters of a level's tables are pinned before their lowest inner level.
 pub(crate) fn pins_filter(level: usize, options: &Options) -> bool {
@@ -37,6 +45,8 @@ pub(crate) struct Levels {
     levels: [Vec<Arc<Table>>; LEVELS],
     /// The files with long values of these tables, by number.
     values: BTreeMap<u32, ValueFile>,
+    /// The pin for the memory of the keyspace.
+    _known: Arc<Pin>,
 }
 
 /// A file with long values.
@@ -57,8 +67,9 @@ impl ValueFile {
 }
 
 impl Levels {
-    pub(crate) fn new(name: &str, is_unlogged: bool) -> Levels {
-        Levels { name: Arc::from(name), is_unlogged, levels: Default::default(), values: BTreeMap::new() }
+    fn new(name: &str, is_unlogged: bool, known: Pin) -> Levels {
+        let (levels, values) = (Default::default(), BTreeMap::new());
+        Levels { name: Arc::from(name), is_unlogged, levels, values, _known: Arc::new(known) }
     }
 
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
@@ -183,11 +194,9 @@ impl Version {
         self.tables().filter(is_kept).map(|(_, table)| table.clone()).collect()
     }
 
-    /// Returns a copy with another keyspace, which has no tables yet.
-    pub(crate) fn with_keyspace(&self, id: u32, name: &str, is_unlogged: bool) -> Version {
-        let mut next = self.clone();
-        next.keyspaces.insert(id, Arc::new(Levels::new(name, is_unlogged)));
-        next
+    /// Adds a keyspace, which has no tables yet. `known` counts its memory.
+    pub(crate) fn add_keyspace(&mut self, id: u32, name: &str, is_unlogged: bool, known: Pin) {
+        self.keyspaces.insert(id, Arc::new(Levels::new(name, is_unlogged, known)));
     }
 
     /// Returns a copy that lacks keyspaces with these numbers.
@@ -231,6 +240,11 @@ impl Version {
     /// Returns the files without keys that have long values.
     pub(crate) fn kept_files(&self) -> impl Iterator<Item = &ValueFile> {
         self.keyspaces.values().flat_map(|levels| levels.values.values()).filter(|file| !file.is_table)
+    }
+
+    /// Returns the number of tables in level 0 of all keyspaces.
+    pub(crate) fn level0_tables(&self) -> usize {
+        self.keyspaces.values().map(|levels| levels.level(0).len()).sum()
     }
 
     /// Returns the largest number of tables in level 0 of any keyspace: the tables that a get has to search.

@@ -90,11 +90,14 @@ impl FilterOwner for Table {
     }
 }
 
+/// Bytes of memory of a table's metadata, its keys apart.
+pub(crate) const TABLE_MEMORY: u64 = 2048;
+
 /// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
 /// included: its keys in both, an open file, and the structures that hold them.
 pub(super) fn known_bytes(meta: &TableMeta) -> u64 {
     // Files that only have values belong to several tables; each counts a part of them.
-    2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048 + 128 * meta.values.len() as u64
+    2 * (meta.smallest.len() + meta.largest.len()) as u64 + TABLE_MEMORY + 128 * meta.values.len() as u64
 }
 
 /// The error text for a table without a file.

@@ -457,6 +457,24 @@ fn what_is_counted_is_what_the_engine_has_given() {
     assert!(memory.used() <= memory.budget && memory.memtables > 700 * VALUE_BYTES as u64);
 }
 
+/// Regression: a limit for pinned memory was one for what the program may borrow beyond its share, too.
+#[test]
+fn what_the_program_borrows_is_not_limited_by_what_may_be_pinned() {
+    let (engine, dir) = (engine(), common::dir());
+    let options = Options::new().memory_bytes_max(16 << 20).pinned_bytes(0);
+    let store = Store::open(&engine, dir.path(), options).wait().expect("a store");
+    let space = store.default_keyspace();
+    let keys = 6_000;
+    space.bulk_load((0..keys).map(|number| (key(number), [1; VALUE_BYTES]))).wait().expect("a load");
+    let held: Vec<Value> =
+        (0..keys).map_while(|number| space.get(&key(number)).wait().ok().flatten()).collect();
+    let memory = store.stats().memory;
+    println!("{} values are held: {memory:?}", held.len());
+    assert!(memory.lent > 0 && memory.held > 2 << 20 && memory.used() <= memory.budget, "{memory:?}");
+    drop(held);
+    store.close().wait().expect("closed");
+}
+
 #[test]
 fn the_shares_are_told_and_add_up() {
     let (engine, dir) = (common::engine(), common::dir());

@@ -194,6 +194,26 @@ static MOST_KEYSPACES: Axis = Axis {
     steps: &[],
     limit: Some(Limit { most: 10_000, words: &["10000", "prefix"] }),
 };
+static LEAST_KEYSPACES: Axis = Axis {
+    name: "store keyspaces of the least memory",
+    unit: "keyspaces",
+    package: "forebay-kv",
+    range: 1_023..=1_025,
+    // 16 MiB have so many of them.
+    crosses: &[("KEYSPACE_BYTES", 16 << 10)],
+    steps: &[],
+    limit: Some(Limit { most: 1_024, words: &["1024", "memory_bytes_max", "prefix"] }),
+};
+static LEAST_TABLES: Axis = Axis {
+    name: "store tables of the least memory",
+    unit: "tables",
+    package: "forebay-kv",
+    range: 1_024..=4_096,
+    // Some 1,100 of level 0 take a quarter of the cache.
+    crosses: &[("CROWDED_PART", 4)],
+    steps: &[],
+    limit: None,
+};
 static WRITERS: Axis = Axis {
     name: "store writers",
     unit: "puts at once",
@@ -534,12 +554,55 @@ async fn keyspaces(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-async fn most_keyspaces(engine: Engine, at: u64) -> Attempt {
-    let store = open(&engine).await?;
+/// Checks that a store keeps its memory.
+fn keeps_its_memory(store: &Store) {
+    let memory = store.stats().memory;
+    assert!(memory.used() <= memory.budget, "{} bytes of {memory:?}", memory.used());
+}
+
+async fn keyspaces_with(engine: Engine, memory: u64, at: u64) -> Attempt {
+    let store = open_with(&engine, options().memory_bytes_max(memory)).await?;
     // The default one counts.
     for number in 1..at {
         store.keyspace(&number.to_string()).await?;
     }
+    keeps_its_memory(&store);
+    store.close().await?;
+    Ok(Cost::default())
+}
+
+async fn most_keyspaces(engine: Engine, at: u64) -> Attempt {
+    keyspaces_with(engine, MEMORY / 2 * 3, at).await
+}
+
+async fn least_keyspaces(engine: Engine, at: u64) -> Attempt {
+    keyspaces_with(engine, 16 * MIB, at).await
+}
+
+/// Regression: 6,000 keyspaces used 20.3 of 16 MiB. Each flush adds a table to each keyspace, and tables have metadata in memory.
+async fn least_tables(engine: Engine, at: u64) -> Attempt {
+    let options = options().memory_bytes_max(16 * MIB);
+    let store = open_with(&engine, options.clone()).await?;
+    let mut keyspaces = Vec::new();
+    for number in 1..1_024 {
+        keyspaces.push(store.keyspace(&format!("keyspace {number}")).await?);
+    }
+    let all: Vec<u64> = (0..at).collect();
+    for round in all.chunks(keyspaces.len()) {
+        for (keys, number) in keyspaces.iter().zip(round) {
+            keys.put(key(*number), value(*number, 100)).relaxed().await?;
+        }
+        store.flush().await?;
+        keeps_its_memory(&store);
+    }
+    store.settle().await?;
+    keeps_its_memory(&store);
+    store.close().await?;
+    drop((keyspaces, store));
+    let store = open_with(&engine, options).await?;
+    keeps_its_memory(&store);
+    let keys = store.keyspace("keyspace 1").await?;
+    check(keys.get(&key(0)).await?.as_deref(), 0, 100)?;
     store.close().await?;
     Ok(Cost::default())
 }
@@ -631,9 +694,11 @@ fn batches_of_bytes(points: Points) {
 
 fn snapshots_and_keyspaces(points: Points) {
     let ideal = |_: u64| of_get(100);
+    let free = |_: u64| Cost::default();
     Sweep::judge_all(&[
         meter::sweep_worlds(&SNAPSHOTS, points, &config(), ideal, snapshots),
         meter::sweep_worlds(&KEYSPACES, points, &config(), ideal, keyspaces),
+        meter::sweep_worlds(&LEAST_KEYSPACES, points, &config(), free, least_keyspaces),
     ]);
 }
 
@@ -687,5 +752,6 @@ fn the_points_between() {
         meter::sweep_worlds(&LONGEST_VALUE, Axis::points, &wide, longest, longest_value),
         meter::sweep_worlds(&MANY_KEYSPACES, Axis::points, &config(), of_keyspace, keyspaces),
         meter::sweep_worlds(&MOST_KEYSPACES, Axis::points, &config(), free, most_keyspaces),
+        meter::sweep_worlds(&LEAST_TABLES, Axis::points, &config(), free, least_tables),
     ]);
 }

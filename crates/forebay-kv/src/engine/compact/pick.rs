@@ -19,7 +19,7 @@ use crate::is_broken;
 use crate::manifest::version::{LEVELS, Levels, ValueFile, Version};
 use crate::merge::Bounds;
 use crate::node::codec::Codec;
-use crate::table::{Leave, Table, TableMeta};
+use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
@@ -31,6 +31,10 @@ const LEVEL0: usize = 4;
 pub(crate) const LEVEL0_FULL: usize = 10;
 /// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
 pub(crate) const LEVEL0_MAX: usize = 16;
+/// Where the metadata of all tables in level 0 take more than `1/CROWDED_PART` of the cache, from this number of a keyspace on they are
+/// compacted: each flush adds a table to each of many keyspaces.
+const LEVEL0_CROWDED: usize = 2;
+const CROWDED_PART: u64 = 4;
 /// The least ratio of a level's target to that of the level above.
 const GROWTH_MIN: f64 = 4.0;
 /// The ratio down to which a level that has tables keeps its target, so that none is emptied and filled again
@@ -101,6 +105,8 @@ struct Shape<'l> {
     level0_bytes_max: u64,
     memtable_bytes: u64,
     separation_bytes: u32,
+    /// Whether the tables of level 0 of all keyspaces take much memory.
+    is_crowded: bool,
 }
 
 impl<'l> Shape<'l> {
@@ -135,6 +141,7 @@ impl<'l> Shape<'l> {
             level0_bytes_max,
             memtable_bytes,
             separation_bytes,
+            is_crowded: false,
         }
     }
 
@@ -200,7 +207,8 @@ impl<'l> Shape<'l> {
         match level {
             0 => {
                 let is_worth = self.levels.bytes(0) >= self.levels.bytes(self.target(0));
-                tables as f64 / (if is_worth { LEVEL0 } else { LEVEL0_FULL } as f64 - 0.5)
+                let full = if is_worth { LEVEL0 } else { LEVEL0_FULL };
+                tables as f64 / (if self.is_crowded { LEVEL0_CROWDED } else { full } as f64 - 0.5)
             }
             LAST => 0.0,
             _ if tables == 0 => 0.0,
@@ -364,7 +372,10 @@ fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
 }
 
 fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32, Shape<'v>)> {
-    version.keyspaces().map(move |(keyspace, levels)| (keyspace, Shape::of(levels, how)))
+    let level0_memory = version.level0_tables() as u64 * TABLE_MEMORY;
+    let is_crowded = level0_memory > how.budget.cache / CROWDED_PART;
+    let keyspaces = version.keyspaces();
+    keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
 
 /// Returns the most urgent job. With `is_resting` it also considers jobs that only save space. Where the
