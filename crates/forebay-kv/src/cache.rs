@@ -19,7 +19,7 @@ pub(crate) struct Cache {
     blocks: Arc<BlockCache>,
     /// The limit for the bytes of both kinds together.
     bytes_max: u64,
-    /// The limit for pinned bytes, what is lent to the program apart.
+    /// The limit for pinned bytes, without those lent to the program.
     pinned_bytes_max: u64,
     /// The limit for both.
     lasting_bytes_max: u64,
@@ -141,7 +141,7 @@ pub(crate) fn lasting_max(bytes_max: u64) -> u64 {
 }
 
 impl Cache {
-    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned beside what is lent.
+    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned beside loans to the program.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
         let blocks = Arc::new(BlockCache::new(bytes_max));
         Arc::new(Cache {
@@ -434,7 +434,7 @@ mod tests {
         Some(owner)
     }
 
-    /// Regression: a limit for pinned bytes was one for what the program may borrow, too.
+    /// Regression: a limit for pinned bytes limited loans to the program, too.
     #[test]
     fn what_is_lent_has_a_limit_apart_from_what_is_pinned() {
         let cache = Cache::new(64 * MIB, 8 * MIB);

@@ -231,7 +231,7 @@ impl Manifest {
         let is_worth_it = self.lock().edits >= least;
         // Without space for the next segment, the state must fit into one that is there.
         let has_room = || {
-            let needed = 2 * self.state().to_edit().encode().len() as u64 + ROOM_MIN / 2;
+            let needed = 2 * self.with(ManifestState::to_edit).encode().len() as u64 + ROOM_MIN / 2;
             self.no_space().is_none() || self.room() > needed
         };
         if is_worth_it && has_room() { self.write_down().await } else { Ok(()) }
@@ -239,7 +239,7 @@ impl Manifest {
 
     /// Writes the whole state and drops the records before it.
     async fn write_down(&self) -> Result<()> {
-        let first = self.append(&self.state().to_edit()).await?;
+        let first = self.append(&self.with(ManifestState::to_edit)).await?;
         self.wal.truncate_before(first).await?;
         self.lock().edits = 0;
         Ok(())

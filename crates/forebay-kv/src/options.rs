@@ -91,9 +91,9 @@ impl Options {
     pub(crate) const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 
     /// Sets the maximum bytes of the cache for pinned blocks: inner levels of tables, and filters. The
-    /// metadata of keyspaces and tables stay in memory in any case, and what the program holds beyond its share is apart from it. A lower limit leaves more of the cache to blocks
-    /// that come and go, which is better where a few keys are read often. Default and maximum: fifteen
-    /// sixteenths of the cache.
+    /// metadata of keyspaces and tables stay in memory in any case, and memory that the program holds beyond its
+    /// share is apart from it. A lower limit leaves more of the cache to blocks that come and go, which is better
+    /// where a few keys are read often. Default and maximum: fifteen sixteenths of the cache.
     pub fn pinned_bytes(mut self, bytes: u64) -> Options {
         self.pinned_bytes = Some(bytes);
         self

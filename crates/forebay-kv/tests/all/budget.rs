@@ -457,7 +457,7 @@ fn what_is_counted_is_what_the_engine_has_given() {
     assert!(memory.used() <= memory.budget && memory.memtables > 700 * VALUE_BYTES as u64);
 }
 
-/// Regression: a limit for pinned memory was one for what the program may borrow beyond its share, too.
+/// Regression: a limit for pinned memory limited loans to the program, too.
 #[test]
 fn what_the_program_borrows_is_not_limited_by_what_may_be_pinned() {
     let (engine, dir) = (engine(), common::dir());

@@ -310,10 +310,10 @@ fn the_process_that_has_the_log_open_is_named() {
     let (wal, _) = open(&engine, &dir);
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
     assert!(error.to_string().contains(&format!("({})", std::process::id())), "{error}");
-    // As if by another process.
+    // The system knows better than what is written there.
     std::fs::write(dir.path().join("wal.lock"), "4194303").unwrap();
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
-    assert!(error.to_string().contains("process 4194303"), "{error}");
+    assert!(!error.to_string().contains("4194303"), "{error}");
     wal.close().wait().unwrap();
 }
 
@@ -334,7 +334,6 @@ fn directories_that_cannot_be_used_are_named() {
     let taken = dir.path().join("taken");
     std::fs::create_dir_all(taken.join("wal.lock")).unwrap();
     let error = Wal::open(&engine, &taken, options()).wait().unwrap_err();
-    assert!(error.raw_os_error().is_some(), "{error:?}");
     assert!(error.to_string().contains("taken/wal.lock"), "{error}");
 
     let empty = dir.path().join("empty");
