@@ -106,8 +106,8 @@ const SMALL: u64 = 40 * MIB;
 const GROUP_FRAMING: u64 = 256 + 4 + 2;
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: u64 = 10_000;
-/// Bytes of memory for each keyspace that a store may have. A good half of it is the cache's, which has room there for the metadata of the
-/// keyspace and of three tables, more than it has between two flushes (`CROWDED_PART` in `engine/compact/pick.rs`).
+/// Bytes of memory for each keyspace that a store may have. A third of it at least is the cache's, which has room there for the metadata
+/// of the keyspace and of two tables: one of the last level, and one of a flush (`CROWDED_PART` in `engine/compact/pick.rs`).
 const KEYSPACE_BYTES: u64 = 16 << 10;
 /// The smallest memtable that can be configured.
 const MEMTABLE_MIN: u64 = 16 << 10;
@@ -375,6 +375,20 @@ mod tests {
         // Deletions of keys of one byte.
         let Err(ErrorKind::TooLarge { limit }) = check(12 * 50_000, 50_000) else { panic!("it fits") };
         assert!(limit < budget.record && check(limit / 12 * 12 - 12, limit / 12 - 1).is_ok(), "{limit}");
+    }
+
+    #[test]
+    fn each_keyspace_has_its_memory() {
+        let of = |total| Budget::new(&Options::new().memory_bytes_max(total)).unwrap();
+        let most = [16 << 20, 64 << 20, 157 << 20, 1 << 40].map(|total| of(total).keyspaces_max());
+        assert_eq!(most, [1_024, 4_096, 10_000, 10_000]);
+        let text = of(16 << 20).too_many_keyspaces().to_string();
+        assert!(
+            ["1024", "16777216", "memory_bytes_max", "prefix"].iter().all(|word| text.contains(word)),
+            "{text}"
+        );
+        let text = of(256 << 20).too_many_keyspaces().to_string();
+        assert!(text.contains("10000") && !text.contains("memory"), "{text}");
     }
 
     #[test]

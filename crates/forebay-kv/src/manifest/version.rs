@@ -72,6 +72,11 @@ impl Levels {
         Levels { name: Arc::from(name), is_unlogged, levels, values, _known: Arc::new(known) }
     }
 
+    /// Returns whether there is no table.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.levels.iter().all(Vec::is_empty)
+    }
+
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
     pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
         self.levels.get(level).map_or(&[], Vec::as_slice)

@@ -371,10 +371,11 @@ fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
     (bytes * passed.min(1.0)) as u64
 }
 
+/// Returns the keyspaces with tables; of many there may be few.
 fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32, Shape<'v>)> {
     let level0_memory = version.level0_tables() as u64 * TABLE_MEMORY;
     let is_crowded = level0_memory > how.budget.cache / CROWDED_PART;
-    let keyspaces = version.keyspaces();
+    let keyspaces = version.keyspaces().filter(|(_, levels)| !levels.is_empty());
     keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
 
