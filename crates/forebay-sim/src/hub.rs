@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
-use forebay::Result;
 use forebay::internal::{
     EngineShared, IoRequest, MachineCall, MetaReply, MetaRequest, OpKey, OpKind, SimMachine, Transfer,
     VisitedShard, here, set_current_world,
 };
+use forebay::{Flush, Result};
 
 use crate::history::{Fate, What};
 use crate::machine::{Completion, IoId, SimIo};
@@ -479,14 +479,15 @@ impl SimMachine for Hub {
         ports.len() - 1
     }
 
-    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) {
-        let Some(node) = self.node_of(port) else { return };
+    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) -> bool {
+        let Some(node) = self.node_of(port) else { return false };
         node.count_operation();
         if node.number != node::FIRST {
             self.first().count_operation();
         }
         if !node.is_on() {
-            return self.push_done(port, request.key, -libc::EIO);
+            self.push_done(port, request.key, -libc::EIO);
+            return false;
         }
         let id = self.id();
         self.owners.borrow_mut().insert(id, (port, request.key));
@@ -494,6 +495,9 @@ impl SimMachine for Hub {
         if before.is_some() {
             self.violation("two operations in flight have the same slot and generation".to_string());
         }
+        let is_durable = request.sync.is_some() && request.flush == Flush::Blocking;
+        let end = request.offset.saturating_add(u64::from(request.len));
+        let fua = is_durable && node.machine.borrow().has_fua(request.fd as u32, end);
         let io = SimIo {
             id,
             kind: request.kind,
@@ -501,9 +505,11 @@ impl SimMachine for Hub {
             offset: request.offset,
             transfer,
             len: if request.kind == OpKind::Nop { 0 } else { request.len },
+            fua,
         };
         node.close_files();
         node.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
+        fua
     }
 
     fn cancel(&self, port: usize, key: OpKey) {

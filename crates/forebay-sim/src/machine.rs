@@ -59,6 +59,8 @@ pub(crate) struct SimIo {
     pub(crate) offset: u64,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) len: u32,
+    /// A write that goes past the disk's volatile cache.
+    pub(crate) fua: bool,
 }
 
 /// The completion of an operation or call.
@@ -190,6 +192,14 @@ impl Machine {
 
     pub(crate) fn is_on(&self) -> bool {
         self.on
+    }
+
+    /// Returns whether a durable write to a file that ends at `end` is one operation with FUA. One that makes the file longer needs a
+    /// flush, and one from the page cache, too.
+    pub(crate) fn has_fua(&self, file: u32, end: u64) -> bool {
+        let Some(handle) = self.handles.get(&file).filter(|handle| handle.direct) else { return false };
+        let disk = self.disks.get(handle.disk).filter(|disk| disk.profile.fua_ns.is_some());
+        disk.and_then(|disk| disk.tree.get(handle.inode)).is_some_and(|inode| end <= inode.content.len)
     }
 
     /// Adds a rule for all disks.

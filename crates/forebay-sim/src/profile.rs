@@ -56,6 +56,10 @@ pub struct Profile {
     pub(crate) read_ns: u64,
     pub(crate) write_ns: u64,
     pub(crate) flush_ns: u64,
+    /// A write with FUA, of a disk that has it.
+    pub(crate) fua_ns: Option<u64>,
+    /// Times of the world, and the durations of a flush and of a write with FUA from each on.
+    pub(crate) durable_from: Vec<(u64, u64, u64)>,
     pub(crate) call_ns: u64,
     pub(crate) jitter_percent: u32,
     pub(crate) tail_ppm: u32,
@@ -91,6 +95,8 @@ impl Profile {
             read_ns: 1_000,
             write_ns: 1_000,
             flush_ns: 1_000,
+            fua_ns: None,
+            durable_from: Vec::new(),
             call_ns: 1_000,
             jitter_percent: 0,
             tail_ppm: 0,
@@ -208,6 +214,28 @@ impl Profile {
     pub fn latency(mut self, read: Duration, write: Duration, flush: Duration) -> Profile {
         (self.read_ns, self.write_ns, self.flush_ns) = (ns(read), ns(write), ns(flush));
         self
+    }
+
+    /// Gives the disk FUA, and sets the duration of such a write on an idle disk, without the transfer of the bytes. A durable write by
+    /// [`Flush::Blocking`](forebay::Flush::Blocking) to a direct file, within its length, is then one operation that brings its own
+    /// sectors to the medium, and nothing else: no earlier write, no length, no name. Default: none, such a write is a write and a flush.
+    pub fn fua(mut self, write: Duration) -> Profile {
+        self.fua_ns = Some(ns(write));
+        self
+    }
+
+    /// Changes the durations of a flush and of a write with FUA, from `time` of the world on. The last of several changes that are due
+    /// holds.
+    pub fn durable_from(mut self, time: Duration, flush: Duration, fua: Duration) -> Profile {
+        self.durable_from.push((ns(time), ns(flush), ns(fua)));
+        self
+    }
+
+    /// Returns the durations of a flush and of a write with FUA at a time of the world.
+    pub(crate) fn durable_ns(&self, now_ns: u64) -> (u64, u64) {
+        let changed = self.durable_from.iter().rev().find(|(from_ns, ..)| *from_ns <= now_ns);
+        let first = (self.flush_ns, self.fua_ns.unwrap_or(self.write_ns));
+        changed.map_or(first, |(_, flush_ns, fua_ns)| (*flush_ns, *fua_ns))
     }
 
     /// Sets the duration of a call about names, without the syncs in it.

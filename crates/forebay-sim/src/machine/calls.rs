@@ -150,7 +150,7 @@ impl Machine {
         let target = Target { id: id.0, possible: SYNC, path: &sync.at, range: None };
         let struck = self.strike(sync.disk, &target, fate);
         let disk = self.disks.get_mut(sync.disk)?;
-        let base_ns = disk.profile.flush_ns;
+        let base_ns = disk.profile.durable_ns(now_ns).0;
         let base_ns = if struck.by(Fault::Slow) { base_ns.saturating_mul(1000) } else { base_ns };
         let span = disk.timing.take(&disk.profile, base_ns, 0, 1, now_ns, fate);
         flight.barrier = disk.seq();

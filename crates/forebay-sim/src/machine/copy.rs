@@ -52,6 +52,7 @@ impl Machine {
                 offset: to_offset + copied,
                 len: buffer.len() as u64,
                 direct: false,
+                fua: false,
                 doom: Doom::default(),
                 now_ns,
             };

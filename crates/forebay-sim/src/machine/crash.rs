@@ -77,7 +77,8 @@ impl Machine {
             let doom =
                 Doom { torn: struck.by(Fault::TornWrite), lost: struck.by(Fault::LostWrite), loose: true };
             let (number, len) = (*inode, u64::from(*len));
-            let write = Write { inode: number, offset: io.offset, len, direct: *direct, doom, now_ns: 0 };
+            let (offset, direct) = (io.offset, *direct);
+            let write = Write { inode: number, offset, len, direct, fua: false, doom, now_ns: 0 };
             if !disk.fits(number, io.offset, len) || struck.by(Fault::MisdirectedWrite) {
                 continue;
             }

@@ -45,6 +45,8 @@ pub(super) struct Write {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) direct: bool,
+    /// Its bytes are on the medium at once.
+    pub(super) fua: bool,
     pub(super) doom: Doom,
     pub(super) now_ns: u64,
 }
@@ -161,6 +163,12 @@ impl Disk {
             .bad
             .remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
         let pieces = content.live.write(write.offset, write.len, sector, source);
+        if write.fua {
+            // Nothing else becomes durable with them: neither earlier writes nor lengths and names.
+            content.push(seq, Location::Medium, ChangeKind::Data { pieces, doom: write.doom });
+            content.compact();
+            return;
+        }
         let place = if write.direct { Location::Cache } else { Location::Memory };
         content.push(seq, place, ChangeKind::Data { pieces, doom: write.doom });
         let volatile = VolatileWrite { seq, inode: write.inode, bytes: write.len };

@@ -30,6 +30,9 @@ impl Machine {
             },
         };
         let moved = u64::try_from(result).unwrap_or(0);
+        // All of it, and durable: as a driver reports a write with its sync.
+        let is_whole = i64::from(result) == i64::from(flight.io.len);
+        let result = if flight.io.fua && is_whole { 0 } else { result };
         match flight.io.kind {
             OpKind::Read => {
                 self.counts.reads += 1;
@@ -113,7 +116,8 @@ fn write(disk: &mut Disk, flight: &mut IoFlight, now_ns: u64, fate: &mut Fate) -
         loose: struck.by(Fault::Reorder),
     };
     let (offset, direct) = (flight.io.offset, flight.direct);
-    let mut write = Write { inode: flight.inode, offset, len: u64::from(flight.len), direct, doom, now_ns };
+    let (inode, len) = (flight.inode, u64::from(flight.len));
+    let mut write = Write { inode, offset, len, direct, fua: false, doom, now_ns };
     let Some(transfer) = flight.io.transfer.as_ref() else { return -libc::EFAULT };
     let source = |at: usize, out: &mut [u8]| transfer.copy_to(at, out);
     let broken = match flight.end {
@@ -152,6 +156,7 @@ fn write(disk: &mut Disk, flight: &mut IoFlight, now_ns: u64, fate: &mut Fate) -
         disk.grow(write.inode, offset + write.len);
         return write.len as i32;
     }
+    write.fua = flight.io.fua && !flight.struck.by(Fault::LyingFlush);
     let result = disk.write(write, source);
     if flight.struck.by(Fault::BitRot) && result > 0 {
         disk.rot(write.inode, offset, offset + result as u64, fate);

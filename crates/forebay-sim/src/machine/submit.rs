@@ -94,7 +94,8 @@ impl Machine {
         let possible = match kind {
             OpKind::Read => READ.with(Fault::ShortRead, len > grain),
             OpKind::Write => {
-                WRITE.with(Fault::ShortWrite, len > grain).with(Fault::WriteError, handle.direct)
+                let write = WRITE.with(Fault::ShortWrite, len > grain).with(Fault::WriteError, handle.direct);
+                write.with(Fault::LyingFlush, flight.io.fua)
             }
             _ => SYNC.with(Fault::WriteError, dirty > 0),
         };
@@ -107,8 +108,9 @@ impl Machine {
         let profile = &disk.profile;
         let (base_ns, bytes) = match kind {
             OpKind::Read => (profile.read_ns, len),
+            OpKind::Write if flight.io.fua => (profile.durable_ns(now_ns).1, len),
             OpKind::Write => (profile.write_ns, len),
-            _ => (profile.flush_ns.saturating_add(disk.drain_ns()), dirty),
+            _ => (profile.durable_ns(now_ns).0.saturating_add(disk.drain_ns()), dirty),
         };
         let base_ns = if flight.struck.by(Fault::Slow) { base_ns.saturating_mul(1000) } else { base_ns };
         let requests = match profile.max_request {

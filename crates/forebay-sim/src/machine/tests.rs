@@ -81,9 +81,20 @@ impl Rig {
     ) -> IoId {
         let id = self.id();
         let len = memory.map_or(0, <[_]>::len) as u32;
-        let io = SimIo { id, kind, file, offset, transfer: memory.map(Transfer::of), len };
+        let io = SimIo { id, kind, file, offset, transfer: memory.map(Transfer::of), len, fua: false };
         self.machine.submit(io, self.now_ns, &mut self.fate);
         id
+    }
+
+    /// Writes with FUA. Returns 0 for a write that is durable.
+    pub(super) fn write_with_fua(&mut self, file: u32, offset: u64, bytes: &[u8]) -> i32 {
+        let end = offset + bytes.len() as u64;
+        assert!(self.machine.has_fua(file, end), "a direct write within the file, to a disk with FUA");
+        let (id, transfer) = (self.id(), Some(Transfer::of(memory(bytes))));
+        let io =
+            SimIo { id, kind: OpKind::Write, file, offset, transfer, len: bytes.len() as u32, fua: true };
+        self.machine.submit(io, self.now_ns, &mut self.fate);
+        self.result(id)
     }
 
     pub(super) fn result(&mut self, wanted: IoId) -> i32 {

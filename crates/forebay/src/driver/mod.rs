@@ -56,9 +56,9 @@ pub struct IoRequest {
     pub(crate) route: u32,
     /// For a write: the sync that follows it, which the driver may perform together with the write; see
     /// [`Driver::submit`].
-    pub(crate) sync: Option<OpKind>,
+    pub sync: Option<OpKind>,
     /// Whether the calling thread performs a write with a sync itself.
-    pub(crate) flush: Flush,
+    pub flush: Flush,
 }
 
 /// The longest stay of a turn in the driver.

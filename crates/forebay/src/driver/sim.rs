@@ -110,8 +110,9 @@ pub trait SimMachine {
     /// Makes a port and returns its number.
     fn add_port(&self) -> usize;
 
-    /// Begins an operation, whose memory is `transfer`.
-    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>);
+    /// Begins an operation, whose memory is `transfer`. Returns whether it is a write that will be durable when it completes, without
+    /// its sync; its result is 0 then if all bytes were written.
+    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) -> bool;
 
     /// Tries to end an operation early.
     fn cancel(&self, port: usize, key: OpKey);
@@ -153,9 +154,8 @@ impl SimDriver {
         // SAFETY: the caller keeps the memory until the completion was reported; the machine drops all
         // unreported operations before the memory can go (see `Hub::kill` in `forebay-sim`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
-        self.hub.submit(self.port, request, transfer);
-        // Write and sync are two steps here, so that a power cut may fall between them.
-        Ok(false)
+        // Without FUA write and sync are two steps here, so that a power cut may fall between them.
+        Ok(self.hub.submit(self.port, request, transfer))
     }
 
     pub(crate) fn cancel(&mut self, key: OpKey) {

@@ -133,7 +133,7 @@ fn memory_in_flight_is_shared_by_writes_only() {
         rig.result(id);
     }
     let id = rig.start(OpKind::Write, file, 0, Some(shared));
-    let io = SimIo { id, kind: OpKind::Nop, file: 0, offset: 0, transfer: None, len: 0 };
+    let io = SimIo { id, kind: OpKind::Nop, file: 0, offset: 0, transfer: None, len: 0, fua: false };
     rig.machine.submit(io, rig.now_ns, &mut rig.fate);
     assert_eq!(rig.machine.violations().len(), 1, "an id that is in flight");
     rig.machine.close(file);

@@ -2,6 +2,7 @@
 //! other.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::profile::{Loss, MetadataOrder};
@@ -103,6 +104,44 @@ fn a_write_is_torn_at_sectors_where_disks_tear() {
     assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix), story), words("on", 4));
     assert_eq!(outcomes(&Profile::ideal().torn(false), story), set(["oooo", "nnnn"]));
     assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix).torn(false), story), set(["oooo", "nnnn"]));
+}
+
+/// Neither the write before it, nor the rest of its own place's older write, nor the file's name and length.
+#[test]
+fn a_write_with_fua_is_there_and_takes_nothing_with_it() {
+    let profile = Profile::ideal().fua(Duration::from_micros(3));
+    let beside = outcomes(&profile, |rig| {
+        let file = base(rig);
+        rig.write(file, 0, &fill('a', 2));
+        assert_eq!(rig.write_with_fua(file, 0, &fill('b', 1)), 0);
+        rig.cut();
+        sectors(rig, "/f")
+    });
+    assert_eq!(beside, set(["booo", "baoo"]));
+    let young = outcomes(&profile, |rig| {
+        let file = rig.open("/young", CREATE);
+        rig.write(file, 0, &fill('a', 1));
+        assert!(!rig.machine.has_fua(file, 2 * SECTOR as u64), "a longer file needs a flush");
+        assert_eq!(rig.write_with_fua(file, 0, &fill('b', 1)), 0);
+        rig.cut();
+        sectors(rig, "/young")
+    });
+    assert!(young.contains("none") && young.contains("b"), "{young:?}");
+}
+
+#[test]
+fn a_lying_flush_keeps_a_write_with_fua_in_the_cache() {
+    let profile = Profile::ideal().fua(Duration::from_micros(3)).fault(Rule::new(Fault::LyingFlush).on("/f"));
+    let seen = outcomes(&profile, |rig| {
+        let file = rig.open("/f", CREATE);
+        rig.write(file, 0, &fill('a', 1));
+        rig.machine.reboot(&mut rig.fate);
+        let file = rig.open("/f", CREATE);
+        assert_eq!(rig.write_with_fua(file, 0, &fill('b', 1)), 0);
+        rig.cut();
+        sectors(rig, "/f")
+    });
+    assert_eq!(seen, set(["a", "b"]));
 }
 
 #[test]
