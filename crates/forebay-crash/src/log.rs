@@ -14,8 +14,14 @@ const KEPT: u64 = 150;
 const EXTRA: u64 = 900;
 
 pub(crate) fn options(life: u64) -> Options {
-    let flush = [Flush::WhenAlone, Flush::Queued, Flush::Blocking][life as usize % 3];
-    Options::new().segment_bytes(256 << 10).group_bytes_max(32 << 10).flush(flush)
+    let options = Options::new().segment_bytes(256 << 10).group_bytes_max(32 << 10);
+    match life % 4 {
+        0 => options.flush(Flush::WhenAlone),
+        1 => options.flush(Flush::Queued),
+        2 => options.flush(Flush::Blocking),
+        // The way of a group is another one every now and then, also where a write with FUA persists its own sectors alone.
+        _ => options.try_every(2),
+    }
 }
 
 struct Open(Wal);

@@ -110,7 +110,7 @@ pub use options::Fill;
 pub use options::Options;
 pub use reader::{Reader, Record};
 pub use recover::{Damage, Recovery};
-pub use stats::Stats;
+pub use stats::{GroupWay, Stats};
 pub use wal::Wal;
 
 #[cfg(doctest)]

@@ -20,6 +20,8 @@ pub enum Mutant {
     ValuesNotCarried,
     /// A set value is acknowledged once it is queued.
     ValueAcknowledgedEarly,
+    /// A new segment's name, length and extents are left to the flushes of its groups.
+    SegmentNotFlushed,
     /// The zeros of a segment come in one burst beside groups.
     ZerosInOneBurst,
 }

@@ -63,7 +63,8 @@ pub struct Options {
     pub(crate) group_bytes_max: usize,
     pub(crate) mark_after: Duration,
     pub(crate) durability: Durability,
-    pub(crate) flush: Flush,
+    pub(crate) flush: Option<Flush>,
+    pub(crate) try_every: u32,
     pub(crate) fill: Fill,
     pub(crate) class: Class,
     pub(crate) shard: usize,
@@ -86,7 +87,8 @@ impl Options {
             group_bytes_max: 1 << 20,
             mark_after: Duration::from_millis(2),
             durability: Durability::Data,
-            flush: Flush::WhenAlone,
+            flush: None,
+            try_every: 1_000,
             fill: Fill::ByGroup,
             class: Class::LOG,
             shard: 0,
@@ -141,18 +143,26 @@ impl Options {
         self
     }
 
-    /// Sets how a group is made durable: by queued operations, or by one call that blocks the shard's thread.
-    /// Default: [`Flush::WhenAlone`].
+    /// Sets how a group is made durable: by a write and a flush, or by one call with `RWF_DSYNC`. Default: the log learns which is
+    /// faster on its drive ([`Stats::way`](crate::Stats::way)): it begins as with [`Flush::WhenAlone`], and at most one group in 1,000
+    /// goes the other way.
     ///
-    /// It matters for a log on its shard; a log with [a thread of its own](Self::own_thread) always blocks that thread.
-    /// With [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
+    /// A log with [a thread of its own](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush there,
+    /// the others are one call. Of a log on its shard with [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
     /// worker is involved, which saves two context switches per group, but nothing else on that shard
-    /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. The default does
+    /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. [`Flush::WhenAlone`] does
     /// the same while the shard has nothing else in flight, and uses [`Flush::Queued`] beside other
     /// operations. Choose [`Flush::Queued`] if a later operation must never wait for a flush. `forebay
     /// doctor` measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
-        self.flush = flush;
+        self.flush = Some(flush);
+        self
+    }
+
+    /// Sets how many groups earn one that tries the other way to become durable. Default: 1,000. For tests.
+    #[doc(hidden)]
+    pub fn try_every(mut self, groups: u32) -> Options {
+        self.try_every = groups;
         self
     }
 

@@ -157,6 +157,9 @@ impl Maker {
             let _ = self.remove(used.generation).await;
         }
         let segment = self.make_at(&segment_name(generation), generation, fill, pace).await?;
+        if is_not_flushed() {
+            return Ok(segment);
+        }
         match self.dir.sync().await {
             Ok(()) => Ok(segment),
             Err(error) => Err(self.without(generation, error.into()).await),
@@ -267,7 +270,7 @@ impl Maker {
         lock_segment(file, Lock::Exclusive).await?;
         match file.allocate(0..self.bytes).await {
             Ok(()) if fill == Fill::Allocated => {
-                file.sync(Durability::All).await?;
+                flush_new(file).await?;
                 return Ok(0);
             }
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
@@ -294,7 +297,7 @@ impl Maker {
             }
             at = range.end;
         }
-        file.sync(Durability::All).await?;
+        flush_new(file).await?;
         Ok(written)
     }
 
@@ -317,6 +320,23 @@ impl Maker {
             }
         }
     }
+}
+
+/// Makes the length and the extents of a new segment durable. No group does that for it: one that is written with FUA persists its own
+/// sectors alone.
+async fn flush_new(file: &File) -> Result<()> {
+    if is_not_flushed() {
+        return Ok(());
+    }
+    Ok(file.sync(Durability::All).await?)
+}
+
+/// Returns whether this log was broken on purpose and leaves the flush of a new segment to its groups.
+fn is_not_flushed() -> bool {
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::SegmentNotFlushed.is_on();
+    #[cfg(not(feature = "_mutants"))]
+    false
 }
 
 /// How long a segment's lock is waited for.

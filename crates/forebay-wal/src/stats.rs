@@ -1,6 +1,8 @@
 //! Statistics of a running log.
 
-use forebay::Latency;
+use std::fmt;
+
+use forebay::{Flush, Latency};
 
 /// Counts and times since the log was opened; see [`Wal::stats`](crate::Wal::stats).
 ///
@@ -23,6 +25,8 @@ pub struct Stats {
     pub write_bytes: u64,
     /// Time from a group's submission until it was durable.
     pub flush_ns: Latency,
+    /// The way in which groups become durable, and what either way takes.
+    pub way: GroupWay,
     /// Time from the arrival of a group's first record until the group's submission.
     pub queued_ns: Latency,
     /// Number of new segments made.
@@ -55,6 +59,7 @@ impl Stats {
             record_bytes: 0,
             write_bytes: 0,
             flush_ns: Latency::default(),
+            way: GroupWay::new(None),
             queued_ns: Latency::default(),
             segments_made: 0,
             zero_bytes: 0,
@@ -74,6 +79,61 @@ impl Stats {
         match self.record_bytes {
             0 => 1.0,
             appended => self.written_bytes as f64 / appended as f64,
+        }
+    }
+}
+
+/// The way in which a log makes its groups durable, and what either way takes on its drive.
+///
+/// Without [`Options::flush`](crate::Options::flush) the log learns it: at most one group in 1,000 goes the other way, and the way
+/// changes when that was clearly faster several times. Its `Display` is a line for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupWay {
+    /// The flush of the last groups: [`Flush::Queued`] is a write and a flush, [`Flush::Blocking`] and [`Flush::WhenAlone`] are one call
+    /// with `RWF_DSYNC`, the latter beside other operations on a shard a write and a flush.
+    pub flush: Flush,
+    /// The log chooses the way; else [`Options::flush`](crate::Options::flush) did.
+    pub is_learned: bool,
+    /// The usual time of a group with `RWF_DSYNC`, in nanoseconds, by the last ones; 0 before the first.
+    pub dsync_ns: u64,
+    /// The usual time of a group by a write and a flush, in nanoseconds, by the last ones; 0 before the first.
+    pub write_and_flush_ns: u64,
+    /// Groups that went the other way, for a comparison.
+    pub tries: u64,
+    /// Number of times that the way has changed.
+    pub changes: u64,
+}
+
+impl GroupWay {
+    pub(crate) fn new(fixed: Option<Flush>) -> GroupWay {
+        GroupWay {
+            flush: fixed.unwrap_or(Flush::WhenAlone),
+            is_learned: fixed.is_none(),
+            dsync_ns: 0,
+            write_and_flush_ns: 0,
+            tries: 0,
+            changes: 0,
+        }
+    }
+}
+
+impl fmt::Display for GroupWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ways = [("RWF_DSYNC", self.dsync_ns), ("write and flush", self.write_and_flush_ns)];
+        if self.flush == Flush::Queued {
+            ways.reverse();
+        }
+        let [(way, ns), (other, other_ns)] = ways;
+        let us = |ns: u64| ns as f64 / 1e3;
+        write!(f, "groups become durable by {way}, in {:.1} us", us(ns))?;
+        match other_ns {
+            _ if !self.is_learned => f.write_str(", as Options::flush says"),
+            0 => write!(f, "; {other} was not tried yet"),
+            _ => {
+                let (tries, changes) = (self.tries, self.changes);
+                write!(f, "; {other} took {:.1} us (groups tried: {tries}, changes: {changes})", us(other_ns))
+            }
         }
     }
 }

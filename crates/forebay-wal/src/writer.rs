@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-use forebay::{Block, BlockMut, Class, Durability, File, Flush, Pending};
+use forebay::{Block, BlockMut, Class, Durability, File, Pending};
 
 use crate::end_file::EndFile;
 use crate::error::Result;
@@ -15,14 +15,17 @@ use crate::format::{
 use crate::options::Fill;
 use crate::queue::{COPY_BYTES_MAX, Group, Queue, QueueState, Work, emptied};
 use crate::segment::{DurableGroup, Maker, Segment};
+use crate::stats::GroupWay;
 use crate::values::{Stamp, Values};
 
 mod idle;
 mod next;
 pub(crate) mod thread;
+mod way;
 
 use idle::Idle;
 pub(crate) use next::Next;
+pub(crate) use way::WayChooser;
 
 /// The end of a log as the base of its next group, whose header refers to the groups before it.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +70,7 @@ pub(crate) struct Writer {
     /// The release of the previous segment's lock.
     pub(crate) unlocking: Option<Pending<()>>,
     pub(crate) durability: Durability,
-    pub(crate) flush: Flush,
+    pub(crate) way: WayChooser,
     pub(crate) class: Class,
     pub(crate) fill: Fill,
     pub(crate) mark_after: Duration,
@@ -91,6 +94,7 @@ pub(crate) struct GroupWrite {
     /// The records, if they stay in memory.
     kept: Option<Block>,
     flush_ns: u64,
+    way: GroupWay,
     queued_ns: Option<u64>,
 }
 
@@ -296,13 +300,15 @@ impl Writer {
         }
         let began_ns = self.shared.engine.now_ns();
         let write = self.segment.file.write(self.offset, block.clone()).class(self.class);
-        match write.durable(self.durability).flush(self.flush).await {
+        let flush = self.way.next(total);
+        match write.durable(self.durability).flush(flush).await {
             Err(error) if !is_ignored() => return Err(error.into()),
             _ => {}
         }
         self.maker.written_bytes.fetch_add(u64::from(total), Ordering::Relaxed);
         self.maker.check_named(&self.segment).await?;
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
+        self.way.note(flush, total, flush_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
         let kept = self.kept(group, &block, framed);
         let block = if small {
@@ -330,7 +336,8 @@ impl Writer {
             marked: !header.holds(),
             ..self.chain
         };
-        Ok(GroupWrite { group: DurableGroup::of(&header), framed, block, kept, flush_ns, queued_ns })
+        let (group, way) = (DurableGroup::of(&header), self.way.figures());
+        Ok(GroupWrite { group, framed, block, kept, flush_ns, way, queued_ns })
     }
 
     /// Puts the bytes of the values that go into this group into `table`, and returns their length. A group has them if it
@@ -479,6 +486,7 @@ pub(crate) fn note(state: &mut QueueState, written: &GroupWrite) {
     stats.record_bytes += (framed - group.count as usize * crate::format::RECORD_HEADER_BYTES) as u64;
     stats.write_bytes += group.end.offset - group.start.offset;
     stats.flush_ns.record(written.flush_ns);
+    stats.way = written.way;
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
 }
 

@@ -14,7 +14,7 @@ use crate::queue::{Limits, Queue};
 use crate::segment::{Index, Segment};
 use crate::values::{COUNT_BYTES, TABLE_BYTES_MAX, Values};
 use crate::wal::Wal;
-use crate::writer::{Chain, Next, Writer, thread};
+use crate::writer::{Chain, Next, WayChooser, Writer, thread};
 
 impl Scene {
     /// Returns the log's task, not yet started.
@@ -47,7 +47,7 @@ impl Scene {
             next,
             unlocking: None,
             durability: options.durability,
-            flush: options.flush,
+            way: WayChooser::new(options.flush, options.try_every),
             class: options.class,
             fill: options.fill,
             mark_after: options.mark_after,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay::File;
+use forebay::{Durability, File};
 
 use super::resume::ReopenPlan;
 use super::{Scene, read};
@@ -34,7 +34,7 @@ impl Scene {
     /// wrote, or would have written, and is written over it.
     async fn newest_again(&self, found: &Outcome) -> Result<Option<(ReopenPlan, Arc<Segment>)>> {
         let newest = found.max_generation;
-        let mut scans = read(&self.maker, &self.found.generations).await?;
+        let mut scans = read(&self.maker, &self.found.generations, false).await?;
         let Some(at) = scans.iter().position(|scan| scan.generation == newest) else { return Ok(None) };
         if !scans.swap_remove(at).is_unused() || !found.gaps.is_empty() {
             return Ok(None);
@@ -64,7 +64,11 @@ impl Scene {
                 Ok(None)
             }
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => Err(error.into()),
-            _ => Ok(Some((plan, segment))),
+            _ => {
+                // What was allocated, too: a group with FUA does not take it along.
+                segment.file.sync(Durability::All).await?;
+                Ok(Some((plan, segment)))
+            }
         }
     }
 

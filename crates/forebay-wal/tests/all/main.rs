@@ -29,3 +29,4 @@ mod sweep_world;
 mod truncate;
 mod try_append;
 mod values;
+mod way;

@@ -43,8 +43,8 @@ fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
 /// Runs one world from beginning to end. Returns any fault as text.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
-    world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
+    world.add_disk(shape.disk(worlds::disk(&mut draw)));
     let shared = SharedModel::new(Model::new(shape.first_lsn));
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
@@ -139,6 +139,12 @@ mod broken {
     #[test]
     fn a_poison_that_is_ignored_is_caught() {
         is_caught(Mutant::PoisonIgnored, Trouble::Errors);
+    }
+
+    /// Where a write with FUA persists its own sectors alone.
+    #[test]
+    fn a_segment_whose_flush_is_left_to_its_groups_is_caught() {
+        is_caught(Mutant::SegmentNotFlushed, Trouble::Crashes);
     }
 
     #[test]

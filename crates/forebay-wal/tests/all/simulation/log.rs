@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use forebay::Engine;
+use forebay_sim::Profile;
 use forebay_test::worlds::mix;
 use forebay_wal::{
     Batch, Error, ErrorKind, Fill, LogOperation, Lsn, Options, PendingAppend, Recovery, Result, Wal,
@@ -26,6 +27,9 @@ pub(crate) struct Shape {
     pub(crate) fill: Fill,
     pub(crate) first_lsn: u64,
     pub(crate) recent_bytes: usize,
+    pub(crate) try_every: u32,
+    /// The disk has writes with FUA, and what they and flushes take changes.
+    pub(crate) has_fua: bool,
 }
 
 impl Shape {
@@ -41,7 +45,18 @@ impl Shape {
             fill: [Fill::ByGroup, Fill::Zeros, Fill::Allocated][draw(6, 3) as usize],
             first_lsn: [0, 1, 1, 900][draw(7, 4) as usize],
             recent_bytes: [0, 8 << 10, 64 << 10, 1 << 20][draw(8, 4) as usize],
+            try_every: [1, 3, 20, 1_000][draw(9, 4) as usize],
+            has_fua: draw(10, 2) == 0,
         }
+    }
+
+    /// Returns the world's disk.
+    pub(crate) fn disk(self, disk: Profile) -> Profile {
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        if !self.has_fua {
+            return disk;
+        }
+        disk.fua(us(20)).durable_from(ms(10), us(30), us(900)).durable_from(ms(20), us(900), us(30))
     }
 
     fn options(self) -> Options {
@@ -55,6 +70,7 @@ impl Shape {
             .fill(self.fill)
             .first_lsn(Lsn(self.first_lsn))
             .recent_bytes(self.recent_bytes)
+            .try_every(self.try_every)
             .log_id(0x0f0e_0b0a_0400_1111_2222_3333_4444_5555)
     }
 }
