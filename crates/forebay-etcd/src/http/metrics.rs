@@ -66,6 +66,7 @@ fn log(page: &mut Exposition, node: &Node) {
     let stats = node.log().wal().stats();
     let flushes = &stats.flush_ns;
     let seconds = |quantile| flushes.ns_at(quantile) as f64 / 1e9;
+    let way = stats.way;
     add!(page,
         Gauge "etcd_disk_wal_write_bytes_total" "Bytes written to the log.": stats.write_bytes;
         Counter "forebay_etcd_log_groups_total" "Groups of entries written to the log.": stats.groups;
@@ -73,6 +74,9 @@ fn log(page: &mut Exposition, node: &Node) {
         Gauge "forebay_etcd_log_flush_p50_seconds" "Median of the flushes since the start.": seconds(0.5);
         Gauge "forebay_etcd_log_flush_p99_seconds" "99th percentile of the flushes.": seconds(0.99);
         Gauge "forebay_etcd_log_flush_p999_seconds" "99.9th percentile of the flushes.": seconds(0.999);
+        Gauge "forebay_etcd_log_dsync_seconds" "Usual flush by RWF_DSYNC, 0 before the first.": way.dsync_ns as f64 / 1e9;
+        Gauge "forebay_etcd_log_write_and_flush_seconds" "Usual write and flush.": way.write_and_flush_ns as f64 / 1e9;
+        Counter "forebay_etcd_log_way_changes_total" "Changes between these two ways.": way.changes;
     );
     // From 1 ms to 8.192 s, as in etcd.
     let bounds = (0..14).map(|power| 1_000_000_u64 << power);

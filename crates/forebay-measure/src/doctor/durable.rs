@@ -58,7 +58,7 @@ pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
         )),
         Ok(_) => degraded(
             "the disk makes too few writes durable in a second to compare the two ways",
-            "keep a log's default, Flush::WhenAlone",
+            "keep a log's default, which compares them itself",
         ),
         Err(error) => {
             degraded(format!("the two ways could not be compared: {error:#}"), "see the findings above")
@@ -181,7 +181,7 @@ fn sentence(advice: Advice) -> String {
         }
         Advice::Undecided(times) => format!(
             "undecided, as they differ {times:.1} times and less than {MARGIN} is within the spread: keep a log's default, \
-             Flush::WhenAlone"
+             which compares them itself"
         ),
     }
 }
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn the_advice_names_the_default_unless_the_difference_is_clear() {
         assert!(sentence(Advice::Undecided(1.2)).contains("undecided"));
-        assert!(sentence(Advice::Undecided(1.2)).contains("default, Flush::WhenAlone"));
+        assert!(sentence(Advice::Undecided(1.2)).contains("default, which compares"));
         assert!(sentence(Advice::Clear(Flush::Blocking, 2.0)).contains("Flush::Blocking"));
         assert!(sentence(Advice::Clear(Flush::Queued, 2.0)).contains("Flush::Queued"));
     }

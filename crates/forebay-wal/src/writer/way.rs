@@ -1,13 +1,13 @@
 //! The way in which groups become durable: by `RWF_DSYNC`, which a drive may carry out as a write with FUA, or by a write and a
-//! flush. There are drives on which one takes twice the time of the other, and no name tells which, so the log compares them.
+//! flush. On some drives one takes twice the time of the other. No name says which, so the log compares them.
 //!
 //! Each group earns a thousandth of a try: a group that goes the other way, and is compared with the group before it. Up to four
 //! tries are saved. All four are there before one is made without a reason; with one (the other way was faster the last time, or
 //! looks faster by its figures) a try follows as soon as it is earned. So a way that becomes slow is left after some tens of groups,
 //! and a drive that stays as it is sees one try in a thousand groups.
 //!
-//! The way may change with each group, as either makes its group durable by itself. What a group relies on beside its own sectors
-//! was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each record.
+//! The way may change with each group, as either makes its group durable by itself. The state that a group relies on beside its own
+//! sectors was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each record.
 
 use forebay::Flush;
 
@@ -116,7 +116,7 @@ fn lead(slow_ns: u64, fast_ns: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// A drive: what a group takes either way, in microseconds, with a fifth of jitter and rare outliers.
+    /// A drive: the time of a group either way, in microseconds, with a fifth of jitter and rare outliers.
     struct Drive {
         dsync_us: u64,
         write_and_flush_us: u64,
