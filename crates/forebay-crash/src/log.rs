@@ -19,7 +19,7 @@ pub(crate) fn options(life: u64) -> Options {
         0 => options.flush(Flush::WhenAlone),
         1 => options.flush(Flush::Queued),
         2 => options.flush(Flush::Blocking),
-        // The way of a group is another one every now and then, also where a write with FUA persists its own sectors alone.
+        // The way changes with every few groups.
         _ => options.try_every(2),
     }
 }
