@@ -41,7 +41,7 @@
 //! | [`Fault`] | read | write | sync | other calls |
 //! |---|---|---|---|---|
 //! | `TornWrite` `LostWrite` `Reorder` | | at a power cut | | |
-//! | `LyingFlush` | | | reports success | |
+//! | `LyingFlush` | | with FUA: reports success | reports success | |
 //! | `ReadError` | `EIO` | | | |
 //! | `WriteError` | | direct: `EIO`, a part may be there | buffered: `EIO` | |
 //! | `FlushError` | | | `EIO`; [`Dirty`] decides about the bytes | |
@@ -67,6 +67,7 @@
 //!
 //! | after | is durable |
 //! |---|---|
+//! | a write with FUA ([`Profile::fua`]) | its own sectors, as far as the file's length is durable |
 //! | a sync of any file or directory of the disk | all direct writes on that disk that completed before the sync was submitted |
 //! | a data sync of a file | also its buffered writes, its length, its holes; with [`Journal`] also every change of names up to the last change of its length, or its creation |
 //! | a full sync of a file | as a data sync; with [`Journal`] also every change of names up to the last one that touched it (rename, link, removal) |

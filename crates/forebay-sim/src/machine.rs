@@ -194,8 +194,8 @@ impl Machine {
         self.on
     }
 
-    /// Returns whether a durable write to a file that ends at `end` is one operation with FUA. One that makes the file longer needs a
-    /// flush, and one from the page cache, too.
+    /// Returns whether a durable write to a file that ends at `end` is one operation with FUA. One that makes the file longer needs
+    /// a flush, and so does one from the page cache.
     pub(crate) fn has_fua(&self, file: u32, end: u64) -> bool {
         let Some(handle) = self.handles.get(&file).filter(|handle| handle.direct) else { return false };
         let disk = self.disks.get(handle.disk).filter(|disk| disk.profile.fua_ns.is_some());

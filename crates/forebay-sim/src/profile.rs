@@ -216,16 +216,17 @@ impl Profile {
         self
     }
 
-    /// Gives the disk FUA, and sets the duration of such a write on an idle disk, without the transfer of the bytes. A durable write by
-    /// [`Flush::Blocking`](forebay::Flush::Blocking) to a direct file, within its length, is then one operation that brings its own
-    /// sectors to the medium, and nothing else: no earlier write, no length, no name. Default: none, such a write is a write and a flush.
+    /// Gives the disk FUA, and sets the duration of such a write on an idle disk, without the transfer of the bytes. A durable
+    /// write by [`Flush::Blocking`](forebay::Flush::Blocking) to a direct file, within its length, is then one operation that
+    /// brings its own sectors to the medium, and nothing else: no earlier write, no length, no name. Default: none, such a write is a
+    /// write and a flush.
     pub fn fua(mut self, write: Duration) -> Profile {
         self.fua_ns = Some(ns(write));
         self
     }
 
-    /// Changes the durations of a flush and of a write with FUA, from `time` of the world on. The last of several changes that are due
-    /// holds.
+    /// Changes the durations of a flush and of a write with FUA, from `time` of the world on. Of several changes that are due, the
+    /// last one that was added holds.
     pub fn durable_from(mut self, time: Duration, flush: Duration, fua: Duration) -> Profile {
         self.durable_from.push((ns(time), ns(flush), ns(fua)));
         self

@@ -143,12 +143,14 @@ impl Options {
         self
     }
 
-    /// Sets how a group is made durable: by a write and a flush, or by one call with `RWF_DSYNC`. Default: the log learns which is
-    /// faster on its drive ([`Stats::way`](crate::Stats::way)): it begins as with [`Flush::WhenAlone`], and at most one group in 1,000
-    /// goes the other way.
+    /// Sets how a group is made durable: by a write and a flush, or by one call with `RWF_DSYNC`. Default: the log learns which
+    /// is faster on its drive ([`Stats::way`](crate::Stats::way)). It begins as with [`Flush::WhenAlone`], and at most one group in
+    /// 1,000 goes the other way.
     ///
-    /// A log with [a thread of its own](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush there,
-    /// the others are one call. Of a log on its shard with [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
+    /// A log with [a thread of its own](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush
+    /// there, the others are one call.
+    ///
+    /// Of a log on its shard with [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
     /// worker is involved, which saves two context switches per group, but nothing else on that shard
     /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. [`Flush::WhenAlone`] does
     /// the same while the shard has nothing else in flight, and uses [`Flush::Queued`] beside other

@@ -322,7 +322,7 @@ impl Maker {
     }
 }
 
-/// Makes the length and the extents of a new segment durable. No group does that for it: one that is written with FUA persists its own
+/// Makes the length and the extents of a new segment durable. No group does that: one that is written with FUA persists its own
 /// sectors alone.
 async fn flush_new(file: &File) -> Result<()> {
     if is_not_flushed() {

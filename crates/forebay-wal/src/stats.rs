@@ -90,8 +90,8 @@ impl Stats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupWay {
-    /// The flush of the last groups: [`Flush::Queued`] is a write and a flush, [`Flush::Blocking`] and [`Flush::WhenAlone`] are one call
-    /// with `RWF_DSYNC`, the latter beside other operations on a shard a write and a flush.
+    /// The flush of the next groups: [`Flush::Queued`] is a write and a flush, [`Flush::Blocking`] one call with `RWF_DSYNC`, and
+    /// so is [`Flush::WhenAlone`], except beside other operations on a shard.
     pub flush: Flush,
     /// The log chooses the way; else [`Options::flush`](crate::Options::flush) did.
     pub is_learned: bool,

@@ -2,12 +2,13 @@
 //! flush. On some drives one takes twice the time of the other. No name says which, so the log compares them.
 //!
 //! Each group earns a thousandth of a try: a group that goes the other way, and is compared with the group before it. Up to four
-//! tries are saved. All four are there before one is made without a reason; with one (the other way was faster the last time, or
-//! looks faster by its figures) a try follows as soon as it is earned. So a way that becomes slow is left after some tens of groups,
-//! and a drive that stays as it is sees one try in a thousand groups.
+//! tries are saved. All four are there before one is made without a reason. With one, a try follows as soon as it is earned: the
+//! other way was faster the last time, or looks faster by its figures. So a way that becomes slow is left after some tens of
+//! groups, and a drive that stays as it is sees one try in a thousand groups.
 //!
 //! The way may change with each group, as either makes its group durable by itself. The state that a group relies on beside its own
-//! sectors was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each record.
+//! sectors was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each
+//! record.
 
 use forebay::Flush;
 
@@ -194,7 +195,7 @@ mod tests {
             }
             let figures = chooser.figures();
             assert!(figures.tries <= 700, "one group in 1,000 at most: {figures:?}");
-            assert!(figures.changes >= 2 && figures.changes <= 5, "{figures:?}");
+            assert!((2..=5).contains(&figures.changes), "{figures:?}");
         }
     }
 

@@ -29,4 +29,4 @@ mod sweep_world;
 mod truncate;
 mod try_append;
 mod values;
-mod way;
+mod way_world;

@@ -110,8 +110,8 @@ pub trait SimMachine {
     /// Makes a port and returns its number.
     fn add_port(&self) -> usize;
 
-    /// Begins an operation, whose memory is `transfer`. Returns whether it is a write that will be durable when it completes, without
-    /// its sync; its result is 0 then if all bytes were written.
+    /// Begins an operation, whose memory is `transfer`. Returns whether it is a write that will be durable when it completes,
+    /// without its sync; its result is 0 then if all bytes were written.
     fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) -> bool;
 
     /// Tries to end an operation early.

@@ -123,7 +123,7 @@ pub enum Flush {
     /// write also covers the file's writes completed before.
     ///
     /// With the driver `threads` one of its own threads makes the call, and the shard continues; in a
-    /// simulated world the write is a queued one.
+    /// simulated world the write is a queued one, or one operation where its disk has FUA.
     Blocking,
     /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the
     /// write, else as [`Queued`](Flush::Queued). For a log that shares its shard with other users: with
