@@ -2,14 +2,13 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::task::Poll;
 
 use crate::error::Result;
 use crate::memtable::{KeyVersion, Memtables};
 use crate::table::{Cursor, CursorHow, Direction, Entry, Leave, Table};
+use crate::wait::all;
 
 /// A range of keys.
 #[derive(Clone, Debug)]
@@ -363,25 +362,8 @@ impl Merge {
 
     /// Moves all sources to their first entries concurrently, as each may have to read.
     async fn begin(&mut self) -> Result<()> {
-        let mut starting: Vec<_> =
-            self.sources.iter_mut().map(|source| Some(Box::pin(source.advance()))).collect();
-        let mut answers: Vec<Result<bool>> = starting.iter().map(|_| Ok(false)).collect();
-        poll_fn(|context| {
-            let mut is_over = true;
-            for (start, answer) in starting.iter_mut().zip(&mut answers) {
-                let Some(future) = start else { continue };
-                match future.as_mut().poll(context) {
-                    Poll::Ready(found) => {
-                        *answer = found;
-                        *start = None;
-                    }
-                    Poll::Pending => is_over = false,
-                }
-            }
-            if is_over { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        drop(starting);
+        let starting: Vec<_> = self.sources.iter_mut().map(|source| Box::pin(source.advance())).collect();
+        let answers = all(starting).await;
         for (index, answer) in answers.into_iter().enumerate() {
             if answer? {
                 self.push(index);

@@ -34,7 +34,7 @@ mod write;
 
 pub(crate) use blob::Blob;
 pub(crate) use cursor::{Cursor, CursorHow, Direction, Leave};
-pub(crate) use file::{Files, TableFile};
+pub(crate) use file::{Files, TableFile, opened_at_once};
 pub(crate) use footer::{HeaderFound, NO_KEYSPACE, SORTED_NUMBER, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]

@@ -1,7 +1,7 @@
 //! Futures of a store's operations, with `.wait()` for plain threads.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -30,6 +30,25 @@ fn waited<T>(waited: forebay::Result<Result<T>>) -> Result<T> {
         }
         Err(_) => Err(Error::new(ErrorKind::WaitOnShard, "waiting on a shard's own thread would never end")),
     }
+}
+
+/// Awaits futures side by side. Returns their outputs in the order of the futures.
+pub(crate) async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut is_over = true;
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none() {
+                match Pin::new(future).poll(context) {
+                    Poll::Ready(found) => *output = Some(found),
+                    Poll::Pending => is_over = false,
+                }
+            }
+        }
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
 }
 
 /// A boxed future of a result.

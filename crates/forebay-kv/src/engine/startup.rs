@@ -23,7 +23,8 @@ use crate::names::{DEFAULT, LOG, MANIFEST, MANIFEST_BYTES, TABLES, table_path};
 #[cfg(feature = "zstd")]
 use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
-use crate::table::{Files, OpenHow, TABLE_GONE, Table};
+use crate::table::{Files, OpenHow, TABLE_GONE, Table, opened_at_once};
+use crate::wait::all;
 
 /// Opens the store in a directory and begins its tasks, on the shard whose thread this is.
 pub(crate) async fn open(
@@ -268,22 +269,25 @@ impl Scene {
             version = version.without_keyspaces(&[]);
         }
         let home = if there.tables { Some(self.dir.open_dir(TABLES).await?) } else { None };
-        let mut tables = Vec::new();
-        let mut files =
-            home.as_ref().map(|home| Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept));
+        let class = self.options.class;
+        let mut named = Vec::with_capacity(state.tables.len());
         for (level, meta) in state.tables.values() {
-            let Some(files) = &mut files else {
+            if home.is_none() {
                 let path = table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
-            };
+            }
             let pin_filter = pins_filter(usize::from(*level), &self.options);
-            let how = OpenHow { class: self.options.class, pin_filter };
-            tables.push((*level, Table::open(files, meta, how).await?));
+            named.push((meta, OpenHow { class, pin_filter }));
         }
-        version = version.edited(&[], &tables);
+        if let Some(home) = &home {
+            let mut files = Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept);
+            let opened = Table::open_all(&mut files, &named).await?;
+            let levels = state.tables.values().map(|(level, _)| *level);
+            version = version.edited(&[], &levels.zip(opened).collect::<Vec<_>>());
+        }
         // Behind all inner levels, which have the memory first.
-        for table in version.with_kept_filters(&self.options) {
-            table.keep_filter(self.options.class).await;
+        for some in version.with_kept_filters(&self.options).chunks(opened_at_once(&self.files)) {
+            all(some.iter().map(|table| Box::pin(table.keep_filter(class))).collect()).await;
         }
         let (log, is_reader) = (self.dir.path().join(LOG), self.options.read_only);
         let no_log = || if is_begun { rules::log_gone(&log) } else { rules::unmade(self.dir.path()) };

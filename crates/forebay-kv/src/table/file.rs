@@ -20,6 +20,9 @@ use crate::node::{BlobAt, UNIT, Wrong, checksum};
 /// The error code of open(2) for a file that does not exist.
 const ENOENT: i32 = 2;
 
+/// Most tables that are opened at once: each reads up to 64 KiB at a time.
+const OPENED_AT_ONCE: usize = 32;
+
 pub(super) const NO_CODEC: Wrong = "a compressed part in a table without compression";
 
 /// A table's file. It stays as long as it has a holder, and is open at times: while it is read, and as long as no other table needs its
@@ -46,7 +49,12 @@ pub(crate) struct Files {
     kept: BTreeMap<u32, u64>,
     /// A name that a test chose.
     #[cfg(test)]
-    name: Option<String>,
+    name: std::sync::Mutex<Option<String>>,
+}
+
+/// Returns how many files of tables one call opens at once.
+pub(crate) fn opened_at_once(files: &FileCache) -> usize {
+    OPENED_AT_ONCE.min(files.batch_files_max())
 }
 
 impl Files {
@@ -61,7 +69,7 @@ impl Files {
             known: BTreeMap::new(),
             kept: BTreeMap::new(),
             #[cfg(test)]
-            name: None,
+            name: std::sync::Mutex::default(),
         }
     }
 
@@ -69,7 +77,7 @@ impl Files {
     #[cfg(test)]
     pub(super) async fn at(engine: &Engine, path: &Path, cache: &Arc<Cache>) -> Files {
         let dir = engine.open_dir(path.parent().unwrap()).await.unwrap();
-        let name = Some(path.file_name().unwrap().to_str().unwrap().to_string());
+        let name = std::sync::Mutex::new(Some(path.file_name().unwrap().to_str().unwrap().to_string()));
         let files = FileCache::new(engine, forebay::Open::read(), None);
         Files { name, ..Files::new(engine, &dir, cache, &files) }
     }
@@ -85,24 +93,35 @@ impl Files {
         self.known.extend(files.into_iter().map(|file| (file.id, file.clone())));
     }
 
-    /// Returns the file of a table; `number` is the one that its nodes have.
+    /// Returns a file that is known.
+    pub(super) fn get(&self, id: u32) -> Option<Arc<TableFile>> {
+        self.known.get(&id).cloned()
+    }
+
+    /// Returns how many files are opened at once.
+    pub(super) fn at_once(&self) -> usize {
+        opened_at_once(&self.files)
+    }
+
+    /// Returns the file of a table; `number` is the one that its nodes have. The caller [adds](Self::add) it before the next call
+    /// for it.
     ///
     /// # Errors
     /// `MissingTable` if it is not there or has another length; `Corruption`, `Version`, `MissingFeature`
     /// and `Foreign` from its footer; the system's.
     pub(super) async fn open(
-        &mut self,
+        &self,
         id: u32,
         number: u32,
         bytes: Option<u64>,
         how: OpenHow,
     ) -> Result<Arc<TableFile>> {
-        if let Some(known) = self.known.get(&id) {
-            return Ok(known.clone());
+        if let Some(known) = self.get(id) {
+            return Ok(known);
         }
         let name = table_name(id);
         #[cfg(test)]
-        let name = self.name.take().unwrap_or(name);
+        let name = self.name.lock().ok().and_then(|mut chosen| chosen.take()).unwrap_or(name);
         let entry = self.files.file_in(&self.dir, name)?;
         let path = entry.path().to_path_buf();
         let file = open(&entry, &FilePlace::NONE).await?;
@@ -114,9 +133,7 @@ impl Files {
         }
         let unit = file.read(found - UNIT as u64..found).class(how.class).await?;
         let footer = Footer::read(&unit, number, found, &path)?;
-        let opened = TableFile::new(&self.engine, id, entry, footer, &self.cache);
-        self.known.insert(id, opened.clone());
-        Ok(opened)
+        Ok(TableFile::new(&self.engine, id, entry, footer, &self.cache))
     }
 }
 

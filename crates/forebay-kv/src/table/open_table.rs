@@ -1,16 +1,18 @@
 //! Opening a table, and pinning the parts of it that the cache has room for.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use forebay::{Class, FilePlace};
 
-use super::file::Files;
+use super::file::{Files, TableFile};
 use super::footer::NO_KEYSPACE;
 use super::pinned::{PartReader, PinnedParts};
 use super::{Table, TableMeta};
-use crate::cache::{Cache, FilterOwner, PinPurpose};
+use crate::cache::{Cache, FilterOwner, Pin, PinPurpose};
 use crate::error::Result;
 use crate::node::UNIT;
+use crate::wait::all;
 
 /// Parameters for opening a table.
 #[derive(Clone, Copy, Debug)]
@@ -36,27 +38,37 @@ impl Table {
     /// `MissingTable` if a file is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
     /// `Foreign`; the system's.
     pub(crate) async fn open(files: &mut Files, meta: &TableMeta, how: OpenHow) -> Result<Arc<Table>> {
-        let own = files.open(meta.id, meta.number, Some(meta.bytes), how).await?;
-        let mut far = Vec::new();
-        for (id, _) in meta.values.iter().filter(|(id, _)| *id != meta.id) {
-            far.push(files.open(*id, *id, None, how).await?);
+        let own = Own::open(files, meta, how).await?;
+        files.add([&own.file]);
+        open_values(files, &[(meta, how)]).await?;
+        Ok(own.table(files, meta))
+    }
+
+    /// Opens tables as [`open`](Self::open) does, several at once. Returns them in their order.
+    pub(crate) async fn open_all(
+        files: &mut Files,
+        tables: &[(&TableMeta, OpenHow)],
+    ) -> Result<Vec<Arc<Table>>> {
+        let mut opened = Vec::with_capacity(tables.len());
+        for some in tables.chunks(files.at_once()) {
+            let known: &Files = files;
+            let opens: Vec<_> =
+                some.iter().map(|(meta, how)| Box::pin(Own::open(known, meta, *how))).collect();
+            for ((meta, how), own) in some.iter().zip(all(opens).await) {
+                opened.push(match own {
+                    // There is memory, or a descriptor, for one.
+                    Err(error) if error.is_crowded() => Own::open(files, meta, *how).await?,
+                    own => own?,
+                });
+            }
         }
-        let footer = &own.footer;
-        let keyspace = if meta.number == meta.id { meta.keyspace } else { NO_KEYSPACE };
-        let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
-        if counts != (keyspace, meta.entries, meta.deleted, meta.expiring) {
-            let text = "the table's footer and the manifest contradict each other";
-            return Err(own.corrupt(meta.bytes - UNIT as u64, text));
-        }
-        let known = files.cache.must_pin(PinPurpose::Tables, known_bytes(meta));
-        let file = own.opened(&FilePlace::NONE).await?;
-        let reader = PartReader { file: &file, footer, class: how.class };
-        let pinned = pin(&reader, &files.cache, how.pin_filter).await?;
-        Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
+        files.add(opened.iter().map(|own| &own.file));
+        open_values(files, tables).await?;
+        Ok(tables.iter().zip(opened).map(|((meta, _), own)| own.table(files, meta)).collect())
     }
 
     /// Reads the filter of a table of the last level and keeps it, if such filters may take so much memory, until the memory
-    /// is needed for something else. Only one such call may be under way.
+    /// is needed for something else. Only one such call for a table may be under way.
     ///
     /// A filter that cannot be read is not kept: gets do without it, and a verification reports the damage.
     pub(crate) async fn keep_filter(self: &Arc<Self>, class: Class) {
@@ -82,6 +94,60 @@ impl Table {
     pub(crate) fn filter_bytes_left_out(&self) -> u64 {
         if self.pinned.has_filter() { 0 } else { self.filter_bytes() }
     }
+}
+
+/// A table whose values may lie in files that are not open yet.
+struct Own {
+    file: Arc<TableFile>,
+    pinned: PinnedParts,
+    known: Pin,
+}
+
+impl Own {
+    async fn open(files: &Files, meta: &TableMeta, how: OpenHow) -> Result<Own> {
+        let own = files.open(meta.id, meta.number, Some(meta.bytes), how).await?;
+        let footer = &own.footer;
+        let keyspace = if meta.number == meta.id { meta.keyspace } else { NO_KEYSPACE };
+        let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
+        if counts != (keyspace, meta.entries, meta.deleted, meta.expiring) {
+            let text = "the table's footer and the manifest contradict each other";
+            return Err(own.corrupt(meta.bytes - UNIT as u64, text));
+        }
+        let known = files.cache.must_pin(PinPurpose::Tables, known_bytes(meta));
+        let file = own.opened(&FilePlace::NONE).await?;
+        let reader = PartReader { file: &file, footer, class: how.class };
+        let pinned = pin(&reader, &files.cache, how.pin_filter).await?;
+        Ok(Own { file: own, pinned, known })
+    }
+
+    /// Returns the table. All files that have its values are known.
+    fn table(self, files: &Files, meta: &TableMeta) -> Arc<Table> {
+        let far = meta.values.iter().filter(|(id, _)| *id != meta.id);
+        let far = far.filter_map(|(id, _)| files.get(*id)).collect();
+        Arc::new(Table { meta: meta.clone(), own: self.file, far, pinned: self.pinned, _known: self.known })
+    }
+}
+
+/// Opens the files that have values of tables, several at once, apart from those that are known.
+async fn open_values(files: &mut Files, tables: &[(&TableMeta, OpenHow)]) -> Result<()> {
+    let mut missing = BTreeMap::new();
+    for (meta, how) in tables {
+        let others = meta.values.iter().filter(|(id, _)| files.get(*id).is_none());
+        missing.extend(others.map(|(id, _)| (*id, *how)));
+    }
+    let missing: Vec<(u32, OpenHow)> = missing.into_iter().collect();
+    for some in missing.chunks(files.at_once()) {
+        let known: &Files = files;
+        let opens: Vec<_> = some.iter().map(|(id, how)| Box::pin(known.open(*id, *id, None, *how))).collect();
+        for ((id, how), file) in some.iter().zip(all(opens).await) {
+            let file = match file {
+                Err(error) if error.is_crowded() => files.open(*id, *id, None, *how).await?,
+                file => file?,
+            };
+            files.add([&file]);
+        }
+    }
+    Ok(())
 }
 
 impl FilterOwner for Table {

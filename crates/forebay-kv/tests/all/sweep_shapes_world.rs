@@ -19,6 +19,8 @@ const INLINE: u64 = 8 * KIB;
 const LONG_LEAF: u64 = 32 * KIB;
 /// The links of a checkpoint that are made together.
 const LINKS: u64 = 16;
+/// The tables that an open opens together.
+const TOGETHER: u64 = 32;
 
 static MEMORY: Axis = Axis {
     name: "store memory",
@@ -118,7 +120,7 @@ static OPENED: Axis = Axis {
     unit: "tables",
     package: "forebay-kv",
     range: 1..=40,
-    crosses: &[],
+    crosses: &[("OPENED_AT_ONCE", 32)],
     steps: &[],
     limit: None,
 };
@@ -315,11 +317,11 @@ fn levels(points: Points) {
     let all = of_range(MANY * (VALUE + BESIDE));
     let of_some = |at: u64| all + of_range(MANY * (VALUE + BESIDE) * at / 100);
     // Links with a flush of their directory each, then a new manifest and log, which are read back.
-    let of_links = |at: u64| Cost::together(16, MIB).with_flushes(12 + at).in_rounds(24 + at.div_ceil(LINKS));
-    // Manifest and log, then one table after the other: its end, its levels and its filter.
+    let of_links = |at: u64| Cost::together(16, MIB).with_flushes(24 + at).in_rounds(36 + at.div_ceil(LINKS));
+    // Manifest and log, then so many tables at once: of each its end, its levels and its filter.
     let of_open = |at: u64| {
-        let requests = 50 + 4 * at;
-        Cost::together(requests, 4 * MIB + 4 * at * BLOCK).with_flushes(16).in_rounds(requests)
+        let bytes = 4 * MIB + 4 * at * BLOCK;
+        Cost::together(50 + 4 * at, bytes).with_flushes(16).in_rounds(50 + 4 * at.div_ceil(TOGETHER))
     };
     Sweep::judge_all(&[
         meter::sweep_worlds(&ENTRIES, points, &config(), of_two, of_entries),
