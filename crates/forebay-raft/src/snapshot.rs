@@ -1,11 +1,17 @@
 //! [`RaftSnapshot`]: a snapshot as a directory of files, its parts on the way to another node, and their arrival.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
-use forebay::{Append, Durability, Engine, File, Open};
+use forebay::{Append, Durability, Engine, File, Open, Pending};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, MaybeDone, Shared, maybe_done};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +19,8 @@ use crate::tree::{self, SnapshotFile};
 
 /// Bytes of a part.
 const PART_BYTES: u64 = 128 << 10;
+/// Parts that are read at once: while one is sent, the next ones come.
+const PARTS_AHEAD: usize = 4;
 /// Bytes of one write of a received file.
 const WRITE_BYTES: usize = 128 << 10;
 
@@ -83,9 +91,16 @@ impl RaftSnapshot {
         &self.held.path
     }
 
-    /// Returns a reader of the snapshot's parts. It holds one part in memory.
+    /// Returns a reader of the snapshot's parts. It holds up to four parts in memory.
     pub fn reader(&self) -> SnapshotReader {
-        SnapshotReader { snapshot: self.clone(), at: 0, offset: 0, open: None, is_over: false }
+        SnapshotReader {
+            snapshot: self.clone(),
+            next: Place::default(),
+            planned: Place::default(),
+            open: None,
+            ahead: VecDeque::new(),
+            is_over: false,
+        }
     }
 }
 
@@ -95,19 +110,30 @@ impl fmt::Debug for RaftSnapshot {
     }
 }
 
-/// Reads the parts of a snapshot, one after the other; see [`RaftSnapshot::reader`].
-#[derive(Debug)]
+/// Reads the parts of a snapshot, some of them ahead; see [`RaftSnapshot::reader`].
 pub struct SnapshotReader {
     snapshot: RaftSnapshot,
-    /// The file that is read, by its place in the list.
-    at: usize,
-    offset: u64,
-    open: Option<File>,
+    /// The part that is passed on next.
+    next: Place,
+    /// The part that is read next.
+    planned: Place,
+    /// The file of the part that is read next, unless that is its first.
+    open: Option<Shared<Pending<File>>>,
+    /// The parts between the two, in their order.
+    ahead: VecDeque<MaybeDone<BoxFuture<'static, Result<SnapshotPart>>>>,
     is_over: bool,
 }
 
+/// Where a part begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The file, by its place in the list.
+    file: usize,
+    offset: u64,
+}
+
 impl SnapshotReader {
-    /// Reads the next part; `None` after the last one.
+    /// Reads the next part; `None` after the last one. The reads of some parts behind it begin with the call, and go on after it.
     ///
     /// # Errors
     /// The system's. The call may be repeated.
@@ -115,30 +141,86 @@ impl SnapshotReader {
         if self.is_over {
             return Ok(None);
         }
-        let Some(file) = self.snapshot.files.get(self.at) else {
+        while self.ahead.len() < PARTS_AHEAD
+            && let Some(part) = self.plan()
+        {
+            self.ahead.push_back(maybe_done(part));
+        }
+        let part = poll_fn(|context| {
+            for part in &mut self.ahead {
+                // Also those behind the first one, whose reads begin so.
+                let _ = part.poll_unpin(context);
+            }
+            match self.ahead.front_mut() {
+                None => Poll::Ready(None),
+                Some(first) => {
+                    Pin::new(first).take_output().map_or(Poll::Pending, |part| Poll::Ready(Some(part)))
+                }
+            }
+        })
+        .await;
+        let Some(part) = part else {
             self.is_over = true;
             return Ok(Some(SnapshotPart::End { files: self.snapshot.files.to_vec() }));
         };
-        let end = file.bytes.min(self.offset + PART_BYTES);
-        let bytes = if end > self.offset {
-            let open = match &self.open {
-                Some(open) => open.clone(),
-                None => {
-                    let path = self.snapshot.held.path.join(&file.name);
-                    self.open.insert(self.snapshot.engine.open(path, Open::read()).await?).clone()
-                }
-            };
-            open.read(self.offset..end).await?.to_vec()
-        } else {
-            Vec::new()
-        };
-        let part = SnapshotPart::Bytes { name: file.name.clone(), offset: self.offset, bytes };
-        self.offset = end;
-        if end == file.bytes {
-            (self.at, self.offset, self.open) = (self.at + 1, 0, None);
+        self.ahead.pop_front();
+        match part {
+            Ok(part) => {
+                self.next = self.behind(self.next);
+                Ok(Some(part))
+            }
+            Err(error) => {
+                self.ahead.clear();
+                (self.planned, self.open) = (self.next, None);
+                Err(error)
+            }
         }
-        Ok(Some(part))
     }
+
+    /// Returns the read of the part that is planned next, which begins when it is polled; `None` behind the last one.
+    fn plan(&mut self) -> Option<BoxFuture<'static, Result<SnapshotPart>>> {
+        let file = self.snapshot.files.get(self.planned.file)?;
+        let (offset, end) = (self.planned.offset, file.bytes.min(self.planned.offset + PART_BYTES));
+        let open = (end > offset).then(|| {
+            let path = self.snapshot.held.path.join(&file.name);
+            self.open.get_or_insert_with(|| self.snapshot.engine.open(path, Open::read()).shared()).clone()
+        });
+        let part = read(open, file.name.clone(), offset..end).boxed();
+        self.planned = self.behind(self.planned);
+        if self.planned.offset == 0 {
+            self.open = None;
+        }
+        Some(part)
+    }
+
+    /// Returns the place behind a part.
+    fn behind(&self, Place { file, offset }: Place) -> Place {
+        let bytes = self.snapshot.files.get(file).map_or(0, |file| file.bytes);
+        let end = bytes.min(offset + PART_BYTES);
+        if end == bytes { Place { file: file + 1, offset: 0 } } else { Place { file, offset: end } }
+    }
+}
+
+impl fmt::Debug for SnapshotReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SnapshotReader")
+            .field("snapshot", &self.snapshot)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a part of a file; an empty one has none.
+async fn read(open: Option<Shared<Pending<File>>>, name: String, range: Range<u64>) -> Result<SnapshotPart> {
+    let offset = range.start;
+    let bytes = match open {
+        Some(open) => {
+            let file = open.await?;
+            file.read(range).await?.to_vec()
+        }
+        None => Vec::new(),
+    };
+    Ok(SnapshotPart::Bytes { name, offset, bytes })
 }
 
 /// Takes the parts of a snapshot that another node sends; see

@@ -1,12 +1,13 @@
 //! Shows: a snapshot goes part by part to another node and is there what it was here; a wrong one changes nothing; old ones go, but not under
-//! a reader; all of it is as it was after another open. How: two stores on real files.
+//! a reader; all of it is as it was after another open. How: two stores on real files, and one in a simulated world.
 
 use std::path::Path;
 
-use crate::common::{Texts, Types, apply, count, dir, entry, log_id, parts};
+use crate::common::{Texts, Types, WorldTypes, apply, count, dir, entry, log_id, parts};
 use forebay::{Config, Engine};
 use forebay_kv::Options;
 use forebay_raft::{Error, ErrorKind, RaftSnapshot, RaftStore, SnapshotPart};
+use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use openraft::alias::SnapshotOf;
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 
@@ -176,6 +177,36 @@ async fn an_old_snapshot_stays_while_it_is_read() {
     drop((second, third));
     built(&mut store).await;
     assert_eq!(dirs(one.path()).len(), 2);
+}
+
+/// Those behind it were read ahead by then, and come once more, after it.
+#[test]
+fn a_part_that_could_not_be_read_is_read_again() {
+    World::new(1)
+        .disk(Profile::nand().at("/disk"))
+        .run(async |engine: Engine| {
+            let options = options().reserve_bytes(0).clock(|| 1_000);
+            let mut store =
+                RaftStore::<WorldTypes, _>::open(&engine, "/disk/one", options, Texts).await.unwrap();
+            apply(&mut store, 0..500).await.unwrap();
+            let snapshot = store.build_snapshot().await.unwrap().snapshot;
+            let whole = parts(&snapshot).await;
+            for nth in 1..=3 {
+                sim::inject(Rule::new(Fault::ReadError).on(snapshot.path()).nth(nth).times(1));
+                let (mut reader, mut read, mut failures) = (snapshot.reader(), Vec::new(), 0);
+                loop {
+                    match reader.next().await {
+                        Ok(Some(part)) => read.push(part),
+                        Ok(None) => break,
+                        Err(_) => failures += 1,
+                    }
+                }
+                assert_eq!(failures, 1);
+                assert!(read == whole, "other parts, or in another order");
+            }
+            store.close().await.unwrap();
+        })
+        .unwrap();
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, LogOptions, RaftLog, RaftStore};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, Cost, Limit, Points, Sweep, content};
+use forebay_test::sweep::{Axis, Cost, Limit, Points, Step, Sweep, content};
 use openraft::EntryPayload;
 use openraft::alias::EntryOf;
 use openraft::entry::RaftEntry;
@@ -58,7 +58,12 @@ static BYTES: Axis = Axis {
     package: "forebay-raft",
     range: 64 * KIB..=3 * MIB / 2,
     crosses: &[("BATCH_BYTES_MAX", 1 << 20)],
-    steps: &[],
+    steps: &[Step {
+        range: (1 << 20) + 1..=3 * MIB / 2,
+        percent: 150,
+        neighbours: 130,
+        reason: "above 1 MiB an append is two groups of the log, the second of which is written behind the first",
+    }],
     limit: None,
 };
 static SNAPSHOT: Axis = Axis {
@@ -174,10 +179,10 @@ fn appends(points: Points) {
 
 fn snapshots(points: Points) {
     let config = Config::new().arena_bytes_max(4 * MEMORY as usize);
-    // One part after the other, as they are sent; logs and tables of the store have some files, which end within a part.
+    // Four parts at once, of one or of several files; logs and tables of the store have some, which end within a part.
     let of_parts = |at: u64| {
         let requests = 12 + at / PART;
-        Cost::together(requests, at + MIB).in_rounds(requests)
+        Cost::together(requests, at + MIB).in_rounds(4 + requests.div_ceil(4))
     };
     Sweep::judge_all(&[meter::sweep_worlds(&SNAPSHOT, points, &config, of_parts, snapshot)]);
 }
