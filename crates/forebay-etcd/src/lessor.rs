@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Leases whose end is proposed at once.
-const REVOKED_AT_ONCE_MAX: usize = 64;
+/// Leases whose end is proposed at once: their entries share a commit. Changes of clients that come meanwhile are behind them.
+const REVOKED_AT_ONCE_MAX: usize = 512;
 
 /// The leases of this member.
 #[derive(Debug, Default)]

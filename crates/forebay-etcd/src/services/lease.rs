@@ -32,15 +32,12 @@ pub(crate) struct LeaseCalls {
     pub(super) context: Context,
 }
 
-/// Revokes a lease whose time ended in a term in which this member leads; in several steps, as [`revoke_all`]. One that is revoked
-/// already is no error.
+/// Revokes a lease whose time ended in a term in which this member leads. One with more keys than an entry of the log may change is
+/// there with the rest of them, and among the next whose time is over. One that is revoked already is no error.
 pub(super) async fn expire(context: &Context, term: u64, id: i64) -> Result<(), Status> {
-    loop {
-        match context.change_leading(term, Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
-            Ok((Some(Outcome::Done(Done { is_partial: true })), _)) => {}
-            Err(error) if error.code() == Refusal::LeaseNotFound.code() => return Ok(()),
-            revoked => return revoked.map(drop),
-        }
+    match context.change_leading(term, Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
+        Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
+        revoked => revoked.map(drop),
     }
 }
 

@@ -102,7 +102,8 @@ static LEASED: Axis = Axis {
     name: "etcd keys of a lease",
     unit: "keys",
     package: "forebay-etcd",
-    range: 0..=100,
+    // A lease without keys reads nothing.
+    range: 1..=100,
     crosses: &[("LEASE_KEYS_AT_ONCE", 3)],
     steps: &[],
     limit: None,
@@ -122,7 +123,12 @@ static HISTORY: Axis = Axis {
     package: "forebay-etcd",
     range: 32 * KIB..=5 * MIB / 4,
     crosses: &[("READ_BYTES_MAX", 1 << 20)],
-    steps: &[],
+    steps: &[Step {
+        range: (1 << 20) + 2..=5 * MIB / 4,
+        percent: 150,
+        neighbours: 130,
+        reason: "events beyond 1 MiB are a read of their own, whose read-ahead begins anew",
+    }],
     limit: None,
 };
 static SHORT_HISTORY: Axis = Axis {
@@ -200,7 +206,12 @@ static RESTORED: Axis = Axis {
     package: "forebay-etcd",
     range: 0..=40,
     crosses: &[("RECORDS_MAX", 7), ("LOOKED_UP_MAX", 3)],
-    steps: &[],
+    steps: &[Step {
+        range: 0..=7,
+        percent: 150,
+        neighbours: 130,
+        reason: "records that are not written yet are replaced in memory",
+    }],
     limit: None,
 };
 static RESTORED_VALUE: Axis = Axis {
@@ -217,7 +228,7 @@ static ENDED: Axis = Axis {
     unit: "leases",
     package: "forebay-etcd",
     range: 0..=50_000,
-    crosses: &[("REVOKED_AT_ONCE_MAX", 64)],
+    crosses: &[("REVOKED_AT_ONCE_MAX", 512)],
     steps: &[],
     limit: None,
 };
@@ -808,7 +819,7 @@ fn snapshots(points: Points) {
 }
 
 fn followers(points: Points) {
-    let of_ended = |at: u64| Cost::together(at, 0).in_rounds(at.div_ceil(64));
+    let of_ended = |at: u64| Cost::together(at, 0).in_rounds(at.div_ceil(512));
     let of_watched = |at: u64| Cost::together(at, 0);
     let of_queued = |at: u64| Cost { bytes: at.min(MIB), ..Cost::together(1 + u64::from(at > MIB), 0) };
     Sweep::judge_all(&[
