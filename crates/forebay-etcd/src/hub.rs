@@ -15,8 +15,11 @@ use tokio::sync::Notify;
 use crate::proto::mvccpb::Event;
 use crate::proto::mvccpb::event::EventType;
 
+mod range_index;
 #[cfg(test)]
 mod tests;
+
+use self::range_index::RangeIndex;
 
 /// The most bytes of a watch's queue; then it is behind.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
@@ -68,15 +71,15 @@ fn is_behind_prefix(prefix: &[u8], end: &[u8]) -> bool {
     last.is_some_and(|at| end.len() == at + 1 && end[..at] == prefix[..at] && end[at] == prefix[at] + 1)
 }
 
-/// Things by the keys that they want. Those of the same range share an entry. A range that is no prefix is compared with each key behind
-/// its begin.
+/// Things by the keys that they want. Those of the same range share an entry.
 #[derive(Debug)]
 pub(crate) struct ByKeys<T> {
     single: HashMap<Vec<u8>, Vec<T>>,
     prefixes: HashMap<Vec<u8>, Vec<T>>,
     /// The lengths of prefixes, and how many have each.
     lengths: BTreeMap<usize, usize>,
-    ranges: BTreeMap<Keys, Vec<T>>,
+    /// Those that are no prefixes.
+    ranges: RangeIndex<T>,
 }
 
 impl<T> Default for ByKeys<T> {
@@ -85,7 +88,7 @@ impl<T> Default for ByKeys<T> {
             single: HashMap::new(),
             prefixes: HashMap::new(),
             lengths: BTreeMap::new(),
-            ranges: BTreeMap::new(),
+            ranges: RangeIndex::default(),
         }
     }
 }
@@ -102,7 +105,7 @@ impl<T> ByKeys<T> {
                 }
                 list
             }
-            _ => self.ranges.entry(keys.clone()).or_default(),
+            _ => return self.ranges.insert(keys, value),
         };
         list.push(value);
         list.len() - 1
@@ -128,18 +131,16 @@ impl<T> ByKeys<T> {
                     self.lengths.entry(keys.start.len()).and_modify(|count| *count -= 1);
                     self.lengths.retain(|_, count| *count > 0);
                 }
-                _ => drop(self.ranges.remove(keys)),
+                _ => self.ranges.remove(keys),
             }
         }
     }
 
     /// Returns those that want a key.
     pub(crate) fn of<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a T> {
-        let ranges = self.ranges.iter().take_while(move |(keys, _)| *keys.start <= *key);
-        let ranges = ranges.filter(move |(keys, _)| keys.contains(key)).map(|(_, list)| list);
         let prefixes = self.lengths.keys().map_while(move |len| key.get(..*len));
         let prefixes = prefixes.filter_map(move |prefix| self.prefixes.get(prefix));
-        self.single.get(key).into_iter().chain(prefixes).chain(ranges).flatten()
+        self.single.get(key).into_iter().chain(prefixes).chain(self.ranges.of(key)).flatten()
     }
 
     fn values(&self) -> impl Iterator<Item = &T> {

@@ -1,5 +1,7 @@
 //! The hub alone: what is queued, when a watch falls behind, and that it misses nothing.
 
+use forebay_test::draw;
+
 use super::*;
 use crate::proto::mvccpb::KeyValue;
 
@@ -116,6 +118,41 @@ fn prefixes_of_every_length_get_their_events() {
         for (watch, prefix) in &watches {
             assert_eq!(hub.take(watch).len(), usize::from(key.starts_with(prefix)), "{key} for {prefix}");
         }
+    }
+}
+
+/// Returns a name of up to three letters.
+fn name(random: &mut draw::Random) -> Vec<u8> {
+    (0..random.below(4)).map(|_| b'a' + random.below(6) as u8).collect()
+}
+
+/// Once, an event was compared with each range that begins before its key, under the lock that all watches share.
+#[test]
+fn ranges_are_found_as_by_comparing_each() {
+    let (mut random, mut by_keys) = (draw::Random(7), ByKeys::default());
+    // The keys of each value, and its place among those of the same keys.
+    let mut all: BTreeMap<u64, (Keys, usize)> = BTreeMap::new();
+    for step in 0..20_000_u64 {
+        // They become more for a while, and then fewer.
+        let is_growing = (step / 1_000).is_multiple_of(2);
+        if (random.below(4) > 0) == is_growing {
+            let start = name(&mut random);
+            let end = if random.below(8) == 0 { vec![0] } else { name(&mut random) };
+            if let Some(keys) = Keys::of(&start, &end) {
+                let place = by_keys.insert(&keys, step);
+                all.insert(step, (keys, place));
+            }
+        } else if !all.is_empty() {
+            let at = random.below(all.len() as u64) as usize;
+            let value = *all.keys().nth(at).unwrap();
+            let (keys, place) = all.remove(&value).unwrap();
+            by_keys.remove(&keys, place, |moved| all.get_mut(moved).unwrap().1 = place);
+        }
+        let key = name(&mut random);
+        let mut found: Vec<u64> = by_keys.of(&key).copied().collect();
+        found.sort_unstable();
+        let expected = all.iter().filter(|(_, (keys, _))| keys.contains(&key)).map(|(value, _)| *value);
+        assert_eq!(found, expected.collect::<Vec<_>>(), "step {step}, key {key:?}");
     }
 }
 
