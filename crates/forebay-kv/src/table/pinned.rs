@@ -10,6 +10,7 @@ use super::footer::Footer;
 use crate::cache::Pin;
 use crate::error::{Error, Result};
 use crate::node::{Child, FILTER, Identity, Node, UNIT, check};
+use crate::wait::all;
 
 /// The parts of a table that are always in memory, checked when they were read.
 #[derive(Debug, Default)]
@@ -40,8 +41,9 @@ struct Chunk {
 
 /// Units of a chunk, unless a single node has more. A power of two, as I/O memory comes in such sizes.
 const CHUNK_UNITS: u64 = 16;
-/// Bytes of one read, and the number of reads in flight, where a whole area is read once.
+/// Bytes of one read where a whole area is read once.
 const READ_BYTES: usize = 64 << 10;
+/// The number of reads in flight.
 const READS: usize = 4;
 /// The offset of a node's length in units.
 const UNITS_AT: usize = 13;
@@ -150,30 +152,42 @@ impl PartReader<'_> {
     /// Reads and checks nodes to pin; returns `None` if the cache does not grant the memory that they take.
     async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
         let mut chunks = Vec::new();
-        let (mut at, mut least) = (area.start, 1);
+        let (mut at, mut least, mut reads) = (area.start, 1, READS);
         while at < area.end {
-            // The largest power of two that fits into the rest.
-            let units = 1 << CHUNK_UNITS.min(area.end - at).ilog2();
-            let units = least.max(units).min(area.end - at);
-            let bytes = at * UNIT as u64..(at + units) * UNIT as u64;
-            let block = self.file.read(bytes).class(self.class).await?;
-            let whole = whole_units(&block);
-            if whole == 0 && at + units < area.end {
-                // The node alone is longer than the read.
-                least = units_of(&block, 0);
-                continue;
+            let planned = planned(at..area.end, least, reads);
+            let blocks = planned.iter().map(|units| {
+                let bytes = units.start * UNIT as u64..units.end * UNIT as u64;
+                Box::pin(self.file.read(bytes).class(self.class))
+            });
+            let blocks = all(blocks.collect()).await;
+            for (units, block) in planned.into_iter().zip(blocks) {
+                let block = block?;
+                let whole = whole_units(&block);
+                if whole == 0 && units.end < area.end {
+                    // The node alone is longer than the read.
+                    (least, reads) = (units_of(&block, 0), 1);
+                    break;
+                }
+                let whole = if whole == 0 { units.end - at } else { whole };
+                least = 1;
+                let nodes = block.get(..whole as usize * UNIT).unwrap_or(&block);
+                self.check_nodes(nodes, at as u32, level, |_| Ok(())).await?;
+                let waste = (block.pinned_bytes() as u64).saturating_sub(whole * UNIT as u64);
+                if waste > 0 && !pin.grow(waste) {
+                    return Ok(None);
+                }
+                debug_assert!(
+                    whole > 0 && at + whole <= area.end,
+                    "chunks follow each other within their area"
+                );
+                chunks.push(Chunk { first: at as u32, block });
+                at += whole;
+                if at < units.end {
+                    // A node goes on behind the read, so the next ones begin elsewhere.
+                    reads = 1;
+                    break;
+                }
             }
-            let whole = if whole == 0 { units } else { whole };
-            least = 1;
-            let nodes = block.get(..whole as usize * UNIT).unwrap_or(&block);
-            self.check_nodes(nodes, at as u32, level, |_| Ok(())).await?;
-            let waste = (block.pinned_bytes() as u64).saturating_sub(whole * UNIT as u64);
-            if waste > 0 && !pin.grow(waste) {
-                return Ok(None);
-            }
-            debug_assert!(whole > 0 && at + whole <= area.end, "chunks follow each other within their area");
-            chunks.push(Chunk { first: at as u32, block });
-            at += whole;
         }
         Ok(Some(Part { chunks, pin }))
     }
@@ -221,6 +235,19 @@ impl PartReader<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the units of the next chunks of an area, the first of which has at least `least`.
+fn planned(mut area: Range<u64>, mut least: u64, chunks: usize) -> Vec<Range<u64>> {
+    let mut planned = Vec::with_capacity(chunks);
+    while !area.is_empty() && planned.len() < chunks {
+        let rest = area.end - area.start;
+        // The largest power of two that fits into the rest.
+        let units = least.max(1 << CHUNK_UNITS.min(rest).ilog2()).min(rest);
+        planned.push(area.start..area.start + units);
+        (area.start, least) = (area.start + units, 1);
+    }
+    planned
 }
 
 /// Returns the number of units of the node at `at`, from its own length field.
