@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
+/// Files that one call looks up.
+const LOOKED_UP_TOGETHER: usize = 256;
+
 /// A file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -22,13 +25,20 @@ pub(crate) async fn walk(engine: &Engine, root: &Path) -> Result<(Vec<SnapshotFi
     let (mut files, mut dirs, mut at) = (Vec::new(), vec![PathBuf::new()], 0);
     while let Some(dir) = dirs.get(at).cloned() {
         at += 1;
+        let mut names = Vec::new();
         for entry in engine.read_dir(root.join(&dir)).await? {
             let path = dir.join(entry.name());
             if entry.kind() == FileKind::Dir {
                 dirs.push(path);
             } else if let Some(name) = path.to_str() {
-                let bytes = engine.metadata(root.join(&path)).await?.len();
-                files.push(SnapshotFile { name: name.to_owned(), bytes });
+                names.push(name.to_owned());
+            }
+        }
+        // A store has a file for each table.
+        for some in names.chunks(LOOKED_UP_TOGETHER) {
+            let found = engine.metadata_many(some.iter().map(|name| root.join(name))).await?;
+            for (name, metadata) in some.iter().zip(found) {
+                files.push(SnapshotFile { name: name.clone(), bytes: metadata?.len() });
             }
         }
     }
