@@ -17,9 +17,10 @@ use crate::manifest::{ManifestState, Replay};
 use crate::names::{LOG, MANIFEST};
 use crate::names::{table_path, tables_dir};
 use crate::record;
-use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table};
+use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table, TableMeta, opened_at_once};
 use crate::value::HeldShare;
 use crate::view::Moment;
+use crate::wait::all;
 
 /// The error of open(2) and stat(2) for a missing file.
 const ENOENT: i32 = 2;
@@ -215,18 +216,27 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
             }
             Err(error) => return Err(error.into()),
         };
-        for (_, meta) in state.tables.values() {
-            let how = OpenHow { pin_filter: false, ..OpenHow::default() };
-            let mut files = Files::new(&self.engine, &home, &cache, &open_files).kept(&state.kept);
-            match Table::open(&mut files, meta, how).await {
-                Ok(table) => self.table(&table, Class::DEFAULT).await?,
-                Err(error) => {
-                    (self.report.tables, self.report.table_bytes) =
-                        (self.report.tables + 1, self.report.table_bytes + meta.bytes);
-                    self.judge(error)?;
+        let engine = self.engine.clone();
+        let files = || Files::new(&engine, &home, &cache, &open_files).kept(&state.kept);
+        let metas: Vec<&TableMeta> = state.tables.values().map(|(_, meta)| meta).collect();
+        for some in metas.chunks(opened_at_once(&open_files)) {
+            let opens: Vec<_> = some.iter().map(|meta| Box::pin(open(files(), meta))).collect();
+            for (meta, opened) in some.iter().zip(all(opens).await) {
+                let opened = match opened {
+                    // There is memory, or a descriptor, for one.
+                    Err(error) if error.is_crowded() => open(files(), meta).await,
+                    opened => opened,
+                };
+                match opened {
+                    Ok(table) => self.table(&table, Class::DEFAULT).await?,
+                    Err(error) => {
+                        (self.report.tables, self.report.table_bytes) =
+                            (self.report.tables + 1, self.report.table_bytes + meta.bytes);
+                        self.judge(error)?;
+                    }
                 }
+                (self.progress)(self.report.table_bytes, total);
             }
-            (self.progress)(self.report.table_bytes, total);
         }
         Ok(())
     }
@@ -295,6 +305,11 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         }
         Ok(())
     }
+}
+
+/// Opens a table to be read once: of it nothing stays in memory.
+async fn open(mut files: Files, meta: &TableMeta) -> Result<Arc<Table>> {
+    Table::open(&mut files, meta, OpenHow { pin_filter: false, ..OpenHow::default() }).await
 }
 
 /// Checks that a record is valid and that its keyspaces exist, or existed.
