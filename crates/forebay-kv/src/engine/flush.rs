@@ -158,17 +158,13 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         metas.iter().map(|meta| meta.entries).sum::<u64>() <= memtables.entries() as u64,
         "a flush writes no more entries than the memtable has"
     );
-    let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
-    for meta in &metas {
-        match open(shared, meta, [], 0).await {
-            Ok(table) => tables.push((0, table)),
-            Err(error) => {
-                drop(tables);
-                abandon(shared, &metas).await;
-                return Err(error);
-            }
+    let tables = match open_all(shared, &metas).await {
+        Ok(tables) => tables,
+        Err(error) => {
+            abandon(shared, &metas).await;
+            return Err(error);
         }
-    }
+    };
     let edit = Edit {
         log_start: Some(last + 1),
         next_table: metas.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
@@ -219,6 +215,15 @@ pub(crate) async fn open<'t>(
         table.keep_filter(class).await;
     }
     Ok(table)
+}
+
+/// Opens tables that were just written for level 0, several at once.
+async fn open_all(shared: &StoreCore, metas: &[TableMeta]) -> Result<Vec<(u8, Arc<Table>)>> {
+    let how = OpenHow { class: forebay::shard::class(), pin_filter: pins_filter(0, &shared.options) };
+    let named: Vec<_> = metas.iter().map(|meta| (meta, how)).collect();
+    let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache, &shared.files);
+    let tables = Table::open_all(&mut files, &named).await?;
+    Ok(tables.into_iter().map(|table| (0, table)).collect())
 }
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
