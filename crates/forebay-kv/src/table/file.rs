@@ -20,7 +20,7 @@ use crate::node::{BlobAt, UNIT, Wrong, checksum};
 /// The error code of open(2) for a file that does not exist.
 const ENOENT: i32 = 2;
 
-/// Most tables that are opened at once: each reads up to 64 KiB at a time.
+/// Most tables that are opened at once: each has up to four reads of 64 KiB under way, of memory that it keeps.
 const OPENED_AT_ONCE: usize = 32;
 
 pub(super) const NO_CODEC: Wrong = "a compressed part in a table without compression";
