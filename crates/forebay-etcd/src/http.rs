@@ -20,9 +20,10 @@ use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// Returns everything that is served by HTTP.
-pub(crate) fn router(node: Node, hub: Arc<Hub>) -> Router {
-    let with_watches = Router::new().route("/metrics", get(metrics)).with_state((node.clone(), hub));
+/// Returns everything that is served by HTTP, of a member with this limit of space.
+pub(crate) fn router(node: Node, hub: Arc<Hub>, quota_bytes: u64) -> Router {
+    let with_watches =
+        Router::new().route("/metrics", get(metrics)).with_state((node.clone(), hub, quota_bytes));
     Router::new()
         .route("/health", get(health))
         .route("/livez", get(livez))
@@ -42,12 +43,14 @@ pub(crate) fn peer_router() -> Router {
 const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
 
 async fn version() -> Response {
-    let body = format!("{{\"etcdserver\":\"{ETCD_VERSION}\",\"etcdcluster\":\"{CLUSTER_VERSION}\"}}");
+    let body = format!(
+        "{{\"etcdserver\":\"{ETCD_VERSION}\",\"etcdcluster\":\"{CLUSTER_VERSION}\",\"storage\":\"{CLUSTER_VERSION}\"}}"
+    );
     (JSON, body).into_response()
 }
 
-async fn metrics(State((node, hub)): State<(Node, Arc<Hub>)>) -> Response {
-    let page = metrics::page(&node, &hub).await;
+async fn metrics(State((node, hub, quota_bytes)): State<(Node, Arc<Hub>, u64)>) -> Response {
+    let page = metrics::page(&node, &hub, quota_bytes).await;
     ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 

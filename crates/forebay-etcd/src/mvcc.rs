@@ -25,10 +25,10 @@
 //! the state alone. Hashes and reads never show how far it is.
 //!
 //! # Space
-//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. It is part of the
-//! state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have
-//! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there
-//! is none.
+//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A current value is
+//! in `now` and in `events`, and counts once, as in etcd. The sum is part of the state, so alike on all members, and does not depend on
+//! files. No entry is refused for it, because members may have different limits: check [`Limits::has_room`] before a proposal, and raise
+//! the alarm `NOSPACE`, which is part of the state, if there is none.
 
 mod apply;
 mod change;

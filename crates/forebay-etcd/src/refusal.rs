@@ -65,6 +65,8 @@ refusals! {
     Unhealthy = Unavailable, "etcdserver: unhealthy cluster";
     Corrupt = DataLoss, "etcdserver: corrupt cluster";
     BadLeaderTransferee = FailedPrecondition, "etcdserver: bad leader transferee";
+    WrongDowngradeFormat = InvalidArgument, "etcdserver: wrong downgrade target version format";
+    BadDowngradeTarget = InvalidArgument, "etcdserver: invalid downgrade target version";
     LearnerOnly = FailedPrecondition, "etcdserver: rpc not supported for learner";
 }
 

@@ -123,10 +123,10 @@ impl Server {
             tokio::spawn(services::end_leases(context)),
         ];
         if http.is_empty() {
-            let http = http::router(node.clone(), hub.clone());
+            let http = http::router(node.clone(), hub.clone(), config.quota_bytes);
             routes = Routes::from(routes.into_axum_router().merge(http));
         }
-        let only_http = || Routes::from(http::router(node.clone(), hub.clone()));
+        let only_http = || Routes::from(http::router(node.clone(), hub.clone(), config.quota_bytes));
         for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
             if !listeners.is_empty() {
                 let connections = accept(listeners, &signals, &here, &mut accepting);

@@ -17,8 +17,8 @@ macro_rules! add {
     };
 }
 
-/// Returns all metrics of a member.
-pub(crate) async fn page(node: &Node, hub: &Hub) -> Exposition {
+/// Returns all metrics of a member with this limit of space.
+pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition {
     let mut page = Exposition::prometheus();
     for (name, help, label, value) in [
         ("etcd_server_version", "Which version is running.", "server_version", ETCD_VERSION),
@@ -49,11 +49,16 @@ pub(crate) async fn page(node: &Node, hub: &Hub) -> Exposition {
         Gauge "etcd_debugging_mvcc_pending_events_total" "Events that wait to be sent.": load(&watches.pending);
         Counter "etcd_debugging_mvcc_events_total" "Events sent by this member.": load(&watches.sent);
     );
+    // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.
+    if quota_bytes != 0 {
+        add!(page, Gauge "etcd_server_quota_backend_bytes" "Most bytes that the state may have.": quota_bytes;);
+    }
     if let Ok(view) = View::of(node.store()).await {
         add!(page,
             Gauge "etcd_debugging_mvcc_current_revision" "The current revision.": view.revision();
             Gauge "etcd_debugging_mvcc_compact_revision" "The revision of the last compaction.": view.compacted();
-            Gauge "etcd_mvcc_db_total_size_in_use_in_bytes" "Bytes of keys, values and leases.": view.used_bytes();
+            Gauge "etcd_mvcc_db_total_size_in_bytes" "What the quota is compared with: keys, values and history.": view.used_bytes();
+            Gauge "etcd_mvcc_db_total_size_in_use_in_bytes" "The same: nothing of it is free.": view.used_bytes();
         );
     }
     log(&mut page, node);
@@ -93,7 +98,7 @@ fn store(page: &mut Exposition, node: &Node) {
     let tables: u64 = levels().map(|level| level.bytes).sum();
     let bytes = tables + stats.value_file_bytes + stats.memory.memtables;
     add!(page,
-        Gauge "etcd_mvcc_db_total_size_in_bytes" "Bytes of the state, in files and in memory.": bytes;
+        Gauge "forebay_etcd_store_bytes" "Bytes of the state, in files and in memory.": bytes;
         Counter "forebay_etcd_store_flushes_total" "Flushes of the state to files.": stats.flushes;
         Counter "forebay_etcd_store_compactions_total" "Compactions of the state's files.": stats.compactions;
         Counter "forebay_etcd_store_cache_hits_total" "Blocks found in memory.": stats.cache_hits;

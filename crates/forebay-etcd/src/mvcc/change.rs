@@ -162,12 +162,10 @@ impl<'a> Change<'a> {
         self.batch.put(self.reader.keyspace(Part::Now), &key, &self.scratch);
         let put = Some(PutRecord { create, version, lease, value: &value });
         self.write_event(at, &Record { key: &key, previous, put });
-        let now_bytes = entry_bytes(&key, value.len());
-        self.state.used_bytes += now_bytes;
-        self.bytes += now_bytes;
+        self.bytes += entry_bytes(&key, value.len());
         let lease_before = before.as_ref().map_or(0, |before| before.pair.lease);
-        if let Some(before) = &before {
-            self.take_bytes(entry_bytes(&key, before.pair.value.len()));
+        if before.is_none() {
+            self.state.used_bytes += entry_bytes(&key, 0);
         }
         self.move_lease(&key, lease_before, lease);
         let pair = KeyValue { key, create_revision: create, mod_revision: at.main, version, value, lease };
@@ -241,7 +239,7 @@ impl<'a> Change<'a> {
         self.batch.delete(self.reader.keyspace(Part::Now), key);
         self.write_event(at, &Record { key, previous, put: None });
         self.bytes += entry_bytes(key, 0);
-        self.take_bytes(entry_bytes(key, before.pair.value.len()));
+        self.take_bytes(entry_bytes(key, 0));
         self.move_lease(key, before.pair.lease, 0);
         let pair = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
         self.push(Event { r#type: EventType::Delete.into(), kv: Some(pair), prev_kv: Some(before.pair) })
@@ -308,7 +306,7 @@ impl Before {
     }
 }
 
-/// Returns the bytes that an entry of `now` counts.
+/// Returns the bytes that an entry of `now` has. In `used_bytes` it counts without its value, which its event has too.
 pub(super) fn entry_bytes(key: &[u8], value_bytes: usize) -> u64 {
     ENTRY_BYTES + (key.len() + value_bytes) as u64
 }

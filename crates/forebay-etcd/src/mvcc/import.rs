@@ -1,6 +1,6 @@
 //! [`Import`]: fills an empty state from a snapshot of etcd's format, with the entries that applying all of it would have left.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use forebay_kv::{Batch, Keyspace};
 
@@ -145,8 +145,8 @@ impl<'a> Import<'a> {
             let before = current.remove(key);
             let previous =
                 before.map(|before| Previous { at: before.at, value_bytes: before.value_bytes as u64 });
-            if let Some(before) = &before {
-                self.state.used_bytes -= entry_bytes(key, before.value_bytes);
+            if before.is_some() {
+                self.state.used_bytes -= entry_bytes(key, 0);
                 self.keys -= 1;
             }
             let put = (!is_delete).then_some(PutRecord {
@@ -159,7 +159,7 @@ impl<'a> Import<'a> {
                 scratch.clear();
                 Now { create, at, version, lease, value }.encode(&mut scratch);
                 batch.put(self.reader.keyspace(Part::Now), key, &scratch);
-                self.state.used_bytes += entry_bytes(key, value.len());
+                self.state.used_bytes += entry_bytes(key, 0);
                 self.keys += 1;
             } else {
                 batch.delete(self.reader.keyspace(Part::Now), key);
@@ -184,7 +184,8 @@ impl<'a> Import<'a> {
 
     /// Returns the present values of the keys of records.
     async fn current(&self, records: &[KeyRecord]) -> Result<HashMap<Vec<u8>, Current>, Failure> {
-        let keys: HashSet<&[u8]> = records.iter().map(|record| &record.pair.key[..]).collect();
+        // In order: neighbours share leaves.
+        let keys: BTreeSet<&[u8]> = records.iter().map(|record| &record.pair.key[..]).collect();
         let keys: Vec<&[u8]> = keys.into_iter().collect();
         let mut current = HashMap::new();
         for part in keys.chunks(LOOKED_UP_MAX) {

@@ -18,14 +18,15 @@ use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::downgrade_request::DowngradeAction;
 use crate::proto::etcdserverpb::maintenance_server::Maintenance;
 use crate::proto::etcdserverpb::{
-    AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeRequest,
-    DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
-    MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
+    DowngradeInfo, DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest,
+    HashResponse, MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse,
+    StatusRequest, StatusResponse,
 };
 use crate::proto::peer::{self, command::Change, member_change};
 use crate::refusal::Refusal;
 use crate::snapshot::{self, Around, Sink};
-use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
+use crate::version::{CLUSTER_VERSION, ETCD_VERSION, SNAPSHOT_CLUSTER_VERSION};
 
 /// Parts of a snapshot that wait for the client.
 const PARTS_MAX: usize = 4;
@@ -74,7 +75,7 @@ struct ClientSink<'a> {
 impl ClientSink<'_> {
     async fn send(&self, blob: Vec<u8>) -> Result<(), SnapshotEnd> {
         let (header, remaining_bytes, version) =
-            (Some(self.header), self.left_bytes, ETCD_VERSION.to_owned());
+            (Some(self.header), self.left_bytes, CLUSTER_VERSION.to_owned());
         let part = SnapshotResponse { header, remaining_bytes, blob, version };
         match tokio::time::timeout(self.patience, self.parts.send(Ok(part))).await {
             Ok(sent) => sent.map_err(|_| SnapshotEnd(None)),
@@ -156,30 +157,30 @@ impl Upkeep {
             let node = &self.context.node;
             let view = View::of(node.store()).await?;
             let alarms = view.alarms().await?;
-            let mut errors: Vec<String> = alarms
-                .iter()
-                .map(|one| format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name()))
-                .collect();
+            let mut errors = Vec::new();
             if node.leader().is_none() {
                 errors.push(Refusal::NoLeader.text().to_owned());
             }
-            let stats = node.store().store().stats();
-            let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
-            let file_bytes: u64 = levels.map(|level| level.bytes).sum();
+            let alarm = |one: &AlarmMember| {
+                format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name())
+            };
+            errors.extend(alarms.iter().map(alarm));
+            // What the quota is compared with: nothing of it is free before it is counted as free.
+            let used_bytes = view.used_bytes() as i64;
             Ok(Response::new(StatusResponse {
                 header: Some(node.header(view.revision())),
                 version: ETCD_VERSION.to_owned(),
-                db_size: (file_bytes + stats.memory.memtables) as i64,
+                db_size: used_bytes,
                 leader: node.leader().unwrap_or(0),
                 raft_index: node.last_index(),
                 raft_term: node.term(),
                 raft_applied_index: node.applied_index(),
                 errors,
-                db_size_in_use: view.used_bytes() as i64,
+                db_size_in_use: used_bytes,
                 is_learner: node.is_learner(),
                 storage_version: CLUSTER_VERSION.to_owned(),
                 db_size_quota: self.context.limits.state.space_bytes as i64,
-                downgrade_info: None,
+                downgrade_info: Some(DowngradeInfo::default()),
             }))
         })
     }
@@ -213,7 +214,7 @@ impl Upkeep {
             let view = View::of(node.store()).await?;
             let around = Around {
                 members: node.members(false).await?,
-                cluster_version: CLUSTER_VERSION.to_owned(),
+                cluster_version: SNAPSHOT_CLUSTER_VERSION.to_owned(),
                 index: node.applied_index(),
                 term: node.term(),
             };
@@ -251,19 +252,32 @@ impl Upkeep {
         })
     }
 
-    /// All versions of this server have one format so far.
+    /// All versions of this server have one format so far, so that there is no version to go back to.
     fn downgrade(&self, request: Request<DowngradeRequest>) -> Answer<'_, Response<DowngradeResponse>> {
         Box::pin(async move {
-            match request.get_ref().action() {
+            let request = request.into_inner();
+            match request.action() {
+                // As etcd, also without a downgrade.
                 DowngradeAction::Cancel => {
-                    Err(Status::failed_precondition("etcdserver: no inflight downgrade"))
+                    let header = Some(self.context.node.header(self.revision()));
+                    let version = CLUSTER_VERSION.trim_end_matches(".0").to_owned();
+                    Ok(Response::new(DowngradeResponse { header, version }))
+                }
+                DowngradeAction::Validate | DowngradeAction::Enable if !is_version(&request.version) => {
+                    Err(Refusal::WrongDowngradeFormat.into())
                 }
                 DowngradeAction::Validate | DowngradeAction::Enable => {
-                    Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
+                    Err(Refusal::BadDowngradeTarget.into())
                 }
             }
         })
     }
+}
+
+/// Returns whether a text is a version: two or three numbers.
+fn is_version(text: &str) -> bool {
+    let numbers: Vec<_> = text.split('.').map(str::parse::<u32>).collect();
+    (2..=3).contains(&numbers.len()) && numbers.iter().all(Result::is_ok)
 }
 
 impl Maintenance for Upkeep {

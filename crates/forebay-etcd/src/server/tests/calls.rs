@@ -4,17 +4,20 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::cluster::{Cluster, Member, within};
+use crate::mvcc::View;
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::cluster_client::ClusterClient;
+use crate::proto::etcdserverpb::downgrade_request::DowngradeAction;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{
-    AlarmRequest, AlarmType, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest,
-    MemberAddRequest, MemberListRequest, MemberPromoteRequest, MoveLeaderRequest, PutRequest, RangeRequest,
-    SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+    AlarmRequest, AlarmType, DowngradeInfo, DowngradeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MoveLeaderRequest,
+    PutRequest, RangeRequest, SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest,
+    WatchResponse,
 };
 use crate::proto::peer::member_change::Change;
 use crate::proto::v3electionpb::election_client::ElectionClient;
@@ -314,5 +317,36 @@ async fn a_learner_serves_what_etcds_do() {
     cluster.members[at].votes().await;
     within(async { while keys.put(put("key")).await.is_err() {} }).await;
     assert_eq!(keys.range(get("key", false)).await.unwrap().into_inner().count, 1);
+    cluster.stop().await;
+}
+
+/// kubeadm refuses etcd below 3.5.24, and the server said that it was 3.5.21. What goes with the version: a downgrade that is not under way,
+/// and the sizes that the quota is compared with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_is_that_of_etcd_3_7() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    member.put("key", "value").await.unwrap();
+    let mut upkeep = MaintenanceClient::new(channel(member));
+    let status = upkeep.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((&status.version[..], &status.storage_version[..]), ("3.7.3", "3.7.0"));
+    assert_eq!(status.downgrade_info, Some(DowngradeInfo { enabled: false, target_version: String::new() }));
+    let used = View::of(member.node().store()).await.unwrap().used_bytes() as i64;
+    assert_eq!((status.db_size, status.db_size_in_use, status.db_size_quota), (used, used, 2 << 30));
+    let mut downgrade = async |action: DowngradeAction, version: &str| {
+        let request = DowngradeRequest { action: action.into(), version: version.into() };
+        upkeep.downgrade(request).await
+    };
+    // Without one there is nothing to cancel, which etcd only logs.
+    assert_eq!(downgrade(DowngradeAction::Cancel, "").await.unwrap().into_inner().version, "3.7");
+    for (version, text) in [
+        ("four", "etcdserver: wrong downgrade target version format"),
+        ("3.5.0", "etcdserver: invalid downgrade target version"),
+    ] {
+        for action in [DowngradeAction::Validate, DowngradeAction::Enable] {
+            let refused = downgrade(action, version).await;
+            assert_eq!(refusal(refused), is((Code::InvalidArgument, text)));
+        }
+    }
     cluster.stop().await;
 }
