@@ -111,6 +111,7 @@ pub struct Config {
     pub(crate) peer_tls: TlsFiles,
     pub(crate) tls_versions: TlsVersions,
     pub(crate) log_level: String,
+    pub(crate) is_log_json: bool,
     /// Sentences to log before the start.
     pub(crate) warnings: Vec<String>,
 }
@@ -140,6 +141,11 @@ impl Config {
     /// Returns the level of log events: `debug`, `info`, `warn` or `error`.
     pub fn log_level(&self) -> &str {
         &self.log_level
+    }
+
+    /// Returns whether log events are lines of JSON, with etcd's fields, or of text.
+    pub fn is_log_json(&self) -> bool {
+        self.is_log_json
     }
 
     /// Returns the settings that have no effect here.
@@ -398,6 +404,7 @@ impl FlagValues {
             peer_tls: self.peer_tls()?,
             tls_versions: self.tls_versions()?,
             log_level: self.log_level()?.to_owned(),
+            is_log_json: self.is_log_json()?,
             warnings: std::mem::take(&mut self.warnings),
             name,
         };
@@ -501,6 +508,14 @@ impl FlagValues {
             return Err(refused("tls-max-version", self.text("tls-max-version"), remedy));
         }
         Ok(TlsVersions { is_1_2_allowed: least == 2, is_1_3_allowed: most == 3 })
+    }
+
+    fn is_log_json(&self) -> Result<bool, ConfigError> {
+        match self.text("log-format") {
+            "json" => Ok(true),
+            "console" => Ok(false),
+            other => Err(refused("log-format", other, "give json or console")),
+        }
     }
 
     fn log_level(&self) -> Result<&str, ConfigError> {

@@ -20,6 +20,7 @@ mod http;
 mod hub;
 mod lessor;
 mod listen;
+mod log_lines;
 mod mvcc;
 mod node;
 mod observer;
@@ -34,6 +35,7 @@ mod types;
 mod version;
 
 pub use config::{Config, ConfigError, Invocation, Restore};
+pub use log_lines::JsonLines;
 pub use node::{EndReason, RestoreReport};
 pub use server::{Addresses, Server};
 pub use start_error::StartError;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use forebay_etcd::{Config, EndReason, Invocation, Server};
+use forebay_etcd::{Config, EndReason, Invocation, JsonLines, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -47,11 +47,15 @@ fn run() -> Result<ExitCode, String> {
         }
     };
     let filter = format!("{level},openraft={raft}");
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
         .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    if config.is_log_json() {
+        log.event_format(JsonLines).init();
+    } else {
+        log.init();
+    }
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }

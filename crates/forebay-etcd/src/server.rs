@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -122,10 +123,12 @@ impl Server {
             tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::end_leases(context)),
         ];
+        let router = routes.axum_router_mut();
         if http.is_empty() {
             let http = http::router(node.clone(), hub.clone(), config.quota_bytes);
-            routes = Routes::from(routes.into_axum_router().merge(http));
+            *router = std::mem::take(router).merge(http);
         }
+        *router = std::mem::take(router).fallback(not_found);
         let only_http = || Routes::from(http::router(node.clone(), hub.clone(), config.quota_bytes));
         for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
             if !listeners.is_empty() {
@@ -213,6 +216,10 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
     }
+}
+
+async fn not_found(headers: HeaderMap) -> axum::http::Response<tonic::body::Body> {
+    services::not_found(&headers)
 }
 
 fn limits(config: &Config) -> Limits {

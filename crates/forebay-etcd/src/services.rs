@@ -55,6 +55,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) use ahead::STREAM_MAX;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
+pub(crate) use guard::not_found;
 
 /// The signal that the server is being shut down: streams end then.
 pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;

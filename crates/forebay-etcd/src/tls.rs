@@ -3,6 +3,7 @@
 mod connector;
 mod files;
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
@@ -23,6 +24,8 @@ use crate::start_error::StartError;
 /// HTTP/2 and HTTP/1.1, as handshakes name them.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
+/// The beginning of a part of a PEM file.
+const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
@@ -93,19 +96,31 @@ fn callers(ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ClientCertVerifier>,
     let load = move |paths: &[PathBuf]| {
         let mut verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
         for path in paths {
-            let lists = CertificateRevocationListDer::pem_file_iter(path);
-            let lists = lists.and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            let lists = lists.map_err(|error| not_usable(path, error))?;
-            // An empty file may be one that is being written: it must not make revoked certificates good.
-            if lists.is_empty() {
-                return Err(not_usable(path, "it has no list of revoked certificates"));
-            }
-            verifier = verifier.with_crls(lists);
+            verifier = verifier.with_crls(revoked(path)?);
         }
         let verifier = verifier.allow_unknown_revocation_status();
-        verifier.build().map_err(|error| not_usable(&ca, error))
+        verifier.build().map_err(|error| {
+            let is_of_list = matches!(error, VerifierBuilderError::InvalidCrl(_));
+            not_usable(paths.first().filter(|_| is_of_list).unwrap_or(&ca), error)
+        })
     };
     Ok(Arc::new(Callers::new(FileValue::open(&[crl], load)?)))
+}
+
+/// Returns the lists of revoked certificates of a file: several as PEM, or one as DER, which is all that etcd takes.
+fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, StartError> {
+    let bytes = fs::read(path).map_err(|error| not_usable(path, error))?;
+    let is_pem = bytes.windows(PEM_BEGIN.len()).any(|window| window == PEM_BEGIN);
+    if !is_pem && !bytes.is_empty() {
+        return Ok(vec![CertificateRevocationListDer::from(bytes)]);
+    }
+    let lists = CertificateRevocationListDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    let lists = lists.map_err(|error| not_usable(path, error))?;
+    // An empty file may be one that is being written: it must not make revoked certificates good.
+    if lists.is_empty() {
+        return Err(not_usable(path, "it has no list of revoked certificates"));
+    }
+    Ok(lists)
 }
 
 /// Returns the settings of calls to other members; `None` if these have no TLS.

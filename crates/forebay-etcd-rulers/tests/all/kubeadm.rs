@@ -1,4 +1,4 @@
-//! What kubeadm wants of an etcd that it did not start.
+//! kubeadm's demands of an etcd that it did not start.
 
 use std::path::PathBuf;
 use std::process::Command;

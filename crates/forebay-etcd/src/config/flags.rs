@@ -89,7 +89,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         "Clients must have a certificate; needs --trusted-ca-file, which demands it as well",
     ),
     full("trusted-ca-file", "", "CAs of clients' certificates, as PEM: clients must have one"),
-    full("client-crl-file", "", "Revoked certificates of clients, as PEM; read again when it changes"),
+    full("client-crl-file", "", "Revoked certificates of clients, as PEM or DER; read again when it changes"),
     full("peer-cert-file", "", "Certificate of this member for other members, as PEM"),
     full("peer-key-file", "", "Its key, as PEM"),
     switch(
@@ -102,7 +102,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         "",
         "CAs of members' certificates, as PEM: members must have one to call this one",
     ),
-    full("peer-crl-file", "", "Revoked certificates of members, as PEM; read again when it changes"),
+    full("peer-crl-file", "", "Revoked certificates of members, as PEM or DER; read again when it changes"),
     full(
         "peer-client-cert-file",
         "",
@@ -114,7 +114,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     full("log-level", "info", "debug, info, warn or error"),
     full("logger", "zap", "Accepted: logs go to the standard error output"),
     full("log-outputs", "default", "Accepted: logs go to the standard error output"),
-    full("log-format", "json", "Accepted: logs are lines of text"),
+    full("log-format", "json", "json, or console: lines of text"),
     none_switch("initial-election-tick-advance", "true"),
     none("max-snapshots", "5"),
     none("max-wals", "5"),

@@ -9,6 +9,10 @@ use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use crate::refusal::Refusal;
 
+/// How many transactions may be in each other. Messages with more levels are not decoded, and the response has more than the request: one
+/// was refused after it had been committed.
+pub(super) const TXN_DEPTH_MAX: usize = 40;
+
 /// Checks a key that is put.
 pub(super) fn check_key(key: &[u8]) -> Result<(), Refusal> {
     match key {
@@ -49,7 +53,7 @@ pub(crate) fn check_delete(request: &DeleteRangeRequest) -> Result<(), Refusal> 
 
 /// Checks a transaction.
 pub(crate) fn check_txn(request: &TxnRequest, limits: &Limits) -> Result<(), Refusal> {
-    check_operations(request, limits.txn_operations)?;
+    check_operations(request, limits.txn_operations, TXN_DEPTH_MAX)?;
     ChangedKeys::of(&request.success)?;
     ChangedKeys::of(&request.failure)?;
     Ok(())
@@ -62,9 +66,10 @@ pub(crate) fn is_read_only(request: &TxnRequest) -> bool {
 }
 
 /// Checks the operations by themselves. A transaction inside of another may have as many as the outer ones leave.
-fn check_operations(request: &TxnRequest, operations_max: usize) -> Result<(), Refusal> {
+fn check_operations(request: &TxnRequest, operations_max: usize, depth_max: usize) -> Result<(), Refusal> {
     let operations = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let Some(rest) = operations_max.checked_sub(operations) else { return Err(Refusal::TooManyOperations) };
+    let rest = operations_max.checked_sub(operations).zip(depth_max.checked_sub(1));
+    let Some((rest, depth)) = rest else { return Err(Refusal::TooManyOperations) };
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Refusal::EmptyKey);
     }
@@ -73,7 +78,7 @@ fn check_operations(request: &TxnRequest, operations_max: usize) -> Result<(), R
             Some(Request::RequestRange(range)) => check_range(range)?,
             Some(Request::RequestPut(put)) => check_put(put)?,
             Some(Request::RequestDeleteRange(delete)) => check_delete(delete)?,
-            Some(Request::RequestTxn(txn)) => check_operations(txn, rest)?,
+            Some(Request::RequestTxn(txn)) => check_operations(txn, rest, depth)?,
             None => return Err(Refusal::KeyNotFound),
         }
     }

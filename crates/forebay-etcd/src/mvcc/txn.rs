@@ -7,7 +7,6 @@ use std::sync::Mutex;
 use super::Failure;
 use super::apply::keys_named_by_txn;
 use super::change::Change;
-use super::codec::State;
 use super::range::{self, Place};
 use super::reader::Span;
 use super::recent::Recent;
@@ -16,7 +15,6 @@ use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::response_op::Response;
 use crate::proto::etcdserverpb::{Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::KeyValue;
-use crate::refusal::Refusal;
 
 /// Twice the bytes of the values that a transaction which only reads has in memory at once, beside its response.
 const AHEAD_BYTES: usize = 4 << 20;
@@ -53,49 +51,31 @@ fn operations(request: &TxnRequest, is_success: bool) -> &[RequestOp] {
     if is_success { &request.success } else { &request.failure }
 }
 
-/// Checks the operations of a branch, as of before the transaction: all puts, then all ranges, as etcd up to 3.6 does.
-pub(super) async fn check(change: &Change<'_>, request: &TxnRequest, branch: &Branch) -> Result<(), Failure> {
-    check_puts(change, request, branch).await?;
-    check_ranges(&change.state, request, branch)?;
-    Ok(())
-}
-
-fn check_puts<'a>(change: &'a Change<'_>, request: &'a TxnRequest, branch: &'a Branch) -> TxnFuture<'a, ()> {
+/// Checks the operations of a branch in their order, as of before the transaction, as etcd 3.7 does. Up to 3.6 it checks puts first.
+pub(super) fn check<'a>(
+    change: &'a Change<'_>,
+    request: &'a TxnRequest,
+    branch: &'a Branch,
+) -> TxnFuture<'a, ()> {
     Box::pin(async move {
         let mut inner = branch.inner.iter();
         for operation in operations(request, branch.is_success) {
             match &operation.request {
-                // In the other order than a put by itself.
                 Some(Request::RequestPut(put)) => {
-                    change.check_before(put).await?;
                     change.check_lease(put).await?;
+                    change.check_before(put).await?;
                 }
+                Some(Request::RequestRange(range)) => range::check_revision(range.revision, &change.state)?,
                 Some(Request::RequestTxn(txn)) => {
                     if let Some(branch) = inner.next() {
-                        check_puts(change, txn, branch).await?;
+                        check(change, txn, branch).await?;
                     }
                 }
-                Some(Request::RequestRange(_) | Request::RequestDeleteRange(_)) | None => {}
+                Some(Request::RequestDeleteRange(_)) | None => {}
             }
         }
         Ok(())
     })
-}
-
-fn check_ranges(state: &State, request: &TxnRequest, branch: &Branch) -> Result<(), Refusal> {
-    let mut inner = branch.inner.iter();
-    for operation in operations(request, branch.is_success) {
-        match &operation.request {
-            Some(Request::RequestRange(range)) => range::check_revision(range.revision, state)?,
-            Some(Request::RequestTxn(txn)) => {
-                if let Some(branch) = inner.next() {
-                    check_ranges(state, txn, branch)?;
-                }
-            }
-            Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) | None => {}
-        }
-    }
-    Ok(())
 }
 
 /// Carries the operations of a branch out. The response has no header; those in it have the revision alone.
@@ -158,9 +138,13 @@ pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnR
     let place = &Place { recent: Some(&recent), ..*place };
     let branch = branch(place, request).await?;
     let mut responses = Vec::new();
-    check_ranges(&place.state, request, &branch)?;
-    for operation in operations(request, branch.is_success) {
-        let Some(Request::RequestRange(range)) = &operation.request else { continue };
+    let ranges =
+        operations(request, branch.is_success).iter().filter_map(|operation| match &operation.request {
+            Some(Request::RequestRange(range)) => Some(range),
+            _ => None,
+        });
+    ranges.clone().try_for_each(|range| range::check_revision(range.revision, &place.state))?;
+    for range in ranges {
         let mut response = range::range(place, range).await?;
         response.header = header(place.revision);
         responses.push(ResponseOp { response: Some(Response::ResponseRange(response)) });

@@ -15,7 +15,7 @@ pub(crate) struct LeaderCall {
     pub(super) purpose: Purpose,
     /// Whether it may be made again where it is not known what became of it.
     pub(super) is_repeatable: bool,
-    /// How long one try may take.
+    /// How long one try may take at most, also while the leader is the same.
     pub(super) limit: Option<Duration>,
 }
 
@@ -71,7 +71,7 @@ impl Node {
             let then = self.wait_for_leader(deadline).await?;
             let called = match then.leader {
                 Some(leader) if !then.is_own => match self.inner.peers.client(leader, how.purpose) {
-                    Ok(client) => self.sent(leader, how, deadline, there(client)).await,
+                    Ok(client) => self.sent(leader, then, how, deadline, there(client)).await,
                     Err(_) => Ok(Err(not_leader())),
                 },
                 _ => timeout_at(deadline, here()).await,
@@ -89,16 +89,25 @@ impl Node {
         }
     }
 
-    /// Awaits a call of the leader. Says `not_leader` where it was not sent, or was given up for another try.
+    /// Awaits a call of the leader. Says `not_leader` where it was not sent, or was given up for another try: a repeatable one is when
+    /// another one leads, since a leader that was stopped does not reply.
     async fn sent<T>(
         &self,
         leader: u64,
+        then: Leadership,
         how: LeaderCall,
         deadline: Instant,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<Result<T, Status>, tokio::time::error::Elapsed> {
         let limit = how.limit.map_or(deadline, |limit| deadline.min(Instant::now() + limit));
-        match timeout_at(limit, call).await {
+        let mut leadership = self.leadership();
+        let replaced = leadership.wait_for(|now| now.leader != then.leader || now.term != then.term);
+        let called = tokio::select! {
+            biased;
+            called = timeout_at(limit, call) => called,
+            _ = replaced, if how.is_repeatable => return Ok(Err(not_leader())),
+        };
+        match called {
             Ok(Err(status)) if is_unsent(&status) => {
                 self.inner.peers.failed(leader);
                 Ok(Err(not_leader()))

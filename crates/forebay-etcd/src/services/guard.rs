@@ -1,4 +1,5 @@
-//! [`Guard`]: refusals before a service sees a call, and ends of calls without a leader, as etcd's interceptors have them.
+//! [`Guard`]: refusals before a service sees a call, and ends of calls without a leader, as etcd's interceptors have them; replies
+//! that are etcd's where tonic has others.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -6,11 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, header};
 use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
+use tonic::{Code, Status};
 
 use crate::node::Node;
 use crate::refusal::Refusal;
@@ -38,8 +39,45 @@ impl<S: NamedService> NamedService for Guard<S> {
     const NAME: &'static str = S::NAME;
 }
 
+fn ready_with(response: Response<Body>) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(std::future::ready(Ok(response)))
+}
+
 fn refused(refusal: Refusal) -> BoxFuture<Response<Body>, Infallible> {
-    Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())))
+    ready_with(Status::from(refusal).into_http())
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Returns etcd's reply to a request for nothing that is there. Of gRPC it has a status in its headers, and 200 elsewhere: a caller that
+/// sends JSON took that for success.
+pub(crate) fn not_found(headers: &HeaderMap) -> Response<Body> {
+    if is_grpc(headers) {
+        return Status::unimplemented("unknown service or method").into_http();
+    }
+    let mut response = Response::new(Body::new(String::from("404 page not found\n")));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let text = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    response
+}
+
+/// Makes the refusal of a message that is too long etcd's. tonic refuses it before a service sees it, with a code and a text of its own.
+fn with_etcds_refusal(response: Response<Body>) -> Response<Body> {
+    if !response.headers().contains_key(Status::GRPC_STATUS) {
+        return response;
+    }
+    let status = Status::from_header_map(response.headers());
+    let is_too_long = |status: &Status| {
+        status.code() == Code::OutOfRange && status.message().contains("message length too large")
+    };
+    let Some(status) = status.filter(is_too_long) else { return response };
+    let mut numbers = status.message().split(' ').filter_map(|word| word.parse::<usize>().ok());
+    let (found, limit) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let text = format!("grpc: received message larger than max ({found} vs. {limit})");
+    Status::resource_exhausted(text).into_http()
 }
 
 impl<S> Service<Request<Body>> for Guard<S>
@@ -60,20 +98,24 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if !is_grpc(request.headers()) {
+            return ready_with(not_found(request.headers()));
+        }
         if self.node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
             return refused(Refusal::LearnerOnly);
         }
         let wanted = request.headers().get(WANTS_LEADER.0);
-        if wanted.is_none_or(|wanted| wanted != WANTS_LEADER.1) {
-            return self.service.call(request);
-        }
-        if self.node.leader().is_none() {
+        let wants_leader = wanted.is_some_and(|wanted| wanted == WANTS_LEADER.1);
+        if wants_leader && self.node.leader().is_none() {
             return refused(Refusal::NoLeader);
         }
-        let (response, node) = (self.service.call(request), self.node.clone());
+        let (response, node) = (self.service.call(request), wants_leader.then(|| self.node.clone()));
         Box::pin(async move {
-            let response = response.await?;
-            Ok(response.map(|body| Body::new(GuardedBody::new(body, &node))))
+            let response = with_etcds_refusal(response.await?);
+            Ok(match node {
+                Some(node) => response.map(|body| Body::new(GuardedBody::new(body, &node))),
+                None => response,
+            })
         })
     }
 }

@@ -165,7 +165,7 @@ impl Upkeep {
                 format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name())
             };
             errors.extend(alarms.iter().map(alarm));
-            // What the quota is compared with: nothing of it is free before it is counted as free.
+            // The figure of the quota, of which nothing is free.
             let used_bytes = view.used_bytes() as i64;
             Ok(Response::new(StatusResponse {
                 header: Some(node.header(view.revision())),

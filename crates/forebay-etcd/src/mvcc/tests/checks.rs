@@ -1,6 +1,7 @@
 //! Refusals before a proposal.
 
 use super::harness::{delete, operation, put, range, txn};
+use crate::mvcc::check::TXN_DEPTH_MAX;
 use crate::mvcc::{Limits, check_delete, check_put, check_range, check_txn, is_read_only, txn_cost_bytes};
 use crate::proto::etcdserverpb::{Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp};
 use crate::refusal::Refusal;
@@ -46,6 +47,10 @@ fn transactions_are_bounded_at_each_level() {
     let inner = |count| operation(txn(vec![], reads(count), vec![]));
     assert_eq!(check([reads(27), vec![inner(100)]].concat()), Ok(()));
     assert_eq!(check([reads(27), vec![inner(101)]].concat()), Err(Refusal::TooManyOperations));
+    // The outermost is counted.
+    let nested = |depth| (1..depth).fold(reads(1), |inner, _| vec![operation(txn(vec![], inner, vec![]))]);
+    assert_eq!(check(nested(TXN_DEPTH_MAX)), Ok(()));
+    assert_eq!(check(nested(TXN_DEPTH_MAX + 1)), Err(Refusal::TooManyOperations));
     assert_eq!(check(vec![RequestOp { request: None }]), Err(Refusal::KeyNotFound));
     assert_eq!(
         check_txn(&txn(vec![Compare::default()], vec![], vec![]), &Limits::default()),

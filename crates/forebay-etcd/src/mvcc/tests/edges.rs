@@ -172,11 +172,11 @@ async fn puts_keep_values_and_leases_of_before() {
     assert_eq!(node.refused(Change::Put(ignoring(false, true))).await, text(Refusal::KeyNotFound));
     let leased = |lease| PutRequest { lease, prev_kv: true, ..put("a", "1") };
     assert_eq!(node.refused(Change::Put(leased(5))).await, text(Refusal::LeaseNotFound));
-    // The lease is looked for first; not so inside of a transaction.
+    // The lease is looked for first.
     let both = PutRequest { lease: 5, ..ignoring(true, false) };
     assert_eq!(node.refused(Change::Put(both.clone())).await, text(Refusal::LeaseNotFound));
     let both = Change::Txn(txn(vec![], vec![operation(both)], vec![]));
-    assert_eq!(node.refused(both).await, text(Refusal::KeyNotFound));
+    assert_eq!(node.refused(both).await, text(Refusal::LeaseNotFound));
     node.done(grant(5, 60)).await;
     assert_eq!(node.put_with(leased(5)).await.0.prev_kv, None);
     let first = KeyValue { lease: 5, ..pair("a", "1", 2, 2, 1) };
@@ -319,6 +319,15 @@ async fn a_transaction_with_one_bad_operation_does_nothing() {
         let request = txn(vec![], vec![], request.success);
         assert_eq!(node.txn(request).await.1, 4);
         assert_eq!(node.range(range("b", "")).await.count, 0);
+    }
+    // Of two the first is named, whatever it is: as in etcd 3.7, where others look at all puts first.
+    let future = || operation(RangeRequest { revision: 9, ..range("a", "") });
+    let leased = || operation(PutRequest { lease: 9, ..put("x", "") });
+    for (first, second, refusal) in
+        [(future(), leased(), Refusal::FutureRevision), (leased(), future(), Refusal::LeaseNotFound)]
+    {
+        let request = txn(vec![], vec![first, second], vec![]);
+        assert_eq!(node.refused(Change::Txn(request)).await, text(refusal));
     }
     // The end of this range means all keys from there on, so the key is gone when its lease is to be kept. etcd's members panic here.
     let keeping = PutRequest { ignore_lease: true, ..put("a", "2") };

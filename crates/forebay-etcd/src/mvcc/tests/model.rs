@@ -69,8 +69,7 @@ impl Model {
             }
             Change::DeleteRange(request) => Response::DeleteRange(self.delete(request)),
             Change::Txn(request) => {
-                self.check_txn(request, true)?;
-                self.check_txn(request, false)?;
+                self.check_txn(request)?;
                 let response = self.txn(request);
                 if let Some(refusal) = self.refusal.take() {
                     return Err(refusal);
@@ -251,11 +250,10 @@ impl Model {
         (is_success, if is_success { &request.success } else { &request.failure })
     }
 
-    /// Checks all puts, or all ranges.
-    fn check_txn(&self, request: &TxnRequest, is_puts: bool) -> Result<(), Refusal> {
+    fn check_txn(&self, request: &TxnRequest) -> Result<(), Refusal> {
         for operation in self.branch(request).1 {
             match operation.request.as_ref().unwrap() {
-                Request::RequestRange(range) if range.revision != 0 && !is_puts => {
+                Request::RequestRange(range) if range.revision != 0 => {
                     if range.revision > self.revision {
                         return Err(Refusal::FutureRevision);
                     }
@@ -263,11 +261,11 @@ impl Model {
                         return Err(Refusal::Compacted);
                     }
                 }
-                Request::RequestPut(put) if is_puts => {
-                    self.check_before(put)?;
+                Request::RequestPut(put) => {
                     self.check_lease(put)?;
+                    self.check_before(put)?;
                 }
-                Request::RequestTxn(txn) => self.check_txn(txn, is_puts)?,
+                Request::RequestTxn(txn) => self.check_txn(txn)?,
                 _ => {}
             }
         }

@@ -127,6 +127,11 @@ async fn run(program: &str, seed: u64, changes: usize) {
                 revisions += 1;
                 Outcome { revision, result: Some(response) }
             }
+            // Which of several errors is named depends on etcd's version.
+            Err(_) if matches!((&change, &outcome.result), (Change::Txn(_), Some(Response::Refusal(_)))) => {
+                refused += 1;
+                outcome.clone()
+            }
             Err(status) => {
                 refused += 1;
                 Outcome { revision: outcome.revision, result: Some(Response::Refusal(refusal(&status))) }

@@ -1,23 +1,27 @@
 //! Calls by gRPC at members that lead, that follow, that have no leader, and that only learn.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::cluster::{Cluster, Member, within};
 use crate::mvcc::View;
+use crate::node::{Client, LeaderCall};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::cluster_client::ClusterClient;
 use crate::proto::etcdserverpb::downgrade_request::DowngradeAction;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{
     AlarmRequest, AlarmType, DowngradeInfo, DowngradeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
     LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MoveLeaderRequest,
-    PutRequest, RangeRequest, SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    PutRequest, RangeRequest, RequestOp, SnapshotRequest, StatusRequest, TxnRequest, WatchCreateRequest,
+    WatchRequest, WatchResponse,
 };
 use crate::proto::peer::member_change::Change;
 use crate::proto::v3electionpb::election_client::ElectionClient;
@@ -348,5 +352,74 @@ async fn the_status_is_that_of_etcd_3_7() {
             assert_eq!(refusal(refused), is((Code::InvalidArgument, text)));
         }
     }
+    cluster.stop().await;
+}
+
+/// A message that is too long was refused with tonic's code and text, which etcd's clients do not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_too_long_is_refused_as_by_etcd() {
+    let mut cluster = Cluster::start(1, &["--max-request-bytes=2000"]).await;
+    let mut keys = KvClient::new(channel(&cluster.members[0]));
+    let request = PutRequest { value: vec![1; 1 << 20], ..put("key") };
+    let (bytes, limit) = (prost::Message::encoded_len(&request), 2000 + (512 << 10));
+    let text = format!("grpc: received message larger than max ({bytes} vs. {limit})");
+    assert_eq!(refusal(keys.put(request).await), is((Code::ResourceExhausted, &text[..])));
+    // One that has room beside headers is read, and refused for its length alone.
+    let request = PutRequest { value: vec![1; 3000], ..put("key") };
+    let text = "etcdserver: request is too large";
+    assert_eq!(refusal(keys.put(request).await), is((Code::InvalidArgument, text)));
+    cluster.stop().await;
+}
+
+/// A transaction of 48 in each other was committed, and then refused: its response had more levels than a message may have. The
+/// limit is 40, and one of that depth has its reply at each member, through the leader or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_deepest_transaction_is_replied_to_at_each_member() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let operation = |request| RequestOp { request: Some(request) };
+    let nested = |depth: usize| {
+        let innermost = operation(Op::RequestPut(PutRequest { prev_kv: true, ..put("key") }));
+        let innermost = TxnRequest { success: vec![innermost], ..TxnRequest::default() };
+        (1..depth).fold(innermost, |inner, _| TxnRequest {
+            success: vec![operation(Op::RequestTxn(inner))],
+            ..TxnRequest::default()
+        })
+    };
+    for (at, member) in cluster.members.iter().enumerate() {
+        let mut keys = KvClient::new(channel(member));
+        let text = "etcdserver: too many operations in txn request";
+        assert_eq!(refusal(keys.txn(nested(41)).await), is((Code::InvalidArgument, text)));
+        let response = within(keys.txn(nested(40))).await.unwrap().into_inner();
+        assert_eq!(response.header.unwrap().revision, at as i64 + 2, "nothing else was committed");
+    }
+    cluster.stop().await;
+}
+
+/// A member that was stopped with SIGSTOP does not reply, and its connections stay: keep-alives through it waited for their whole
+/// time, although another one led soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeatable_call_leaves_a_leader_that_is_replaced() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let node = cluster.members[follower].node().clone();
+    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let call = tokio::spawn(async move {
+        let is_first = AtomicBool::new(true);
+        let here = || async { Ok::<_, Status>(()) };
+        let there = |_: Client| {
+            let hangs = is_first.swap(false, Ordering::Relaxed);
+            let _ = begins.send(());
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            }
+        };
+        node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await
+    });
+    within(begun.recv()).await.unwrap();
+    cluster.members[leader].stop().await;
+    within(call).await.unwrap().unwrap();
     cluster.stop().await;
 }

@@ -49,6 +49,26 @@ async fn health_and_version_are_as_in_etcd() {
     cluster.stop().await;
 }
 
+/// A POST of JSON to any path got 200 and nothing: its status was in headers that only gRPC has, and a caller took it for success.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_grpc_is_not_found() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let address = (cluster.members[0].address.as_str(), 2379);
+    for path in ["/v3/kv/range", "/etcdserverpb.KV/Range", "/etcdserverpb.KV/None", "/none"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: member\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: 2\r\n\r\n{{}}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        within(stream.read_to_string(&mut reply)).await.unwrap();
+        assert!(reply.starts_with("HTTP/1.1 404 "), "{path}: {reply}");
+        assert!(reply.ends_with("\r\n\r\n404 page not found\n"), "{path}: {reply}");
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
     let mut cluster = Cluster::start(2, &[]).await;

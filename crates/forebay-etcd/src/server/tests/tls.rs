@@ -49,8 +49,8 @@ impl Certificates {
         self.dir.join(format!("{name}.pem"))
     }
 
-    /// Writes the list of revoked certificates, by their serial numbers.
-    fn revoke(&self, number: u64, serials: &[u64]) {
+    /// Writes the list of revoked certificates, by their serial numbers: as DER, which is all that etcd takes, or as PEM.
+    fn revoke(&self, number: u64, serials: &[u64], is_der: bool) {
         let (from, until) = (date_time_ymd(2020, 1, 1), date_time_ymd(2100, 1, 1));
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -66,7 +66,9 @@ impl Certificates {
             revoked_certs: serials.iter().map(revoked).collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        std::fs::write(self.file("crl"), params.signed_by(&self.ca).unwrap().pem().unwrap()).unwrap();
+        let list = params.signed_by(&self.ca).unwrap();
+        let bytes = if is_der { list.der().to_vec() } else { list.pem().unwrap().into_bytes() };
+        std::fs::write(self.file("crl"), bytes).unwrap();
     }
 
     /// Returns arguments with the files of a certificate, and of the CA for callers' ones.
@@ -284,7 +286,7 @@ async fn a_certificate_is_refused_when_the_list_of_revoked_ones_has_it() {
     for (name, serial) in [("first", 2), ("second", 3), ("third", 4)] {
         certificates.sign_as(name, "client.test", Some(serial));
     }
-    certificates.revoke(1, &[2]);
+    certificates.revoke(1, &[2], false);
     for argument in member.arguments.iter_mut().filter(|argument| argument.contains("client-urls")) {
         *argument = argument.replace("http://", "https://");
     }
@@ -296,7 +298,7 @@ async fn a_certificate_is_refused_when_the_list_of_revoked_ones_has_it() {
     for (name, is_good) in [("first", false), ("second", true), ("third", true)] {
         assert_eq!(certificates.is_served(&address, Some(name)).await, is_good, "{name}");
     }
-    certificates.revoke(2, &[2, 3]);
+    certificates.revoke(2, &[2, 3], true);
     within(async { while certificates.is_served(&address, Some("second")).await {} }).await;
     assert!(certificates.is_served(&address, Some("third")).await);
     cluster.stop().await;
