@@ -15,7 +15,7 @@ use std::time::Duration;
 use flags::{FLAGS, Use};
 use urls::Url;
 
-/// A client that reads nothing of a snapshot for this long has stopped, or its disk has.
+/// A client that reads nothing of a snapshot or a long range for this long has stopped, or its disk has.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
 /// Quota if none is given, as etcd has it.
 const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;

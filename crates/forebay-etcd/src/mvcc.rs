@@ -38,6 +38,7 @@ mod codec;
 mod hash;
 mod import;
 mod machine;
+mod pairs;
 mod parallel_reads;
 mod range;
 mod reader;
@@ -55,6 +56,7 @@ use tonic::Status;
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
 pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;
+pub(crate) use pairs::{has_filters, is_in_key_order};
 pub(crate) use records::KeyRecord;
 pub(crate) use view::View;
 

@@ -98,6 +98,7 @@ pub(crate) struct Counts {
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
     pub(crate) foreign: AtomicU64,
+    pub(crate) ranges_given_up: AtomicU64,
     pub(crate) snapshots_given_up: AtomicU64,
 }
 

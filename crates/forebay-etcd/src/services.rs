@@ -11,6 +11,7 @@ mod guard;
 mod kv;
 mod lease;
 mod lock;
+mod long_range;
 mod maintenance;
 mod queue;
 mod watch;
@@ -77,7 +78,7 @@ pub(crate) struct Limits {
     pub(crate) lease_more: Duration,
     /// How often a watch without events is sent the revision that it is at.
     pub(crate) progress_interval: Duration,
-    /// The idle timeout of a snapshot whose client does not read: it pins files of the store.
+    /// The idle timeout of a snapshot, and of a long range, whose client does not read: it pins files of the store.
     pub(crate) snapshot_patience: Duration,
     /// Those of the state.
     pub(crate) state: mvcc::Limits,

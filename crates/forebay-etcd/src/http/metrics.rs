@@ -42,6 +42,7 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);
         Counter "forebay_etcd_foreign_requests_total" "Requests of members of other clusters.": load(&counts.foreign);
+        Counter "forebay_etcd_ranges_given_up_total" "Long ranges whose client has not read on.": load(&counts.ranges_given_up);
         Counter "forebay_etcd_snapshots_given_up_total" "Snapshots whose client has not read on.": load(&counts.snapshots_given_up);
         Gauge "etcd_debugging_mvcc_watch_stream_total" "Streams of watches.": load(&watches.streams);
         Gauge "etcd_debugging_mvcc_watcher_total" "Watches.": load(&watches.watches);

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Failure;
 use super::codec::{At, Now, State};
+use super::pairs::{Pairs, has_filters, is_in_key_order};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span, put_of};
 use super::recent::Recent;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -13,7 +14,7 @@ use crate::proto::mvccpb::KeyValue;
 use crate::refusal::Refusal;
 
 /// How many values of older revisions are fetched at once.
-const FETCH: usize = 128;
+pub(super) const FETCH: usize = 128;
 
 /// Where a range reads.
 #[derive(Clone, Copy)]
@@ -48,22 +49,12 @@ pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal
 
 /// Carries a range out. The response has no header.
 pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<RangeResponse, Failure> {
-    if request.revision > place.revision {
-        return Err(Refusal::FutureRevision.into());
+    let mut found = Pairs::new(place, request, pairs_max(request)).await?;
+    let mut pairs = Vec::new();
+    while let Some(pair) = found.next().await? {
+        pairs.push(pair);
     }
-    let revision = if request.revision > 0 { request.revision } else { place.revision };
-    if revision < place.state.compacted {
-        return Err(Refusal::Compacted.into());
-    }
-    let extent = Extent::of(request);
-    let (mut pairs, count) = if revision == place.revision {
-        current(place, place.own, &extent).await?
-    } else if revision == place.state.revision {
-        current(place, None, &extent).await?
-    } else {
-        older(place, revision, &extent).await?
-    };
-    filter(&mut pairs, request);
+    let (_, count) = found.count_rest().await?;
     sort(&mut pairs, request);
     let is_limited = request.limit > 0 && pairs.len() as u64 > request.limit as u64;
     if is_limited {
@@ -75,54 +66,26 @@ pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<R
     Ok(RangeResponse { header: None, kvs: pairs, more: is_limited, count })
 }
 
-/// The extent of what has to be read for a request.
-struct Extent<'a> {
-    span: Span<'a>,
-    /// How many pairs; the others are only counted.
-    pairs_max: usize,
-}
-
-impl Extent<'_> {
-    fn of(request: &RangeRequest) -> Extent<'_> {
-        // As etcd does: another target without an order sorts only as many as the limit lets through in the order of keys.
-        let is_in_key_order = matches!(
-            (request.sort_target(), request.sort_order()),
-            (_, SortOrder::None) | (SortTarget::Key, SortOrder::Ascend)
-        );
-        let pairs_max = match request.limit {
-            _ if request.count_only => 0,
-            // One more, to see that there are more.
-            1.. if is_in_key_order && !has_filters(request) => {
-                usize::try_from(request.limit).unwrap_or(usize::MAX).saturating_add(1)
-            }
-            _ => usize::MAX,
-        };
-        Extent { span: Span::new(&request.key, &request.range_end), pairs_max }
-    }
-}
-
-type Pairs = (Vec<KeyValue>, i64);
-
-/// Reads the current values.
-async fn current(place: &Place<'_>, own: Option<&Own>, extent: &Extent<'_>) -> Result<Pairs, Failure> {
-    let (mut pairs, mut count) = (Vec::new(), 0);
-    if extent.span.is_one() {
-        pairs.extend(current_one(place, own, extent.span.key).await?);
-        count = pairs.len() as i64;
-        pairs.truncate(extent.pairs_max);
-        return Ok((pairs, count));
-    }
-    let mut scan = Scan::new(place.reader, extent.span, own);
-    while let Some(found) = scan.next().await? {
-        count += 1;
-        if pairs.len() < extent.pairs_max {
-            pairs.push(found.key_value()?);
+/// Returns how many pairs have to be read for a request; the others are only counted.
+fn pairs_max(request: &RangeRequest) -> usize {
+    // As etcd does: another target without an order sorts only as many as the limit lets through in the order of keys.
+    let is_in_key_order = is_in_key_order(request) || request.sort_order() == SortOrder::None;
+    match request.limit {
+        _ if request.count_only => 0,
+        // One more, to see that there are more.
+        1.. if is_in_key_order && !has_filters(request) => {
+            usize::try_from(request.limit).unwrap_or(usize::MAX).saturating_add(1)
         }
+        _ => usize::MAX,
     }
-    Ok((pairs, count))
 }
 
-async fn current_one(place: &Place<'_>, own: Option<&Own>, key: &[u8]) -> Result<Option<KeyValue>, Failure> {
+/// Returns the current pair of a key.
+pub(super) async fn current_one(
+    place: &Place<'_>,
+    own: Option<&Own>,
+    key: &[u8],
+) -> Result<Option<KeyValue>, Failure> {
     if let Some(own) = own.and_then(|own| own.pair(key)) {
         return Ok(own.cloned());
     }
@@ -132,32 +95,6 @@ async fn current_one(place: &Place<'_>, own: Option<&Own>, key: &[u8]) -> Result
     }
     let found = place.reader.now(key).await?;
     found.map(|found| Ok(Now::decode(&found)?.key_value(key.to_vec()))).transpose()
-}
-
-/// Reads the values as of an older revision.
-async fn older(place: &Place<'_>, revision: i64, extent: &Extent<'_>) -> Result<Pairs, Failure> {
-    let reader = place.reader;
-    if extent.span.is_one() {
-        let key = extent.span.key;
-        if let Some(found) = reader.now(key).await? {
-            let now = Now::decode(&found)?;
-            if now.at.main <= revision {
-                return Ok((
-                    if extent.pairs_max == 0 { vec![] } else { vec![now.key_value(key.to_vec())] },
-                    1,
-                ));
-            }
-        }
-        return Ok(match reader.version_at(key, revision).await? {
-            None => (Vec::new(), 0),
-            Some(_) if extent.pairs_max == 0 => (Vec::new(), 1),
-            Some(at) => (vec![reader.put_at(key, at).await?], 1),
-        });
-    }
-    let mut versions = reader.versions_at(extent.span, revision).await?;
-    let count = versions.len() as i64;
-    versions.truncate(extent.pairs_max);
-    Ok((puts_at(reader, versions).await?, count))
 }
 
 /// Returns the pairs of puts.
@@ -182,29 +119,6 @@ pub(super) async fn puts_at(
         };
         reader.each_value(Part::Events, &keys, take).await?;
     }
-}
-
-fn has_filters(request: &RangeRequest) -> bool {
-    [
-        request.min_mod_revision,
-        request.max_mod_revision,
-        request.min_create_revision,
-        request.max_create_revision,
-    ]
-    .iter()
-    .any(|revision| *revision != 0)
-}
-
-fn filter(pairs: &mut Vec<KeyValue>, request: &RangeRequest) {
-    if !has_filters(request) {
-        return;
-    }
-    let is_within =
-        |revision: i64, min: i64, max: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
-    pairs.retain(|pair| {
-        is_within(pair.mod_revision, request.min_mod_revision, request.max_mod_revision)
-            && is_within(pair.create_revision, request.min_create_revision, request.max_create_revision)
-    });
 }
 
 fn sort(pairs: &mut [KeyValue], request: &RangeRequest) {

@@ -7,6 +7,7 @@ use forebay_raft::{Apply, RaftStore};
 use prost::Message;
 
 use super::codec::{self, ALARM, At, MEMBER, Record, State};
+use super::pairs::Pairs;
 use super::range::{self, Place};
 use super::reader::{Part, Reader};
 use super::{Failure, hash, txn};
@@ -90,6 +91,11 @@ impl View {
     /// Carries out a range. The response has no header.
     pub(crate) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
         range::range(&self.place()?, request).await
+    }
+
+    /// Returns the pairs of a range in the order of their keys, whatever its order, as they are read.
+    pub(crate) async fn pairs(&self, request: &RangeRequest) -> Result<Pairs<'_>, Failure> {
+        Pairs::in_key_order(&self.place()?, request).await
     }
 
     /// Carries out a transaction that [only reads](super::is_read_only). The response has no header.

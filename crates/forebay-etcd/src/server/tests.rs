@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 mod compaction;
 mod http;
 mod leases;
+mod ranges;
 mod restore;
 mod starts;
 mod streams;

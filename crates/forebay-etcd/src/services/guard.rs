@@ -13,6 +13,7 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
+use super::long_range::BodyPlace;
 use crate::node::Node;
 use crate::refusal::Refusal;
 
@@ -20,7 +21,8 @@ use crate::refusal::Refusal;
 const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
 /// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
 const OF_LEARNERS: [&str; 3] =
-    ["/etcdserverpb.KV/Range", "/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Snapshot"];
+    [RANGE, "/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Snapshot"];
+const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// A service with a guard before it.
 #[derive(Clone)]
@@ -97,7 +99,7 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if !is_grpc(request.headers()) {
             return ready_with(not_found(request.headers()));
         }
@@ -109,9 +111,17 @@ where
         if wants_leader && self.node.leader().is_none() {
             return refused(Refusal::NoLeader);
         }
+        let place = (request.uri().path() == RANGE).then(BodyPlace::default);
+        if let Some(place) = &place {
+            request.extensions_mut().insert(place.clone());
+        }
         let (response, node) = (self.service.call(request), wants_leader.then(|| self.node.clone()));
         Box::pin(async move {
             let response = with_etcds_refusal(response.await?);
+            let response = match place.and_then(|place| place.take()) {
+                Some(body) => response.map(|_| body),
+                None => response,
+            };
             Ok(match node {
                 Some(node) => response.map(|body| Body::new(GuardedBody::new(body, &node))),
                 None => response,

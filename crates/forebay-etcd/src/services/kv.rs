@@ -1,14 +1,16 @@
 //! The KV service.
 
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use super::long_range::{self, BodyPlace, FirstPass, Parts};
 use super::{Context, Outcome, foreign};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{
-    View, check_delete, check_put, check_range, check_txn, is_read_only, put_cost_bytes, txn_cost_bytes,
+    View, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order, is_read_only,
+    put_cost_bytes, txn_cost_bytes,
 };
 use crate::proto::etcdserverpb::kv_server::Kv;
+use crate::proto::etcdserverpb::range_request::SortOrder;
 use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
@@ -31,19 +33,29 @@ fn is_serializable(txn: &TxnRequest) -> bool {
 }
 
 impl Keys {
-    async fn read(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
-        check_range(request)?;
+    /// Returns the response to a range. A long one is empty, and its body comes to the place, if there is one.
+    async fn read(&self, request: RangeRequest, place: Option<BodyPlace>) -> Result<RangeResponse, Status> {
+        check_range(&request)?;
         if !request.serializable {
             self.context.node.read_barrier().await?;
         }
         let store = self.context.node.store();
         loop {
             let view = View::of(store).await?;
-            match view.range(request).await {
-                Err(failure) if view.is_replaced(store, &failure).await => {}
-                response => {
+            let read = match &place {
+                Some(_) => long_range::first_pass(&view, &request).await,
+                None => view.range(&request).await.map(FirstPass::Whole),
+            };
+            match (read, &place) {
+                (Err(failure), _) if view.is_replaced(store, &failure).await => {}
+                (Err(failure), _) => return Err(failure.into()),
+                (Ok(FirstPass::Long(pairs_bytes, end)), Some(place)) => {
+                    long_range::send_long(&self.context, view, request, (pairs_bytes, end), place)?;
+                    return Ok(RangeResponse::default());
+                }
+                (Ok(FirstPass::Whole(response) | FirstPass::Long(_, response)), _) => {
                     let header = Some(self.context.node.header(view.revision()));
-                    return Ok(RangeResponse { header, ..response? });
+                    return Ok(RangeResponse { header, ..response });
                 }
             }
         }
@@ -62,7 +74,19 @@ impl Keys {
     }
 }
 
-type Ranges = ReceiverStream<Result<RangeStreamResponse, Status>>;
+type Ranges = Parts<RangeStreamResponse>;
+
+/// Refuses what etcd's RangeStream does not do.
+fn check_range_stream(request: &RangeRequest) -> Result<(), Status> {
+    check_range(request)?;
+    if request.sort_order() != SortOrder::None && !is_in_key_order(request) {
+        return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
+    }
+    if has_filters(request) {
+        return Err(Status::unimplemented("RangeStream does not support revision filters"));
+    }
+    Ok(())
+}
 
 impl Keys {
     fn range(&self, request: Request<RangeRequest>) -> Answer<'_, Response<RangeResponse>> {
@@ -71,13 +95,20 @@ impl Keys {
             if !request.get_ref().serializable && self.context.node.is_only_learning() {
                 return Err(Refusal::LearnerOnly.into());
             }
-            self.read(request.get_ref()).await.map(Response::new)
+            let place = request.extensions().get::<BodyPlace>().cloned();
+            self.read(request.into_inner(), place).await.map(Response::new)
         })
     }
 
-    fn range_stream(&self, _: Request<RangeRequest>) -> Answer<'_, Response<Ranges>> {
+    fn range_stream(&self, request: Request<RangeRequest>) -> Answer<'_, Response<Ranges>> {
         Box::pin(async move {
-            Err(Status::unimplemented("this server has no RangeStream: use Range with a limit"))
+            let request = request.into_inner();
+            check_range_stream(&request)?;
+            if !request.serializable {
+                self.context.node.read_barrier().await?;
+            }
+            let view = View::of(self.context.node.store()).await?;
+            Ok(Response::new(long_range::send_stream(&self.context, view, request)))
         })
     }
 

@@ -4,10 +4,10 @@ use forebay_test::draw;
 
 use super::harness::{Node, compact, delete, grant, operation, put, range, revoke, txn};
 use super::model::Model;
-use crate::mvcc::Failure;
+use crate::mvcc::{Failure, View, is_in_key_order};
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
 };
 use crate::proto::peer::Clean;
 use crate::proto::peer::command::Change;
@@ -157,6 +157,16 @@ impl Random {
     }
 }
 
+/// Reads a range as the server sends long ones.
+async fn pair_by_pair(view: &View, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+    let (mut pairs, mut kvs) = (view.pairs(request).await?, Vec::new());
+    while let Some(pair) = pairs.next().await? {
+        kvs.push(pair);
+    }
+    let (more, count) = pairs.count_rest().await?;
+    Ok(RangeResponse { header: None, kvs, more, count })
+}
+
 /// The rule is etcd's own: a transaction that puts a key twice, or deletes and puts it, does not get here.
 pub(super) fn is_proposed(change: &Change) -> bool {
     match change {
@@ -194,12 +204,16 @@ async fn run(seed: u64, changes: usize) {
         assert_eq!((view.revision(), view.compacted()), (model.revision, model.compacted));
         for _ in 0..3 {
             let request = random.range(&model);
-            let found = match view.range(&request).await {
-                Ok(found) => Ok(found),
-                Err(Failure::Refused(refusal)) => Err(refusal),
-                Err(failure) => panic!("{failure:?}"),
+            let refused = |failure| match failure {
+                Failure::Refused(refusal) => refusal,
+                failure => panic!("{failure:?}"),
             };
+            let found = view.range(&request).await.map_err(refused);
             assert_eq!(found, model.range(&request), "seed {seed}, change {made}: {request:?}");
+            if is_in_key_order(&request) {
+                let read = pair_by_pair(&view, &request).await.map_err(refused);
+                assert_eq!(read, found, "seed {seed}, change {made}: {request:?}");
+            }
         }
         if random.one_in(10) {
             let from = random.revision(&model);

@@ -20,7 +20,7 @@ use crate::proto::peer::command::Change;
 use crate::{Config, Server};
 
 /// Waits until a metric has a value.
-async fn metric_is(address: &str, name: &str, value: &str) {
+pub(super) async fn metric_is(address: &str, name: &str, value: &str) {
     let line = format!("\n{name} {value}\n");
     within(async { while !get(address, 2379, "/metrics").await.1.contains(&line) {} }).await;
 }
