@@ -31,7 +31,7 @@ pub(crate) struct Pairs<'a> {
 
 enum Source<'a> {
     One(Option<KeyValue>),
-    Current(Scan<'a>),
+    Current(Box<Scan<'a>>),
     Older(Older<'a>),
 }
 
@@ -55,7 +55,7 @@ impl<'a> Pairs<'a> {
         let source = if span.is_one() {
             Source::One(one(place, own, span.key, (!is_current).then_some(revision)).await?)
         } else if is_current {
-            Source::Current(Scan::new(place.reader, span, own))
+            Source::Current(Box::new(Scan::new(place.reader, span, own)))
         } else {
             let versions = place.reader.versions_at(span, revision).await?.into_iter();
             let reader = place.reader;
