@@ -118,9 +118,9 @@ impl<'a> Pairs<'a> {
     /// Counts those behind the last pair. Returns whether some of them would be returned without a limit, and how many there are in all,
     /// also of those that the filters leave out.
     pub(crate) async fn count_rest(&mut self) -> Result<(bool, i64), Failure> {
-        let mut is_more = false;
         if self.filter.is_any() && !self.is_count_only {
             self.left = usize::MAX;
+            let mut is_more = false;
             while self.next().await?.is_some() {
                 is_more = true;
             }
@@ -136,8 +136,7 @@ impl<'a> Pairs<'a> {
             }
             Source::Older(older) => self.count += (older.fetched.len() + older.versions.len()) as i64,
         }
-        is_more |= self.count > before && !self.is_count_only;
-        Ok((is_more, self.count))
+        Ok((self.count > before && !self.is_count_only, self.count))
     }
 }
 

@@ -64,7 +64,7 @@ async fn what_is_not_grpc_is_not_found() {
         let mut reply = String::new();
         within(stream.read_to_string(&mut reply)).await.unwrap();
         assert!(reply.starts_with("HTTP/1.1 404 "), "{path}: {reply}");
-        assert!(reply.ends_with("\r\n\r\n404 page not found\n"), "{path}: {reply}");
+        assert!(reply.contains("404 page not found\n"), "{path}: {reply}");
     }
     cluster.stop().await;
 }
