@@ -43,6 +43,7 @@ fn defaults_are_those_of_etcd() {
     assert_eq!(config.auto_compaction, AutoCompaction::Off);
     assert_eq!(config.keepalive_interval, Some(Duration::from_secs(7200)));
     assert!(!config.is_cluster_existing && config.is_reconfig_check_strict && config.is_pre_vote_on);
+    assert!(config.is_log_json());
     assert_eq!(config.warnings, Vec::<String>::new());
 }
 
@@ -175,6 +176,7 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--tls-min-version=TLS1.1"], &["--tls-min-version=TLS1.1", "TLS1.2 or TLS1.3"]),
         (&["--tls-min-version=TLS1.3", "--tls-max-version=TLS1.2"], &["--tls-max-version=TLS1.2"]),
         (&["--log-level=loud"], &["--log-level=loud", "debug, info"]),
+        (&["--log-format=xml"], &["--log-format=xml", "json or console"]),
         (&["--force-new-cluster"], &["--force-new-cluster=true", "restore a snapshot"]),
         (&["--discovery=http://x"], &["--discovery=http://x", "--initial-cluster"]),
         (&["--auto-tls"], &["--auto-tls=true", "cert-file"]),
@@ -246,7 +248,7 @@ fn urls_are_written_as_they_are_read() {
 
 #[test]
 fn help_and_version_are_texts() {
-    for (argument, expected) in [("--help", "--initial-cluster"), ("--version", "API of etcd 3.5")] {
+    for (argument, expected) in [("--help", "--initial-cluster"), ("--version", "API of etcd 3.7.3")] {
         match parse(&[argument], &[]).unwrap() {
             Invocation::Print(text) => assert!(text.contains(expected), "{text}"),
             other => panic!("{argument}: {other:?}"),
