@@ -86,7 +86,8 @@ impl Place {
             Err(error) => (None, Some(format!("it does not run: {error}"))),
         };
         for (pid, name) in process::children() {
-            if process::variable_of(pid, MARK).as_deref() == folder.to_str() && !process::is_about_to_end(pid) {
+            if process::variable_of(pid, MARK).as_deref() == folder.to_str() && !process::is_about_to_end(pid)
+            {
                 process::kill(pid, libc::SIGKILL);
                 failure.get_or_insert_with(|| format!("it left a process running: {name}"));
             }

@@ -591,51 +591,53 @@ fn arenas(points: Points) {
 
 /// A gibibyte, and a million operations and 65,536 walks at once.
 fn most(points: Points) {
-    let ran = meter::world().config(Config::new().shards(1)).steps_max(u64::MAX).run(async |engine| -> forebay::Result<_> {
-        fill(&engine).await?;
-        let file = engine.open("/disk/file", Open::read()).await?;
-        let mut seen = Vec::new();
+    let ran = meter::world().config(Config::new().shards(1)).steps_max(u64::MAX).run(
+        async |engine| -> forebay::Result<_> {
+            fill(&engine).await?;
+            let file = engine.open("/disk/file", Open::read()).await?;
+            let mut seen = Vec::new();
 
-        let ideal = |at: u64| in_parts(at, PART, 1);
-        let attempt = async |at: u64| -> Attempt {
-            let (block, cost) = count(file.read(0..at)).await;
-            let block = block?;
-            check(&block[..LEN as usize], 0, LEN)?;
-            assert!(block.len() as u64 == at && block[at as usize - 1] == 0);
-            Ok(cost)
-        };
-        seen.push(meter::sweep(&LONGEST_READ, points, ideal, attempt).await);
+            let ideal = |at: u64| in_parts(at, PART, 1);
+            let attempt = async |at: u64| -> Attempt {
+                let (block, cost) = count(file.read(0..at)).await;
+                let block = block?;
+                check(&block[..LEN as usize], 0, LEN)?;
+                assert!(block.len() as u64 == at && block[at as usize - 1] == 0);
+                Ok(cost)
+            };
+            seen.push(meter::sweep(&LONGEST_READ, points, ideal, attempt).await);
 
-        // No block is kept: they would be all of I/O memory.
-        let ideal = |at: u64| in_parts(at * BLOCK, BLOCK, SHARD_DEPTH);
-        let attempt = async |at: u64| -> Attempt {
-            let file = file.clone();
-            let reads = move || async move {
-                let read = async |number: u64| {
-                    let offset = number % (LEN / BLOCK) * BLOCK;
-                    file.read(offset..offset + BLOCK).await.map(drop)
+            // No block is kept: they would be all of I/O memory.
+            let ideal = |at: u64| in_parts(at * BLOCK, BLOCK, SHARD_DEPTH);
+            let attempt = async |at: u64| -> Attempt {
+                let file = file.clone();
+                let reads = move || async move {
+                    let read = async |number: u64| {
+                        let offset = number % (LEN / BLOCK) * BLOCK;
+                        file.read(offset..offset + BLOCK).await.map(drop)
+                    };
+                    join_all((0..at).map(read)).await.into_iter().collect::<forebay::Result<()>>()
                 };
-                join_all((0..at).map(read)).await.into_iter().collect::<forebay::Result<()>>()
+                let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, reads)).await;
+                done??;
+                Ok(cost)
             };
-            let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, reads)).await;
-            done??;
-            Ok(cost)
-        };
-        seen.push(meter::sweep(&OPERATIONS, points, ideal, attempt).await);
+            seen.push(meter::sweep(&OPERATIONS, points, ideal, attempt).await);
 
-        let ideal = |at: u64| in_parts(2 * at * BLOCK, BLOCK, SHARD_DEPTH);
-        let attempt = async |at: u64| -> Attempt {
-            let file = file.clone();
-            let walks = move || async move {
-                let walks = (0..at).map(|_| file.walk(0..512, Fan::of(1)));
-                join_all(walks).await.into_iter().collect::<forebay::Result<Vec<bool>>>()
+            let ideal = |at: u64| in_parts(2 * at * BLOCK, BLOCK, SHARD_DEPTH);
+            let attempt = async |at: u64| -> Attempt {
+                let file = file.clone();
+                let walks = move || async move {
+                    let walks = (0..at).map(|_| file.walk(0..512, Fan::of(1)));
+                    join_all(walks).await.into_iter().collect::<forebay::Result<Vec<bool>>>()
+                };
+                let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, walks)).await;
+                if done??.contains(&false) { Err("bytes that differ".into()) } else { Ok(cost) }
             };
-            let (done, cost) = count(engine.spawn_on_shard(0, Class::DEFAULT, walks)).await;
-            if done??.contains(&false) { Err("bytes that differ".into()) } else { Ok(cost) }
-        };
-        seen.push(meter::sweep(&WALKS, points, ideal, attempt).await);
-        Ok(seen)
-    });
+            seen.push(meter::sweep(&WALKS, points, ideal, attempt).await);
+            Ok(seen)
+        },
+    );
     let seen = ran.unwrap_or_else(|failure| panic!("{failure}")).expect("the files open");
     Sweep::judge_all(&seen);
 }
