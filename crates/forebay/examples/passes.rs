@@ -1,7 +1,7 @@
 //! A file several times over, in each mode and in several ways: the milliseconds of each pass, and how much of the file the page cache has
 //! afterwards. Adaptive files load it with the second pass, as far as memory is free.
 //!
-//! Run with `cargo run --release -p forebay --example passes [MIB [PASSES]]`; it writes a file of 1,024 MiB into the current folder and removes
+//! Run with `cargo run --release -p forebay --example passes [MIB [PASSES]]`; it writes a file of 64 MiB into the current folder and removes
 //! it again. Each row begins with a page cache without the file.
 
 use std::error::Error;
@@ -37,7 +37,7 @@ const WAYS: [(&str, Way); 6] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut numbers = std::env::args().skip(1).map(|number| number.parse::<u64>());
-    let bytes = numbers.next().transpose()?.unwrap_or(1024).max(1) << 20;
+    let bytes = numbers.next().transpose()?.unwrap_or(64).max(1) << 20;
     let passes = numbers.next().transpose()?.unwrap_or(5);
     let folder = tempfile::tempdir_in(".")?;
     let path = folder.path().join("passes.bin");
