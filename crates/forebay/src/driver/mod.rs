@@ -55,7 +55,7 @@ pub struct IoRequest {
     /// The file's route through the driver, as returned by [`Driver::register_file`]; 0 is the ordinary one.
     pub(crate) route: u32,
     /// For a write: the sync that follows it, which the driver may perform together with the write; see
-    /// [`Driver::submit`].
+    /// `Driver::submit`.
     pub sync: Option<OpKind>,
     /// Whether the calling thread performs a write with a sync itself.
     pub flush: Flush,
