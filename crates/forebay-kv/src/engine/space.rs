@@ -424,6 +424,8 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
                 return;
             }
             if shared.has_space_again().await {
+                // A wish of this time is none of the next full disk.
+                space.is_flush_wanted.store(false, Ordering::Release);
                 shared.end_full();
                 break;
             }

@@ -135,7 +135,8 @@ impl SeatState {
 
 impl Server for Seat {
     fn write_group(&self) -> bool {
-        let mut place = self.lock();
+        // After a panic amid a group nobody continues with the writer.
+        let Ok(mut place) = self.0.lock() else { return true };
         let Some(seated) = place.as_mut().filter(|seated| seated.failure.is_none()) else {
             return true;
         };
