@@ -328,7 +328,7 @@ pub(crate) fn suits(core: &FileCore, class: Class) -> bool {
 fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
     let mut done = 0;
     let mut retries: u8 = 0;
-    let view = loading_view(core, request);
+    let mut view = loading_view(core, request);
     loop {
         let sync = request.durability.sync_kind().filter(|_| request.kind == OpKind::Write);
         let call = IoRequest {
@@ -350,6 +350,11 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
         // `core` keeps the descriptor open.
         let result = unsafe { transfer::run(&call) };
         let Ok(moved) = u32::try_from(result) else {
+            if view.take().is_some() {
+                // The page cache may lack memory for what the device has: all of it again, past the page cache.
+                done = 0;
+                continue;
+            }
             if matches!(-result, libc::EAGAIN | libc::EINTR) && retries < RETRIES_MAX {
                 retries += 1;
                 continue;

@@ -31,7 +31,6 @@ pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<(OwnedFd, Tries), Refusal> {
     let tries = how(view.as_fd())?;
     // Reads that load wait. Where this is refused they are made again, past the page cache.
     let _ = rustix::fs::fcntl_setfl(&view, OFlags::empty());
-    // Refused by no file that has pages; a read would load some more then.
     Ok((view, tries))
 }
 

@@ -49,6 +49,11 @@ impl Shard {
     }
 
     #[cold]
+    pub(super) fn may_load(&self, file: u32) -> bool {
+        self.file_target(file).is_some_and(|target| target.may_load)
+    }
+
+    #[cold]
     pub(super) fn may_refuse_direct(&self, file: u32) -> bool {
         self.file_core(file).is_some_and(|core| core.may_refuse_direct())
     }

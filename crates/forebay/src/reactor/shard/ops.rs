@@ -698,6 +698,12 @@ impl Shard {
                 slot.retries += if unasked { RETRY_WITHOUT_WORKER } else { 1 };
                 return Verdict::Again;
             }
+            // The page cache may lack memory for what the device has: again, past the page cache.
+            let was_load = slot.may_load() && slot.done == 0;
+            if was_load && !orphan && !slot.cancelling && self.may_load(slot.file) {
+                slot.retries = 1;
+                return Verdict::Again;
+            }
             let result = if unasked { -libc::EAGAIN } else { result };
             // An operation that the engine's end cancelled fails for that reason.
             let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
