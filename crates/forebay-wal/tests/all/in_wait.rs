@@ -154,14 +154,14 @@ fn threads_and_tasks_append_to_one_log() {
                     wal.append(b"alone").wait().unwrap();
                 }
                 if thread == 5 {
-                    for _ in 0..50 {
+                    let before = wal.stats().groups_in_wait;
+                    while wal.stats().groups_in_wait == before {
                         wal.append(b"alone").wait().unwrap();
                     }
                 }
             });
         }
     });
-    assert!(wal.stats().groups_in_wait > 0, "{:?}", wal.stats());
     let last = wal.durable_lsn();
     wal.close().wait().unwrap();
     let (wal, recovery) = open(&engine, &dir);
@@ -217,11 +217,15 @@ fn a_log_is_closed_beside_a_thread_that_writes() {
 fn a_failed_write_of_a_thread_poisons_the_log() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), quiet()).wait().unwrap();
-    append(&wal, 1..=10);
-    assert!(wal.stats().groups_in_wait > 0);
+    // A busy machine lets the log's thread write each group that comes before it sleeps: ten of ten once.
+    let mut last = 0;
+    while wal.stats().groups_in_wait == 0 {
+        last += 1;
+        append(&wal, last..=last);
+    }
     // Nothing of the directory is left to write to, for the segment after this one.
     std::fs::remove_dir_all(dir.path()).unwrap();
-    let error = (11..).find_map(|number| wal.append(&record(number)).wait().err()).unwrap();
+    let error = (last + 1..).find_map(|number| wal.append(&record(number)).wait().err()).unwrap();
     assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
     assert_eq!(engine.block_on(wal.append(b"late")).unwrap().unwrap_err().kind(), ErrorKind::Poisoned);
     wal.close().wait().unwrap_err();
