@@ -12,6 +12,10 @@ const REFAULTS: &str = "workingset_refault_file";
 /// The same of a group of the first version with all groups below it, where `REFAULTS` is its own; the second version has one for both.
 const REFAULTS_IN_ALL: &str = "total_workingset_refault_file";
 
+/// The counters of pages that the kernel took back because memory was short, in both files. What a reclaimer takes back for other reasons,
+/// as DAMON's does, and what a group without these counters loses is in none of them.
+const STEALS: [&str; 2] = ["pgsteal_kswapd", "pgsteal_direct"];
+
 /// The free memory of the process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Headroom {
@@ -21,6 +25,9 @@ pub(crate) struct Headroom {
     /// How many pages were read again so far: in the process's group and in its ancestors that have a limit, or in the machine if the process
     /// is in no group.
     pub(crate) refaults: u64,
+    /// How many pages the kernel took back so far because memory was short, in the machine and in the same groups. `None` where one of them
+    /// does not say.
+    pub(crate) steals: Option<u64>,
 }
 
 impl Headroom {
@@ -31,7 +38,8 @@ impl Headroom {
         let memory = read("/proc/meminfo")?;
         let (total, free) = (meminfo_bytes(&memory, "MemTotal:")?, meminfo_bytes(&memory, "MemFree:")?);
         let mut bytes = without_reserve(free, total);
-        let mut refaults: Option<u64> = None;
+        let of_machine = read("/proc/vmstat").unwrap_or_default();
+        let (mut refaults, mut steals) = (None::<u64>, steals_of(&of_machine));
         for group in groups(&read("/proc/self/cgroup").unwrap_or_default()) {
             let number = |file: &str| read(&group.file(file))?.trim().parse::<u64>().ok();
             let used = number(group.names.usage);
@@ -47,11 +55,17 @@ impl Headroom {
             let stat = counts.then(|| read(&group.file("memory.stat"))).flatten().unwrap_or_default();
             if let Some(count) = counter(&stat, REFAULTS_IN_ALL).or_else(|| counter(&stat, REFAULTS)) {
                 refaults = Some(refaults.unwrap_or(0) + count);
+                // What a group's own limit takes back does not count for the machine.
+                steals = steals.zip(steals_of(&stat)).map(|(all, these)| all + these);
             }
         }
-        let of_machine = || counter(&read("/proc/vmstat")?, REFAULTS);
-        Some(Headroom { bytes, refaults: refaults.or_else(of_machine).unwrap_or(0) })
+        let refaults = refaults.or_else(|| counter(&of_machine, REFAULTS)).unwrap_or(0);
+        Some(Headroom { bytes, refaults, steals })
     }
+}
+
+fn steals_of(text: &str) -> Option<u64> {
+    STEALS.into_iter().map(|name| counter(text, name)).sum()
 }
 
 fn without_reserve(free: u64, limit: u64) -> u64 {
@@ -85,7 +99,8 @@ mod tests {
         );
         put(&root, "proc/meminfo", &memory);
         put(&root, "proc/self/cgroup", group);
-        put(&root, "proc/vmstat", "nr_free_pages 5\nworkingset_refault_anon 8\nworkingset_refault_file 77\n");
+        let counts = "workingset_refault_anon 8\nworkingset_refault_file 77\npgsteal_kswapd 3\npgsteal_direct 4\npgsteal_file 90\n";
+        put(&root, "proc/vmstat", counts);
         root
     }
 
@@ -100,7 +115,9 @@ mod tests {
         put(root, &format!("{dir}/memory.max"), max);
         put(root, &format!("{dir}/memory.high"), high);
         put(root, &format!("{dir}/memory.current"), &format!("{used}\n"));
-        let stat = format!("anon 1\nworkingset_refault_file {refaults}\nworkingset_refault_file_x 9\n");
+        let steals = "pgsteal_kswapd 10\npgsteal_direct 20\npgsteal_proactive 70\n";
+        let stat =
+            format!("anon 1\nworkingset_refault_file {refaults}\nworkingset_refault_file_x 9\n{steals}");
         put(root, &format!("{dir}/memory.stat"), &stat);
     }
 
@@ -110,9 +127,11 @@ mod tests {
         let found = Headroom::below(root.path()).unwrap();
         assert_eq!(
             found,
-            Headroom { bytes: 900 * MIB, refaults: 77 },
+            Headroom { bytes: 900 * MIB, refaults: 77, steals: Some(7) },
             "not what is available; 100 in reserve"
         );
+        put(&root, "proc/vmstat", "workingset_refault_file 77\npgsteal_direct 4\n");
+        assert_eq!(Headroom::below(root.path()).unwrap().steals, None, "not all counters");
         fs::remove_file(root.path().join("proc/meminfo")).unwrap();
         assert_eq!(Headroom::below(root.path()), None);
     }
@@ -126,7 +145,8 @@ mod tests {
         // The root of all has counters, and neither a limit nor a use.
         put(&root, "sys/fs/cgroup/memory.stat", "workingset_refault_file 5000\n");
         let here = || Headroom::below(root.path()).unwrap();
-        assert_eq!(here(), Headroom { bytes: 210 * MIB, refaults: 210 }, "320 less 100 and a reserve of 10");
+        let found = Headroom { bytes: 210 * MIB, refaults: 210, steals: Some(67) };
+        assert_eq!(here(), found, "320 less 100 and a reserve of 10");
         put(&root, "sys/fs/cgroup/a/b/memory.high", "33554432\n");
         assert_eq!(here().bytes, 26 * MIB, "32 less 5 and 1");
         put(&root, "sys/fs/cgroup/a/memory.current", "335544320\n");
@@ -149,6 +169,6 @@ mod tests {
         put(&root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "3221225472\n");
         put(&root, "sys/fs/cgroup/memory/memory.stat", "total_workingset_refault_file 5000\n");
         let found = Headroom::below(root.path()).unwrap();
-        assert_eq!(found, Headroom { bytes: 210 * MIB, refaults: 3 });
+        assert_eq!(found, Headroom { bytes: 210 * MIB, refaults: 3, steals: None }, "they do not say");
     }
 }

@@ -10,7 +10,8 @@
 //! What could go wrong, and what prevents it:
 //! - *The hot set of others goes.* Only free memory is filled. Pages of files are never counted as room, although the kernel calls them available.
 //! - *A file larger than memory goes round.* What found room stays and is served; the rest misses and goes past the page cache, as in the
-//!   first pass. Where the kernel takes pages back all the same, they are read again: refaults rise, and for a while there is no room.
+//!   first pass. Where the kernel takes pages back for want of memory all the same, they are read again: refaults rise, and for a while there
+//!   is no room.
 //! - *One pass pays.* It adds to the record and loads nothing. A record of pages, not of ranges or windows: the small reads of one pass miss
 //!   in the same window again and again, but not in the same page. (Reads of parts of a page load it with the second one.)
 //! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most, which takes room
@@ -39,6 +40,9 @@ const STALE_BYTES: i64 = 16 << 20;
 const REFAULTS_MAX: u64 = 64;
 /// For how long there is no room after a rise.
 const CLOSED_NS: u64 = 5_000_000_000;
+/// A page that is read again was taken back because memory was short if the kernel took any back for that in so long. What a reclaimer takes back
+/// from a machine with free memory (DAMON's, a service that writes memory.reclaim) is read again as well, and is no reason not to load.
+const SHORT_NS: u64 = 60_000_000_000;
 /// The time of the last look before there was one.
 const NEVER: u64 = u64::MAX;
 
@@ -59,6 +63,10 @@ pub(crate) struct Loads {
 struct Refaults {
     /// The count at the last look.
     count: u64,
+    /// What the kernel had taken back at the last look.
+    steals: Option<u64>,
+    /// When it was last seen to have taken pages back.
+    short_ns: Option<u64>,
     /// There is no room before this time.
     closed_until_ns: u64,
 }
@@ -144,10 +152,14 @@ impl Loads {
         let mut known = self.refaults.lock().unwrap_or_else(PoisonError::into_inner);
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
         let is_recent = looked_ns != NEVER && now_ns.saturating_sub(looked_ns) <= 2 * STALE_NS;
-        if is_recent && found.refaults.saturating_sub(known.count) > REFAULTS_MAX {
+        if found.steals.is_none_or(|steals| known.steals.is_some_and(|before| before != steals)) {
+            known.short_ns = Some(now_ns);
+        }
+        let is_short = known.short_ns.is_some_and(|short_ns| now_ns.saturating_sub(short_ns) <= SHORT_NS);
+        if is_recent && is_short && found.refaults.saturating_sub(known.count) > REFAULTS_MAX {
             known.closed_until_ns = now_ns.saturating_add(CLOSED_NS);
         }
-        known.count = found.refaults;
+        (known.count, known.steals) = (found.refaults, found.steals);
         if now_ns < known.closed_until_ns { 0 } else { found.bytes / 2 }
     }
 }

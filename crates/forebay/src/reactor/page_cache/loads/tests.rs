@@ -104,6 +104,30 @@ fn rising_refaults_close_it_for_a_while() {
     assert_eq!(look(&loads, 100 * SECOND), open);
 }
 
+/// The story: on a machine with 20 GiB free a reclaimer of pages that were idle took some back. Whoever read them again closed the loads for five
+/// seconds, again and again, so a file that fits was read past the page cache for ever.
+#[test]
+fn refaults_close_it_where_memory_was_short() {
+    let (root, loads) = loads(1000);
+    let write = |refaults: u64, steals: u64| {
+        let counts =
+            format!("workingset_refault_file {refaults}\npgsteal_kswapd {steals}\npgsteal_direct 5\n");
+        fs::write(root.path().join("proc/vmstat"), counts).unwrap();
+    };
+    let open = 450 * MIB as i64;
+    write(1000, 700);
+    assert_eq!(look(&loads, SECOND), open);
+    write(9000, 700);
+    assert_eq!(look(&loads, SECOND + LOOK_NS), open, "the kernel takes nothing back");
+    write(9000, 701);
+    assert_eq!(look(&loads, SECOND + 2 * LOOK_NS), open, "nothing is read again");
+    write(9500, 701);
+    assert_eq!(look(&loads, SECOND + 3 * LOOK_NS), 0, "it was taken back shortly before");
+    look(&loads, 62 * SECOND);
+    write(99_000, 701);
+    assert_eq!(look(&loads, 62 * SECOND + LOOK_NS), open, "more than a minute ago");
+}
+
 #[test]
 fn old_numbers_hold_for_little() {
     let (_root, loads) = loads(1000);
