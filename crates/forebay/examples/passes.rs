@@ -79,9 +79,9 @@ fn pass(reader: &Reader, way: Way, bytes: u64) -> Result<(), Box<dyn Error>> {
             }
         }
         (Reader::Forebay(file), Way::Batch) => {
-            // By 64 MiB, so that results need no more memory than that.
-            for start in (0..bytes).step_by(64 << 20) {
-                let end = bytes.min(start + (64 << 20));
+            // By 8 MiB, so that results need no more memory than that.
+            for start in (0..bytes).step_by(8 << 20) {
+                let end = bytes.min(start + (8 << 20));
                 let ranges = (start..end).step_by(64 << 10).map(|at| at..at + (64 << 10));
                 for block in file.read_many(ranges).wait()? {
                     block?;

@@ -6,7 +6,7 @@ use crate::driver::meta::set_direct;
 use crate::io::mode::Mode;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::page_cache::{
-    FileLoads, PageCache, Refusal, Tries, file_identity, open_view, read_ahead_bytes,
+    FileLoads, PageCache, PaidWindow, Refusal, Tries, file_identity, open_view, read_ahead_bytes,
 };
 
 /// Gives the descriptor `O_DIRECT`, if the file system allows it for this file, and returns the page cache's side of the file.
@@ -29,7 +29,11 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
     match view {
         Ok((view, tries)) => {
             let file = file_identity(view.as_fd());
-            let loading = file.map(|file| FileLoads { loads: shared.lock_page_caches().loads(), file });
+            let loading = file.map(|file| FileLoads {
+                loads: shared.lock_page_caches().loads(),
+                file,
+                window: PaidWindow::default(),
+            });
             Some(PageCache::new(Some(view), tries, read_ahead_bytes(device), loading))
         }
         Err(Refusal { why, remedy, .. }) => {

@@ -30,6 +30,7 @@ use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
 use hit_rate::HitRate;
 use loads::Loads;
+pub(crate) use loads::PaidWindow;
 
 /// The longest range that is copied at once: about half a millisecond. Longer ranges of adaptive files go to the device.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
@@ -77,6 +78,7 @@ pub(crate) struct FileLoads {
     pub(crate) loads: Arc<Loads>,
     /// A hash of the file's identity: the same for each open file of it.
     pub(crate) file: u64,
+    pub(crate) window: PaidWindow,
 }
 
 /// Reads that may follow one another: those of a scan, of a batch, or a file's lone reads.
@@ -270,7 +272,7 @@ impl FileCore {
             return None;
         }
         loading.loads.look_in_time(self.engine());
-        loading.loads.admits(loading.file, range, cache.window_bytes).then(|| {
+        loading.loads.admits(loading.file, range, &loading.window, cache.window_bytes).then(|| {
             // The reads that follow should find it.
             cache.rate.end_pauses();
             view.as_raw_fd()

@@ -13,7 +13,7 @@ const REFAULTS: &str = "workingset_refault_file";
 const REFAULTS_IN_ALL: &str = "total_workingset_refault_file";
 
 /// The counters of pages that the kernel took back because memory was short, in both files. What a reclaimer takes back for other reasons,
-/// as DAMON's does, and what a group without these counters loses is in none of them.
+/// as DAMON's does, is in none of them. Groups of the first version have none.
 const STEALS: [&str; 2] = ["pgsteal_kswapd", "pgsteal_direct"];
 
 /// The free memory of the process at one moment.
@@ -25,8 +25,8 @@ pub(crate) struct Headroom {
     /// How many pages were read again so far: in the process's group and in its ancestors that have a limit, or in the machine if the process
     /// is in no group.
     pub(crate) refaults: u64,
-    /// How many pages the kernel took back so far because memory was short, in the machine and in the same groups. `None` where one of them
-    /// does not say.
+    /// How many pages the kernel took back so far because memory was short, in the machine and in those groups that have a limit.
+    /// `None` where one of them does not say.
     pub(crate) steals: Option<u64>,
 }
 
@@ -56,7 +56,9 @@ impl Headroom {
             if let Some(count) = counter(&stat, REFAULTS_IN_ALL).or_else(|| counter(&stat, REFAULTS)) {
                 refaults = Some(refaults.unwrap_or(0) + count);
                 // What a group's own limit takes back does not count for the machine.
-                steals = steals.zip(steals_of(&stat)).map(|(all, these)| all + these);
+                if limit.is_some() {
+                    steals = steals.zip(steals_of(&stat)).map(|(all, these)| all + these);
+                }
             }
         }
         let refaults = refaults.or_else(|| counter(&of_machine, REFAULTS)).unwrap_or(0);
@@ -145,7 +147,7 @@ mod tests {
         // The root of all has counters, and neither a limit nor a use.
         put(&root, "sys/fs/cgroup/memory.stat", "workingset_refault_file 5000\n");
         let here = || Headroom::below(root.path()).unwrap();
-        let found = Headroom { bytes: 210 * MIB, refaults: 210, steals: Some(67) };
+        let found = Headroom { bytes: 210 * MIB, refaults: 210, steals: Some(37) };
         assert_eq!(here(), found, "320 less 100 and a reserve of 10");
         put(&root, "sys/fs/cgroup/a/b/memory.high", "33554432\n");
         assert_eq!(here().bytes, 26 * MIB, "32 less 5 and 1");
@@ -170,5 +172,8 @@ mod tests {
         put(&root, "sys/fs/cgroup/memory/memory.stat", "total_workingset_refault_file 5000\n");
         let found = Headroom::below(root.path()).unwrap();
         assert_eq!(found, Headroom { bytes: 210 * MIB, refaults: 3, steals: None }, "they do not say");
+        put(&root, &format!("{group}/memory.limit_in_bytes"), "9223372036854771712\n");
+        let steals = Headroom::below(root.path()).unwrap().steals;
+        assert_eq!(steals, Some(7), "without a limit it has nothing to say");
     }
 }

@@ -15,7 +15,7 @@
 //! - *One pass pays.* It adds to the record and loads nothing. A record of pages, not of ranges or windows: the small reads of one pass miss
 //!   in the same window again and again, but not in the same page. (Reads of parts of a page load it with the second one.)
 //! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most, which takes room
-//!   as well; a lone load reads its own pages.
+//!   as well, once for all of them; a lone load reads its own pages.
 //! - *A write meanwhile.* The kernel drops the pages of a direct write before and after it, those that are on their way as well.
 //! - *The hot path pays.* A read that is served comes by none of this. One that misses pays two loads of the clock and of the room, and an
 //!   entry of the record for each 64 KiB.
@@ -23,7 +23,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::TRY_BYTES_MAX;
 use super::miss_record::{MissRecord, PAGE_BYTES, pages};
@@ -71,6 +71,26 @@ struct Refaults {
     closed_until_ns: u64,
 }
 
+/// The part of an open file for which its last load has taken room: its range, and the read-ahead of the device behind that. The reads that
+/// follow in it take none, whether they load it or find what was read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct PaidWindow(Mutex<Range<u64>>);
+
+impl PaidWindow {
+    fn lock(&self) -> MutexGuard<'_, Range<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, range: Range<u64>) {
+        *self.lock() = range;
+    }
+
+    fn holds(&self, range: &Range<u64>) -> bool {
+        let paid = self.lock();
+        paid.start <= range.start && range.end <= paid.end
+    }
+}
+
 impl Loads {
     pub(crate) fn new(root: impl Into<PathBuf>) -> Loads {
         Loads {
@@ -83,11 +103,14 @@ impl Loads {
         }
     }
 
-    /// Returns whether a read that the page cache has not served should load it. `file` is a hash of the file's identity, `ahead` what the
-    /// kernel may read ahead of it.
-    pub(super) fn admits(&self, file: u64, range: &Range<u64>, ahead: u64) -> bool {
+    /// Returns whether a read that the page cache has not served should load it. `file` is a hash of the file's identity, `window` what the
+    /// last load of the open file has paid for, `ahead` what the kernel may read ahead of this one.
+    pub(super) fn admits(&self, file: u64, range: &Range<u64>, window: &PaidWindow, ahead: u64) -> bool {
         if range.is_empty() || range.end - range.start > TRY_BYTES_MAX || !self.misses.knows(file, range) {
             return false;
+        }
+        if window.holds(range) {
+            return self.room_bytes.load(Ordering::Relaxed) > 0;
         }
         let (first, last) = pages(range).into_inner();
         let bytes = ((last - first + 1) * PAGE_BYTES + ahead) as i64;
@@ -95,6 +118,7 @@ impl Loads {
         let has_room = self.room_bytes.load(Ordering::Relaxed) >= bytes;
         if has_room {
             self.room_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            window.set(range.start..range.end.saturating_add(ahead));
         }
         has_room
     }

@@ -45,15 +45,18 @@ fn the_second_miss_of_a_range_loads_it_and_the_first_does_not() {
     let (_root, loads) = loads(1000);
     look(&loads, 1);
     let range = 4096..70_000;
-    assert!(!loads.admits(3, &range, 0));
+    assert!(!loads.admits(3, &range, &PaidWindow::default(), 0));
     loads.note_miss(3, &range);
-    assert!(loads.admits(3, &range, 0) && loads.admits(3, &(8000..9000), 0));
-    assert!(!loads.admits(4, &range, 0), "another file");
-    assert!(!loads.admits(3, &(0..5000), 0), "its first page has not missed");
+    assert!(
+        loads.admits(3, &range, &PaidWindow::default(), 0)
+            && loads.admits(3, &(8000..9000), &PaidWindow::default(), 0)
+    );
+    assert!(!loads.admits(4, &range, &PaidWindow::default(), 0), "another file");
+    assert!(!loads.admits(3, &(0..5000), &PaidWindow::default(), 0), "its first page has not missed");
     let long = 0..TRY_BYTES_MAX + 1;
     loads.note_miss(3, &long);
-    assert!(!loads.admits(3, &long, 0), "none that tries would find it");
-    assert!(!loads.admits(3, &(7..7), 0));
+    assert!(!loads.admits(3, &long, &PaidWindow::default(), 0), "none that tries would find it");
+    assert!(!loads.admits(3, &(7..7), &PaidWindow::default(), 0));
 }
 
 /// The story: a file larger than the free memory must not be loaded again and again.
@@ -62,14 +65,18 @@ fn loads_end_where_the_free_memory_does() {
     let (root, loads) = loads(160);
     let parts = || (0..1000).map(|part| part * MIB..(part + 1) * MIB);
     parts().for_each(|part| loads.note_miss(1, &part));
-    assert_eq!(parts().filter(|part| loads.admits(1, part, 0)).count(), 0, "nothing before the first look");
+    assert_eq!(
+        parts().filter(|part| loads.admits(1, part, &PaidWindow::default(), 0)).count(),
+        0,
+        "nothing before the first look"
+    );
     // 160 less the reserve of 100, in halves.
     assert_eq!(look(&loads, SECOND), 30 * MIB as i64);
-    assert_eq!(parts().filter(|part| loads.admits(1, part, 0)).count(), 30);
+    assert_eq!(parts().filter(|part| loads.admits(1, part, &PaidWindow::default(), 0)).count(), 30);
     assert!(!loads.begins_look(SECOND + LOOK_NS - 1));
     write(root.path(), 130, 0);
     look(&loads, SECOND + LOOK_NS);
-    assert_eq!(parts().filter(|part| loads.admits(1, part, 0)).count(), 15);
+    assert_eq!(parts().filter(|part| loads.admits(1, part, &PaidWindow::default(), 0)).count(), 15);
     // Others fill the machine with pages that the kernel calls available.
     write(root.path(), 99, 0);
     assert_eq!(look(&loads, 2 * SECOND), 0);
@@ -77,12 +84,36 @@ fn loads_end_where_the_free_memory_does() {
     assert_eq!(look(&loads, 3 * SECOND), 0, "a system that does not say");
 }
 
+/// The story: a device with a read-ahead of 8 MiB. Each of the small reads of a pass paid for all of it, 10 GiB of room were gone in a twentieth of
+/// the time between two looks, and the pass went past the page cache for the rest of it.
+#[test]
+fn reads_that_follow_a_load_take_no_more_room() {
+    let (root, loads) = loads(1000);
+    let (window, ahead) = (PaidWindow::default(), 8 * MIB);
+    let room = look(&loads, SECOND);
+    let pages = |first: u64, last: u64| (first..last).map(|page| page * 4096..(page + 1) * 4096);
+    loads.note_miss(1, &(0..4 * MIB));
+    loads.note_miss(1, &(4 * MIB..8 * MIB));
+    loads.note_miss(1, &(64 * MIB..68 * MIB));
+    assert!(pages(0, 2048).all(|page| loads.admits(1, &page, &window, ahead)));
+    let paid = (4096 + ahead) as i64;
+    assert_eq!(room - loads.room_bytes.load(Ordering::Relaxed), paid);
+    assert!(!loads.admits(1, &(2048 * 4096..2049 * 4096), &window, ahead), "it has not missed");
+    // Elsewhere it pays again, and so does who comes back.
+    assert!(pages(16_384, 17_000).all(|page| loads.admits(1, &page, &window, ahead)));
+    assert!(loads.admits(1, &(0..4096), &window, ahead));
+    assert_eq!(room - loads.room_bytes.load(Ordering::Relaxed), 3 * paid);
+    write(root.path(), 99, 0);
+    look(&loads, SECOND + LOOK_NS);
+    assert!(!loads.admits(1, &(4096..8192), &window, ahead), "no room, whatever was paid");
+}
+
 #[test]
 fn a_page_counts_whole_whatever_is_read_of_it() {
     let (_root, loads) = loads(1000);
     let room = look(&loads, SECOND);
     loads.note_miss(1, &(0..10_000));
-    assert!(loads.admits(1, &(4000..4100), 0));
+    assert!(loads.admits(1, &(4000..4100), &PaidWindow::default(), 0));
     assert_eq!(loads.room_bytes.load(Ordering::Relaxed), room - 8192);
 }
 
