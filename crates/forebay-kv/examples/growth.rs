@@ -108,7 +108,7 @@ fn table_bytes(stats: &Stats) -> u64 {
 }
 
 fn written_bytes(stats: &Stats) -> u64 {
-    stats.log.write_bytes + stats.log.zero_bytes + stats.flushed_bytes + stats.compaction_written_bytes
+    stats.log.written_bytes + stats.flushed_bytes + stats.compaction_written_bytes
 }
 
 /// Returns the value in KiB of a line of this process's status.

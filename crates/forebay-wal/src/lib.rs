@@ -100,8 +100,9 @@ pub use append::{Append, PendingAppend};
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
 pub use loss::Loss;
-pub use lsn::{End, Lsn};
-pub use open::OpenFuture;
+#[doc(hidden)]
+pub use lsn::End;
+pub use lsn::Lsn;
 #[doc(hidden)]
 pub use open::{Holders, make_dirs, sync_name};
 pub use operation::LogOperation;

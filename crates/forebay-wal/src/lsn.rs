@@ -21,7 +21,8 @@ impl Lsn {
 /// record never goes back, and the epoch itself never does. So a log that comes back with a lower epoch, or
 /// in the same epoch with a lower last record, has lost its end. In a log whose end the program never removes
 /// ([`truncate_from`](crate::Wal::truncate_from), [`reset_to`](crate::Wal::reset_to)) the last record never
-/// goes back at all.
+/// goes back at all. For the store, which keeps one in its manifest.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     /// The last durable record; one before the first if there is none, but at least 0: the loss of record 0 alone does not

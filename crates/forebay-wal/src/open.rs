@@ -1,15 +1,13 @@
 //! Opens a log: its directory, its lock, recovery, and the segment in which it continues.
 
-use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
-use forebay::shard::JoinHandle;
-use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
+use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open, Waitable};
 
 use crate::end_file::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,12 +85,16 @@ impl Wal {
     /// wal.close().await?;
     /// # Ok(()) }
     /// ```
-    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> OpenFuture {
-        OpenFuture::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
+    pub fn open(
+        engine: &Engine,
+        dir: impl AsRef<Path>,
+        options: Options,
+    ) -> Waitable<impl Future<Output = Result<(Wal, Recovery)>> + Send + 'static> {
+        begin(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
 
     /// Opens the log in an open directory, as [`open`](Wal::open) does. The log names its files relative to
-    /// this directory, even if the directory is moved.
+    /// this directory, even if the directory is moved. For the store.
     ///
     /// # Errors
     /// Those of [`open`](Wal::open).
@@ -109,55 +111,33 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> OpenFuture {
-        OpenFuture::new(engine, Where::Dir(dir.clone()), options)
+    #[doc(hidden)]
+    pub fn open_in(
+        engine: &Engine,
+        dir: &Dir,
+        options: Options,
+    ) -> Waitable<impl Future<Output = Result<(Wal, Recovery)>> + Send + 'static> {
+        begin(engine, Where::Dir(dir.clone()), options)
     }
 }
 
-/// The future of [`Wal::open`]: await it, or [`wait`](OpenFuture::wait) for it.
-#[must_use = "dropping it closes the log again"]
-pub struct OpenFuture {
-    task: std::result::Result<JoinHandle<Result<(Wal, Recovery)>>, Option<Error>>,
-}
-
-impl OpenFuture {
-    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> OpenFuture {
-        if let Err(error) = check(engine, &options) {
-            return OpenFuture { task: Err(Some(error)) };
-        }
-        let (shard, class) = (options.shard, options.class);
-        let handle = engine.clone();
-        OpenFuture { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
-    }
-
-    /// Blocks the calling thread until the log is open.
-    ///
-    /// # Errors
-    /// Those of [`Wal::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
-    /// in a simulated world, where `.await` must be used.
-    pub fn wait(self) -> Result<(Wal, Recovery)> {
-        match self.task {
-            Ok(task) => task.wait()?,
-            Err(error) => Err(error.unwrap_or_else(again)),
-        }
-    }
-}
-
-impl Future for OpenFuture {
-    type Output = Result<(Wal, Recovery)>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.task {
-            Ok(task) => Pin::new(task).poll(context).map(|answer| answer?),
+/// Begins an open: the work is under way when this returns.
+fn begin(
+    engine: &Engine,
+    dir: Where,
+    options: Options,
+) -> Waitable<impl Future<Output = Result<(Wal, Recovery)>> + Send + 'static + use<>> {
+    let mut task = check(engine, &options).map_err(Some).map(|()| {
+        let (handle, shard, class) = (engine.clone(), options.shard, options.class);
+        engine.spawn_on_shard(shard, class, move || open(handle, dir, options))
+    });
+    Waitable::new(
+        "open the log",
+        poll_fn(move |context| match &mut task {
+            Ok(task) => Pin::new(task).poll(context).map(|opened| -> Result<(Wal, Recovery)> { opened? }),
             Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(again))),
-        }
-    }
-}
-
-impl fmt::Debug for OpenFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenFuture").finish_non_exhaustive()
-    }
+        }),
+    )
 }
 
 fn again() -> Error {

@@ -122,7 +122,8 @@ impl Options {
     }
 
     /// Sets the maximum bytes of a group, which is one write; a single longer record makes a longer group.
-    /// Default: 1 MiB.
+    /// Default: 1 MiB. For the store.
+    #[doc(hidden)]
     pub fn group_bytes_max(mut self, bytes: usize) -> Options {
         self.group_bytes_max = bytes;
         self

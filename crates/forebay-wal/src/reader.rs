@@ -80,7 +80,8 @@ impl Reader {
         Reader { shared, next, place: None, chunk: Block::new(), group: None }
     }
 
-    /// Returns the LSN of the record that [`next`](Reader::next) returns next.
+    /// Returns the LSN of the record that [`next`](Reader::next) returns next. For the store.
+    #[doc(hidden)]
     pub fn position(&self) -> Lsn {
         Lsn(self.next)
     }
@@ -111,7 +112,7 @@ impl Reader {
     ///     let record = record?;
     ///     println!("{}: {} bytes", record.lsn(), record.len());
     /// }
-    /// assert_eq!(reader.position(), Lsn(3)); // a later call goes on there
+    /// // A later call goes on with record 3.
     /// # wal.close().await?;
     /// # Ok(()) }
     /// ```

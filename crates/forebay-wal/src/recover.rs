@@ -45,7 +45,8 @@ pub struct Recovery {
     pub first: Lsn,
     /// The last record; one before `first` if there is none, and 0 for an empty log that begins at 0.
     pub last: Lsn,
-    /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
+    /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch). For the store.
+    #[doc(hidden)]
     pub epoch: u64,
     /// Everything up to this record was durable: a later group proves it. Where no record is proven, it is one before
     /// the first, but at least 0; `tail_records` is clear in any case.

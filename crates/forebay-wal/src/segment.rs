@@ -33,8 +33,6 @@ pub(crate) struct Segment {
     /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has
     /// at most groups with lower numbers.
     pub(crate) known: bool,
-    /// Bytes of zeros written to prepare it.
-    pub(crate) zero_bytes: u64,
 }
 
 /// Directory, shard and lengths for making segments.
@@ -192,8 +190,7 @@ impl Maker {
     ) -> Result<Arc<Segment>> {
         let file = self.dir.open(name, Open::create_new().shard(self.shard)).await?;
         match self.fill(&file, fill, pace).await {
-            Ok(zero_bytes) => Ok(Arc::new(Segment {
-                zero_bytes,
+            Ok(()) => Ok(Arc::new(Segment {
                 generation,
                 path: file.path().to_path_buf(),
                 file,
@@ -215,7 +212,7 @@ impl Maker {
         let file = self.dir.open(segment_name(generation), Open::write().shard(self.shard)).await?;
         lock_segment(&file, Lock::Exclusive).await?;
         let bytes = file.len().await?;
-        Ok(Segment { generation, file, path, bytes, recycled, known: false, zero_bytes: 0 })
+        Ok(Segment { generation, file, path, bytes, recycled, known: false })
     }
 
     /// Opens a segment that another opener prepared, perhaps incompletely, and makes it durable.
@@ -231,7 +228,7 @@ impl Maker {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::read().shard(self.shard)).await?;
         let bytes = file.len().await?;
-        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false, zero_bytes: 0 }))
+        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false }))
     }
 
     /// Returns the path of a segment for messages: the directory may have been moved since it was opened.
@@ -265,18 +262,15 @@ impl Maker {
         self.dir.remove_file(segment_name(generation))
     }
 
-    /// Prepares a new file, durably. Returns the bytes of zeros written, without those of the device's command.
-    async fn fill(&self, file: &File, fill: Fill, pace: Option<&Pace>) -> Result<u64> {
+    /// Prepares a new file, durably.
+    async fn fill(&self, file: &File, fill: Fill, pace: Option<&Pace>) -> Result<()> {
         lock_segment(file, Lock::Exclusive).await?;
         match file.allocate(0..self.bytes).await {
-            Ok(()) if fill == Fill::Allocated => {
-                flush_new(file).await?;
-                return Ok(0);
-            }
+            Ok(()) if fill == Fill::Allocated => return flush_new(file).await,
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
             _ => {}
         }
-        let (mut at, mut written, mut zeros) = (0, 0, Block::new());
+        let (mut at, mut zeros) = (0, Block::new());
         while at < self.bytes {
             let left = self.bytes - at;
             let step = match pace {
@@ -293,12 +287,10 @@ impl Maker {
                 let class = if step.is_ahead { Class::BACKGROUND } else { self.class };
                 file.write(at, block).class(class).await?;
                 self.written_bytes.fetch_add(step.bytes, Ordering::Relaxed);
-                written += step.bytes;
             }
             at = range.end;
         }
-        flush_new(file).await?;
-        Ok(written)
+        flush_new(file).await
     }
 
     /// Makes the device write zeros without a transfer of them. Returns false where it cannot, or its file system or kernel; a log

@@ -21,7 +21,7 @@ pub struct Stats {
     pub records: u64,
     /// Bytes of those records, without framing.
     pub record_bytes: u64,
-    /// Bytes written, with headers, framing and padding.
+    /// Bytes of groups written, with headers, framing and padding: a part of `written_bytes`.
     pub write_bytes: u64,
     /// Time from a group's submission until it was durable.
     pub flush_ns: Latency,
@@ -31,12 +31,11 @@ pub struct Stats {
     pub queued_ns: Latency,
     /// Number of new segments made.
     pub segments_made: u64,
-    /// Bytes of zeros written to prepare them; none where the device has a command that writes them by itself
-    /// ([`File::write_zeros`](forebay::File::write_zeros)). Not a part of `write_bytes`.
-    pub zero_bytes: u64,
     /// All bytes written to the log's directory since its open began: groups; zeros, also those of segments without a
-    /// group yet and of the log's reserve; the record of its end; copies made by a salvage. Failed writes do not
-    /// count, nor do the 16 bytes in `wal.lock`.
+    /// group yet and of the log's reserve, but none that the device writes by a command of its own
+    /// ([`File::write_zeros`](forebay::File::write_zeros)); the record of its end; copies made by a salvage. Failed writes do not
+    /// count, nor do the 16 bytes in `wal.lock`. Divided by `record_bytes` it is the write amplification, which is large for a log
+    /// that has just written its first segment with zeros.
     pub written_bytes: u64,
     /// Number of segments reused.
     pub segments_recycled: u64,
@@ -45,7 +44,8 @@ pub struct Stats {
     /// Number of appends that had to wait for room; see
     /// [`Options::pending_bytes_max`](crate::Options::pending_bytes_max).
     pub full_waits: u64,
-    /// Bytes of records that are waiting to become durable.
+    /// Bytes of records that are waiting to become durable. For the store.
+    #[doc(hidden)]
     pub pending_bytes: usize,
 }
 
@@ -62,23 +62,11 @@ impl Stats {
             way: GroupWay::new(None),
             queued_ns: Latency::default(),
             segments_made: 0,
-            zero_bytes: 0,
             written_bytes: 0,
             segments_recycled: 0,
             segment_waits: 0,
             full_waits: 0,
             pending_bytes: 0,
-        }
-    }
-
-    /// Returns the bytes that the device has written for each byte of a record: `written_bytes` for each of `record_bytes`. 1
-    /// before any. Divided by `records` instead, `written_bytes` are those of the device for each append.
-    ///
-    /// Since the open, in which a new segment is written with zeros: of a log that has just been opened this is much.
-    pub fn write_amplification(&self) -> f64 {
-        match self.record_bytes {
-            0 => 1.0,
-            appended => self.written_bytes as f64 / appended as f64,
         }
     }
 }
@@ -94,7 +82,7 @@ pub struct GroupWay {
     /// so is [`Flush::WhenAlone`], except beside other operations on a shard.
     pub flush: Flush,
     /// The log chooses the way; else [`Options::flush`](crate::Options::flush) did.
-    pub is_learned: bool,
+    pub(crate) is_learned: bool,
     /// The usual time of a group with `RWF_DSYNC`, in nanoseconds, by the last ones; 0 before the first.
     pub dsync_ns: u64,
     /// The usual time of a group by a write and a flush, in nanoseconds, by the last ones; 0 before the first.

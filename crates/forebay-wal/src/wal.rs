@@ -394,7 +394,7 @@ impl Wal {
     }
 
     /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a short
-    /// time.
+    /// time. For the store.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -409,6 +409,7 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
+    #[doc(hidden)]
     pub fn durable_end(&self) -> End {
         self.shared().lock().index.durable_end()
     }
@@ -457,7 +458,7 @@ impl Wal {
     ///
     /// The log works until the current segment is full, which is up to three quarters of
     /// [`Options::segment_bytes`](crate::Options::segment_bytes) later, and then until its
-    /// [reserve](Wal::reserve_bytes) is full. An append that needs a further segment fails and poisons the
+    /// reserve is full, a file as long as a segment. An append that needs a further segment fails and poisons the
     /// log. So a program can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and
     /// continue when this is `None`. The log tries again when a truncation frees a segment, and once a
     /// second. After an open that found no space for a segment the error is set at once.
@@ -470,7 +471,7 @@ impl Wal {
     /// # let engine = Engine::start(Config::new())?;
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// if let Some(error) = wal.no_space() {
-    ///     eprintln!("{error}; {} bytes can still be appended", wal.segment_bytes_left());
+    ///     eprintln!("{error}"); // says how much to free
     ///     wal.truncate_before(wal.durable_lsn()).wait()?; // gives segments back
     /// }
     /// # wal.close().wait()?;
@@ -483,13 +484,15 @@ impl Wal {
     /// Returns the bytes left in the current segment for further records, including framing and padding: the
     /// amount that a program can still append while [`no_space`](Wal::no_space) is an error. If the next segment
     /// exists already and has more, its bytes. Each group of
-    /// records is padded to 4,096 bytes or the device's write unit, and so is each truncation.
+    /// records is padded to 4,096 bytes or the device's write unit, and so is each truncation. For the store.
+    #[doc(hidden)]
     pub fn segment_bytes_left(&self) -> u64 {
         self.shared().segment_left()
     }
 
     /// Returns the bytes of the log's reserve: a file of a segment's length in which the log continues if there is no space for a
-    /// fresh segment. It is 0 before the second segment is made, and after the log has continued in it until it is made again.
+    /// fresh segment. It is 0 before the second segment is made, and after the log has continued in it until it is made again. For
+    /// the store.
     ///
     /// # Errors
     /// `NoSpace`, if there is none because there is no space for it. The log tries again once a second.
@@ -507,6 +510,7 @@ impl Wal {
     /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
+    #[doc(hidden)]
     pub fn reserve_bytes(&self) -> Result<u64> {
         self.shared().reserve_bytes()
     }

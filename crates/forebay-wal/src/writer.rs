@@ -442,7 +442,6 @@ impl Writer {
         } else {
             self.made += 1;
             state.stats.segments_made += 1;
-            state.stats.zero_bytes += self.segment.zero_bytes;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ fn burst_bytes(seed: u64, profile: Profile) -> u64 {
         }
         let stats = wal.stats();
         assert_eq!((stats.segments_made, stats.segment_waits), (2, 0), "{stats:?}");
-        assert_eq!(stats.zero_bytes, 2 * (2 << 20), "{stats:?}");
+        assert!(stats.written_bytes - stats.write_bytes >= 3 * (2 << 20), "{stats:?}");
         wal.close().await.unwrap();
         seen
     });
@@ -71,7 +71,9 @@ fn a_device_with_a_command_for_zeros_gets_none() {
             wal.append(&record(number)).await.unwrap();
         }
         let stats = wal.stats();
-        assert_eq!((stats.segments_made, stats.segment_waits, stats.zero_bytes), (4, 0, 0), "{stats:?}");
+        assert_eq!((stats.segments_made, stats.segment_waits), (4, 0), "{stats:?}");
+        // The record of the end at most.
+        assert!(stats.written_bytes - stats.write_bytes < STEP, "{stats:?}");
         assert_eq!(records(&wal, 1).await.unwrap(), expected(1..=300));
         wal.close().await.unwrap();
     });
@@ -203,7 +205,6 @@ fn the_bytes_that_a_log_says_it_has_written_are_those_of_its_disk() {
         assert_eq!(stats.written_bytes, written, "seed {seed}: {stats:?}");
         let appended = expected(1..=200).iter().map(|(_, record)| record.len() as u64).sum::<u64>();
         assert_eq!(stats.record_bytes, appended);
-        assert_eq!(stats.write_amplification(), written as f64 / appended as f64);
     }
 }
 
