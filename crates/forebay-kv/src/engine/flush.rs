@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_wal::Lsn;
 
-use super::recent_changes::{ChangedKeys, Surplus};
+use super::recent_changes::{FlushedKeys, Surplus};
 use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
@@ -135,22 +135,21 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         let _commit = shared.lock();
         shared.recent().needed(last)
     };
-    let mut changed = since.map(|_| Vec::new());
+    let mut changed = since.map(|since| FlushedKeys::new(since, last));
     let mut metas: Vec<TableMeta> = Vec::new();
     for keyspace in memtables.keyspaces() {
         if shared.with_view(|view| view.version.is_dropped(keyspace)) {
             continue;
         }
-        let mut keys = since.map(|since| ChangedKeys::new(since, last));
-        match write(shared, memtables, keyspace, keys.as_mut()).await {
+        if let Some(changed) = &mut changed {
+            changed.begin(keyspace);
+        }
+        match write(shared, memtables, keyspace, changed.as_mut()).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {
                 abandon(shared, &metas).await;
                 return Err(error);
             }
-        }
-        if let (Some(changed), Some(keys)) = (&mut changed, keys) {
-            changed.push((keyspace, keys));
         }
     }
     shared.gate.all_written(shared.engine.now_ns());
@@ -232,7 +231,7 @@ async fn write(
     shared: &Arc<StoreCore>,
     memtables: &Memtables,
     keyspace: u32,
-    mut changed: Option<&mut ChangedKeys>,
+    mut changed: Option<&mut FlushedKeys>,
 ) -> Result<Option<TableMeta>> {
     // No older data is in transit: flushes run one after the other, and compaction keeps the contents of a
     // level.
@@ -281,6 +280,8 @@ async fn write(
         }
         if let Some(changed) = &mut changed {
             changed.count_bytes(shared.cache.held(), batch.is_last);
+            let surplus = shared.recent().limit_flush(changed);
+            drop(surplus);
         }
         shared.gate.advance(batch.found.len());
         match batch.found.last() {

@@ -7,7 +7,7 @@
 //!
 //! All is kept by keyspace, as long as a transaction needs it and there is memory. If there is not, the keyspace with the
 //! most of it forgets its oldest part: transactions that began before and that have to compare something in this keyspace
-//! conflict. No change is missed.
+//! conflict. No change is missed. The keys of a flush count from the moment at which it takes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -56,6 +56,8 @@ pub(crate) struct RecentChanges {
     forgotten: u64,
     /// Counts its memory as held by the program, whose transactions need it.
     held: Arc<HeldBytes>,
+    /// Those of all keyspaces.
+    bytes: u64,
     bytes_max: u64,
 }
 
@@ -88,13 +90,26 @@ pub(crate) struct ChangedKeys {
     since: u64,
     /// The newest record of the flush.
     last: u64,
+    /// The keys are not known any more.
+    is_forgotten: bool,
     held: HeldShare,
+}
+
+/// The keys that a flush has taken so far, by keyspace.
+#[derive(Debug)]
+pub(super) struct FlushedKeys {
+    since: u64,
+    last: u64,
+    keyspaces: Vec<(u32, ChangedKeys)>,
+    /// Those of all keyspaces.
+    bytes: u64,
 }
 
 impl RecentChanges {
     /// Returns a record of at most `bytes_max` bytes, which knows nothing up to `forgotten`.
     pub(super) fn new(forgotten: u64, held: Arc<HeldBytes>, bytes_max: u64) -> RecentChanges {
-        RecentChanges { open: BTreeMap::new(), keyspaces: BTreeMap::new(), forgotten, held, bytes_max }
+        let (open, keyspaces) = (BTreeMap::new(), BTreeMap::new());
+        RecentChanges { open, keyspaces, forgotten, held, bytes: 0, bytes_max }
     }
 
     /// Counts a transaction that begins.
@@ -118,21 +133,46 @@ impl RecentChanges {
         self.open.first_key_value().map(|(first, _)| first.lsn).filter(|first| *first < last)
     }
 
-    /// Takes the keys of a flush up to `last`, by keyspace; `None` if it has left none.
-    pub(super) fn add_flush(&mut self, last: u64, changed: Option<Vec<(u32, ChangedKeys)>>) -> Surplus {
+    /// Makes room for what a flush has taken so far: the oldest parts go first, then what the flush has of the keyspace with most.
+    pub(super) fn limit_flush(&mut self, flushed: &mut FlushedKeys) -> Surplus {
+        let mut surplus = Surplus::default();
+        self.limit(flushed.bytes, &mut surplus);
+        while self.bytes + flushed.bytes > self.bytes_max
+            && let Some(keys) = flushed.forget_largest()
+        {
+            surplus.0.push(keys);
+        }
+        surplus
+    }
+
+    /// Takes the keys of a flush up to `last`; `None` if it has left none.
+    pub(super) fn add_flush(&mut self, last: u64, changed: Option<FlushedKeys>) -> Surplus {
         let Some(changed) = changed else {
             self.forgotten = last;
             return self.prune();
         };
-        for (keyspace, keys) in changed.into_iter().filter(|(_, keys)| keys.count > 0) {
+        let mut older = Vec::new();
+        for (keyspace, keys) in changed.keyspaces {
+            if keys.is_forgotten {
+                let changes = self.keyspaces.entry(keyspace).or_default();
+                self.bytes -= changes.keys.iter().map(|keys| keys.held.bytes()).sum::<u64>();
+                older.extend(changes.keys.drain(..));
+                changes.forgotten.lsn = last;
+                continue;
+            }
+            if keys.count == 0 {
+                continue;
+            }
             debug_assert!(
                 keys.last == last && self.needed(last).is_none_or(|first| keys.since <= first),
                 "the keys are those of the flush, and all that a transaction needs"
             );
+            self.bytes += keys.held.bytes();
             self.keyspaces.entry(keyspace).or_default().keys.push_back(keys);
         }
         let mut surplus = self.prune();
-        self.limit(&mut surplus);
+        surplus.0.append(&mut older);
+        self.limit(0, &mut surplus);
         surplus
     }
 
@@ -147,8 +187,9 @@ impl RecentChanges {
             Bound::Unbounded => 0,
         };
         let held = HeldShare::new(Some(&self.held), PLACE_BYTES + bytes(&bounds.low) + bytes(&bounds.high));
+        self.bytes += held.bytes();
         self.keyspaces.entry(keyspace).or_default().ranges.push_back((number, bounds, held));
-        self.limit(&mut surplus);
+        self.limit(0, &mut surplus);
         surplus
     }
 
@@ -158,19 +199,20 @@ impl RecentChanges {
             return false;
         };
         if let Some(oldest) = largest.keys.pop_front() {
+            self.bytes -= oldest.held.bytes();
             largest.forgotten.lsn = oldest.last;
             surplus.0.push(oldest);
             return true;
         }
-        let Some((number, ..)) = largest.ranges.pop_front() else { return false };
+        let Some((number, _, held)) = largest.ranges.pop_front() else { return false };
+        self.bytes -= held.bytes();
         largest.forgotten.loads = number;
         true
     }
 
-    fn limit(&mut self, surplus: &mut Surplus) {
-        while self.keyspaces.values().map(KeyspaceChanges::bytes).sum::<u64>() > self.bytes_max
-            && self.forget(surplus)
-        {}
+    /// Forgets until the rest has room beside `others` bytes.
+    fn limit(&mut self, others: u64, surplus: &mut Surplus) {
+        while self.bytes + others > self.bytes_max && self.forget(surplus) {}
     }
 
     /// Drops what no open transaction needs.
@@ -181,15 +223,16 @@ impl RecentChanges {
         }
         let lsn = self.open.first_key_value().map_or(u64::MAX, |(first, _)| first.lsn);
         let loads = self.open.keys().map(|start| start.loads).min().unwrap_or(u64::MAX);
-        let forgotten = &mut self.forgotten;
+        let (forgotten, bytes) = (&mut self.forgotten, &mut self.bytes);
         self.keyspaces.retain(|_, changes| {
             let keys = changes.keys.iter().take_while(|keys| keys.last <= lsn).count();
             for oldest in changes.keys.drain(..keys) {
+                *bytes -= oldest.held.bytes();
                 changes.forgotten.lsn = oldest.last;
                 surplus.0.push(oldest);
             }
             let ranges = changes.ranges.iter().take_while(|(number, ..)| *number <= loads).count();
-            drop(changes.ranges.drain(..ranges));
+            *bytes -= changes.ranges.drain(..ranges).map(|(.., held)| held.bytes()).sum::<u64>();
             let is_needed = !(changes.keys.is_empty() && changes.ranges.is_empty())
                 || changes.forgotten.lsn > lsn
                 || changes.forgotten.loads > loads;
@@ -230,17 +273,57 @@ impl KeyspaceChanges {
     }
 }
 
+impl FlushedKeys {
+    /// Returns the keys of a flush up to the record `last`, without those whose newest record is not after `since`.
+    pub(super) fn new(since: u64, last: u64) -> FlushedKeys {
+        FlushedKeys { since, last, keyspaces: Vec::new(), bytes: 0 }
+    }
+
+    /// Begins a keyspace.
+    pub(super) fn begin(&mut self, keyspace: u32) {
+        self.keyspaces.push((keyspace, ChangedKeys::new(self.since, self.last)));
+    }
+
+    /// Adds the next key of the keyspace.
+    pub(super) fn add(&mut self, key: &[u8], lsn: u64) {
+        if let Some((_, keys)) = self.keyspaces.last_mut() {
+            keys.add(key, lsn);
+        }
+    }
+
+    /// Counts the keyspace's memory as held by the program; with the last key it gives up the unused rest.
+    pub(super) fn count_bytes(&mut self, held: &Arc<HeldBytes>, is_last: bool) {
+        if let Some((_, keys)) = self.keyspaces.last_mut() {
+            self.bytes -= keys.held.bytes();
+            keys.count_bytes(held, is_last);
+            self.bytes += keys.held.bytes();
+        }
+    }
+
+    /// Forgets the keys of the keyspace with most, and leaves its further ones out. Returns `None` if there are none left.
+    fn forget_largest(&mut self) -> Option<ChangedKeys> {
+        let (_, largest) = self.keyspaces.iter_mut().max_by_key(|(_, keys)| keys.held.bytes())?;
+        let bytes = largest.held.bytes();
+        if bytes == 0 {
+            return None;
+        }
+        self.bytes -= bytes;
+        let forgotten = ChangedKeys { is_forgotten: true, ..ChangedKeys::new(self.since, self.last) };
+        Some(std::mem::replace(largest, forgotten))
+    }
+}
+
 impl ChangedKeys {
     /// Returns the keys of a flush up to the record `last`, without those whose newest record is not after `since`.
-    pub(super) fn new(since: u64, last: u64) -> ChangedKeys {
+    fn new(since: u64, last: u64) -> ChangedKeys {
         let held = HeldShare::new(None, 0);
         let (text, restarts, newest_key) = (Vec::new(), Vec::new(), Vec::new());
-        ChangedKeys { text, restarts, count: 0, newest_key, since, last, held }
+        ChangedKeys { text, restarts, count: 0, newest_key, since, last, is_forgotten: false, held }
     }
 
     /// Adds the next key.
-    pub(super) fn add(&mut self, key: &[u8], lsn: u64) {
-        if lsn <= self.since {
+    fn add(&mut self, key: &[u8], lsn: u64) {
+        if lsn <= self.since || self.is_forgotten {
             return;
         }
         debug_assert!(self.count == 0 || key > &self.newest_key[..], "keys come in their order");
@@ -261,7 +344,10 @@ impl ChangedKeys {
     }
 
     /// Counts its memory as held by the program; with the last key it gives up the unused rest.
-    pub(super) fn count_bytes(&mut self, held: &Arc<HeldBytes>, is_last: bool) {
+    fn count_bytes(&mut self, held: &Arc<HeldBytes>, is_last: bool) {
+        if self.is_forgotten {
+            return;
+        }
         if is_last {
             self.text.shrink_to_fit();
             self.restarts.shrink_to_fit();
@@ -426,7 +512,8 @@ mod tests {
             let busy = changed(10, last, &keys(&many, last), &held);
             let quiet = if last == 15 { keys(&["b"], last) } else { BTreeMap::new() };
             let quiet = changed(10, last, &quiet, &held);
-            drop(record.add_flush(last, Some(vec![(1, busy), (2, quiet)])));
+            let keyspaces = vec![(1, busy), (2, quiet)];
+            drop(record.add_flush(last, Some(FlushedKeys { keyspaces, ..FlushedKeys::new(10, last) })));
         }
         assert!(held.get() <= bytes_max, "{} bytes of {bytes_max}", held.get());
         let busy = starts.map(|start| record.find(1, POINT, start));
@@ -436,6 +523,43 @@ mod tests {
         assert_eq!(record.find(3, POINT, starts[0]), None);
         starts.into_iter().for_each(|start| drop(record.end(start)));
         assert_eq!(held.get(), 0, "nothing is kept without transactions");
+    }
+
+    /// Story: the record was limited at the end of each flush, so that the keys of a large memtable took as much memory as they liked
+    /// before that. Now the flush forgets as it goes on, of the keyspace with most alone.
+    #[test]
+    fn a_flush_of_more_keys_than_the_record_may_have_forgets_as_it_goes_on() {
+        let (held, bytes_max) = (held(), 4000);
+        let mut record = RecentChanges::new(0, held.clone(), bytes_max);
+        let starts = [10, 20].map(|lsn| Start { lsn, loads: 0 });
+        starts.into_iter().for_each(|start| record.begin(start));
+        let keyspaces = vec![(2, changed(10, 15, &keys(&["b"], 15), &held))];
+        drop(record.add_flush(15, Some(FlushedKeys { keyspaces, ..FlushedKeys::new(10, 15) })));
+        let mut flushed = FlushedKeys::new(10, 40);
+        for (keyspace, count) in [(1, 1), (2, 20_000), (3, 40)] {
+            flushed.begin(keyspace);
+            for number in 1..=count {
+                flushed.add(format!("b{number:06}").as_bytes(), 30);
+                if number % 32 == 0 || number == count {
+                    flushed.count_bytes(&held, number == count);
+                    drop(record.limit_flush(&mut flushed));
+                    assert!(held.get() <= bytes_max, "{} bytes at key {number} of {keyspace}", held.get());
+                }
+            }
+        }
+        drop(record.add_flush(40, Some(flushed)));
+        let all: KeyRange<'_> = (Bound::Unbounded, Bound::Unbounded);
+        for start in starts {
+            let found = [1, 2, 3, 4].map(|keyspace| record.find(keyspace, all, start));
+            assert_eq!(
+                found,
+                [Some(Finding::Changed), Some(Finding::Forgotten), Some(Finding::Changed), None]
+            );
+        }
+        let after = Start { lsn: 40, loads: 0 };
+        assert_eq!([1, 2, 3].map(|keyspace| record.find(keyspace, all, after)), [None; 3]);
+        starts.into_iter().for_each(|start| drop(record.end(start)));
+        assert_eq!((held.get(), record.bytes), (0, 0), "nothing is kept without transactions");
     }
 
     /// A load counts by its number: a transaction that began after it may see fewer records than there were at that time.
