@@ -12,11 +12,6 @@ pub(crate) const DEFAULT: &str = "default";
 /// Segment size of the manifest's log; segments are written through once.
 pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
 
-/// Returns the directory that contains the entry `path`.
-pub(crate) fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Returns the directory of the tables.
 pub(crate) fn tables_dir(dir: &Path) -> PathBuf {
     dir.join(TABLES)

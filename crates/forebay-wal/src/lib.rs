@@ -104,7 +104,7 @@ pub use loss::Loss;
 pub use lsn::End;
 pub use lsn::Lsn;
 #[doc(hidden)]
-pub use open::{Holders, make_dirs, sync_name};
+pub use open::{Holders, make_dirs, parent_of, sync_name};
 pub use operation::LogOperation;
 #[doc(hidden)]
 pub use options::Fill;

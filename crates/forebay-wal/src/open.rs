@@ -28,7 +28,7 @@ mod salvage;
 mod spare;
 
 pub use holders::Holders;
-pub use home::{make_dirs, sync_name};
+pub use home::{make_dirs, parent_of, sync_name};
 use resume::NEW_NAME;
 
 /// The file whose lock marks a log as open.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay::{Dir, Durability, Open};
-use forebay_wal::Wal;
+use forebay_wal::{Wal, parent_of};
 
 use crate::engine::flush;
 use crate::engine::rules::Entries;
@@ -18,7 +18,7 @@ use crate::engine::shared::StoreCore;
 use crate::engine::startup::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
-use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, parent_of, table_name};
+use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, table_name};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 

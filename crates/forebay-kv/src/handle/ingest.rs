@@ -14,13 +14,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use forebay::{Dir, Durability, File, Lock, Open};
-use forebay_wal::Lsn;
+use forebay_wal::{Lsn, parent_of};
 
 use super::keyspace::Keyspace;
 use crate::engine::install::{Placement, WriteOrder, install};
 use crate::engine::shared::{StoreCore, in_task};
 use crate::error::{Error, ErrorKind, Result};
-use crate::names::{parent_of, table_name};
+use crate::names::table_name;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
 use crate::wait::{BoxFuture, block_on};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{Class, Dir, Engine, File, Lock, Open, Waitable};
+use forebay_wal::parent_of;
 
 use crate::cache::Cache;
 use crate::engine::startup::random_id;
 use crate::error::{Error, ErrorKind, Result};
-use crate::names::parent_of;
 use crate::options::Compression;
 use crate::record::{self, Change};
 use crate::table::{Entry, NO_KEYSPACE, SORTED_NUMBER, TableMeta, TableSpec, TableWriter};

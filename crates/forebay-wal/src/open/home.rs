@@ -9,7 +9,9 @@ use forebay::{Engine, Error, ErrorKind, Result};
 /// The future of the calls here.
 type Work<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-fn parent_of(path: &Path) -> &Path {
+/// Returns the directory that contains the entry `path`. For our crates.
+#[doc(hidden)]
+pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
