@@ -267,7 +267,7 @@ impl BlockCache {
         }
         self.stripe(owner, offset).refusals.fetch_add(1, Ordering::Relaxed);
         for (at, block) in offered.window.push(at, block) {
-            self.blocks.insert(at, block);
+            self.insert(at.owner, at.offset, &block);
             // It was wanted there, so it is in the map.
             self.blocks.get(&at);
         }

@@ -304,3 +304,21 @@ fn lent_memory_is_filled_and_taken_back_block_by_block() {
     }
     assert_eq!((blocks.take_back(), blocks.lent_bytes(), left), (0, 0, full.blocks - 200));
 }
+
+/// Story: blocks that were wanted in lent memory went to the map past the figures, and past the limit that rises with what comes in.
+#[test]
+fn blocks_that_lent_memory_gives_to_the_map_count_as_insertions() {
+    let engine = engine();
+    let block = engine.block(4096).expect("memory").freeze();
+    let blocks = BlockCache::new(4 << 20);
+    blocks.lend(400 * (PAGE + 160));
+    let offered: Vec<u64> = (0..100).filter(|page| !blocks.offer(1, page * PAGE, &block)).collect();
+    let wanted: Vec<u64> = offered.into_iter().step_by(2).collect();
+    assert!(wanted.iter().all(|page| blocks.get(1, page * PAGE).is_some()));
+    let before = blocks.stats();
+    let others = (0..2_000).filter(|page| blocks.offer(2, page * PAGE, &block)).count() as u64;
+    let after = blocks.stats();
+    assert!(wanted.iter().all(|page| blocks.peek(1, page * PAGE).is_some()), "{after:?}");
+    let counted = after.insertions - before.insertions - others;
+    assert_eq!((counted, after.evictions), (wanted.len() as u64, 0), "{after:?}");
+}
