@@ -195,21 +195,7 @@ impl ArenaCore {
             return None;
         }
         central.absorb(self.central_returns().take_all());
-        let header = match central.take(class, node) {
-            Some(header) => header,
-            None => {
-                // Free memory may be scattered in small pieces or in other shards' stacks: gather it all.
-                if let Some(cache) = cache {
-                    for class in 0..super::header::CLASSES {
-                        central.absorb(cache.cut(class, 0));
-                    }
-                }
-                for stack in &self.returns {
-                    central.absorb(stack.take_all());
-                }
-                central.take(class, node)?
-            }
-        };
+        let header = central.take(class, node).or_else(|| self.gather(&mut central, class, cache, node))?;
         if let Some(cache) = cache {
             for _ in 0..cache.refill_count(class) {
                 match central.take(class, node) {
@@ -224,6 +210,35 @@ impl ArenaCore {
             self.ask_growth();
         }
         Some(header)
+    }
+
+    /// Gathers free memory that lies in shards' stacks or is scattered in small pieces, until it has a buffer: of `node` from the stacks of
+    /// its own shards. The caller's cache goes last; it is filled again with what other calls take from here. It stays as it is where a
+    /// full arena has nothing of the node, so that each refill from another node does not begin with its loss.
+    fn gather(
+        &self,
+        central: &mut Central,
+        class: usize,
+        cache: Option<&Cache>,
+        node: Option<usize>,
+    ) -> Option<NonNull<Header>> {
+        for (shard, stack) in self.returns.iter().enumerate() {
+            if node.is_some() && self.nodes.of(shard as u16) != node {
+                continue;
+            }
+            let chain = stack.take_all();
+            if !chain.0.is_null() {
+                central.absorb(chain);
+                if let Some(header) = central.take(class, node) {
+                    return Some(header);
+                }
+            }
+        }
+        let cache = cache.filter(|_| node.is_none() || self.growth_bytes(class).is_some())?;
+        for class in 0..super::header::CLASSES {
+            central.absorb(cache.cut(class, 0));
+        }
+        central.take(class, node)
     }
 
     /// Returns a chain that the caller owns to the central stack.

@@ -109,6 +109,37 @@ fn a_shard_takes_memory_of_its_node_first_and_any_other_before_none() {
     assert_eq!(arena.counts().bytes_held, 0);
 }
 
+/// Story: where a full arena had nothing left of a shard's node, each refill emptied the shard's cache and all stacks of returns before it
+/// took memory of another node, which had plenty.
+#[test]
+#[cfg_attr(miri, ignore = "asks the system for the thread's processors")]
+fn a_refill_from_another_node_leaves_the_cache_as_it_is() {
+    let nodes = Nodes::new(vec![Affinity::of([]); 2], vec![0, 1]);
+    let config = ArenaConfig {
+        bytes_initial: 4 * MIB,
+        first_region_bytes: usize::MAX,
+        bytes_max: 4 * MIB,
+        overflow_bytes_max: 0,
+        long_bytes_max: usize::MAX,
+        shards: 2,
+    };
+    let arena = Arena::new(config, nodes).unwrap();
+    arena.install(0);
+    let own: Vec<_> = (0..2).map(|_| arena.alloc_local(MIB).unwrap()).collect();
+    assert!(own.iter().all(|buffer| buffer.region_index() == Some(0)));
+    drop((0..32).map(|_| arena.alloc_local(4096).unwrap()).collect::<Vec<_>>());
+    let cached = || arena.0.0.cached[0].bytes();
+    let before = cached();
+    assert!(before >= 32 * 4096, "{before}");
+    let other = arena.alloc_local(8192).unwrap();
+    assert!(other.region_index() == Some(1) && cached() >= before, "{} of {before}", cached());
+    // In the end all is found, wherever it lies.
+    assert_eq!(take_all(&arena).len(), (2 * MIB - 8192) / 4096);
+    drop((own, other));
+    arena.uninstall();
+    assert_eq!(arena.counts().bytes_held, 0);
+}
+
 #[test]
 fn the_last_buffer_dropped_comes_first() {
     let arena = arena(8 * MIB, 8 * MIB, 0, 1);

@@ -105,7 +105,7 @@ impl ArenaCore {
 
     /// Returns the length of the next region if it is to hold a buffer of this class; `None` when there is no
     /// room for it.
-    fn growth_bytes(&self, class: usize) -> Option<usize> {
+    pub(super) fn growth_bytes(&self, class: usize) -> Option<usize> {
         let needed = BUFFER_BYTES_MIN << class;
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
         let room = self.bytes_max.saturating_sub(mapped);
