@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
+use forebay::device::DeviceKind;
 use forebay::{Class, File, FilePlace, FileUse, Scan};
 use futures_core::Stream;
 use futures_util::future::try_join;
@@ -91,16 +92,17 @@ impl ForebayStore {
         self.shared.handles.cache.run(class, read).await?
     }
 
-    /// Returns the bytes of a range of an open object as they arrive.
+    /// Returns the bytes of an open object as they arrive: of a range, or of all of it.
     pub(crate) fn stream(
         &self,
         object: Object,
         range: Range<u64>,
+        is_whole: bool,
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (engine, class) = (self.shared.engine.clone(), self.class());
         let next = match object.file {
-            // Its length may say nothing, as that of a file of procfs: one read finds out.
-            Some(file) if object.attributes.size_bytes == 0 => {
+            // On no block device its length may say nothing, as that of a file of procfs: one read finds out. A range is judged by it.
+            Some(file) if is_whole && range.is_empty() && file.device().kind() == DeviceKind::Anonymous => {
                 let scan = file.scan().class(class).start();
                 Next::Scanned { scan, _file: file, at: 0, end: 0 }
             }

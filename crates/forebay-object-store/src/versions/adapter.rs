@@ -63,7 +63,7 @@ impl ObjectStore for ForebayStore {
         let meta = meta(location.clone(), object.attributes.clone());
         options.check_preconditions(&meta)?;
         let range = range(&options, meta.size)?;
-        let chunks = self.stream(object, range.clone()).map_err(Error::from).boxed();
+        let chunks = self.stream(object, range.clone(), options.range.is_none()).map_err(Error::from).boxed();
         // Never a file: those who are given one read it in their own way.
         Ok(get_result(GetResultPayload::Stream(chunks), meta, range))
     }

@@ -8,9 +8,11 @@ use std::path::Path as FsPath;
 
 use crate::common::{Numbers, bytes_of, dir, engine, settings, store};
 use bytes::Bytes;
-use forebay::{Class, Config, Durability, Engine, Mode};
+use forebay::device::DeviceKind;
+use forebay::{Class, Config, Durability, Engine, Mode, Open};
 use forebay_object_store::ForebayStore;
 use futures::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
@@ -478,4 +480,42 @@ async fn an_object_without_a_length_is_read_to_its_end() {
     write(root.path(), "empty", 0);
     let store = settings(root.path()).open().await.unwrap();
     assert!(store.get(&Path::from("empty")).await.unwrap().bytes().await.unwrap().is_empty());
+}
+
+async fn range_of(store: &dyn ObjectStore, location: &Path, range: GetRange) -> Option<Bytes> {
+    let options = GetOptions { range: Some(range), ..GetOptions::default() };
+    store.get_opts(location, options).await.ok()?.bytes().await.ok()
+}
+
+/// Story: a suffix of a file of procfs was all of it, and each empty file on a disk cost a read to its end.
+#[tokio::test]
+async fn ranges_of_objects_of_size_0_are_those_of_local_file_system() {
+    let root = dir();
+    write(root.path(), "empty", 0);
+    for (root, name) in [(root.path(), "empty"), (FsPath::new("/proc"), "version")] {
+        let (store, local) = (store(root).await, LocalFileSystem::new_with_prefix(root).unwrap());
+        let location = Path::from(name);
+        for range in [GetRange::Suffix(5), GetRange::Offset(0), GetRange::Bounded(0..1)] {
+            let ours = range_of(&store, &location, range.clone()).await;
+            assert_eq!(ours, range_of(&local, &location, range.clone()).await, "{range} of {name}");
+        }
+        assert_eq!(range_of(&store, &location, GetRange::Suffix(5)).await, Some(Bytes::new()));
+    }
+}
+
+/// The engine's counters say that an empty file on a block device is not read.
+#[tokio::test]
+async fn an_empty_object_on_a_disk_costs_no_read() {
+    let root = dir();
+    write(root.path(), "empty", 0);
+    let engine = engine();
+    let file = engine.open(root.path().join("empty"), Open::read()).await.unwrap();
+    if file.device().kind() == DeviceKind::Anonymous {
+        return;
+    }
+    let reads = async || engine.stats().await.unwrap().flows.iter().map(|flow| flow.reads).sum::<u64>();
+    let before = reads().await;
+    let store = ForebayStore::builder(&engine, root.path()).read_mode(Mode::Direct).open().await.unwrap();
+    let got = store.get(&Path::from("empty")).await.unwrap().bytes().await.unwrap();
+    assert_eq!((got.len(), reads().await), (0, before));
 }
