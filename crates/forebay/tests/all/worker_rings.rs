@@ -580,6 +580,35 @@ fn a_current_thread_runtime_takes_its_ring_along() {
     });
 }
 
+/// Story: an attendant that was polled while another one of its runtime was dropped could leave its waker behind, in a ring that the next
+/// runtime had already. The waker kept the poller of the runtime that was gone.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_runtime_of_several_workers_leaves_no_poller_behind() {
+    let name = "worker_rings::a_runtime_of_several_workers_leaves_no_poller_behind";
+    // Alone: it counts the descriptors of its process.
+    forebay_test::children::Scene::new(name).play(|| {
+        drop(current());
+        let bench = Bench::new();
+        read_waiting(&bench.file);
+        let without = descriptors().1;
+        for _ in 0..10 {
+            let runtime = multi(4);
+            read_from_tasks(&runtime, &bench.file);
+            drop(runtime);
+            let begun = Instant::now();
+            while descriptors().1 != without {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(30),
+                    "{} of {without} pollers",
+                    descriptors().1
+                );
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
 #[cfg(target_os = "linux")]
 fn read_waiting(file: &File) {
     assert_eq!(file.read(0..100).wait().unwrap().len(), 100);

@@ -3,7 +3,7 @@
 //! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, has the ring's descriptor registered with the
 //! runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready had
 //! their turn. When the runtime is dropped its tasks are, and with an attendant the whole group is given up: shard 0 looks after
-//! operations in flight, and the rings are free for another runtime. The rings are the engine's: a thread knows its own by number, so that
+//! operations in flight, and each ring is free for another runtime once its own attendant is gone. The rings are the engine's: a thread knows its own by number, so that
 //! one which drove a current-thread runtime, and lives on, keeps neither ring nor runtime.
 
 use std::cell::{Cell, RefCell};
@@ -234,16 +234,14 @@ impl Group {
         Some(ring)
     }
 
-    /// Ends the attendants, and leaves the rings to other runtimes.
+    /// Ends the attendants, which leave their rings to other runtimes. Operations in flight are shard 0's to look after.
+    ///
+    /// An attendant may be polled on another thread meanwhile. It looks after it has left its waker: either this finds the waker, or the
+    /// attendant finds the group given up.
     fn give_up(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
             let rings = std::mem::take(&mut *self.lock());
-            for ring in rings.into_iter().flatten() {
-                // Takes the attendant's waker out, which keeps the runtime's poller; before the next runtime's attendant leaves one.
-                ring.attendant.wake();
-                // Operations in flight are shard 0's to look after.
-                ring.leased.store(false, Ordering::Release);
-            }
+            rings.into_iter().flatten().for_each(|ring| ring.attendant.wake());
         }
     }
 }
@@ -311,14 +309,11 @@ impl Future for Attendant {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         DRIVEN.set(this.group.number);
-        if this.group.given_up.load(Ordering::Acquire) {
+        this.ring.attendant.register(context.waker());
+        if this.group.given_up.load(Ordering::Acquire) || this.ring.is_over() {
             return Poll::Ready(());
         }
         this.ring.is_neglected.store(false, Ordering::Relaxed);
-        this.ring.attendant.register(context.waker());
-        if this.ring.is_over() {
-            return Poll::Ready(());
-        }
         let mut visits = false;
         loop {
             match this.descriptor.poll_read_ready(context) {
@@ -352,6 +347,9 @@ impl Future for Attendant {
 
 impl Drop for Attendant {
     fn drop(&mut self) {
+        // The waker keeps the runtime's poller. Until the ring is free no other attendant leaves one, so none is lost or overwritten.
+        drop(self.ring.attendant.take());
+        self.ring.leased.store(false, Ordering::Release);
         // At the engine's end the runtime lives on, and there is nothing to look after.
         self.group.give_up();
         if let Some(engine) = self.engine.upgrade() {
