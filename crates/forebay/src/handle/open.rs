@@ -528,4 +528,82 @@ mod tests {
         let large = Alignment { offset: 16 << 10, ..alignment };
         assert_eq!(polled_bytes_max(&large, Some(100 << 10), None), 96 << 10, "parts end at the grain");
     }
+
+    /// Opens a file as one that took `O_DIRECT`, for which no alignment is reported and whose requests are then refused: it is said to take
+    /// any. `None` where the kernel takes them, too.
+    #[cfg(target_os = "linux")]
+    fn refused_later(engine: &Engine, path: &Path) -> Option<File> {
+        use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+        let mut how = std::fs::OpenOptions::new();
+        let opened = how.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+        let refusal = opened.read_at(&mut [0; 95], 5).err()?;
+        assert_eq!(refusal.raw_os_error(), Some(libc::EINVAL));
+        let number = opened.metadata().unwrap().dev();
+        let fd = OwnedFd::from(opened);
+        let (device_index, device) = engine.shared().device_of(fd.as_fd(), number);
+        let alignment = Alignment { memory: 4096, offset: 1, read_offset: 1, reported: false, direct: true };
+        Some(file(engine, Open::write().adaptive(), |home| FileParts {
+            fd: Descriptor::Os(fd),
+            path: path.to_path_buf(),
+            mode: Mode::Adaptive,
+            rw_flags: 0,
+            route: Route::Ordinary,
+            namespace: None,
+            alignment,
+            device,
+            device_index,
+            home,
+            page_cache: None,
+        }))
+    }
+
+    /// An open finds most file systems out that refuse direct requests. The others show at the first operation, by whichever way it goes,
+    /// and each that was under way is made again.
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a file with O_DIRECT")]
+    fn a_file_that_refuses_direct_requests_after_its_open_goes_through_the_page_cache() {
+        use crate::{Class, Config, DriverChoice};
+
+        let program = std::env::current_exe().unwrap();
+        for driver in [DriverChoice::Auto, DriverChoice::Threads] {
+            for way in ["read of a waiting thread", "write of a waiting thread", "reads of a shard"] {
+                let mut bytes: Vec<u8> = (0..100_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
+                // Beside the program, where O_DIRECT works; `/tmp` is often memory.
+                let named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
+                std::fs::write(named.path(), &bytes).unwrap();
+                let engine = Engine::start(Config::new().shards(1).driver(driver)).unwrap();
+                let Some(file) = refused_later(&engine, named.path()) else {
+                    return println!("skipped: the kernel takes any direct request here, or none");
+                };
+                match way {
+                    "read of a waiting thread" => {
+                        assert_eq!(file.read(5..100).wait().unwrap()[..], bytes[5..100]);
+                    }
+                    "write of a waiting thread" => {
+                        file.write(3, vec![9; 10]).wait().unwrap();
+                        bytes[3..13].fill(9);
+                    }
+                    _ => {
+                        let own = file.clone();
+                        let reads = move || async move {
+                            futures::future::join(own.read(5..100), own.read(50_001..90_000)).await
+                        };
+                        let (one, other) = engine.spawn_on_shard(0, Class::DEFAULT, reads).wait().unwrap();
+                        assert_eq!(one.unwrap()[..], bytes[5..100]);
+                        assert_eq!(other.unwrap()[..], bytes[50_001..90_000]);
+                    }
+                }
+                assert!(file.core().has_left_direct() && !file.alignment().direct, "{driver:?}, {way}");
+                let health = engine.health();
+                let is_reported = health.degraded.iter().any(|found| found.why.contains("O_DIRECT"));
+                assert!(is_reported, "{driver:?}, {way}: {health}");
+                assert!(file.read(0..100_000).wait().unwrap()[..] == bytes, "{driver:?}, {way}");
+                assert!(std::fs::read(named.path()).unwrap() == bytes, "{driver:?}, {way}");
+                file.close().wait().unwrap();
+                engine.close().wait().unwrap();
+            }
+        }
+    }
 }
