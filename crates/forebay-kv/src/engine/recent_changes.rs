@@ -133,7 +133,7 @@ impl RecentChanges {
         self.open.first_key_value().map(|(first, _)| first.lsn).filter(|first| *first < last)
     }
 
-    /// Makes room for what a flush has taken so far: the oldest parts go first, then what the flush has of the keyspace with most.
+    /// Makes room for the keys that a flush has taken so far: the oldest parts go first, then its own of the keyspace with most.
     pub(super) fn limit_flush(&mut self, flushed: &mut FlushedKeys) -> Surplus {
         let mut surplus = Surplus::default();
         self.limit(flushed.bytes, &mut surplus);
