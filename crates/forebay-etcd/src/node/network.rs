@@ -313,9 +313,10 @@ mod tests {
             append_timeout: Duration::from_secs(5),
             install_timeout: Duration::from_secs(5),
         };
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // No other program can take this port meanwhile, and it has no listener.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = closed.local_addr().unwrap();
-        drop(closed);
         let peer = Peer { urls: vec![format!("http://{address}")], is_voter_soon: false };
         let mut connection = network.new_client(2, &peer).await;
         let option = || RPCOption::new(Duration::from_secs(5));

@@ -15,12 +15,20 @@ async fn reads_wait_while_a_snapshot_is_installed() {
     }
     let is_over = AtomicBool::new(false);
     let reader = follower.store.clone();
+    let old = View::of(&reader).await.unwrap().range(&range("key", "")).await.unwrap().kvs[0].value.clone();
     let reads = async {
-        let (mut values, mut again) = (Vec::new(), 0);
-        while !is_over.load(Ordering::Relaxed) {
+        let (mut values, mut again) = (vec![old], 0);
+        loop {
+            // The last one begins behind all installs.
+            let is_last = is_over.load(Ordering::Relaxed);
             let view = View::of(&reader).await.unwrap();
             match view.range(&range("key", "")).await {
-                Ok(response) => values.push(response.kvs[0].value.clone()),
+                Ok(response) => {
+                    values.push(response.kvs[0].value.clone());
+                    if is_last {
+                        break;
+                    }
+                }
                 Err(failure) => {
                     assert!(view.is_replaced(&reader, &failure).await, "{failure:?}");
                     again += 1;

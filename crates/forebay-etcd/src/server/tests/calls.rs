@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, is_unsettled, settled, within};
 use crate::mvcc::View;
 use crate::node::{Client, LeaderCall};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
@@ -48,15 +48,21 @@ fn refusal<T>(refused: Result<T, Status>) -> (Code, String) {
     (status.code(), status.message().to_owned())
 }
 
-/// Makes a call that wants a leader until there is one: a busy machine may lose sight of it for a moment.
+/// Makes a call that may be made twice until there is a leader for it: a busy machine may lose sight of it for a moment, or elect
+/// another.
 async fn led<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
     loop {
-        match within(call()).await {
+        match settled(&mut call).await {
             Ok(reply) => return reply,
             refused => assert_eq!(refusal(refused), is(NO_LEADER)),
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// Grants a lease of ten minutes, and returns its id.
+async fn granted(leases: &mut LeaseClient<Channel>) -> i64 {
+    led(async || leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 0 }).await).await.into_inner().id
 }
 
 fn is(expected: (Code, &str)) -> (Code, String) {
@@ -104,13 +110,12 @@ async fn calls_that_want_a_leader_end_without_one() {
     let wanting = led(async || watches.watch(with_leader(only(Some(watch_of("key"))))).await).await;
     let mut wanting = wanting.into_inner();
     let mut patient = watches.watch(only(Some(watch_of("key")))).await.unwrap().into_inner();
-    let grant = LeaseGrantRequest { ttl: 600, id: 7 };
-    leases.lease_grant(grant).await.unwrap();
-    let alive = || with_leader(only(Some(LeaseKeepAliveRequest { id: 7 })));
+    let lease = granted(&mut leases).await;
+    let alive = || with_leader(only(Some(LeaseKeepAliveRequest { id: lease })));
     let mut alive = led(async || leases.lease_keep_alive(alive()).await).await.into_inner();
     assert_eq!(within(alive.message()).await.unwrap().unwrap().ttl, 600);
-    let campaign = CampaignRequest { name: "name".into(), lease: 7, value: "value".into() };
-    elections.campaign(campaign).await.unwrap();
+    let campaign = || CampaignRequest { name: "name".into(), lease, value: "value".into() };
+    led(async || elections.campaign(campaign()).await).await;
     let observed = || with_leader(LeaderRequest { name: "name".into() });
     let mut observed = led(async || elections.observe(observed()).await).await.into_inner();
     assert_eq!(within(observed.message()).await.unwrap().unwrap().kv.unwrap().value, "value");
@@ -156,15 +161,19 @@ async fn alarms_are_read_in_order_with_changes() {
     let stays = cluster.follower().await;
     let id = cluster.members[stays].node().id();
     let mut maintenance = MaintenanceClient::new(channel(&cluster.members[stays]));
-    let raise = AlarmRequest { member_id: id, ..alarm(AlarmAction::Activate, AlarmType::Nospace) };
-    maintenance.alarm(raise).await.unwrap();
+    let raise = || AlarmRequest { member_id: id, ..alarm(AlarmAction::Activate, AlarmType::Nospace) };
+    led(async || maintenance.alarm(raise()).await).await;
     for member in &cluster.members {
         let mut maintenance = MaintenanceClient::new(channel(member));
-        let listed = maintenance.alarm(alarm(AlarmAction::Get, AlarmType::None)).await.unwrap();
+        let listed = led(async || maintenance.alarm(alarm(AlarmAction::Get, AlarmType::None)).await).await;
         assert_eq!(listed.into_inner().alarms.len(), 1, "{}", member.name);
     }
-    let cleared = maintenance.alarm(alarm(AlarmAction::Deactivate, AlarmType::None)).await.unwrap();
-    assert_eq!(cleared.into_inner().alarms.len(), 1);
+    let cleared = maintenance.alarm(alarm(AlarmAction::Deactivate, AlarmType::None)).await;
+    // Where its outcome is not known it may have been cleared.
+    match cleared {
+        Ok(cleared) => assert_eq!(cleared.into_inner().alarms.len(), 1),
+        Err(status) => assert!(is_unsettled(&status), "{status}"),
+    }
     for at in (0..3).filter(|at| *at != stays) {
         cluster.members[at].stop().await;
     }
@@ -183,8 +192,7 @@ async fn alarms_are_read_in_order_with_changes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
     let mut cluster = Cluster::start(3, &[]).await;
-    let mut grants = LeaseClient::new(channel(&cluster.members[0]));
-    grants.lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
+    let id = granted(&mut LeaseClient::new(channel(&cluster.members[0]))).await;
     let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut clients = Vec::new();
     for member in &cluster.members {
@@ -195,24 +203,24 @@ async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
             let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
             let mut alive = leases.lease_keep_alive(stream).await.unwrap().into_inner();
             let mut turns = 0_u32;
-            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                requests.send(LeaseKeepAliveRequest { id: 7 }).await.unwrap();
+            loop {
+                requests.send(LeaseKeepAliveRequest { id }).await.unwrap();
                 let kept = alive.message().await.map_err(|status| format!("turn {turns}: {status}"))?;
                 assert_eq!(kept.unwrap().ttl, 600);
-                let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id: 7, keys: false }).await;
+                let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: false }).await;
                 let left = left.map_err(|status| format!("turn {turns}, time to live: {status}"))?;
                 assert_eq!(left.into_inner().granted_ttl, 600);
                 turns += 1;
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    break Ok::<u32, String>(turns);
+                }
             }
-            Ok::<u32, String>(turns)
         }));
     }
     // On a busy machine the lead may go elsewhere, or on at once: then another turn makes up for it.
-    let (mut moves, mut tries) = (0, 0);
+    let mut moves = 0;
     while moves < 10 {
-        tries += 1;
-        assert!(tries < 100, "{moves} moves of the lead");
-        let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+        let (leader, follower) = cluster.leader_and_follower().await;
         let target_id = cluster.members[follower].node().id();
         let to = Change::MoveLeader(MoveLeaderRequest { target_id });
         let mut leadership = cluster.members[follower].node().leadership();
@@ -236,17 +244,28 @@ async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_about_a_lease_waits_until_a_leader_is_reached() {
     let mut cluster = Cluster::start(3, &[]).await;
-    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
-    let mut leases = LeaseClient::new(channel(&cluster.members[follower]));
-    leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
-    let node = cluster.members[follower].node();
-    node.forget_members();
-    let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id: 7, keys: false });
-    let to = Change::MoveLeader(MoveLeaderRequest { target_id: node.id() });
-    let moved = cluster.members[leader].node().change_members(to);
-    let (left, moved) = within(futures_util::future::join(left, moved)).await;
-    moved.unwrap();
-    assert_eq!(left.unwrap().into_inner().granted_ttl, 600);
+    let id = granted(&mut LeaseClient::new(channel(&cluster.members[0]))).await;
+    loop {
+        let (leader, follower) = cluster.leader_and_follower().await;
+        let mut leases = LeaseClient::new(channel(&cluster.members[follower]));
+        let node = cluster.members[follower].node();
+        node.forget_members();
+        let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: false });
+        let to = Change::MoveLeader(MoveLeaderRequest { target_id: node.id() });
+        let moved = cluster.members[leader].node().change_members(to);
+        let (left, moved) = within(futures_util::future::join(left, moved)).await;
+        match left {
+            Ok(left) => {
+                assert_eq!(left.into_inner().granted_ttl, 600);
+                break;
+            }
+            // On a busy machine the third may win the election: this one does not reach it, and waits until the end.
+            Err(status) => assert!(is_unsettled(&status), "{status}, after {moved:?}"),
+        }
+        for other in &cluster.members {
+            node.set_urls(other.node().id(), &[other.peer_url()]);
+        }
+    }
     cluster.stop().await;
 }
 
@@ -258,7 +277,7 @@ async fn a_change_is_refused_in_time_where_the_leader_cannot_be_reached() {
     let member = &cluster.members[cluster.follower().await];
     // On a busy machine there may be an election meanwhile.
     member.node().forget_members_for_good();
-    let refused = within(member.put("key", "value")).await.unwrap_err();
+    let refused = within(member.put_once("key", "value")).await.unwrap_err();
     assert!(refused.message().starts_with("etcdserver: request timed out"), "{refused}");
     cluster.stop().await;
 }
@@ -286,7 +305,7 @@ async fn a_learner_serves_what_etcds_do() {
     let node = cluster.members[0].node().clone();
     let url = cluster.members[at].peer_url();
     let add = Change::Add(MemberAddRequest { peer_ur_ls: vec![url], is_learner: true });
-    let id = node.change_members(add).await.unwrap().member.unwrap().id;
+    let id = cluster.members[0].change(add).await.member.unwrap().id;
     cluster.members[at].start().await;
     within(cluster.members[at].server.as_ref().unwrap().ready()).await;
     let index = node.last_index();
@@ -320,7 +339,7 @@ async fn a_learner_serves_what_etcds_do() {
     }
     cluster.members[at].votes().await;
     within(async { while keys.put(put("key")).await.is_err() {} }).await;
-    assert_eq!(keys.range(get("key", false)).await.unwrap().into_inner().count, 1);
+    assert_eq!(led(async || keys.range(get("key", false)).await).await.into_inner().count, 1);
     cluster.stop().await;
 }
 
@@ -385,12 +404,19 @@ async fn the_deepest_transaction_is_replied_to_at_each_member() {
             ..TxnRequest::default()
         })
     };
-    for (at, member) in cluster.members.iter().enumerate() {
+    let (mut before, mut tries) = (1, 0);
+    for member in &cluster.members {
         let mut keys = KvClient::new(channel(member));
         let text = "etcdserver: too many operations in txn request";
         assert_eq!(refusal(keys.txn(nested(41)).await), is((Code::InvalidArgument, text)));
-        let response = within(keys.txn(nested(40))).await.unwrap().into_inner();
-        assert_eq!(response.header.unwrap().revision, at as i64 + 2, "nothing else was committed");
+        // A try whose outcome is not known, because of an election, may be committed at any time.
+        let response = led(async || {
+            tries += 1;
+            keys.txn(nested(40)).await
+        });
+        let revision = response.await.into_inner().header.unwrap().revision;
+        assert!((before + 1..=1 + tries).contains(&revision), "{revision} after {before}, {tries} tries");
+        before = revision;
     }
     cluster.stop().await;
 }
@@ -400,7 +426,7 @@ async fn the_deepest_transaction_is_replied_to_at_each_member() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeatable_call_leaves_a_leader_that_is_replaced() {
     let mut cluster = Cluster::start(3, &[]).await;
-    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let follower = cluster.follower().await;
     let node = cluster.members[follower].node().clone();
     let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let call = tokio::spawn(async move {
@@ -418,7 +444,9 @@ async fn a_repeatable_call_leaves_a_leader_that_is_replaced() {
         };
         node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await
     });
-    within(begun.recv()).await.unwrap();
+    // It may have come to lead itself by now, on a busy machine.
+    let _ = within(begun.recv()).await;
+    let leader = cluster.leader().await;
     cluster.members[leader].stop().await;
     within(call).await.unwrap().unwrap();
     cluster.stop().await;

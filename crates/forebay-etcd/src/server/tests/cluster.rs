@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
+use tonic::Status;
 
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::peer::command::Change;
+use crate::proto::peer::{MemberChanged, Outcome, member_change};
+use crate::refusal::Refusal;
 use crate::{Config, EndReason, Invocation, Server, StartError};
 
 /// No step of a test takes this long.
@@ -70,9 +73,42 @@ impl Member {
         reason
     }
 
-    pub(crate) async fn put(&self, key: &str, value: &str) -> Result<u64, tonic::Status> {
-        let put = PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() };
-        self.node().propose(Change::Put(put)).await.map(|(_, index)| index)
+    /// Proposes a change that may be made twice, until it is known to be made: an election may come at any time on a busy machine.
+    pub(crate) async fn propose(&self, change: Change) -> Result<(Outcome, u64), Status> {
+        settled(async || self.node().propose(change.clone()).await).await
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: &str) -> Result<u64, Status> {
+        self.propose(put(key, value)).await.map(|(_, index)| index)
+    }
+
+    /// Puts with a single proposal, whatever becomes of it.
+    pub(crate) async fn put_once(&self, key: &str, value: &str) -> Result<u64, Status> {
+        self.node().propose(put(key, value)).await.map(|(_, index)| index)
+    }
+
+    /// Changes the members as an operator does: a change whose outcome is not known is made again, and may then be found made.
+    pub(crate) async fn change(&self, change: member_change::Change) -> MemberChanged {
+        let mut is_again = false;
+        loop {
+            let refused = match within(self.node().change_members(change.clone())).await {
+                Ok(changed) => return changed,
+                Err(status) => status,
+            };
+            let made = [Refusal::MemberNotFound, Refusal::PeerUrlExists, Refusal::MemberNotLearner];
+            if is_again && is_one_of(&refused, &made) {
+                let members = settled(async || self.node().members(true).await).await.unwrap();
+                let is_added = |urls: &[String]| match &change {
+                    member_change::Change::Add(add) => add.peer_ur_ls == urls,
+                    _ => false,
+                };
+                let member = members.iter().find(|member| is_added(&member.peer_ur_ls)).cloned();
+                return MemberChanged { member, members };
+            }
+            // A member that the machine stopped for a while counts as away.
+            assert!(is_unsettled(&refused) || is_one_of(&refused, &[Refusal::Unhealthy]), "{refused}");
+            is_again = true;
+        }
     }
 
     /// Reads what this member's state has.
@@ -85,7 +121,7 @@ impl Member {
 
     /// Reads linearizably, at this member.
     pub(crate) async fn get(&self, key: &str) -> Option<String> {
-        self.node().read_barrier().await.unwrap();
+        settled(async || self.node().read_barrier().await).await.unwrap();
         self.local(key).await
     }
 
@@ -120,6 +156,29 @@ impl Member {
 
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("a step of the test hangs")
+}
+
+fn put(key: &str, value: &str) -> Change {
+    Change::Put(PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() })
+}
+
+fn is_one_of(status: &Status, refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|refusal| (refusal.code(), refusal.text()) == (status.code(), status.message()))
+}
+
+/// Returns whether it is not known what became of a call, since no leader was there to say it in time.
+pub(crate) fn is_unsettled(status: &Status) -> bool {
+    is_one_of(status, &[Refusal::LeaderChanged, Refusal::Timeout, Refusal::TimeoutLeaderFailure])
+}
+
+/// Makes a call, again and again while its outcome is not known.
+pub(crate) async fn settled<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> Result<T, Status> {
+    loop {
+        match within(call()).await {
+            Err(status) if is_unsettled(&status) => tokio::task::yield_now().await,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Members with a directory for their data.
@@ -210,10 +269,16 @@ impl Cluster {
         }
     }
 
+    /// Returns the places of the leader and of a member that runs and does not lead.
+    pub(crate) async fn leader_and_follower(&self) -> (usize, usize) {
+        let leader = self.leader().await;
+        let is_other = |at: &usize| *at != leader && self.members[*at].server.is_some();
+        (leader, (0..self.members.len()).find(is_other).unwrap())
+    }
+
     /// Returns the place of a member that runs and does not lead.
     pub(crate) async fn follower(&self) -> usize {
-        let leader = self.leader().await;
-        (0..self.members.len()).find(|at| *at != leader && self.members[*at].server.is_some()).unwrap()
+        self.leader_and_follower().await.1
     }
 
     pub(crate) async fn stop(&mut self) {

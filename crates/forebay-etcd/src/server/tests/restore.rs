@@ -146,7 +146,7 @@ async fn three_members_restore_a_snapshot_and_are_a_cluster() {
     let at = cluster.make_joining();
     let url = cluster.members[at].peer_url();
     let add = MemberAddRequest { peer_ur_ls: vec![url], is_learner: false };
-    cluster.members[follower].node().change_members(member_change::Change::Add(add)).await.unwrap();
+    cluster.members[follower].change(member_change::Change::Add(add)).await;
     cluster.members[at].start().await;
     cluster.members[at].votes().await;
     let joined = &cluster.members[at];

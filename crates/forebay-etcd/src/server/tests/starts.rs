@@ -277,7 +277,7 @@ async fn a_member_without_its_data_is_no_first_member() {
     assert!(sentence.contains("has started before") && sentence.contains("member remove"), "{sentence}");
     assert!(!cluster.members[2].dir.exists(), "a refusal leaves nothing");
     // The remedy that it names. Between its steps it is refused as well.
-    let change = |change| async { cluster.members[0].node().change_members(change).await.unwrap() };
+    let change = |change| async { cluster.members[0].change(change).await };
     change(member_change::Change::Remove(MemberRemoveRequest { id })).await;
     let sentence = refusal(&cluster, 2).await;
     assert!(

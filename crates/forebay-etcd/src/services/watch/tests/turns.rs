@@ -139,17 +139,20 @@ async fn progress_is_reported_beside_a_busy_watch() {
     let idle = turns.next().await.watch_id;
     // The first tick is due at once.
     turns.watches.ticks = tokio::time::interval(Duration::from_secs(3600));
-    for number in 0.. {
-        turns.put("busy", 1).await;
-        turns.publish().await;
-        let response = turns.next().await;
-        if response.watch_id == idle {
-            assert!(response.events.is_empty());
-            break;
+    // That is seen once the runtime has looked at its timers, which a busy machine may delay.
+    let progress = async {
+        loop {
+            turns.put("busy", 1).await;
+            turns.publish().await;
+            let response = turns.next().await;
+            if response.watch_id == idle {
+                assert!(response.events.is_empty());
+                break;
+            }
+            assert_eq!(response.watch_id, busy);
         }
-        assert_eq!(response.watch_id, busy);
-        assert!(number < 10, "no progress beside a busy watch");
-    }
+    };
+    within(progress).await;
     turns.cluster.stop().await;
 }
 
