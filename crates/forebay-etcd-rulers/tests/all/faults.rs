@@ -15,7 +15,7 @@ mod past;
 mod planted;
 mod watcher;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cluster::{Cluster, Way};
 use forebay_test::machines::Machines;
@@ -23,7 +23,6 @@ use forebay_test::machines::nodes::{PATIENCE, RECOVERY_MAX};
 use forebay_test::number_from;
 
 const ROUNDS: u64 = 6;
-const FOUND_WITHIN: Duration = Duration::from_secs(120);
 /// The shortest time in which each round's clients are at work.
 const ROUND: Duration = Duration::from_millis(1500);
 const DISK_BYTES: u64 = 640 << 20;
@@ -59,20 +58,18 @@ fn no_fault_of_processes_networks_disks_and_clocks_is_seen_by_clients() {
     cluster.check_that_faults_happened(rounds);
 }
 
-/// Runs rounds until a checker finds the defect, and returns its words.
+/// Runs rounds until a checker finds the defect, and returns its words. The test's own limit ends it where that never comes.
 fn found(way: Way) -> String {
     let runtime = runtime();
     let _in_it = runtime.enter();
     let mut cluster = Cluster::start(machines(), 7, way);
     runtime.block_on(async {
         cluster.begin().await;
-        let begun = Instant::now();
         for round in 0.. {
             if let Err(why) = cluster.round(round, ROUND).await {
                 println!("{way:?} was found in round {round}");
                 return why;
             }
-            assert!(begun.elapsed() < FOUND_WITHIN, "{way:?} was not found in {round} rounds");
         }
         unreachable!("rounds have no end");
     })

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use crate::common::{Member, within};
 use etcd_client::{
@@ -165,12 +165,14 @@ struct Replica {
     objects: Objects,
     /// That of the list, and of the last event.
     revision: i64,
+    /// The same, for others to see.
+    reached: Arc<AtomicI64>,
     events: BTreeSet<i64>,
 }
 
 impl Replica {
     fn new(objects: Objects, revision: i64) -> Replica {
-        Replica { objects, revision, events: BTreeSet::new() }
+        Replica { objects, revision, reached: Arc::new(AtomicI64::new(revision)), events: BTreeSet::new() }
     }
 
     /// Applies an event. Each change here is of one object, so that each event has a revision of its own.
@@ -184,6 +186,7 @@ impl Replica {
             self.revision
         );
         self.revision = kv.mod_revision();
+        self.reached.store(self.revision, Ordering::Relaxed);
         self.events.insert(self.revision);
         let before = self.objects.remove(key);
         // A lost event would show here.
@@ -454,22 +457,26 @@ async fn watches_go_on_where_they_were_when_the_server_has_been_killed() {
     let url = member.client_url();
     let is_over = Arc::new(AtomicBool::new(false));
     let end = format!("{PREFIX}zz-end");
-    let follow = |again: usize| {
-        let (url, end) = (url.clone(), end.clone());
-        tokio::spawn(async move { Replica::new(Objects::new(), 1).follow(&url, &end, again).await })
+    let follow = |replica: &Replica, again: usize| {
+        let (replica, url, end) = (replica.clone(), url.clone(), end.clone());
+        tokio::spawn(async move { replica.follow(&url, &end, again).await })
     };
-    let watches = [follow(usize::MAX), follow(10)];
+    let replicas = [Replica::new(Objects::new(), 1), Replica::new(Objects::new(), 1)];
+    let watches = [follow(&replicas[0], usize::MAX), follow(&replicas[1], 10)];
     let writers: Vec<_> =
         (1..=4).map(|seed| tokio::spawn(write(url.clone(), seed, usize::MAX, is_over.clone()))).collect();
     let mut api = Api::connect(&url).await;
     let mut revision = 0;
     for _ in 0..3 {
-        // There are writes before each kill.
-        let enough = revision + 60;
-        while revision < enough {
+        // There are writes before each kill, and each watch has shown some of this process.
+        let (mut enough, mut first) = (i64::MAX, i64::MAX);
+        let are_shown =
+            |first: i64| replicas.iter().all(|replica| replica.reached.load(Ordering::Relaxed) > first);
+        while revision < enough || !are_shown(first) {
             let Ok((_, now, _)) = api.list(100).await else { continue };
             assert!(now >= revision, "the revision went back from {revision} to {now}");
             revision = now;
+            (first, enough) = (first.min(now), enough.min(now + 60));
         }
         member.kill();
         member.restart();
@@ -501,6 +508,28 @@ async fn watches_go_on_where_they_were_when_the_server_has_been_killed() {
     }
 }
 
+/// Puts keys together, with a lease. Returns the revision.
+async fn leased(api: &mut Api, keys: &[String], lease: i64) -> Result<i64, Error> {
+    let put = |key: &String| TxnOp::put(&**key, "value", Some(PutOptions::new().with_lease(lease)));
+    let puts: Vec<TxnOp> = keys.iter().map(put).collect();
+    Ok(within(api.client.txn(Txn::new().and_then(puts))).await?.header().unwrap().revision())
+}
+
+/// Grants a lease of a second that has these keys, and returns it with the revision of the keys. On a busy machine it may end before it
+/// has them: they are refused then, and another one gets them.
+async fn short_lease(api: &mut Api, keys: &[String]) -> (i64, i64) {
+    loop {
+        let lease = api.client.lease_grant(1, None).await.unwrap().id();
+        match leased(api, keys, lease).await {
+            Ok(revision) => return (lease, revision),
+            Err(Error::GRpcStatus(status)) => {
+                assert_eq!(status.message(), "etcdserver: requested lease not found");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_end_with_their_leases_and_a_watch_sees_it() {
     // Leases are longer than an election, and shorter ones make this a short test.
@@ -508,12 +537,9 @@ async fn objects_end_with_their_leases_and_a_watch_sees_it() {
     let url = member.client_url();
     let mut api = Api::connect(&url).await;
     let key = |name: &str| format!("{PREFIX}masterleases/{name}");
-    let short = api.client.lease_grant(1, None).await.unwrap().id();
     let long = api.client.lease_grant(1_000, None).await.unwrap().id();
-    for (name, lease) in [("a", short), ("b", short), ("long", long)] {
-        let with_lease = PutOptions::new().with_lease(lease);
-        api.client.put(key(name), name, Some(with_lease)).await.unwrap();
-    }
+    leased(&mut api, &[key("long")], long).await.unwrap();
+    let (short, _) = short_lease(&mut api, &["a", "b"].map(key)).await;
     let (objects, revision, _) = api.list(100).await.unwrap();
     assert!(objects.len() <= 3);
     let mut stream = api.watch(1).await.unwrap();
@@ -533,9 +559,7 @@ async fn objects_end_with_their_leases_and_a_watch_sees_it() {
     assert_eq!(api.list(100).await.unwrap().0.into_keys().collect::<Vec<_>>(), [key("long")]);
 
     // A lease goes on after a crash, and ends.
-    let short = api.client.lease_grant(1, None).await.unwrap().id();
-    let with_lease = PutOptions::new().with_lease(short);
-    let put = api.client.put(key("c"), "c", Some(with_lease)).await.unwrap().header().unwrap().revision();
+    let (short, put) = short_lease(&mut api, &[key("c")]).await;
     member.kill();
     member.restart();
     let mut api = Api::connect(&url).await;

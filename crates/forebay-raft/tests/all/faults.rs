@@ -9,7 +9,7 @@ mod cluster;
 mod node;
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::faults::cluster::{Cluster, Way};
 use forebay_test::machines::Machines;
@@ -19,7 +19,6 @@ use forebay_test::registers::History;
 const ROUNDS: u64 = 5;
 const CLIENTS: usize = 5;
 const DISK_BYTES: u64 = 96 << 20;
-const FOUND_WITHIN: Duration = Duration::from_secs(120);
 /// The shortest time in which each round's clients are at work.
 const ROUND: Duration = Duration::from_millis(1500);
 
@@ -56,18 +55,16 @@ fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
     cluster.nodes.check_that_faults_happened(rounds);
 }
 
-/// Runs rounds until the checker finds what these nodes do wrong.
+/// Runs rounds until the checker finds what these nodes do wrong. The test's own limit ends it where that never comes.
 fn is_found(way: Way) {
     let mut cluster = Cluster::start(machines(), 7, way);
     runtime().block_on(async {
         cluster.begin().await;
-        let begun = Instant::now();
         for round in 0.. {
             let history: History = cluster.round(round, CLIENTS, ROUND).await;
             if history.check().is_err() {
                 return println!("found in round {round}");
             }
-            assert!(begun.elapsed() < FOUND_WITHIN, "stale reads were not found in {round} rounds");
         }
     });
 }

@@ -95,8 +95,8 @@ async fn reads_go_on_when_a_snapshot_is_installed() {
     let snapshot = built(&mut leader).await;
     let received = receive(&follower, &parts(&snapshot.snapshot).await).await.unwrap();
     let reader = follower.clone();
+    let mut former = reader.keyspaces();
     let reads = async {
-        let mut former = reader.keyspaces();
         let mut waits = 0;
         loop {
             match former[0].get(&499u64.to_be_bytes()).await {

@@ -15,6 +15,8 @@ use crate::registers::History;
 pub const PATIENCE: Duration = Duration::from_millis(700);
 /// The time in which a cluster without a fault must be there again.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
+/// A round shows little with no more operations than these.
+pub const OPERATIONS_LEAST: usize = 20;
 /// The faults that [`Nodes`] can do, by their names in the report.
 pub const FAULTS: [&str; 9] = [
     "one killed",
@@ -254,7 +256,8 @@ impl<P: Program> Nodes<P> {
     pub fn check_that_faults_happened(&self, rounds: u64) -> bool {
         let faults: u64 = self.counts.values().sum();
         assert!(faults >= rounds, "{faults} faults in {rounds} rounds");
-        assert!(self.done as u64 > rounds * 20, "{} operations in {rounds} rounds", self.done);
+        let least = rounds * OPERATIONS_LEAST as u64;
+        assert!(self.done as u64 > least, "{} operations in {rounds} rounds", self.done);
         let is_enough = faults >= self.possible.len() as u64;
         for name in self.possible.iter().filter(|_| is_enough) {
             assert!(self.counts.contains_key(name), "{name}: never, in {faults} faults");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use etcd_client::Client as Etcd;
 use forebay_test::draw::Draw;
 use forebay_test::machines::Machines;
-use forebay_test::machines::nodes::{FAULTS, Nodes, Program};
+use forebay_test::machines::nodes::{FAULTS, Nodes, OPERATIONS_LEAST, Program};
 use forebay_test::registers::History;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -209,10 +209,17 @@ impl Cluster {
             });
         }
         let begun = Instant::now();
-        while begun.elapsed() < least {
+        loop {
             self.fault().await;
+            if begun.elapsed() >= least {
+                break;
+            }
         }
         self.recover(round).await;
+        // Faults and a busy machine may have left them no time.
+        while history.counts().0 <= OPERATIONS_LEAST {
+            sleep(Duration::from_millis(5)).await;
+        }
         is_over.store(true, Ordering::Relaxed);
         for task in tasks {
             task.await.expect("a client");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_test::draw::Draw;
 use forebay_test::machines::Machines;
-use forebay_test::machines::nodes::{FAULTS, Nodes, PATIENCE, Program, RECOVERY_MAX};
+use forebay_test::machines::nodes::{FAULTS, Nodes, OPERATIONS_LEAST, PATIENCE, Program, RECOVERY_MAX};
 use forebay_test::registers::{History, Op};
 use tokio::time::{sleep, timeout};
 
@@ -128,10 +128,17 @@ impl Cluster {
             })
             .collect();
         let begun = Instant::now();
-        while begun.elapsed() < least {
+        loop {
             self.fault().await;
+            if begun.elapsed() >= least {
+                break;
+            }
         }
         self.recover().await;
+        // Faults and a busy machine may have left them no time.
+        while history.counts().0 <= OPERATIONS_LEAST {
+            sleep(Duration::from_millis(5)).await;
+        }
         is_over.store(true, Ordering::Relaxed);
         for task in tasks {
             task.await.expect("a client");
