@@ -519,11 +519,13 @@ mod tests {
             assert_eq!(rates.len(), 5, "{name}");
             let bytes = (rates.iter().sum::<f64>() * 1e6 * BIN_SECONDS).round() as u64;
             // The bytes of the last operations, which completed too late, are in no bin.
-            assert!(bytes > 0 && bytes <= outcome.bytes, "{name} {outcome:?}");
+            // A slow device completes all of them too late.
+            assert!(bytes <= outcome.bytes, "{name} {outcome:?}");
             assert!(bytes.is_multiple_of(block_bytes(name)) && outcome.seconds >= 0.5, "{name} {outcome:?}");
             let found = std::fs::read(temp.path()).expect("readable");
             assert_eq!(found.len(), 8 << 20, "{name}");
-            assert_eq!(found.iter().all(|byte| *byte == 0), *name == "random-read", "{name}");
+            let is_read = *name == "random-read" || outcome.operations == 0;
+            assert_eq!(found.iter().all(|byte| *byte == 0), is_read, "{name}");
         }
     }
 

@@ -177,6 +177,8 @@ pub(super) fn verdicts(table: &Experiment, alone: &str, load: &str) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use forebay_report::result::{Metrics, Sample};
     use tokio::runtime::Builder;
 
@@ -186,12 +188,27 @@ mod tests {
         Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a thread")
     }
 
+    /// Keeps the only worker busy until the sender is dropped. A window that begins and is set meanwhile has all of its times, however late
+    /// the test's thread is in setting it.
+    fn held(runtime: &Runtime) -> mpsc::Sender<()> {
+        let ((release, released), (begins, begun)) = (mpsc::channel::<()>(), mpsc::channel());
+        runtime.spawn(async move {
+            begins.send(()).expect("the test waits");
+            // It fails once the sender is gone.
+            let _ = released.recv();
+        });
+        begun.recv().expect("the worker has its turn");
+        release
+    }
+
     #[test]
     fn each_time_within_the_window_counts_once() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        let held = held(&runtime);
         let now = Instant::now();
         timers.count_between((now, now + Duration::from_millis(150)));
+        drop(held);
         std::thread::sleep(Duration::from_millis(150));
         let window = [&timers.shared.from_ns, &timers.shared.until_ns].map(|at| at.load(Ordering::Relaxed));
         let late = timers.stop(&runtime).expect("no task panicked");
@@ -207,8 +224,10 @@ mod tests {
     fn a_planned_window_counts_although_the_measuring_thread_wakes_after_it() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        let held = held(&runtime);
         let begins = Instant::now() + Duration::from_millis(20);
         timers.count_between((begins, begins + Duration::from_millis(50)));
+        drop(held);
         // The measuring thread comes back when all is over.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
         let late = timers.stop(&runtime).expect("no task panicked");
@@ -220,10 +239,11 @@ mod tests {
     fn a_worker_that_is_blocked_is_seen_in_the_times_of_the_others() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        let blocked = held(&runtime);
         let now = Instant::now();
-        timers.count_between((now, now + Duration::from_secs(10)));
-        let blocked = runtime.spawn(async { std::thread::sleep(Duration::from_millis(300)) });
-        runtime.block_on(blocked).expect("it does not panic");
+        timers.count_between((now, now + Duration::from_millis(300)));
+        std::thread::sleep(Duration::from_millis(300));
+        drop(blocked);
         let late = timers.stop(&runtime).expect("no task panicked");
         let half = late.quantile_us(0.5).expect("some were due");
         assert!(half > 50_000.0, "half were up to {half} us late");
