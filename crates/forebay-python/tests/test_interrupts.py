@@ -19,6 +19,16 @@ COUNT = 2_000_000
 ranges = memoryview(b"".join((number << 18).to_bytes(8, "little") + (1).to_bytes(8, "little") for number in range(COUNT)))
 ranges = ranges.cast("Q", (COUNT, 2))
 slow = dict(depth=1, max_gap=0)
+
+# Waits until the first byte of a hole has replaced an x, or has had time for it.
+def in_use(out):
+    end = time.monotonic() + 3
+    while out[0] == ord("x") and time.monotonic() < end:
+        time.sleep(0.001)
+
+def interrupt(out):
+    in_use(out)
+    os.kill(os.getpid(), signal.SIGINT)
 """
 
 
@@ -27,16 +37,14 @@ def test_ctrl_c_ends_a_call_soon_and_the_buffer_stays_until_the_kernel_is_done(p
         SLOW
         + """
 out = bytearray(b"x" * COUNT)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-begun = time.monotonic()
 try:
+    threading.Thread(target=interrupt, args=(out,)).start()
     file.read_many(ranges, out, **slow)
 except KeyboardInterrupt:
     pass
 else:
     raise SystemExit("the call was not slow enough, or not interrupted")
-took = time.monotonic() - begun
-assert took < 2, f"it took {took} s"
+assert out[-1] == ord("x"), "it went on to its end"
 # Until the engine has given the memory back, the bytearray cannot be resized; then it can, without another call of the package.
 end = time.monotonic() + 20
 while True:
@@ -57,10 +65,10 @@ def test_a_buffer_in_use_can_be_neither_resized_nor_freed(program, tmp_path):
     program(
         SLOW
         + """
-out = bytearray(COUNT)
+out = bytearray(b"x" * COUNT)
 thread = threading.Thread(target=lambda: file.read_many(ranges, out, **slow), daemon=True)
 thread.start()
-time.sleep(0.2)
+in_use(out)
 assert thread.is_alive()
 for change in (out.clear, lambda: out.extend(b"more"), lambda: out.pop()):
     try:
@@ -90,8 +98,8 @@ def handler(*_):
     raise Stop
 
 signal.signal(signal.SIGALRM, handler)
-signal.setitimer(signal.ITIMER_REAL, 0.3)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
     file.read_many(ranges, **slow)
 except Stop:
     pass
@@ -102,7 +110,10 @@ seen = []
 signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
 signal.setitimer(signal.ITIMER_REAL, 0.1)
 views = file.read_many([(number << 18, 1) for number in range(60_000)], **slow)
-assert seen and len(views) == 60_000
+assert len(views) == 60_000
+# A fast machine has read them before.
+while not seen:
+    time.sleep(0.001)
 """,
         tmp_path / "holes",
     )
