@@ -114,7 +114,8 @@ fn walks_under_way_go_on_in_the_reactor() {
     let file = Tree::new(4096, 9, 1, 8).plant(&engine, &dir.path().join("tree"));
     for kind in kinds {
         let (before, attached) = (held(), links());
-        for _ in 0..2 {
+        let mut turns = 0;
+        while turns < 2 {
             let only = Options::new().only(kind);
             let walk = KernelWalk::open_with(&engine, &file, NeverEnds, only).expect("it is possible here");
             let walks = walk.walk_many(&[(); 60]);
@@ -122,10 +123,12 @@ fn walks_under_way_go_on_in_the_reactor() {
             for ended in walks.wait().expect("not on a shard") {
                 assert_eq!(told(ended), "TooManyHops { limit: 64 }", "{kind}");
             }
-            assert!(
-                walk.stats().fell_back > 0,
-                "{kind}: the walks were over before the program was detached"
-            );
+            // On a busy machine all of them may be over before the program is detached.
+            if walk.stats().fell_back == 0 {
+                walk.close();
+                continue;
+            }
+            turns += 1;
             assert_eq!(told(walk.walk(&()).wait()), "TooManyHops { limit: 64 }", "{kind}");
             // Why it broke was said nowhere, and the module was tried for each walk from then on.
             assert_eq!(walk.engine(), EngineKind::Reactor, "{kind}");
