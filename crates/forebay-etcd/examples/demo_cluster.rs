@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use forebay_etcd::proto::etcdserverpb::kv_client::KvClient;
 use forebay_etcd::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use forebay_etcd::proto::etcdserverpb::{PutRequest, RangeRequest, StatusRequest};
 use forebay_test::children::{SIGHUP, SIGINT, SIGTERM, end_with_parent};
+use forebay_test::ports::free_port;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 
@@ -51,10 +51,8 @@ struct Cluster {
 }
 
 /// Returns URLs with ports that are free now.
-fn urls(count: usize) -> std::io::Result<Vec<String>> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    let listeners = (0..count).map(bind).collect::<std::io::Result<Vec<_>>>()?;
-    listeners.iter().map(|listener| Ok(format!("http://{}", listener.local_addr()?))).collect()
+fn urls(count: usize) -> Vec<String> {
+    (0..count).map(|_| format!("http://127.0.0.1:{}", free_port())).collect()
 }
 
 impl Cluster {
@@ -155,7 +153,7 @@ async fn check(channel: Channel, acknowledged: &[AcknowledgedPuts]) -> Result<us
 async fn run(program: &Path, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let cluster =
-        Cluster { program: program.into(), dir: dir.into(), clients: urls(MEMBERS)?, peers: urls(MEMBERS)? };
+        Cluster { program: program.into(), dir: dir.into(), clients: urls(MEMBERS), peers: urls(MEMBERS) };
     let mut members = (0..MEMBERS).map(|member| cluster.start(member)).collect::<Result<Vec<_>>>()?;
     println!("three members in {}", dir.display());
     println!("  endpoints: {}", cluster.clients.join(","));

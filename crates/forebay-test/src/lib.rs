@@ -21,6 +21,7 @@ pub mod live_files;
 pub mod machines;
 #[cfg(feature = "sim")]
 pub mod nth_call;
+pub mod ports;
 #[cfg(feature = "raft")]
 pub mod raft_worlds;
 #[cfg(feature = "cluster")]

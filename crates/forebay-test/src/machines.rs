@@ -9,13 +9,13 @@ pub mod nodes;
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use self::brake::Brakes;
+use crate::ports::free_port;
 
 /// The first port of a node that has a network of its own.
 const PORT: u16 = 7000;
@@ -56,12 +56,12 @@ impl Machines {
     /// Makes `count` machines, with disks of `disk_bytes` in a directory of their own below `parent`.
     ///
     /// # Errors
-    /// There is no room in `parent`, no free port or no free subnet.
+    /// There is no room in `parent`, or no free subnet.
     pub fn new(parent: &Path, count: usize, disk_bytes: u64) -> io::Result<Machines> {
         leftovers::remove(parent);
         let (name, subnet) = free_network()?;
         let dir = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(parent)?;
-        let ports = (0..count).map(|_| Ok([free_port()?, free_port()?])).collect::<io::Result<_>>()?;
+        let ports = (0..count).map(|_| [free_port(), free_port()]).collect();
         let mut machines =
             Machines { dir, count, name, has_network: false, subnet, has_disks: false, brakes: None, ports };
         machines.has_network = machines.make_network();
@@ -313,10 +313,6 @@ fn device_of(dir: &Path) -> Option<String> {
     let name = device.strip_prefix("/dev/")?;
     let numbers = fs::read_to_string(format!("/sys/block/{name}/dev")).ok()?;
     Some(numbers.trim().to_owned())
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Returns a name and a subnet that no other network has, of this program or another.

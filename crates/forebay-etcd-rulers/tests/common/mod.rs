@@ -6,13 +6,13 @@ pub(crate) mod ctl;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_test::children::end_with_parent;
+use forebay_test::ports::free_port;
 
 /// Longer than anything takes here on a busy machine: only a hang comes so far.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -35,19 +35,6 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// Awaits something that must not hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("this hangs")
-}
-
-/// Returns a port that is free now. They are below the range of ports that outgoing connections take, so that a
-/// server finds its own again after a restart.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 1_000) as u16 * 20;
-    loop {
-        let port = 12_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// A member: its program, directory and ports, and its process while it runs. It ends when this is dropped.
