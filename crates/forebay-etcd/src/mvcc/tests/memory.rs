@@ -1,17 +1,15 @@
 //! Entries are applied when clients' reads have taken the store's memory: later, and not never.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_kv::{ErrorKind, Keyspace, Value};
 use forebay_raft::Apply;
-use futures_util::FutureExt;
+use forebay_test::sweep::meter;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::harness::*;
-use crate::mvcc::range::{self, Place};
 use crate::mvcc::reader::{Part, Reader};
 use crate::mvcc::{CompactionRevisions, Import, ImportSummary, KeyRecord, Machine, view};
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
@@ -212,30 +210,30 @@ async fn a_restore_replaces_values_that_find_no_memory_together() {
 }
 
 /// An entry that read the values of an old revision waited for the device once for each of them: a range of all keys beside a put
-/// kept all members from applying anything else for a minute.
-#[tokio::test]
-async fn an_entry_reads_many_old_values_at_once() {
+/// kept all members from applying anything else for a minute. In a world, where each read takes as long, and no two end apart by chance.
+#[test]
+fn an_entry_reads_many_old_values_at_once() {
     const KEYS: usize = 1_000;
-    let mut node = Node::new().await;
-    for value in [vec![1; 4_000], vec![2]] {
-        for number in 0..KEYS {
-            node.put(format!("key {number:04}"), &value).await;
+    let ran = meter::world().run(async |engine| {
+        let options = options().log_segment_bytes(1 << 20).reserve_bytes(0).clock(|| 1_000);
+        let mut node = Node::at(&engine, Path::new("/disk/state"), options, LIMITS).await;
+        for value in [vec![1; 4_000], vec![2]] {
+            let puts: Vec<_> =
+                (0..KEYS).map(|number| Change::Put(put(format!("key {number:04}"), &value))).collect();
+            for some in puts.chunks(100) {
+                node.apply_all(some).await;
+            }
         }
-    }
-    node.store.store().flush().await.unwrap();
-    let keyspaces = node.store.keyspaces();
-    let reader = Reader::new(&keyspaces, None).unwrap();
-    let place = Place::of(reader, reader.state().await.unwrap());
-    let request = RangeRequest { revision: KEYS as i64 + 1, ..range("key", "kez") };
-    let mut waits = 0;
-    let mut reading = pin!(range::range(&place, &request));
-    let read = poll_fn(|context| {
-        let polled = reading.poll_unpin(context);
-        waits += usize::from(polled.is_pending());
-        polled
-    })
-    .await
-    .unwrap();
-    assert_eq!((read.kvs.len(), read.kvs[9].value.len()), (KEYS, 4_000));
-    assert!(waits < KEYS / 4, "{waits} waits for {KEYS} values");
+        node.store.store().flush().await.unwrap();
+        meter::rest().await;
+        let view = node.view().await;
+        let request = RangeRequest { revision: KEYS as i64 + 1, ..range("key", "kez") };
+        let (read, cost) = meter::count(view.range(&request)).await;
+        let read = read.unwrap();
+        assert_eq!((read.kvs.len(), read.kvs[9].value.len()), (KEYS, 4_000));
+        assert!(cost.rounds < KEYS as u64 / 2, "{} rounds for {KEYS} values", cost.rounds);
+        drop(view);
+        node.store.close().await.unwrap();
+    });
+    ran.unwrap();
 }
