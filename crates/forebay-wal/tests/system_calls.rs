@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{dir, engine};
 use forebay::{Class, Config, Engine};
 use forebay_test::system_calls;
@@ -57,8 +59,8 @@ fn without_a_thread_of_its_own_a_log_runs_on_its_shard() {
 #[test]
 fn the_last_records_are_read_without_a_system_call() {
     let (engine, dir) = (engine(), dir());
-    // Each append is a group of its own here, and takes 4 KiB.
-    let options = Options::new().recent_bytes(100 * 4096);
+    // Each append is a group of its own here, and takes 4 KiB. Without a mark the log's thread holds no lock while reads are counted.
+    let options = Options::new().recent_bytes(100 * 4096).mark_after(Duration::from_secs(3600));
     let (wal, _) = Wal::open(&engine, dir.path(), options).wait().expect("a log");
     let record = |number: u64| number.to_le_bytes().repeat(30);
     for number in 1..=1000 {

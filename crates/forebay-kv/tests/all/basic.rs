@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{dir, engine, engines, key, open, options, value};
+use crate::common::{dir, engine, engines, key, nothing_is_held, open, options, value};
 use forebay::Class;
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store, SwapOutcome};
 
@@ -129,7 +129,7 @@ fn snapshots_stay_as_they_were() {
         }
     }
     drop(snapshots);
-    assert_eq!(store.stats().memory.held, 0);
+    nothing_is_held(&store);
 }
 
 #[test]

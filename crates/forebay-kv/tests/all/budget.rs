@@ -420,7 +420,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
         }
     });
     tell("all given back", &store, &engine);
-    assert_eq!(store.stats().memory.held, 0);
+    common::nothing_is_held(&store);
     store.close().wait().expect("closed");
 }
 

@@ -83,10 +83,13 @@ fn a_copy_made_from_it_is_the_store() {
     let mut changes = store.changes(store.snapshot().lsn().next());
     let mut copy: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     std::thread::scope(|scope| {
+        // The feed has the records of three flushes: a thread that reads it late on a busy machine would have lagged.
+        let (ahead, seen) = std::sync::mpsc::sync_channel::<()>(100);
         for writer in 0..WRITERS {
-            let keyspace = &keyspace;
+            let (keyspace, ahead) = (&keyspace, ahead.clone());
             scope.spawn(move || {
                 for number in 0..WRITES {
+                    ahead.send(()).expect("the feed is read");
                     let word = common::random(writer << 32 | number);
                     let key = common::key(word % 50);
                     if word.is_multiple_of(5) {
@@ -104,6 +107,7 @@ fn a_copy_made_from_it_is_the_store() {
                     None => drop(copy.remove(&entry.key)),
                 }
             }
+            seen.recv().unwrap();
         }
     });
     assert!(store.stats().flushes > 0, "records went to tables meanwhile");

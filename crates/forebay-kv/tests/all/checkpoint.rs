@@ -59,8 +59,9 @@ fn values_of_a_checkpoint_are_those_in_it() {
                     store.write(&batch).wait().unwrap();
                 }
             });
-            let mut last = None;
-            for number in 0..6 {
+            // A busy machine may begin the other thread late.
+            let (mut last, mut number) = (None, 0);
+            while number < 6 || last <= Some(0) {
                 let copy = above.path().join(number.to_string());
                 let found = store.checkpoint_and_get(&copy, &state, ["applied", "none"]).wait().unwrap();
                 let applied = found[0].as_deref().map(<[u8]>::to_vec);
@@ -71,9 +72,9 @@ fn values_of_a_checkpoint_are_those_in_it() {
                 last = last.max(applied.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
                 drop((there, found));
                 copied.close().wait().unwrap();
+                number += 1;
             }
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(last > Some(0), "nothing was written meanwhile");
         });
         store.close().wait().unwrap();
     }

@@ -194,7 +194,7 @@ fn compaction_reads_values_beside_leaves_together() {
         }
         assert!(range.next().wait().is_none());
         drop(range);
-        assert_eq!(store.stats().memory.held, 0);
+        common::nothing_is_held(&store);
         store.close().wait().unwrap();
     }
 }
@@ -269,9 +269,13 @@ fn gets_and_writes_go_on_beside_compaction() {
     let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 1..12 {
+            for round in 1.. {
                 write(&store, &keyspace, (0..600).map(|index| index * 7 % 600), round, 300);
                 rounds.store(round, Ordering::Release);
+                // A busy machine may run the thread that compacts late.
+                if round > 10 && store.stats().compactions > 3 {
+                    break;
+                }
             }
             over.store(true, Ordering::Release);
         });
@@ -287,8 +291,9 @@ fn gets_and_writes_go_on_beside_compaction() {
                 }
                 let (number, least) = (random(seed) % 600, rounds.load(Ordering::Acquire));
                 let found = keyspace.get(&key(number)).wait().unwrap().expect("a value");
-                let round = (least..=least + 2).find(|round| *found == long(number, *round, 300));
-                assert!(round.is_some(), "{number} at {least}");
+                let most = rounds.load(Ordering::Acquire) + 1;
+                let round = (least..=most).find(|round| *found == long(number, *round, 300));
+                assert!(round.is_some(), "{number} at {least} to {most}");
                 if seed % 50 == 0 {
                     let mut range = keyspace.iter();
                     for number in 0..600 {
@@ -301,7 +306,7 @@ fn gets_and_writes_go_on_beside_compaction() {
         });
     });
     let stats = store.stats();
-    assert!(stats.compactions > 3 && stats.failed.is_none(), "{stats:?}");
+    assert!(stats.failed.is_none(), "{stats:?}");
     assert!(stats.memory.memtables <= stats.memory.memtables_max, "{stats:?}");
 }
 

@@ -116,8 +116,7 @@ fn a_store_goes_on_when_the_process_has_descriptors_again() {
                     }
                     let mut own = Vec::new();
                     let mut refused = 0;
-                    let end = std::time::Instant::now() + Duration::from_secs(20);
-                    while refused < 3 && std::time::Instant::now() < end {
+                    while refused < 3 {
                         own.push(all_descriptors());
                         // Idle tables may still have given a flush its descriptors.
                         for result in [
@@ -134,7 +133,6 @@ fn a_store_goes_on_when_the_process_has_descriptors_again() {
                         there +=
                             u64::from(keyspace.get(&key(there)).await.is_ok_and(|found| found.is_some()));
                     }
-                    assert!(refused >= 3, "it was never short of descriptors");
                     assert!(store.stats().failed.is_none());
                     drop(own);
                     until_taken(async || keyspace.put(key(there), value(there)).await, &pause).await;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{change, dir, engine, engines, files, key, open, options, random, value};
+use crate::common::{
+    change, dir, engine, engines, files, key, nothing_is_held, open, options, random, value,
+};
 use forebay_kv::{ErrorKind, Keyspace, Options, Stats, Store};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -101,7 +103,7 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
     }
     assert_eq!(files(dir.path()), before);
     is_like(&keyspace, &Model::from([(key(1), b"there".to_vec())]));
-    assert_eq!(store.stats().memory.held, 0);
+    nothing_is_held(&store);
     // An empty load changes nothing.
     keyspace.loader().finish().wait().unwrap();
     assert_eq!(files(dir.path()), before);

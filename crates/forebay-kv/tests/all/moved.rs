@@ -47,14 +47,22 @@ async fn has(keyspace: &Keyspace, numbers: std::ops::Range<u64>) {
     }
 }
 
+/// Removes the directory of an open store, whose logs may be making their next segments and reserves meanwhile.
 async fn remove_all(engine: &Engine, dir: &Path) {
-    for path in content(engine, dir).await.keys() {
-        engine.remove_file(path).await.unwrap();
+    loop {
+        for entry in engine.read_dir(dir).await.unwrap() {
+            let path = dir.join(entry.name());
+            if entry.kind() == FileKind::Dir {
+                Box::pin(remove_all(engine, &path)).await;
+            } else {
+                let _ = engine.remove_file(&path).await;
+            }
+        }
+        match engine.remove_dir(dir).await {
+            Err(error) if error.kind() == forebay::ErrorKind::DirectoryNotEmpty => {}
+            removed => break removed.unwrap(),
+        }
     }
-    for below in engine.read_dir(dir).await.unwrap() {
-        engine.remove_dir(dir.join(below.name())).await.unwrap();
-    }
-    engine.remove_dir(dir).await.unwrap();
 }
 
 /// Replaces the directory of an open store by another store; the open one then flushes, compacts, makes a

@@ -117,7 +117,7 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
         }
         assert!(store.stats().compactions > 0, "{:?}", store.stats());
         drop(open);
-        assert_eq!(store.stats().memory.held, 0);
+        common::nothing_is_held(&store);
         store.close().wait().unwrap();
         let error = keyspace.iter().next().wait().transpose().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed);
@@ -259,7 +259,7 @@ fn who_keeps_too_much_is_told() {
     let count = kept.len();
     drop(kept);
     assert_eq!(count + all_count(range), 10_000);
-    assert_eq!(store.stats().memory.held, 0);
+    common::nothing_is_held(&store);
     assert_eq!(all_count(keyspace.iter()), 10_000);
 }
 
@@ -318,5 +318,5 @@ fn ranges_without_memory_do_not_wait_for_each_other() {
         });
     }
     assert!(refused > 0, "there was memory for all ranges at once");
-    assert_eq!(store.stats().memory.held, 0);
+    common::nothing_is_held(&store);
 }

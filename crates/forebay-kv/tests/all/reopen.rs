@@ -1,6 +1,6 @@
 //! When a store can be opened: not while it is open, and at once after its last handle is dropped.
 
-use crate::common::{self, dir, engine, key, open, options, value};
+use crate::common::{self, dir, engine, key, open, open_after_drop, options, value};
 use forebay_kv::{ErrorKind, Store};
 use forebay_test::children::{Scene, is_child};
 
@@ -49,7 +49,7 @@ fn a_store_that_another_process_has_open_names_that_process() {
 fn a_store_opens_right_after_its_last_handle_was_dropped() {
     let (engine, place) = (engine(), dir());
     for round in 0..20 {
-        let store = open(&engine, &place);
+        let store = open_after_drop(&engine, &place);
         let found = store.default_keyspace().get(&key(round.max(1) - 1)).wait().expect("a get");
         assert_eq!(found.as_deref(), (round > 0).then(|| value(round - 1)).as_deref());
         store.default_keyspace().put(key(round), value(round)).wait().expect("a put");
@@ -60,7 +60,7 @@ fn a_store_opens_right_after_its_last_handle_was_dropped() {
     }
     // From another engine as well.
     let other = common::engine();
-    let store = open(&engine, &place);
+    let store = open_after_drop(&engine, &place);
     drop(store);
-    open(&other, &place).close().wait().expect("an end");
+    open_after_drop(&other, &place).close().wait().expect("an end");
 }

@@ -1,8 +1,9 @@
 //! Transactions: what they see, what they change, and when they conflict.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{dir, engine, open};
+use crate::common::{dir, engine, nothing_is_held, open};
 use forebay_kv::{ErrorKind, Isolation, Keyspace, Options, Store, Transaction, TransactionRange};
 
 const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
@@ -203,10 +204,8 @@ fn one_that_spans_flushes_conflicts_with_changes_of_its_own_keys_alone() {
     flush("x");
     assert!(conflicts(young), "the other one has written its key, two flushes ago");
     assert_eq!(keyspace.get("a").wait().unwrap().as_deref(), Some(&b"old"[..]));
-    // What transactions kept is free when they end; the last flush frees its memtable in the background.
-    while held() > 0 {
-        std::thread::yield_now();
-    }
+    // What transactions kept is free when they end.
+    nothing_is_held(&store);
     store.close().wait().unwrap();
 }
 
@@ -274,15 +273,20 @@ fn the_helper_runs_a_transaction_again_until_it_commits() {
     const ADDED: usize = 20;
     let (engine, dir) = (engine(), dir());
     let store = open(&engine, &dir);
-    let (keyspace, runs) = (store.default_keyspace(), AtomicUsize::new(0));
+    let (keyspace, runs, together) = (store.default_keyspace(), AtomicUsize::new(0), Barrier::new(THREADS));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..ADDED {
+                for added in 0..ADDED {
+                    // The first of all threads have read before one of them commits: the others conflict.
+                    let is_first = AtomicBool::new(added == 0);
                     let add = store.transact(Isolation::Serializable, async |mut transaction| {
                         runs.fetch_add(1, Ordering::Relaxed);
                         let sum = transaction.get(&keyspace, "sum").await?;
                         let sum: usize = sum.map_or(0, |sum| String::from_utf8_lossy(&sum).parse().unwrap());
+                        if is_first.swap(false, Ordering::Relaxed) {
+                            together.wait();
+                        }
                         transaction.put(&keyspace, "sum", (sum + 1).to_string())?;
                         Ok((transaction, sum + 1))
                     });
@@ -294,7 +298,7 @@ fn the_helper_runs_a_transaction_again_until_it_commits() {
     });
     let sum = keyspace.get("sum").wait().unwrap();
     assert_eq!(sum.as_deref(), Some((THREADS * ADDED).to_string().as_bytes()));
-    assert!(runs.into_inner() > THREADS * ADDED, "there was no conflict, so the test shows little");
+    assert!(runs.into_inner() > THREADS * ADDED, "there was no conflict");
     store.close().wait().unwrap();
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, Store};
+use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
@@ -37,6 +37,29 @@ pub(crate) fn options() -> Options {
 
 pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {
     Store::open(engine, dir.path(), options()).wait().expect("the store opens")
+}
+
+/// An open waits for a store that this process has dropped, whose end comes in the background, for a second of the shard's clock.
+const PATIENCE: Duration = Duration::from_millis(900);
+
+/// Opens a store whose last handle was dropped, for as long as its end takes on a slow disk. A refusal that comes early is a failure.
+pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> Store {
+    loop {
+        let begun = Instant::now();
+        match Store::open(engine, dir.path(), options()).wait() {
+            Err(error) if error.kind() == ErrorKind::Locked => {
+                assert!(begun.elapsed() >= PATIENCE, "{error}")
+            }
+            opened => return opened.expect("the store opens"),
+        }
+    }
+}
+
+/// Waits until the program holds no memory of a store: the last flush frees its memtable in the background.
+pub(crate) fn nothing_is_held(store: &Store) {
+    while store.stats().memory.held > 0 {
+        std::thread::yield_now();
+    }
 }
 
 /// Returns a pseudorandom number; neighbouring seeds give unrelated ones.

@@ -1,6 +1,8 @@
 //! A log is opened, appended to, closed and opened again: from threads, from Tokio, from shards.
 
-use crate::common::{append, dir, engine, expected, open, options, record, records, records_wait};
+use crate::common::{
+    append, dir, engine, expected, hold, open, open_after_drop, options, quiet, record, records, records_wait,
+};
 use forebay::{Class, Open};
 use forebay_sim::{self as sim, Dirty, Fault, MetadataOrder, Profile, Rule, World};
 use forebay_wal::inspect::inspect;
@@ -103,7 +105,7 @@ async fn sixty_four_tokio_tasks_share_groups() {
     assert_eq!(records(&wal, 1).await.unwrap(), all);
     let stats = wal.stats();
     assert_eq!((stats.records, stats.pending_bytes), (3200, 0));
-    assert!(stats.groups < 3200, "{stats:?}");
+    assert!(stats.groups - stats.control_groups < 3200, "{stats:?}");
     assert!(stats.flush_ns.count() > 0 && stats.queued_ns.count() > 0, "{stats:?}");
     wal.close().await.unwrap();
     let (wal, recovery) =
@@ -211,19 +213,13 @@ fn appends_go_on_while_a_task_keeps_the_logs_shard() {
     if !engine.makes_wait_calls() {
         return println!("skipped: waiting threads make no calls here");
     }
-    let (wal, _) = open(&engine, &dir);
-    let (begins, begun) = std::sync::mpsc::channel();
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        begins.send(()).unwrap();
-        released.recv().unwrap();
-    });
-    begun.recv().unwrap();
+    // Without marks, of which a busy machine has one behind each append: they would fill the segment, and the shard makes the next one.
+    let (wal, _) = Wal::open(&engine, dir.path(), quiet()).wait().unwrap();
+    let held = hold(&engine);
     for number in 1..=10 {
         assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
     }
-    release.send(()).unwrap();
-    task.wait().unwrap();
+    drop(held);
     wal.close().wait().unwrap();
 }
 
@@ -297,7 +293,7 @@ fn a_directory_that_is_missing_is_made() {
 fn a_log_is_opened_again_right_after_its_last_drop() {
     let (engine, dir) = (engine(), dir());
     for number in 1..=20 {
-        let (wal, recovery) = open(&engine, &dir);
+        let (wal, recovery) = open_after_drop(&engine, &dir);
         assert_eq!(recovery.last, Lsn(number - 1));
         drop(wal.try_append(b"queued").unwrap().expect("room"));
         drop(wal);
@@ -443,21 +439,26 @@ fn other_files_in_the_directory_are_left_alone_and_named() {
 fn bounded_memory_makes_appends_wait_in_order() {
     let (engine, dir) = (engine(), dir());
     let options = Options::new().segment_bytes(1 << 20).pending_bytes_max(4096).group_bytes_max(4096);
-    let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
+    // On its shard, which is held while appends are polled: nothing is written meanwhile, and four have room.
+    let (wal, _) = Wal::open(&engine, dir.path(), options.own_thread(false)).wait().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let text = vec![7; 1000];
         let appends: Vec<_> = (0..200).map(|_| wal.append(&text)).collect();
-        let lsns = futures::future::join_all(appends).await;
-        let lsns: Vec<_> = lsns.into_iter().map(|lsn| lsn.unwrap().0).collect();
+        let mut lsns = std::pin::pin!(futures::future::join_all(appends));
+        let held = hold(&engine);
+        assert!(futures::poll!(lsns.as_mut()).is_pending());
+        assert!(wal.stats().full_waits >= 190, "{:?}", wal.stats());
+        drop(held);
+        let lsns: Vec<_> = lsns.await.into_iter().map(|lsn| lsn.unwrap().0).collect();
         assert_eq!(lsns, (1..=200).collect::<Vec<_>>(), "polled in order, appended in order");
     });
-    assert!(wal.stats().full_waits > 0);
 
     // Futures that wait for room and are dropped let the others pass, and leave no record.
     runtime.block_on(async {
         let text = vec![8; 1000];
         let mut kept = Vec::new();
+        let held = hold(&engine);
         for round in 0..100 {
             let mut append = Box::pin(wal.append(&text));
             let polled = futures::poll!(&mut append);
@@ -466,6 +467,7 @@ fn bounded_memory_makes_appends_wait_in_order() {
                 kept.push(append);
             }
         }
+        drop(held);
         for lsn in futures::future::join_all(kept).await {
             lsn.unwrap();
         }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
-use forebay::{Config, Engine};
-use forebay_wal::{Lsn, Options, Recovery, Result, Wal};
+use forebay::{Class, Config, Engine};
+use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Result, Wal};
 
 /// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often in
 /// memory.
@@ -33,6 +34,34 @@ pub(crate) fn quiet() -> Options {
 
 pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
     Wal::open(engine, dir.path(), options()).wait().expect("the log opens")
+}
+
+/// An open waits for a log that this process has dropped, whose end comes in the background, for a second of the shard's clock.
+const PATIENCE: Duration = Duration::from_millis(900);
+
+/// Opens a log whose last handle was dropped, for as long as its end takes on a slow disk. A refusal that comes early is a failure.
+pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
+    loop {
+        let begun = Instant::now();
+        match Wal::open(engine, dir.path(), options()).wait() {
+            Err(error) if error.kind() == ErrorKind::Locked => {
+                assert!(begun.elapsed() >= PATIENCE, "{error}")
+            }
+            opened => return opened.expect("the log opens"),
+        }
+    }
+}
+
+/// Holds an engine's first shard, on which nothing goes on until the result is dropped.
+pub(crate) fn hold(engine: &Engine) -> mpsc::Sender<()> {
+    let (begins, begun) = mpsc::channel();
+    let (held, released) = mpsc::channel();
+    drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let _ = begins.send(());
+        let _ = released.recv();
+    }));
+    begun.recv().expect("the shard runs tasks");
+    held
 }
 
 /// Returns a record that identifies itself; its length differs from others'.
