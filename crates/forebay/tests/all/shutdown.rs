@@ -51,6 +51,12 @@ fn closing_answers_every_operation_in_flight() {
 /// a batch of any size to its end; and a file that such a batch had begun to use was never closed.
 #[test]
 fn closing_stops_a_batch_and_its_file_is_closed() {
+    // A machine that runs this thread late leaves nothing of the batch to stop.
+    while stopped_by_a_close() == 0 {}
+}
+
+/// Closes an engine beside a batch; returns how many of its ranges were refused.
+fn stopped_by_a_close() -> usize {
     let (engine, file, dir) = scene(config().shards(1));
     let ranges = (0..400_000u64).map(|n| n % 2000 * 4096..n % 2000 * 4096 + 4096);
     let mut batch = file.read_many(ranges).gap_bytes_max(0).request_bytes_max(4096).into_future();
@@ -66,10 +72,10 @@ fn closing_stops_a_batch_and_its_file_is_closed() {
     let refused =
         results.iter().filter(|result| result.as_ref().is_err_and(|e| e.kind() == ErrorKind::EngineClosed));
     let refused = refused.count();
-    assert!(refused > 0, "all 400,000 ranges were read before the engine ended");
     drop((results, batch));
     drop(file);
     assert_eq!(open_count(&path), 0, "the file is still open");
+    refused
 }
 
 /// Returns the number of descriptors of this process for that file.

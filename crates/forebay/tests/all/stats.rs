@@ -144,6 +144,12 @@ fn the_loop_enters_the_kernel_at_most_once_a_turn_and_is_kicked_only_when_asleep
     for n in 0..100u64 {
         futures::executor::block_on(async { file.read(n * 4096..(n + 1) * 4096).await.unwrap() });
     }
+    // On a busy machine each of them may find the shard still awake from the one before.
+    let mut more = 0;
+    while engine.stats().wait().unwrap().shards[0].kicks == 0 {
+        futures::executor::block_on(async { file.read(0..4096).await.unwrap() });
+        more += 1;
+    }
     let stats = engine.stats().wait().unwrap();
     assert_eq!(stats.shards.len(), 2);
     for shard in &stats.shards {
@@ -156,11 +162,11 @@ fn the_loop_enters_the_kernel_at_most_once_a_turn_and_is_kicked_only_when_asleep
         assert!(shard.slots > 0 && shard.spins_useful <= shard.spins, "{shard:?}");
     }
     let busy = &stats.shards[0];
-    // 1,100 reads, this query and the file's open; each kicks at most once, and most of the batch finds the
+    // 1,100 reads, these queries and the file's open; each kicks at most once, and most of the batch finds the
     // shard awake.
-    assert!((1..=1110).contains(&busy.kicks), "{busy:?}");
+    assert!(busy.kicks <= 1110 + 2 * more, "{busy:?}");
     assert!(busy.turns >= 100, "{busy:?}");
-    assert!(stats.shards[1].kicks <= 10, "the other shard was left alone: {:?}", stats.shards[1]);
+    assert!(stats.shards[1].kicks <= 10 + more, "the other shard was left alone: {:?}", stats.shards[1]);
 }
 
 #[test]

@@ -101,8 +101,9 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
         let file = engine.open(&path, Open::read()).wait().unwrap();
         let inner = engine.clone();
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-            let mut in_flight_at_drop = 0;
-            for round in 0..60u64 {
+            // A read that has ended when it is dropped shows nothing.
+            let (mut in_flight_at_drop, mut round) = (0, 0u64);
+            while round < 60 || in_flight_at_drop <= 60 {
                 let mut reads: Vec<_> = (0..8)
                     .map(|n| {
                         let start = (round * 8 + n) * READ_BYTES % FILE_BYTES;
@@ -136,14 +137,10 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
                         "round {round}: the device wrote into a block"
                     );
                 }
+                round += 1;
             }
-            in_flight_at_drop
         });
-        let in_flight = task.wait().unwrap();
-        assert!(
-            in_flight > 60,
-            "only {in_flight} reads were in flight when they were dropped: the test saw nothing"
-        );
+        task.wait().unwrap();
         assert_eq!(engine.stats().wait().unwrap().shards[0].stray_completions, 0);
         assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
     }

@@ -3,8 +3,9 @@
 #![allow(dead_code, unused_imports, reason = "each test crate uses a part of it")]
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 
-use forebay::{Config, DriverChoice, Engine, Open, Polling};
+use forebay::{Class, Config, DriverChoice, Engine, Open, Polling};
 pub(crate) use forebay_test::draw::{Numbers, bytes_of};
 
 /// Returns the default settings with the driver of this test run (`uring`, `threads`; anything else:
@@ -27,6 +28,18 @@ pub(crate) fn config() -> Config {
 /// Starts an engine with [`config`].
 pub(crate) fn engine() -> Engine {
     Engine::start(config()).expect("an engine")
+}
+
+/// Holds an engine's first shard, on which nothing goes on until the result is dropped.
+pub(crate) fn hold(engine: &Engine) -> mpsc::Sender<()> {
+    let (begins, begun) = mpsc::channel();
+    let (held, released) = mpsc::channel();
+    drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let _ = begins.send(());
+        let _ = released.recv();
+    }));
+    begun.recv().expect("the shard runs tasks");
+    held
 }
 
 /// Returns the place for test directories: `FOREBAY_TEST_DIR` if it is set, for a run on a certain device.
