@@ -360,7 +360,7 @@ fn by_the_shards_death() {
     // The end of a walk wakes a waker that panics.
     let mut last = moving::<SMALL>(&file, &ledger, End::Done);
     let waker = Waker::from(Arc::new(Panics));
-    // On a shard that goes on it may have ended before its poll has, which then wakes nobody.
+    // On a shard that goes on it may have ended before its poll has, and then no waker is called.
     let held = hold(&engine);
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(held);
