@@ -3,8 +3,8 @@
 //! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its
 //! own. A case passes, is skipped with the reason (it [needs](Need) something that is missing), or fails with
 //! a text of the expected and the actual result. It never panics. After each case the runner checks that all
-//! memory and all slots of the engine came back. No clock decides the outcome of a case, except that the
-//! cases about frozen futures fail after a minute instead of hanging.
+//! memory and all slots of the engine came back. No clock decides the outcome of a case, except that what hangs
+//! fails after a minute.
 //!
 //! In a task of any executor, and in the program of a simulated world, [`run`] takes an [`Env`].
 //!

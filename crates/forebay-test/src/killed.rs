@@ -13,7 +13,7 @@ const DIR: &str = "FOREBAY_TEST_KILLS_DIR";
 /// Variable with the number of the process.
 const LIFE: &str = "FOREBAY_TEST_KILLS_LIFE";
 /// The longest time that a killed process holds its locks: until the kernel has torn down its rings.
-const LOCKED_MAX: Duration = Duration::from_secs(20);
+const LOCKED_MAX: Duration = Duration::from_secs(60);
 
 /// A line that the process has written: its first word, and the numbers in it.
 pub type Line = (String, Vec<u64>);

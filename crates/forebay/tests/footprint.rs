@@ -44,7 +44,9 @@ struct Process {
 impl Process {
     fn now() -> Process {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        Process { threads: number(&status, "Threads:"), resident_kib: number(&status, "VmRSS:") }
+        // The kernel may take memory back at any time: into swap space, which counts here too.
+        let resident_kib = number(&status, "VmRSS:") + number(&status, "VmSwap:");
+        Process { threads: number(&status, "Threads:"), resident_kib }
     }
 }
 

@@ -61,8 +61,13 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
         for read in &mut reads {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
-        let mut many = file.read_many((0..64).map(range)).into_future();
-        assert!(Pin::new(&mut many).poll(&mut context).is_pending());
+        // One may end within its first poll, of a thread that runs late.
+        let many = loop {
+            let mut many = file.read_many((0..64).map(range)).into_future();
+            if Pin::new(&mut many).poll(&mut context).is_pending() {
+                break many;
+            }
+        };
         let opening = engine.open(&path, Open::read());
         let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
 

@@ -86,10 +86,14 @@ fn fill(bound: u64, beside: u64) {
     assert!(grown >= bound * 8 / 10, "the pages are in memory: {grown}");
 }
 
+/// Returns the memory of this process, with what the kernel moved into swap space.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("a status");
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+    let of = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+    };
+    of("VmRSS:") + of("VmSwap:")
 }
 
 #[test]

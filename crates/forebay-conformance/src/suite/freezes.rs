@@ -7,14 +7,13 @@ use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, ready};
-use std::time::Duration;
 
 use forebay::{Class, Engine, ErrorKind, Open, WorkerRings, shard};
 
 use super::check::{Outcome, fail, fails, holds, same, same_bytes};
 use super::drops::{POLLS, begin, finish, settled};
 use super::operations::{Operation, Scene, operations, scene};
-use super::tools::{Dice, SendFuture, at_rest, bytes_of, each, poll_now, poll_times, put, some};
+use super::tools::{Dice, LIMIT, SendFuture, at_rest, bytes_of, each, poll_now, poll_times, put, some};
 use crate::Env;
 
 super::group! { "freezes":
@@ -28,9 +27,6 @@ super::group! { "freezes":
     streams_and_batches_whose_results_nobody_takes,
     closes,
 }
-
-/// After this long, in real time or in a world's time, something hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the future's output, or a failure when it does not come: the watchdog of everything that might
 /// wait for a frozen future.

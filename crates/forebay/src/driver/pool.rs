@@ -304,7 +304,8 @@ mod tests {
         assert!(error.to_string().contains("boom"));
         assert!(pool.submit(Box::new(|| std::panic::panic_any(1))).is_ok());
         assert_eq!(pool.run("test", Stays::default(), || Ok(3)).wait().unwrap(), 3);
-        assert_eq!(pool.handle.shared.lock().threads, 1);
+        // None where it has had nothing to do for a while.
+        assert!(pool.handle.shared.lock().threads <= 1);
     }
 
     #[test]

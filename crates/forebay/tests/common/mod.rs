@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use forebay::{Class, Config, DriverChoice, Engine, Open, Polling};
 pub(crate) use forebay_test::draw::{Numbers, bytes_of};
@@ -21,8 +22,10 @@ pub(crate) fn config() -> Config {
         Ok("hybrid") => Polling::Hybrid,
         _ => Polling::Off,
     };
-    // The pass with threads is also the one in which `.wait()` goes through the shards.
-    Config::new().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads)
+    // The pass with threads is also the one in which `.wait()` goes through the shards. Nothing counts as leaked because the device or
+    // a thread of the engine was slow.
+    let config = Config::new().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads);
+    config.shutdown_deadline(Duration::from_secs(60))
 }
 
 /// Starts an engine with [`config`].

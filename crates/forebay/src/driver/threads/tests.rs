@@ -13,7 +13,7 @@ use crate::driver::Driver;
 use crate::io::op::{Flush, OpKind};
 
 /// Longer than any test takes, so that a hang fails and shows its place.
-const HANGS: Duration = Duration::from_secs(20);
+const HANGS: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
 
 fn key(index: u32) -> OpKey {
