@@ -296,11 +296,10 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         // The kernel frees the memory charged to the group a moment after its last process.
-        for _ in 0..10_000 {
-            match std::fs::remove_dir(&self.0) {
-                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => std::thread::yield_now(),
-                _ => return,
-            }
+        while let Err(error) = std::fs::remove_dir(&self.0)
+            && error.kind() == std::io::ErrorKind::ResourceBusy
+        {
+            std::thread::yield_now();
         }
     }
 }
