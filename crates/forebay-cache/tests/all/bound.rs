@@ -86,7 +86,7 @@ fn fill(bound: u64, beside: u64) {
     assert!(grown >= bound * 8 / 10, "the pages are in memory: {grown}");
 }
 
-/// Returns the memory of this process, with what the kernel moved into swap space.
+/// Returns the memory of this process, in swap space too.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("a status");
     let of = |name| {
