@@ -261,7 +261,7 @@ fn offered_blocks_come_in_when_they_are_wanted_again() {
         }
     }
     assert!(blocks.stats().bytes > (4 << 20) * 9 / 10, "{:?}", blocks.stats());
-    // What is removed is in neither of the two.
+    // A removed block is in neither of the two.
     blocks.offer(3, 0, &block);
     blocks.offer(3, PAGE, &block);
     assert!(blocks.remove(3, 0).is_some() && blocks.get(3, 0).is_none());

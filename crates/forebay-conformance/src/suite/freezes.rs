@@ -298,7 +298,7 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
 /// once the frozen ones are gone everything works as before.
 async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
     const LEN: u64 = 256 << 10;
-    // One shard and no ring beside it: memory in another's cache would be nobody's and never held.
+    // One shard and no ring beside it: memory in another's cache would never be held.
     let engine = env.restart(|config| {
         let config = config.shards(1).worker_rings(WorkerRings::Off);
         config.arena_bytes(8 << 20).arena_bytes_max(8 << 20).overflow_bytes_max(1 << 20)

@@ -41,7 +41,7 @@ fn a_range_goes_and_its_neighbours_stay() {
         drop(before);
         let cost = store.stats().flushed_bytes + store.stats().compaction_written_bytes - written;
         println!("{cost} bytes written");
-        // What is put afterwards is there, within the gap as well.
+        // Later puts are there, within the gap as well.
         fill(&keyspace, [150, 3950].into_iter());
         store.close().wait().unwrap();
         let store = open(&engine, &dir);

@@ -232,7 +232,7 @@ fn a_removal_conflicts_with_what_lies_in_its_range() {
     store.close().wait().unwrap();
 }
 
-/// The record of changes has an eighth of the memory. What is forgotten is that of the keyspace with most changes, the oldest first:
+/// The record of changes has an eighth of the memory. The keyspace with most changes forgets its oldest ones first:
 /// transactions that have touched nothing there commit, and so do young ones.
 #[test]
 fn without_memory_for_the_comparison_the_oldest_conflict() {

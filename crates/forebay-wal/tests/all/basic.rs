@@ -307,7 +307,7 @@ fn the_process_that_has_the_log_open_is_named() {
     let (wal, _) = open(&engine, &dir);
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
     assert!(error.to_string().contains(&format!("({})", std::process::id())), "{error}");
-    // The system knows better than what is written there.
+    // The system knows better than the file.
     std::fs::write(dir.path().join("wal.lock"), "4194303").unwrap();
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
     assert!(!error.to_string().contains("4194303"), "{error}");

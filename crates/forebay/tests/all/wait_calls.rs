@@ -341,7 +341,7 @@ fn calls_and_worker_rings_and_shards_share_one_file() {
     assert_eq!(stats.wait_calls, 1600);
 }
 
-/// What a step of the walks below does with a block.
+/// The use that a step of the walks below makes of a block.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// Goes through pages 1 to 9.

@@ -184,7 +184,7 @@ fn everything_else_goes_to_threads() {
         assert_eq!(submit(&mut driver, &request), takes_sync, "{request:?}");
         assert_eq!(inside(&mut driver).flights.len(), 0, "{request:?}");
         let found = finish(&mut driver, 1)[0].1;
-        // Some file systems read what is not aligned through the page cache.
+        // Some file systems make reads that are not aligned through the page cache.
         assert!(found == result || (found > 0 && request.key.index == 4), "{found} of {request:?}");
         assert!(inside(&mut driver).threads.enters() > before, "{request:?}");
     }
