@@ -6,7 +6,7 @@ pub(crate) mod urls;
 
 pub use restore_command::Restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,6 +74,16 @@ pub(crate) struct TlsVersions {
     pub(crate) is_1_3_allowed: bool,
 }
 
+/// Names that a flag allows: all if it has none of them, or `*`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names(BTreeSet<String>);
+
+impl Names {
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.contains("*") || self.0.contains(name)
+    }
+}
+
 /// The settings of a server: etcd's flags, parsed and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -105,6 +115,11 @@ pub struct Config {
     pub(crate) max_learners: usize,
     pub(crate) auto_compaction: AutoCompaction,
     pub(crate) watch_progress_interval: Duration,
+    pub(crate) is_gateway_on: bool,
+    /// Origins of pages that may read responses.
+    pub(crate) cors: Names,
+    /// Names under which the server may be asked without TLS.
+    pub(crate) host_whitelist: Names,
     /// Not a flag: etcd waits for ever.
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
@@ -322,6 +337,22 @@ impl FlagValues {
         Ok(urls)
     }
 
+    fn names(&self, name: &'static str) -> Names {
+        Names(self.text(name).split(',').filter(|one| !one.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Each is as a browser sends it: without a path.
+    fn origins(&self, name: &'static str) -> Result<Names, ConfigError> {
+        let origins = self.names(name);
+        let is_origin =
+            |one: &String| *one == "*" || Url::parse(one).is_ok_and(|url| url.to_string() == *one);
+        if let Some(one) = origins.0.iter().find(|one| !is_origin(one)) {
+            let remedy = "give origins with a port, such as http://127.0.0.1:8080, or * for all";
+            return Err(refused(name, one, remedy));
+        }
+        Ok(origins)
+    }
+
     fn path(&self, name: &'static str) -> Option<PathBuf> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
@@ -399,6 +430,9 @@ impl FlagValues {
             max_learners: self.number("max-learners", 1, 1000)?,
             auto_compaction: self.auto_compaction()?,
             watch_progress_interval: self.duration("watch-progress-notify-interval")?,
+            is_gateway_on: self.switch("enable-grpc-gateway")?,
+            cors: self.origins("cors")?,
+            host_whitelist: self.names("host-whitelist"),
             snapshot_patience: SNAPSHOT_PATIENCE,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,

@@ -1,6 +1,11 @@
-//! HTTP beside gRPC: health, version, metrics.
+//! HTTP beside gRPC: health, version, metrics, and the JSON gateway.
 
+mod access;
+mod gateway;
 mod metrics;
+
+pub(crate) use access::Access;
+pub(crate) use gateway::router as gateway;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +25,7 @@ use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// Returns everything that is served by HTTP, of a member with this limit of space.
+/// Returns the pages that are served by HTTP, of a member with this limit of space.
 pub(crate) fn router(node: Node, hub: Arc<Hub>, quota_bytes: u64) -> Router {
     let with_watches =
         Router::new().route("/metrics", get(metrics)).with_state((node.clone(), hub, quota_bytes));

@@ -36,3 +36,6 @@ pub mod forebay {
 }
 
 pub use forebay::etcd as peer;
+
+/// All of these as descriptors, for those who learn of messages at run time.
+pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

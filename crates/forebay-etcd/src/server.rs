@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -79,9 +80,10 @@ impl Server {
         let peer_tls = tls::server(&config.peer_tls, config.tls_versions)?;
         let dialing_tls = tls::client(&config.peer_tls)?;
         let (client_tls, peer_tls) = (client_tls.as_ref(), peer_tls.as_ref());
-        let clients = Listener::bind("listen-client-urls", &config.listen_client_urls, client_tls).await?;
+        let mut clients =
+            Listener::bind("listen-client-urls", &config.listen_client_urls, client_tls).await?;
         let http_urls = &config.listen_client_http_urls;
-        let http = Listener::bind("listen-client-http-urls", http_urls, client_tls).await?;
+        let mut http = Listener::bind("listen-client-http-urls", http_urls, client_tls).await?;
         let metrics = Listener::bind("listen-metrics-urls", &config.listen_metrics_urls, client_tls).await?;
         let peers = Listener::bind("listen-peer-urls", &config.listen_peer_urls, peer_tls).await?;
         let addresses =
@@ -117,23 +119,34 @@ impl Server {
         let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
         let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
         node.set_leader_leases(&leases);
-        let mut routes = services::router(&context);
+        let grpc = std::mem::take(services::router(&context).axum_router_mut());
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
             tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::end_leases(context)),
         ];
-        let router = routes.axum_router_mut();
-        if http.is_empty() {
-            let http = http::router(node.clone(), hub.clone(), config.quota_bytes);
-            *router = std::mem::take(router).merge(http);
+        let pages = http::router(node.clone(), hub, config.quota_bytes);
+        let has_pages = http.is_empty();
+        let mut served = vec![(metrics, pages.clone().fallback(not_found))];
+        let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));
+        let pages = pages.merge(gateway.unwrap_or_default());
+        for is_tls in [false, true] {
+            let access = http::Access::new(&config, is_tls);
+            let (pages, nothing) =
+                (access.guard(pages.clone()), access.guard(Router::new().fallback(not_found)));
+            let grpc = if has_pages { grpc.clone().merge(pages.clone()) } else { grpc.clone() };
+            let mut of = |listeners: &mut Vec<Listener>, routes: Router| {
+                let (these, others) = listeners.drain(..).partition(|one| one.url.is_tls == is_tls);
+                *listeners = others;
+                served.push((these, routes.fallback_service(nothing.clone())));
+            };
+            of(&mut clients, grpc);
+            of(&mut http, pages);
         }
-        *router = std::mem::take(router).fallback(not_found);
-        let only_http = || Routes::from(http::router(node.clone(), hub.clone(), config.quota_bytes));
-        for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
+        for (listeners, routes) in served {
             if !listeners.is_empty() {
                 let connections = accept(listeners, &signals, &here, &mut accepting);
-                let builder = client_builder(&config);
+                let (builder, routes) = (client_builder(&config), Routes::from(routes));
                 tasks.push(tokio::spawn(serve(builder, connections, routes, is_stopping.clone())));
             }
         }

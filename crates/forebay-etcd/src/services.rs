@@ -56,7 +56,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) use ahead::STREAM_MAX;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
-pub(crate) use guard::not_found;
+pub(crate) use guard::{is_grpc, not_found};
 
 /// The signal that the server is being shut down: streams end then.
 pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;
@@ -82,6 +82,13 @@ pub(crate) struct Limits {
     pub(crate) snapshot_patience: Duration,
     /// Those of the state.
     pub(crate) state: mvcc::Limits,
+}
+
+impl Limits {
+    /// Returns the bytes of the longest message.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.request_bytes_max + OVERHEAD_BYTES
+    }
 }
 
 /// Shared by the services.
@@ -265,7 +272,7 @@ async fn revoke_ended(context: &Context) {
 
 /// Returns etcd's services.
 pub(crate) fn router(context: &Context) -> Routes {
-    let bytes_max = context.limits.request_bytes_max + OVERHEAD_BYTES;
+    let bytes_max = context.limits.message_bytes_max();
     macro_rules! server {
         ($server:ident, $service:expr) => {
             Guard::new(

@@ -81,6 +81,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     full("auto-compaction-retention", "0", "How much history automatic compaction leaves; 0 turns it off"),
     full("auto-compaction-mode", "periodic", "periodic, or revision"),
     full("watch-progress-notify-interval", "10m", "Time between progress notifications of a watch"),
+    switch("enable-grpc-gateway", "true", "Serve the API as JSON under /v3/ as well"),
+    full("cors", "*", "Origins of pages that may read responses by HTTP, separated by commas"),
+    full("host-whitelist", "*", "Host names for which HTTP is served without TLS, separated by commas"),
     full("cert-file", "", "Certificate of this member for clients, as PEM"),
     full("key-file", "", "Its key, as PEM"),
     switch(
@@ -124,7 +127,6 @@ pub(crate) const FLAGS: &[Flag] = &[
     none("backend-batch-limit", "0"),
     none_switch("socket-reuse-port", "false"),
     none_switch("socket-reuse-address", "false"),
-    none_switch("enable-grpc-gateway", "true"),
     none("raft-read-timeout", "5s"),
     none("raft-write-timeout", "5s"),
     none("feature-gates", ""),
@@ -132,7 +134,6 @@ pub(crate) const FLAGS: &[Flag] = &[
     none("client-key-file", ""),
     none("self-signed-cert-validity", "1"),
     none_switch("peer-skip-client-san-verification", "false"),
-    none("cors", "*"),
     none("auth-token", "simple"),
     none("bcrypt-cost", "10"),
     none("auth-token-ttl", "300"),
@@ -191,11 +192,6 @@ pub(crate) const FLAGS: &[Flag] = &[
         "cipher-suites",
         "",
         "the suites are rustls's safe defaults and cannot be chosen; leave the flag out",
-    ),
-    refused(
-        "host-whitelist",
-        "*",
-        "names of hosts in requests are not compared; use TLS and leave the flag out",
     ),
     refused("config-file", "", "files of settings are not read; give flags, or variables of the environment"),
     refused_switch(

@@ -306,3 +306,15 @@ fn a_restore_has_the_flags_of_etcd() {
         matches!(parse(&["snapshot", "restore", "--help"], &[]), Ok(Invocation::Print(text)) if text.contains("bump"))
     );
 }
+
+#[test]
+fn names_that_may_ask_by_http_are_listed() {
+    let all = config(&[], &[]);
+    assert!(all.is_gateway_on && all.cors.has("*") && all.host_whitelist.has("any"));
+    let some = config(&["--cors=http://page:80", "--host-whitelist=a.example,10.0.0.1"], &[]);
+    assert!(some.cors.has("http://page:80") && !some.cors.has("*") && !some.cors.has("http://page"));
+    assert!(some.host_whitelist.has("10.0.0.1") && !some.host_whitelist.has("a"));
+    assert!(config(&["--host-whitelist=a,*"], &[]).host_whitelist.has("b"));
+    assert!(!config(&["--enable-grpc-gateway=false"], &[]).is_gateway_on);
+    assert!(refusal(&["--cors=page"]).starts_with("--cors=page cannot be used: "));
+}

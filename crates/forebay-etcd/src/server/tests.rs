@@ -5,6 +5,7 @@ mod changes;
 mod clients;
 pub(crate) mod cluster;
 mod compaction;
+mod gateway;
 mod http;
 mod leases;
 mod ranges;

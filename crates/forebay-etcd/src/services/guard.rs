@@ -49,7 +49,7 @@ fn refused(refusal: Refusal) -> BoxFuture<Response<Body>, Infallible> {
     ready_with(Status::from(refusal).into_http())
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 

@@ -54,7 +54,7 @@ async fn health_and_version_are_as_in_etcd() {
 async fn what_is_not_grpc_is_not_found() {
     let mut cluster = Cluster::start(1, &[]).await;
     let address = (cluster.members[0].address.as_str(), 2379);
-    for path in ["/v3/kv/range", "/etcdserverpb.KV/Range", "/etcdserverpb.KV/None", "/none"] {
+    for path in ["/v2/keys/key", "/etcdserverpb.KV/Range", "/etcdserverpb.KV/None", "/none"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: member\r\nConnection: close\r\nContent-Type: application/json\r\n\
