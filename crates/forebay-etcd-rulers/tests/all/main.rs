@@ -8,6 +8,7 @@ mod clients;
 mod etcdctl;
 #[cfg(target_os = "linux")]
 mod faults;
+mod gateway;
 mod kubeadm;
 mod kubernetes;
 mod locks;
