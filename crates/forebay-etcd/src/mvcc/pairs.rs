@@ -3,9 +3,9 @@
 use std::vec::IntoIter;
 
 use super::Failure;
-use super::codec::{At, Now};
+use super::codec::Now;
 use super::range::{self, FETCH, Place};
-use super::reader::{Own, Reader, Scan, ScanPair, Span};
+use super::reader::{Own, Reader, Scan, ScanPair, Span, Versions};
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::mvccpb::KeyValue;
@@ -15,8 +15,7 @@ use crate::refusal::Refusal;
 const FETCH_FIRST: usize = 8;
 const FETCH_BYTES_MAX: usize = 1 << 20;
 
-/// The pairs that a request reads, without its order. They are read as they are asked for; of a range at an older revision the keys are
-/// in memory from the beginning.
+/// The pairs that a request reads, without its order. They are read as they are asked for.
 pub(crate) struct Pairs<'a> {
     source: Source<'a>,
     filter: Filter,
@@ -32,7 +31,7 @@ pub(crate) struct Pairs<'a> {
 enum Source<'a> {
     One(Option<KeyValue>),
     Current(Box<Scan<'a>>),
-    Older(Older<'a>),
+    Older(Box<Older<'a>>),
 }
 
 impl<'a> Pairs<'a> {
@@ -57,15 +56,14 @@ impl<'a> Pairs<'a> {
         } else if is_current {
             Source::Current(Box::new(Scan::new(place.reader, span, own)))
         } else {
-            let versions = place.reader.versions_at(span, revision).await?.into_iter();
             let reader = place.reader;
-            Source::Older(Older {
+            Source::Older(Box::new(Older {
                 reader,
-                versions,
+                versions: reader.versions_at(span, revision),
                 fetched: Vec::new().into_iter(),
                 at_once: FETCH,
                 bytes_max: usize::MAX,
-            })
+            }))
         };
         Ok(Pairs {
             source,
@@ -134,7 +132,12 @@ impl<'a> Pairs<'a> {
                     self.count += 1;
                 }
             }
-            Source::Older(older) => self.count += (older.fetched.len() + older.versions.len()) as i64,
+            Source::Older(older) => {
+                self.count += older.fetched.len() as i64;
+                while older.versions.next().await?.is_some() {
+                    self.count += 1;
+                }
+            }
         }
         Ok((self.count > before && !self.is_count_only, self.count))
     }
@@ -164,7 +167,7 @@ async fn one(
 /// The pairs of an older revision, fetched some at once.
 struct Older<'a> {
     reader: Reader<'a>,
-    versions: IntoIter<(Vec<u8>, At)>,
+    versions: Versions<'a>,
     fetched: IntoIter<KeyValue>,
     at_once: usize,
     /// Bytes that are fetched at once, about; more halve the number.
@@ -175,10 +178,17 @@ impl Older<'_> {
     /// Returns the next pair, of at most so many.
     async fn next(&mut self, left: usize) -> Result<Option<KeyValue>, Failure> {
         if self.fetched.as_slice().is_empty() {
-            let some: Vec<_> = self.versions.by_ref().take(self.at_once.min(left)).collect();
+            let mut some = Vec::new();
+            while some.len() < self.at_once.min(left)
+                && let Some(version) = self.versions.next().await?
+            {
+                some.push(version);
+            }
             if some.is_empty() {
                 return Ok(None);
             }
+            // The values may need the memory.
+            self.versions.let_go();
             let fetched = range::puts_at(self.reader, some).await?;
             let bytes: usize = fetched.iter().map(|pair| pair.value.len()).sum();
             if bytes > self.bytes_max {

@@ -212,36 +212,65 @@ impl<'a> Reader<'a> {
         Ok(if is_put.is_empty() || is_put[0] == 0 { None } else { Some(split_version_key(&found)?.1) })
     }
 
-    /// Returns all keys within bounds that had a value as of a revision, with the revisions of these values.
-    pub(super) async fn versions_at(
-        &self,
-        span: Span<'_>,
-        revision: i64,
-    ) -> Result<Vec<(Vec<u8>, At)>, Failure> {
-        let mut all = Vec::new();
-        let Some((low, high)) = span.bounds() else { return Ok(all) };
-        let (mut escaped_low, mut escaped_high) = (Vec::new(), Vec::new());
-        codec::escape(low, &mut escaped_low);
-        let high = high.map_or(Bound::Unbounded, |high| {
-            codec::escape(high, &mut escaped_high);
-            Bound::Excluded(&escaped_high[..])
+    /// Returns the keys of a span that had a value as of a revision, with the revisions of these values.
+    pub(super) fn versions_at(&self, span: Span<'_>, revision: i64) -> Versions<'a> {
+        let walk = span.bounds().map(|(low, high)| {
+            let (mut escaped_low, mut escaped_high) = (Vec::new(), Vec::new());
+            codec::escape(low, &mut escaped_low);
+            let high = high.map_or(Bound::Unbounded, |high| {
+                codec::escape(high, &mut escaped_high);
+                Bound::Excluded(&escaped_high[..])
+            });
+            self.walk(Part::Versions, (Bound::Included(&escaped_low[..]), high))
         });
-        let mut versions = self.walk(Part::Versions, (Bound::Included(&escaped_low), high));
-        // The escaped key, and its newest version so far.
-        let (mut key, mut newest): (Vec<u8>, Option<At>) = (Vec::new(), None);
-        while let Some((found, is_put)) = versions.next().await? {
+        Versions { walk, revision, key: Vec::new(), newest: None }
+    }
+}
+
+/// Keys in order, with the revisions that were current for them as of a revision. They are read as they are asked for.
+pub(super) struct Versions<'a> {
+    /// None after the last one.
+    walk: Option<Walk<'a>>,
+    revision: i64,
+    /// The escaped key, and its newest version so far.
+    key: Vec<u8>,
+    newest: Option<At>,
+}
+
+impl Versions<'_> {
+    pub(super) async fn next(&mut self) -> Result<Option<(Vec<u8>, At)>, Failure> {
+        while let Some(walk) = &mut self.walk {
+            let Some((found, is_put)) = walk.next().await? else {
+                self.walk = None;
+                break;
+            };
             let (escaped, at) = split_version_key(&found)?;
-            if escaped != key {
-                all.extend(newest.take().map(|at| (codec::unescape(&key), at)));
-                key.clear();
-                key.extend_from_slice(escaped);
+            let mut ended = None;
+            if escaped != self.key {
+                ended = self.ended();
+                self.key.clear();
+                self.key.extend_from_slice(escaped);
             }
-            if at.main <= revision {
-                newest = is_put.first().is_some_and(|is_put| *is_put != 0).then_some(at);
+            if at.main <= self.revision {
+                self.newest = is_put.first().is_some_and(|is_put| *is_put != 0).then_some(at);
+            }
+            if ended.is_some() {
+                return Ok(ended);
             }
         }
-        all.extend(newest.map(|at| (codec::unescape(&key), at)));
-        Ok(all)
+        Ok(self.ended())
+    }
+
+    /// Returns the key whose versions have all been read, if it had a value.
+    fn ended(&mut self) -> Option<(Vec<u8>, At)> {
+        self.newest.take().map(|at| (codec::unescape(&self.key), at))
+    }
+
+    /// Releases the memory of its reads until the next call of `next`.
+    pub(super) fn let_go(&mut self) {
+        if let Some(walk) = &mut self.walk {
+            walk.let_go();
+        }
     }
 }
 
