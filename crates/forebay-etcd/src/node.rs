@@ -98,6 +98,13 @@ pub(crate) struct Counts {
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
     pub(crate) foreign: AtomicU64,
+    /// Long ranges under way, those that wait to be, and those of which the client takes nothing.
+    pub(crate) ranges: Arc<AtomicU64>,
+    pub(crate) ranges_waiting: Arc<AtomicU64>,
+    pub(crate) ranges_stalled: Arc<AtomicU64>,
+    /// Bytes of responses of Range that are in memory as parts.
+    pub(crate) range_bytes: Arc<AtomicU64>,
+    pub(crate) ranges_refused: AtomicU64,
     pub(crate) ranges_given_up: AtomicU64,
     pub(crate) snapshots_given_up: AtomicU64,
 }

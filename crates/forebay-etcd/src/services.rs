@@ -57,6 +57,8 @@ pub(crate) use ahead::STREAM_MAX;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_grpc, not_found};
+#[cfg(test)]
+pub(crate) use long_range::RANGES_MAX;
 
 /// The signal that the server is being shut down: streams end then.
 pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;
@@ -78,7 +80,7 @@ pub(crate) struct Limits {
     pub(crate) lease_more: Duration,
     /// How often a watch without events is sent the revision that it is at.
     pub(crate) progress_interval: Duration,
-    /// The idle timeout of a snapshot, and of a long range, whose client does not read: it pins files of the store.
+    /// The idle timeout of a snapshot, which pins files of the store, and of a long range, whose client does not read.
     pub(crate) snapshot_patience: Duration,
     /// Those of the state.
     pub(crate) state: mvcc::Limits,
@@ -103,6 +105,8 @@ pub(crate) struct Context {
     streams: Arc<AtomicU32>,
     /// Places of requests that streams read ahead.
     ahead: Arc<Semaphore>,
+    /// Permits of long ranges.
+    ranges: Arc<Semaphore>,
 }
 
 impl Context {
@@ -114,7 +118,8 @@ impl Context {
     ) -> Context {
         let (hub, lessor) = (followers.hub.clone(), followers.lessor.clone());
         let (streams, ahead) = (Arc::default(), Arc::new(Semaphore::new(ahead::ALL_MAX)));
-        Context { node, hub, lessor, limits, stopping, followers, streams, ahead }
+        let ranges = Arc::new(Semaphore::new(long_range::RANGES_MAX));
+        Context { node, hub, lessor, limits, stopping, followers, streams, ahead, ranges }
     }
 
     fn next_stream(&self) -> u32 {

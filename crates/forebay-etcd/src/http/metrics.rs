@@ -42,6 +42,11 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);
         Counter "forebay_etcd_foreign_requests_total" "Requests of members of other clusters.": load(&counts.foreign);
+        Gauge "forebay_etcd_long_ranges" "Long ranges under way.": load(&counts.ranges);
+        Gauge "forebay_etcd_long_ranges_waiting" "Long ranges that wait for others to end.": load(&counts.ranges_waiting);
+        Gauge "forebay_etcd_long_ranges_stalled" "Those whose client takes nothing now.": load(&counts.ranges_stalled);
+        Gauge "forebay_etcd_long_range_bytes" "Bytes of long responses of Range in memory.": load(&counts.range_bytes);
+        Counter "forebay_etcd_ranges_refused_total" "Long ranges refused, because too many are under way.": load(&counts.ranges_refused);
         Counter "forebay_etcd_ranges_given_up_total" "Long ranges whose client has not read on.": load(&counts.ranges_given_up);
         Counter "forebay_etcd_snapshots_given_up_total" "Snapshots whose client has not read on.": load(&counts.snapshots_given_up);
         Gauge "etcd_debugging_mvcc_watch_stream_total" "Streams of watches.": load(&watches.streams);

@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::long_range::{self, BodyPlace, FirstPass, Parts};
+use super::long_range::{self, BodyPlace, FirstPass, Parts, RangePermit};
 use super::{Context, Outcome, foreign};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{
@@ -39,18 +39,23 @@ impl Keys {
         if !request.serializable {
             self.context.node.read_barrier().await?;
         }
-        let store = self.context.node.store();
+        let (store, mut permit) = (self.context.node.store(), None);
         loop {
             let view = View::of(store).await?;
             let read = match &place {
-                Some(_) => long_range::first_pass(&view, &request).await,
+                Some(_) => long_range::first_pass(&self.context, &view, &request, &mut permit).await,
                 None => view.range(&request).await.map(FirstPass::Whole),
             };
             match (read, &place) {
                 (Err(failure), _) if view.is_replaced(store, &failure).await => {}
                 (Err(failure), _) => return Err(failure.into()),
+                (Ok(FirstPass::Crowded), _) => {
+                    drop(view);
+                    permit = Some(RangePermit::wait(&self.context).await?);
+                }
                 (Ok(FirstPass::Long(pairs_bytes, end)), Some(place)) => {
-                    long_range::send_long(&self.context, view, request, (pairs_bytes, end), place)?;
+                    let found = (pairs_bytes, end);
+                    long_range::send_long(&self.context, view, request, found, permit, place)?;
                     return Ok(RangeResponse::default());
                 }
                 (Ok(FirstPass::Whole(response) | FirstPass::Long(_, response)), _) => {
@@ -107,8 +112,7 @@ impl Keys {
             if !request.serializable {
                 self.context.node.read_barrier().await?;
             }
-            let view = View::of(self.context.node.store()).await?;
-            Ok(Response::new(long_range::send_stream(&self.context, view, request)))
+            Ok(Response::new(long_range::send_stream(&self.context, request)))
         })
     }
 

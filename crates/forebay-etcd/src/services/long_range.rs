@@ -2,11 +2,16 @@
 //! on, and RangeStream.
 //!
 //! A message of gRPC begins with its length. So a response of Range is read twice, in one view: the first pass adds lengths up, and has the
-//! whole response unless it is long; the second one sends it. What tonic encodes is in memory as a whole, so the body of a long
+//! whole response unless it is long; the second one sends it. A message that tonic encodes is in memory as a whole, so the body of a long
 //! response goes past it: the guard puts it in the place of an empty one's.
+//!
+//! A view keeps files and memory of the store, so a client that stands still is waited for without one: the range goes on behind its last
+//! pair in a new view, at the same revision. It does the same where a snapshot of another member replaces the state. Only a
+//! compaction above the revision takes pairs away, and ends it.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Turn, Poll, ready};
 use std::time::Duration;
@@ -15,7 +20,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::Stream;
 use http_body::Frame;
 use prost::{EncodeError, Message};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tonic::codegen::http::HeaderMap;
 use tonic::{Code, Status};
@@ -28,10 +34,16 @@ use crate::refusal::Refusal;
 
 /// Bytes of pairs from which on a response is sent as it is read.
 const LONG_BYTES: usize = 1 << 20;
-/// Bytes of pairs that are sent at once, and how many such parts wait for the client.
+/// Bytes of pairs that are sent at once, and how many such parts wait for the client. One may be as long as a pair.
 const PART_BYTES: usize = 128 << 10;
-const PARTS_MAX: usize = 2;
-/// The first pass and the second one differ, which one view cannot.
+const PARTS_MAX: usize = 1;
+/// Ranges with more than one part that are under way at once. Each has about four parts in memory, and as much as HTTP/2 takes from it.
+pub(crate) const RANGES_MAX: usize = if cfg!(test) { 3 } else { 32 };
+/// A client that takes nothing for this part of the time that it may is waited for without a view.
+const STALLS: u32 = 60;
+/// The least that a client reads, beside the time that it may stand still in all.
+const LEAST_BYTES_A_SECOND: usize = 32 << 10;
+/// The first pass and the second one differ, which one revision cannot.
 const CHANGED: &str =
     "a range read other pairs the second time: ask again, and look at the disk of this member";
 /// The longest message of etcd's servers.
@@ -51,12 +63,78 @@ impl BodyPlace {
     }
 }
 
+/// A part of a gauge's value, while this lives.
+struct GaugeShare {
+    gauge: Arc<AtomicU64>,
+    amount: u64,
+}
+
+impl GaugeShare {
+    fn new(gauge: &Arc<AtomicU64>, amount: u64) -> GaugeShare {
+        gauge.fetch_add(amount, Ordering::Relaxed);
+        GaugeShare { gauge: gauge.clone(), amount }
+    }
+}
+
+impl Drop for GaugeShare {
+    fn drop(&mut self) {
+        self.gauge.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// The permit to send a long range, of which there are [`RANGES_MAX`].
+pub(super) struct RangePermit {
+    _permit: OwnedSemaphorePermit,
+    _counted: GaugeShare,
+}
+
+impl RangePermit {
+    fn new(context: &Context, permit: OwnedSemaphorePermit) -> RangePermit {
+        RangePermit { _permit: permit, _counted: GaugeShare::new(&context.node.counts().ranges, 1) }
+    }
+
+    /// Returns a permit if there is one.
+    fn free(context: &Context) -> Option<RangePermit> {
+        let permit = context.ranges.clone().try_acquire_owned().ok()?;
+        Some(RangePermit::new(context, permit))
+    }
+
+    /// Waits for a permit, as long as a client may stand still. Hold no view meanwhile.
+    ///
+    /// # Errors
+    /// None came in time.
+    pub(super) async fn wait(context: &Context) -> Result<RangePermit, Status> {
+        let counts = context.node.counts();
+        let _waiting = GaugeShare::new(&counts.ranges_waiting, 1);
+        match acquire(&context.ranges, context.limits.snapshot_patience).await {
+            Ok(permit) => Ok(RangePermit::new(context, permit)),
+            Err(status) => {
+                counts.ranges_refused.fetch_add(1, Ordering::Relaxed);
+                Err(status)
+            }
+        }
+    }
+}
+
+async fn acquire(ranges: &Arc<Semaphore>, patience: Duration) -> Result<OwnedSemaphorePermit, Status> {
+    // No semaphore is closed.
+    match timeout(patience, ranges.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        _ => Err(Status::resource_exhausted(format!(
+            "this member sends {RANGES_MAX} long ranges already, and none of them ended within {} s: ask again, or give a limit",
+            patience.as_secs_f64()
+        ))),
+    }
+}
+
 /// The result of a range's first pass.
 pub(super) enum FirstPass {
     /// The response, without a header.
     Whole(RangeResponse),
     /// The bytes of all pairs, and the end of the response.
     Long(usize, RangeResponse),
+    /// It is long, and there is no permit.
+    Crowded,
 }
 
 /// Returns the bytes of a pair in a response.
@@ -65,8 +143,14 @@ fn pair_bytes(pair: &KeyValue) -> usize {
     1 + prost::length_delimiter_len(bytes) + bytes
 }
 
-/// Reads a range until it is long, and then lengths. One in another order than that of the keys is read as a whole.
-pub(super) async fn first_pass(view: &View, request: &RangeRequest) -> Result<FirstPass, Failure> {
+/// Reads a range until it is long, and then lengths. One in another order than that of the keys is read as a whole. A long one takes a
+/// permit, unless there is one.
+pub(super) async fn first_pass(
+    context: &Context,
+    view: &View,
+    request: &RangeRequest,
+    permit: &mut Option<RangePermit>,
+) -> Result<FirstPass, Failure> {
     if request.range_end.is_empty() || !is_in_key_order(request) {
         return view.range(request).await.map(FirstPass::Whole);
     }
@@ -75,8 +159,14 @@ pub(super) async fn first_pass(view: &View, request: &RangeRequest) -> Result<Fi
         bytes += pair_bytes(&pair);
         if bytes < LONG_BYTES {
             kvs.push(pair);
-        } else {
-            kvs = Vec::new();
+            continue;
+        }
+        kvs = Vec::new();
+        if permit.is_none() {
+            *permit = RangePermit::free(context);
+        }
+        if permit.is_none() {
+            return Ok(FirstPass::Crowded);
         }
     }
     let (more, count) = pairs.count_rest().await?;
@@ -97,6 +187,7 @@ pub(super) fn send_long(
     view: View,
     request: RangeRequest,
     (pairs_bytes, end): (usize, RangeResponse),
+    permit: Option<RangePermit>,
     place: &BodyPlace,
 ) -> Result<(), Status> {
     let header = Some(context.node.header(view.revision()));
@@ -106,7 +197,7 @@ pub(super) fn send_long(
         let text = format!("grpc: trying to send message larger than max ({bytes} vs. {MESSAGE_BYTES_MAX})");
         return Err(Status::resource_exhausted(text));
     };
-    let (sender, parts) = Parts::<Bytes>::new(context);
+    let (mut sender, parts) = Parts::<Bytes>::new(context);
     place.put(Body::new(parts));
     tokio::spawn(async move {
         let mut first = BytesMut::new();
@@ -114,46 +205,41 @@ pub(super) fn send_long(
         first.put_u32(length);
         let sent = async {
             begin.encode(&mut first)?;
-            sender.send_pairs(&view, &request, first, &end, pairs_bytes).await
+            sender.send_response(view, request, first, &end, pairs_bytes).await
         };
         let sent = sent.await;
-        drop(view);
+        drop(permit);
         sender.end(sent).await;
     });
     Ok(())
 }
 
 /// Sends the parts of a RangeStream, in a task of its own.
-pub(super) fn send_stream(
-    context: &Context,
-    view: View,
-    request: RangeRequest,
-) -> Parts<RangeStreamResponse> {
-    let (sender, parts) = Parts::<RangeStreamResponse>::new(context);
+pub(super) fn send_stream(context: &Context, request: RangeRequest) -> Parts<RangeStreamResponse> {
+    let (mut sender, parts) = Parts::<RangeStreamResponse>::new(context);
     tokio::spawn(async move {
-        let sent = sender.send_parts(&view, &request).await;
-        drop(view);
+        let sent = sender.send_range(request).await;
         sender.end(sent).await;
     });
     parts
 }
 
-/// Why a range is sent no further.
+/// Why a range is not read on, or not in this view.
 enum RangeEnd {
     Failed(Status),
+    /// Perhaps because an installed snapshot has replaced the state.
+    Unreadable(Failure),
+    /// It is long, and there is no permit.
+    Crowded,
+    /// The client has not taken a part for a while.
+    Stalled,
     /// The client has gone, or does not read.
     Unread,
 }
 
 impl From<Failure> for RangeEnd {
     fn from(failure: Failure) -> RangeEnd {
-        RangeEnd::Failed(failure.into())
-    }
-}
-
-impl From<Refusal> for RangeEnd {
-    fn from(refusal: Refusal) -> RangeEnd {
-        RangeEnd::Failed(refusal.into())
+        RangeEnd::Unreadable(failure)
     }
 }
 
@@ -163,100 +249,282 @@ impl From<EncodeError> for RangeEnd {
     }
 }
 
+/// How long a range has waited for its client, and how much it has sent.
+#[derive(Debug, Default)]
+struct Pace {
+    waited: Duration,
+    sent_bytes: usize,
+}
+
+impl Pace {
+    /// Returns how long the range may wait for its client now, of which nothing may be read for `patience`.
+    fn left(&self, patience: Duration) -> Duration {
+        let earned = Duration::from_secs_f64(self.sent_bytes as f64 / LEAST_BYTES_A_SECOND as f64);
+        patience.min((patience + earned).saturating_sub(self.waited))
+    }
+}
+
+/// The rest of a range, for any view that has its revision.
+struct Rest {
+    /// From the next key on, at the revision of the range.
+    request: RangeRequest,
+    /// That of the view in which it began, for its header.
+    state_revision: i64,
+    /// The pairs that were read.
+    count: i64,
+    /// Whether the limit lets no more of them through.
+    is_limit_reached: bool,
+    /// Those that are not in a part yet.
+    kvs: Vec<KeyValue>,
+}
+
+impl Rest {
+    fn new(view: &View, mut request: RangeRequest) -> Rest {
+        let state_revision = view.revision();
+        if request.revision <= 0 {
+            request.revision = state_revision;
+        }
+        Rest { request, state_revision, count: 0, is_limit_reached: false, kvs: Vec::new() }
+    }
+
+    /// Goes on behind a pair.
+    fn pass(&mut self, pair: &KeyValue) {
+        self.count += 1;
+        let key = &mut self.request.key;
+        key.clear();
+        key.extend_from_slice(&pair.key);
+        // The first key behind it.
+        key.push(0);
+        if self.request.limit > 0 {
+            self.request.limit -= 1;
+            // No limit would mean all.
+            self.is_limit_reached = self.request.limit == 0;
+            self.request.count_only = self.is_limit_reached;
+        }
+    }
+}
+
 /// The sender of a range's parts, of which few wait for the client.
 struct PartSender<T> {
     parts: mpsc::Sender<Result<T, Status>>,
     context: Context,
+    pace: Pace,
+    /// Parts that come next, with their bytes.
+    unsent: VecDeque<(T, usize)>,
 }
 
 impl<T> PartSender<T> {
-    async fn send(&self, part: T) -> Result<(), RangeEnd> {
-        self.queue(Ok(part)).await
-    }
-
-    async fn queue(&self, part: Result<T, Status>) -> Result<(), RangeEnd> {
-        let patience = self.context.limits.snapshot_patience;
-        match tokio::time::timeout(patience, self.parts.send(part)).await {
-            Ok(sent) => sent.map_err(|_| RangeEnd::Unread),
-            Err(_) => {
-                self.context.node.counts().ranges_given_up.fetch_add(1, Ordering::Relaxed);
-                Err(RangeEnd::Unread)
+    /// Sends the parts that come next, unless the client takes nothing for so long.
+    async fn send(&mut self, limit: Duration) -> Result<(), RangeEnd> {
+        while !self.unsent.is_empty() {
+            let (begun, left) = (Instant::now(), self.pace.left(self.context.limits.snapshot_patience));
+            let room = timeout(limit.min(left), self.parts.reserve()).await;
+            self.pace.waited += begun.elapsed();
+            let room = room.map_err(|_| RangeEnd::Stalled)?.map_err(|_| RangeEnd::Unread)?;
+            if let Some((part, bytes)) = self.unsent.pop_front() {
+                self.pace.sent_bytes += bytes;
+                room.send(Ok(part));
             }
         }
+        Ok(())
+    }
+
+    /// Sends them beside a view, which is not held long.
+    async fn send_beside_view(&mut self) -> Result<(), RangeEnd> {
+        self.send(self.context.limits.snapshot_patience / STALLS).await
+    }
+
+    /// Sends them, however long the client may take. Hold no view meanwhile.
+    async fn send_to_slow(&mut self) -> Result<(), RangeEnd> {
+        let _stalled = GaugeShare::new(&self.context.node.counts().ranges_stalled, 1);
+        let sent = self.send(Duration::MAX).await;
+        if !matches!(sent, Err(RangeEnd::Stalled)) {
+            return sent;
+        }
+        self.context.node.counts().ranges_given_up.fetch_add(1, Ordering::Relaxed);
+        Err(RangeEnd::Unread)
+    }
+
+    /// Returns the view to read on in.
+    async fn next_view(&mut self, view: View, end: RangeEnd) -> Result<View, RangeEnd> {
+        match end {
+            RangeEnd::Unreadable(failure) => {
+                if !view.is_replaced(self.context.node.store(), &failure).await {
+                    return Err(RangeEnd::Unreadable(failure));
+                }
+                drop(view);
+            }
+            RangeEnd::Stalled => {
+                drop(view);
+                self.send_to_slow().await?;
+            }
+            end => return Err(end),
+        }
+        Ok(View::of(self.context.node.store()).await?)
     }
 
     /// Says how it has ended, unless the client has not read.
-    async fn end(&self, sent: Result<(), RangeEnd>) {
+    async fn end(self, sent: Result<(), RangeEnd>) {
         let status = match sent {
             Ok(()) => Status::ok(""),
             Err(RangeEnd::Failed(status)) => status,
-            Err(RangeEnd::Unread) => return,
+            Err(RangeEnd::Unreadable(failure)) => failure.into(),
+            Err(RangeEnd::Crowded | RangeEnd::Stalled | RangeEnd::Unread) => return,
         };
         // An end without it says that it was not read.
-        let _ = self.queue(Err(status)).await;
+        let _ = timeout(self.context.limits.snapshot_patience, self.parts.send(Err(status))).await;
+    }
+}
+
+/// A part that is counted until HTTP/2 has written it.
+struct CountedPart {
+    bytes: BytesMut,
+    _counted: GaugeShare,
+}
+
+impl AsRef<[u8]> for CountedPart {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
 impl PartSender<Bytes> {
+    /// Adds a part to those that come next; a long one in pieces, so that HTTP/2 takes no more than it has room for.
+    fn push(&mut self, bytes: BytesMut) {
+        let counted = GaugeShare::new(&self.context.node.counts().range_bytes, bytes.len() as u64);
+        let mut part = Bytes::from_owner(CountedPart { bytes, _counted: counted });
+        while part.len() > 2 * PART_BYTES {
+            self.unsent.push_back((part.split_to(PART_BYTES), PART_BYTES));
+        }
+        let bytes = part.len();
+        self.unsent.push_back((part, bytes));
+    }
+
     /// Sends the bytes of a response, as the first pass has counted them.
-    async fn send_pairs(
-        &self,
-        view: &View,
-        request: &RangeRequest,
+    async fn send_response(
+        &mut self,
+        mut view: View,
+        request: RangeRequest,
         mut part: BytesMut,
         end: &RangeResponse,
-        pairs_bytes: usize,
+        mut left_bytes: usize,
     ) -> Result<(), RangeEnd> {
-        let (mut pairs, mut left_bytes) = (view.pairs(request).await?, pairs_bytes);
-        while let Some(pair) = pairs.next().await? {
-            let bytes = pair_bytes(&pair);
-            let left = left_bytes.checked_sub(bytes);
-            left_bytes = left.ok_or_else(|| RangeEnd::Failed(Status::internal(CHANGED)))?;
-            // Responses behind one another are one.
-            RangeResponse { kvs: vec![pair], ..RangeResponse::default() }.encode(&mut part)?;
-            if part.len() >= PART_BYTES {
-                self.send(part.split().freeze()).await?;
+        let mut rest = Rest::new(&view, request);
+        loop {
+            match self.send_pairs(&view, &mut rest, &mut part, &mut left_bytes).await {
+                Ok(()) => break,
+                Err(end) => view = self.next_view(view, end).await?,
             }
         }
+        drop(view);
         if left_bytes > 0 {
             return Err(RangeEnd::Failed(Status::internal(CHANGED)));
         }
         end.encode(&mut part)?;
-        self.send(part.freeze()).await
+        self.push(part);
+        self.send_to_slow().await
+    }
+
+    /// Sends the pairs that are left, but for the last ones.
+    async fn send_pairs(
+        &mut self,
+        view: &View,
+        rest: &mut Rest,
+        part: &mut BytesMut,
+        left_bytes: &mut usize,
+    ) -> Result<(), RangeEnd> {
+        let mut pairs = view.pairs(&rest.request).await?;
+        while let Some(pair) = pairs.next().await? {
+            rest.pass(&pair);
+            let left = left_bytes.checked_sub(pair_bytes(&pair));
+            *left_bytes = left.ok_or_else(|| RangeEnd::Failed(Status::internal(CHANGED)))?;
+            // Responses behind one another are one.
+            RangeResponse { kvs: vec![pair], ..RangeResponse::default() }.encode(part)?;
+            if part.len() >= PART_BYTES {
+                self.push(part.split());
+                self.send_beside_view().await?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl PartSender<RangeStreamResponse> {
-    /// Sends the pairs, and behind them the header and the count, as etcd does. A compaction above the revision ends it, also as in
-    /// etcd, although the view could be read on.
-    async fn send_parts(&self, view: &View, request: &RangeRequest) -> Result<(), RangeEnd> {
-        let context = &self.context;
-        let revision = if request.revision > 0 { request.revision } else { view.revision() };
-        let (mut pairs, mut kvs, mut bytes) = (view.pairs(request).await?, Vec::new(), 0);
+    fn push(&mut self, response: RangeResponse, bytes: usize) {
+        self.unsent.push_back((RangeStreamResponse { range_response: Some(response) }, bytes));
+    }
+
+    /// Sends the pairs, and behind them the header and the count, as etcd does.
+    async fn send_range(&mut self, request: RangeRequest) -> Result<(), RangeEnd> {
+        let mut permit = None;
+        let mut view = View::of(self.context.node.store()).await?;
+        let mut rest = Rest::new(&view, request.clone());
+        let last = loop {
+            match self.send_parts(&view, &mut rest, &mut permit).await {
+                Ok(last) => break last,
+                // Nothing was sent yet.
+                Err(RangeEnd::Crowded) => {
+                    drop(view);
+                    permit = Some(self.permit().await?);
+                    view = View::of(self.context.node.store()).await?;
+                    rest = Rest::new(&view, request.clone());
+                }
+                Err(end) => view = self.next_view(view, end).await?,
+            }
+        };
+        drop(view);
+        self.push(last, PART_BYTES);
+        self.send_to_slow().await
+    }
+
+    /// Waits for a permit as long as the client does.
+    async fn permit(&self) -> Result<RangePermit, RangeEnd> {
+        tokio::select! {
+            () = self.parts.closed() => Err(RangeEnd::Unread),
+            permit = RangePermit::wait(&self.context) => permit.map_err(RangeEnd::Failed),
+        }
+    }
+
+    /// Sends the pairs that are left, and returns the last part. A compaction above the revision ends it, also as in etcd, although the
+    /// view could be read on.
+    async fn send_parts(
+        &mut self,
+        view: &View,
+        rest: &mut Rest,
+        permit: &mut Option<RangePermit>,
+    ) -> Result<RangeResponse, RangeEnd> {
+        let (count_before, was_limit_reached) = (rest.count, rest.is_limit_reached);
+        let mut bytes: usize = rest.kvs.iter().map(pair_bytes).sum();
+        let mut pairs = view.pairs(&rest.request).await?;
         while let Some(pair) = pairs.next().await? {
+            rest.pass(&pair);
             bytes += pair_bytes(&pair);
-            kvs.push(pair);
+            rest.kvs.push(pair);
             if bytes >= PART_BYTES {
-                check_compaction(context, revision).await?;
-                let kvs = std::mem::take(&mut kvs);
-                self.send(stream_response(RangeResponse { kvs, ..RangeResponse::default() })).await?;
+                if permit.is_none() {
+                    *permit = Some(RangePermit::free(&self.context).ok_or(RangeEnd::Crowded)?);
+                }
+                self.check_compaction(rest.request.revision).await?;
+                let kvs = std::mem::take(&mut rest.kvs);
+                self.push(RangeResponse { kvs, ..RangeResponse::default() }, bytes);
                 bytes = 0;
+                self.send_beside_view().await?;
             }
         }
-        let (more, count) = pairs.count_rest().await?;
-        check_compaction(context, revision).await?;
-        let header = Some(context.node.header(view.revision()));
-        self.send(stream_response(RangeResponse { header, kvs, more, count })).await
+        let (is_more, count) = pairs.count_rest().await?;
+        self.check_compaction(rest.request.revision).await?;
+        Ok(RangeResponse {
+            header: Some(self.context.node.header(rest.state_revision)),
+            kvs: std::mem::take(&mut rest.kvs),
+            more: is_more || (was_limit_reached && count > 0),
+            count: count_before + count,
+        })
     }
-}
 
-fn stream_response(response: RangeResponse) -> RangeStreamResponse {
-    RangeStreamResponse { range_response: Some(response) }
-}
-
-async fn check_compaction(context: &Context, revision: i64) -> Result<(), RangeEnd> {
-    let now = View::of(context.node.store()).await?;
-    if now.compacted() > revision { Err(Refusal::Compacted.into()) } else { Ok(()) }
+    async fn check_compaction(&self, revision: i64) -> Result<(), RangeEnd> {
+        let now = View::of(self.context.node.store()).await?;
+        if now.compacted() > revision { Err(Failure::from(Refusal::Compacted).into()) } else { Ok(()) }
+    }
 }
 
 /// The parts of a range as its client reads them.
@@ -270,16 +538,19 @@ pub(crate) struct Parts<T> {
 impl<T> Parts<T> {
     fn new(context: &Context) -> (PartSender<T>, Parts<T>) {
         let (sender, parts) = mpsc::channel(PARTS_MAX);
-        let patience = context.limits.snapshot_patience;
-        (PartSender { parts: sender, context: context.clone() }, Parts { parts, patience, is_over: false })
+        let (context, patience) = (context.clone(), context.limits.snapshot_patience);
+        let sender = PartSender { parts: sender, context, pace: Pace::default(), unsent: VecDeque::new() };
+        (sender, Parts { parts, patience, is_over: false })
     }
 
     /// Returns the next part, or the status at the end.
     fn poll_part(&mut self, turn: &mut Turn<'_>) -> Poll<Result<T, Status>> {
         let cut = || {
             Status::deadline_exceeded(format!(
-                "the range ended because nothing of it was read for {} s: ask again, and read on, or give a limit",
-                self.patience.as_secs_f64()
+                "the range ended because nothing of it was read for {} s, or less than {} KiB a second for longer: ask again, and read \
+                 on, or give a limit",
+                self.patience.as_secs_f64(),
+                LEAST_BYTES_A_SECOND >> 10
             ))
         };
         let part = ready!(self.parts.poll_recv(turn)).unwrap_or_else(|| Err(cut()));
@@ -320,5 +591,45 @@ impl http_body::Body for Parts<Bytes> {
                 Ok(Frame::trailers(trailers))
             }
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A client that took one part a minute kept its range for as long as it liked.
+    #[test]
+    fn a_client_that_reads_little_is_not_waited_for() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.left(PATIENCE), PATIENCE);
+        let mut minutes = 0;
+        while pace.left(PATIENCE) > Duration::from_secs(50) {
+            pace.waited += Duration::from_secs(50);
+            pace.sent_bytes += PART_BYTES;
+            minutes += 1;
+        }
+        assert!(minutes <= 2, "{minutes} parts");
+        // One that reads as much as it must is, for ever.
+        let mut pace = Pace::default();
+        for _ in 0..100_000 {
+            pace.sent_bytes += PART_BYTES;
+            pace.waited += Duration::from_secs((PART_BYTES / LEAST_BYTES_A_SECOND) as u64);
+        }
+        assert_eq!(pace.left(PATIENCE), PATIENCE);
+    }
+
+    /// The time is simulated.
+    #[tokio::test(start_paused = true)]
+    async fn a_range_without_a_permit_is_refused_in_the_end() {
+        let ranges = Arc::new(Semaphore::new(1));
+        let first = acquire(&ranges, PATIENCE).await.unwrap();
+        let refused = acquire(&ranges, PATIENCE).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("none of them ended within 60 s"), "{refused}");
+        let (second, ()) = tokio::join!(acquire(&ranges, PATIENCE), async { drop(first) });
+        drop(second.unwrap());
     }
 }

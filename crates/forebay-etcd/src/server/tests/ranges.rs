@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use tonic::Code;
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
+use tonic::{Code, Request, Streaming};
 
 use super::clients::metric_is;
 use super::cluster::{Cluster, Member, within};
-use crate::mvcc::View;
+use super::http::get;
+use crate::mvcc::{Store, View};
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use crate::proto::etcdserverpb::{CompactionRequest, RangeRequest, RangeResponse};
+use crate::proto::etcdserverpb::{CompactionRequest, RangeRequest, RangeResponse, RangeStreamResponse};
+use crate::services::RANGES_MAX;
 use crate::{Config, Server};
 
 const KEYS: usize = 100;
@@ -30,10 +34,14 @@ fn all() -> RangeRequest {
     RangeRequest { key: b"key".to_vec(), range_end: b"kez".to_vec(), ..RangeRequest::default() }
 }
 
-/// A client that has few bytes under way which it has not asked for.
-fn client(member: &Member) -> KvClient<tonic::transport::Channel> {
+/// A connection that has few bytes under way which its client has not asked for.
+fn endpoint(member: &Member) -> Endpoint {
     let endpoint = Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap();
-    let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+    endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535)
+}
+
+fn client(member: &Member) -> KvClient<tonic::transport::Channel> {
+    let endpoint = endpoint(member);
     KvClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX)
 }
 
@@ -82,8 +90,17 @@ async fn streamed(
     request: &RangeRequest,
     revision: i64,
 ) -> RangeResponse {
-    let mut parts = within(keys.range_stream(request.clone())).await.unwrap().into_inner();
-    let (mut whole, mut is_over) = (RangeResponse::default(), false);
+    let parts = within(keys.range_stream(request.clone())).await.unwrap().into_inner();
+    collected(parts, RangeResponse::default(), revision).await
+}
+
+/// Returns what a RangeStream has behind some pairs, with these.
+async fn collected(
+    mut parts: Streaming<RangeStreamResponse>,
+    mut whole: RangeResponse,
+    revision: i64,
+) -> RangeResponse {
+    let mut is_over = false;
     while let Some(part) = within(parts.message()).await.unwrap() {
         let part = part.range_response.unwrap();
         assert!(!is_over, "the last part has the header");
@@ -176,5 +193,143 @@ async fn a_range_that_is_not_read_ends() {
         status.message().starts_with("the range ended because nothing of it was read for 0.05 s"),
         "{status}"
     );
+    cluster.stop().await;
+}
+
+/// Clients that stood still kept as many views, and as many parts, as they liked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_range_waits_while_too_many_are_under_way() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let mut unread = Vec::new();
+    for number in 1..=RANGES_MAX {
+        let mut keys = client(member);
+        let parts = within(keys.range_stream(all())).await.unwrap().into_inner();
+        unread.push((keys, parts));
+        metric_is(&member.address, "forebay_etcd_long_ranges", &number.to_string()).await;
+    }
+    // Short ones are served.
+    let mut keys = client(member);
+    let short = RangeRequest { limit: 3, ..all() };
+    assert_eq!(within(keys.range(short.clone())).await.unwrap().into_inner().kvs.len(), 3);
+    let few = within(keys.range_stream(RangeRequest { limit: 1, ..all() })).await.unwrap().into_inner();
+    let revision = View::of(member.node().store()).await.unwrap().revision();
+    assert_eq!(collected(few, RangeResponse::default(), revision).await.kvs.len(), 1);
+    let waiting = tokio::spawn(async move { keys.range(all()).await });
+    metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "1").await;
+    drop(unread.pop());
+    assert_eq!(within(waiting).await.unwrap().unwrap().into_inner().kvs.len(), KEYS);
+    metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "0").await;
+    drop(unread);
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
+    cluster.stop().await;
+}
+
+/// The view of a client that stood still kept the memory that others needed. The range goes on at its revision without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_goes_on_at_its_revision_when_its_client_does() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let before = fill(member).await;
+    for request in [all(), RangeRequest { limit: 70, ..all() }, RangeRequest { revision: before, ..all() }] {
+        let view = View::of(member.node().store()).await.unwrap();
+        let (expected, revision) = (view.range(&request).await.unwrap(), view.revision());
+        drop(view);
+        let mut keys = client(member);
+        let parts = within(keys.range_stream(request.clone())).await.unwrap().into_inner();
+        metric_is(&member.address, "forebay_etcd_long_ranges_stalled", "1").await;
+        for number in 0..KEYS {
+            member.put(&format!("key{number:03}"), &"other".repeat(100)).await.unwrap();
+            member.put(&format!("key{number:03}, too"), "new").await.unwrap();
+        }
+        assert_eq!(collected(parts, RangeResponse::default(), revision).await, expected, "{request:?}");
+        fill(member).await;
+    }
+    cluster.stop().await;
+}
+
+/// Replaces the state by a snapshot of itself, as that of a member that was behind is by another's.
+async fn install(store: &mut Store) {
+    let built = store.build_snapshot().await.unwrap();
+    store.install_snapshot(&built.meta, built.snapshot).await.unwrap();
+}
+
+/// A long range that was under way while its member caught up by a snapshot ended with "the store was closed".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_ranges_go_on_in_an_installed_snapshot() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let before = fill(member).await;
+    let (mut keys, mut store) = (client(member), member.node().store().clone());
+    let requests = [
+        all(),
+        RangeRequest { limit: 60, ..all() },
+        RangeRequest { limit: KEYS as i64, ..all() },
+        RangeRequest { revision: before, ..all() },
+    ];
+    for request in requests {
+        let view = View::of(member.node().store()).await.unwrap();
+        let (expected, revision) = (view.range(&request).await.unwrap(), view.revision());
+        drop(view);
+        let mut parts = within(keys.range_stream(request.clone())).await.unwrap().into_inner();
+        let first = within(parts.message()).await.unwrap().unwrap().range_response.unwrap();
+        // Most of it has not been read yet.
+        install(&mut store).await;
+        assert_eq!(collected(parts, first, revision).await, expected, "{request:?}");
+        let (mut keys, whole) = (keys.clone(), request.clone());
+        let ranged = tokio::spawn(async move { keys.range(whole).await });
+        for _ in 0..3 {
+            install(&mut store).await;
+        }
+        let mut response = within(ranged).await.unwrap().unwrap().into_inner();
+        assert_eq!(response.header.take().unwrap().revision, revision);
+        assert_eq!(response, expected, "{request:?}");
+    }
+    cluster.stop().await;
+}
+
+/// Returns a response of Range of which nothing is read.
+async fn unread_response(member: &Member) -> Streaming<RangeResponse> {
+    let channel = within(endpoint(member).connect()).await.unwrap();
+    let mut calls = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
+    calls.ready().await.unwrap();
+    let path = PathAndQuery::from_static("/etcdserverpb.KV/Range");
+    let codec = tonic_prost::ProstCodec::<RangeRequest, RangeResponse>::default();
+    within(calls.server_streaming(Request::new(all()), path, codec)).await.unwrap().into_inner()
+}
+
+/// Eight ranges of 1,000 MiB at once have to fit into 512 MiB: the memory of a response does not depend on its length.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_response_has_few_bytes_in_memory() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    // In one part: it goes in pieces.
+    let long = "l".repeat(1_400_000);
+    member.put("key000", &long).await.unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..RANGES_MAX {
+        unread.push(unread_response(member).await);
+    }
+    metric_is(&member.address, "forebay_etcd_long_ranges_stalled", &RANGES_MAX.to_string()).await;
+    let held_bytes = async || {
+        let body = get(&member.address, 2379, "/metrics").await.1;
+        let mut lines = body.lines();
+        let value = lines.find_map(|line| line.strip_prefix("forebay_etcd_long_range_bytes "));
+        value.unwrap().parse::<usize>().unwrap()
+    };
+    let most = |longest: usize| RANGES_MAX * (longest + (400 << 10) + 4 * (128 << 10));
+    let held = held_bytes().await;
+    assert!((1..most(long.len())).contains(&held), "{held} bytes");
+    let mut bytes = 0;
+    for response in &mut unread {
+        let whole = within(response.message()).await.unwrap().unwrap();
+        bytes += whole.kvs.iter().map(|pair| pair.value.len()).sum::<usize>();
+        assert!(held_bytes().await < most(long.len()));
+        assert!(within(response.message()).await.unwrap().is_none());
+    }
+    assert_eq!(bytes, RANGES_MAX * ((KEYS - 1) * VALUE_BYTES + long.len()));
+    metric_is(&member.address, "forebay_etcd_long_range_bytes", "0").await;
     cluster.stop().await;
 }
