@@ -15,6 +15,8 @@ use std::time::Duration;
 use flags::{FLAGS, Use};
 use urls::Url;
 
+use crate::version::Formats;
+
 /// A client that reads nothing of a snapshot or a long range for this long has stopped, or its disk has.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
 /// Quota if none is given, as etcd has it.
@@ -127,6 +129,8 @@ pub struct Config {
     pub(crate) tls_versions: TlsVersions,
     pub(crate) log_level: String,
     pub(crate) is_log_json: bool,
+    /// Not a flag: those of this version.
+    pub(crate) formats: Formats,
     /// Sentences to log before the start.
     pub(crate) warnings: Vec<String>,
 }
@@ -439,6 +443,7 @@ impl FlagValues {
             tls_versions: self.tls_versions()?,
             log_level: self.log_level()?.to_owned(),
             is_log_json: self.is_log_json()?,
+            formats: Formats::OWN,
             warnings: std::mem::take(&mut self.warnings),
             name,
         };

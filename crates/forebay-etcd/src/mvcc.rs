@@ -12,7 +12,7 @@
 //! | `versions` | a key, escaped, then as in `events` | one byte: 1 for a put, 0 for a delete |
 //! | `leases` | id, big endian | the granted time in seconds |
 //! | `lease_keys` | id, key | nothing |
-//! | `meta` | `state`, `member/` and an id, `alarm/` and an id and a type | the state's numbers; the member's attributes; nothing |
+//! | `meta` | `state`, `format`, `member/` and an id, `alarm/` and an id and a type | the state's numbers; the number of its [format](crate::version::Formats); the member's attributes; nothing |
 //!
 //! A put reads `now`, unless the key was written lately, and writes one entry of `now`, `events`, `versions` and `meta`. Reads of the current revision need `now` alone. Reads
 //! of an older one find revisions in `versions` and values in `events`, which watches read in order.
@@ -35,6 +35,7 @@ mod change;
 mod check;
 mod clean;
 mod codec;
+mod excess;
 mod hash;
 mod import;
 mod machine;

@@ -45,7 +45,8 @@ use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse
 use crate::proto::peer::{self, KeepAliveReply, KeepAliveRequest, Outcome, Proposal, command};
 use crate::refusal::Refusal;
 use crate::start_error::StartError;
-use crate::types::{Command, Types};
+use crate::types::{Command, Types, format_of};
+use crate::version::Formats;
 
 /// Committed entries that may wait to be applied before requests are refused.
 const APPLY_GAP_MAX: u64 = 5_000;
@@ -124,6 +125,9 @@ struct Inner {
     store: Store,
     /// The state machine's.
     applied: Arc<AtomicU64>,
+    /// That of the state, and those of this version.
+    format: Arc<AtomicU64>,
+    formats: Formats,
     log: RaftLog<Types>,
     peers: Peers,
     leadership: watch::Receiver<Leadership>,
@@ -248,6 +252,7 @@ impl Node {
             tls,
             connect_timeout: config.election_timeout,
             keep_alive: config.election_timeout.max(Duration::from_secs(1)),
+            formats: config.formats,
             runtime: handle.clone(),
         };
         let directories = Directories::of(config.member_dir(), config.log_dir.clone());
@@ -255,7 +260,7 @@ impl Node {
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
         let log = owner::open(&engine, &directories, &mut identity).await?;
-        let applied = machine.applied_index();
+        let (applied, format) = (machine.applied_index(), machine.format());
         let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
         let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialer);
@@ -287,6 +292,8 @@ impl Node {
             raft,
             store,
             applied,
+            format,
+            formats: config.formats,
             log,
             peers,
             leadership,
@@ -413,6 +420,16 @@ impl Node {
         of_raft.max(self.inner.applied.load(Ordering::Acquire))
     }
 
+    /// Returns the format of the state; see [`Formats`].
+    pub(crate) fn format(&self) -> u64 {
+        self.inner.format.load(Ordering::Acquire)
+    }
+
+    /// Refuses a change that some members may not know.
+    fn check_format(&self, change: &command::Change) -> Result<(), Status> {
+        if format_of(change) > self.format() { Err(Refusal::NotCapable.into()) } else { Ok(()) }
+    }
+
     /// Returns whether this member only follows, without a vote.
     pub(crate) fn is_learner(&self) -> bool {
         let metrics = self.inner.raft.server_metrics();
@@ -483,6 +500,7 @@ impl Node {
     /// # Errors
     /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
     pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
+        self.check_format(&change)?;
         let counts = &self.inner.counts;
         let pending = lead::PendingProposal::begin(counts);
         let proposed = self.propose_anywhere(Command::new(change)).await;

@@ -90,7 +90,7 @@ impl Server {
             Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
         let limits = limits(&config);
         let followers = Arc::new(Followers::default());
-        let machine = Machine::new(followers.clone(), limits.state);
+        let machine = Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
         let raft_runtime = RaftRuntime::start()?;
         let node = Node::start(&config, machine, dialing_tls, &raft_runtime).await?;
         tracing::info!(

@@ -27,6 +27,23 @@ impl Command {
     }
 }
 
+/// Returns the format that the state must have before a change is proposed: members of earlier ones do not know its kind, or a field of it.
+pub(crate) fn format_of(change: &peer::command::Change) -> u64 {
+    use peer::command::Change;
+    match change {
+        Change::Put(_)
+        | Change::DeleteRange(_)
+        | Change::Txn(_)
+        | Change::Compact(_)
+        | Change::LeaseGrant(_)
+        | Change::LeaseRevoke(_)
+        | Change::Attributes(_)
+        | Change::Alarm(_)
+        | Change::Clean(_)
+        | Change::Format(_) => 0,
+    }
+}
+
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Command({} bytes)", self.0.len())

@@ -1,5 +1,7 @@
 //! Versions.
 
+use std::fmt;
+
 /// The version of etcd's API that clients are served: Kubernetes and others look at it, and kubeadm has a least one.
 pub(crate) const ETCD_VERSION: &str = "3.7.3";
 /// The version that all members have at least, and that of the state, as etcd writes them.
@@ -8,3 +10,35 @@ pub(crate) const CLUSTER_VERSION: &str = "3.7.0";
 pub(crate) const SNAPSHOT_CLUSTER_VERSION: &str = "3.5.0";
 /// This server's own version.
 pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Formats of the state, of the log's entries and of messages between members, by their numbers. The state has one of them, which all members
+/// know: a new kind of change, or field of one, is for a later format, and is proposed when the state has that.
+///
+/// | format | changes |
+/// |---|---|
+/// | 1 | a current value counts once in the space that the state takes; members name their formats |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Formats {
+    /// The earliest with which this version works.
+    pub(crate) least: u64,
+    /// The latest, which it has the state raised to.
+    pub(crate) own: u64,
+}
+
+impl Formats {
+    /// Those of this version.
+    pub(crate) const OWN: Formats = Formats { least: 1, own: 1 };
+    /// The format of a new state.
+    pub(crate) const FIRST: u64 = 1;
+
+    /// Returns whether there is a format that both know.
+    pub(crate) fn meet(self, other: Formats) -> bool {
+        self.least <= other.own && other.least <= self.own
+    }
+}
+
+impl fmt::Display for Formats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.least, self.own)
+    }
+}

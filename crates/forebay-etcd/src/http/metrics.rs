@@ -38,6 +38,7 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Gauge "etcd_server_proposals_applied_total" "Index of the last applied entry.": node.applied_index();
         Gauge "etcd_server_proposals_pending" "Proposals that wait for their outcome.": load(&counts.proposals_pending);
         Counter "etcd_server_proposals_failed_total" "Proposals that failed.": load(&counts.proposals_failed);
+        Gauge "forebay_etcd_state_format" "Format of the state, which all members know.": node.format();
         Counter "forebay_etcd_reads_total" "Linearizable reads.": load(&counts.reads);
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);

@@ -336,6 +336,15 @@ impl State {
     }
 }
 
+/// The key of the state's format in `meta`.
+pub(super) const FORMAT: &[u8] = b"format";
+
+pub(super) fn encode_format(format: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_number(format, &mut bytes);
+    bytes
+}
+
 /// The key of the state's numbers in `meta`.
 pub(super) const STATE: &[u8] = b"state";
 /// The keys of members' attributes in `meta` begin with this.

@@ -9,6 +9,7 @@ use super::codec::{self, At, Now, Previous, PutRecord, Record, State, put_number
 use super::reader::{Part, Reader};
 use super::records::KeyRecord;
 use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S};
+use crate::version::Formats;
 
 /// Records that are written at once.
 const RECORDS_MAX: usize = if cfg!(test) { 7 } else { 1_000 };
@@ -271,7 +272,9 @@ impl<'a> Import<'a> {
             state.compacted = state.revision;
         }
         let mut batch = Batch::new();
-        batch.put(self.reader.keyspace(Part::Meta), codec::STATE, self.state.encode());
+        let (keyspace, format) = (self.reader.keyspace(Part::Meta), codec::encode_format(Formats::FIRST));
+        batch.put(keyspace, codec::STATE, self.state.encode());
+        batch.put(keyspace, codec::FORMAT, format);
         self.store.write(&batch).await?;
         Ok(ImportSummary { revision: self.state.revision, keys: self.keys, leases: self.leases })
     }

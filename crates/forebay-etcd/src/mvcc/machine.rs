@@ -15,11 +15,12 @@ use super::apply::{Effects, apply, keys_named};
 use super::codec::State;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
-use super::{KEYSPACES, Limits, clean, view};
+use super::{KEYSPACES, Limits, clean, codec, view};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
 use crate::types::Types;
+use crate::version::Formats;
 
 /// The state machine: how entries change the keyspaces. It has the numbers of the state in memory.
 pub(crate) struct Machine {
@@ -29,6 +30,9 @@ pub(crate) struct Machine {
     recent: Mutex<Recent>,
     /// Index of the last entry that was applied since the start.
     applied: Arc<AtomicU64>,
+    /// The format of the state, and the latest one that is known here.
+    format: Arc<AtomicU64>,
+    format_max: u64,
 }
 
 #[derive(Default)]
@@ -47,7 +51,37 @@ impl Machine {
     /// applies entries all the same.
     pub(crate) fn new(observer: Arc<dyn Observer>, limits: Limits) -> Machine {
         let recent = Mutex::new(Recent::new(limits.recent_bytes));
-        Machine { observer, limits, memory: Mutex::default(), recent, applied: Arc::default() }
+        Machine {
+            observer,
+            limits,
+            memory: Mutex::default(),
+            recent,
+            applied: Arc::default(),
+            format: Arc::default(),
+            format_max: Formats::OWN.own,
+        }
+    }
+
+    /// Knows formats of the state up to this one.
+    pub(crate) fn with_format_max(self, format_max: u64) -> Machine {
+        Machine { format_max, ..self }
+    }
+
+    /// Returns the format of the state; see [`Formats`].
+    pub(crate) fn format(&self) -> Arc<AtomicU64> {
+        self.format.clone()
+    }
+
+    /// Notes the state's format. A member that does not know it ends, for it would not do as the others.
+    fn set_format(&self, format: u64) -> io::Result<()> {
+        if format > self.format_max {
+            return Err(io::Error::other(format!(
+                "the state has format {format}, and this version knows those up to {}: start a later version",
+                self.format_max
+            )));
+        }
+        self.format.store(format, Ordering::Release);
+        Ok(())
     }
 
     /// Returns the index of the last entry that was applied since the start. A caller that has the outcome of an entry finds it here;
@@ -77,6 +111,7 @@ impl Apply<Types> for Machine {
     async fn opened(&self, keyspaces: &[Keyspace]) -> io::Result<()> {
         let reader = Reader::new(keyspaces, None)?;
         let state = reader.state().await?;
+        self.set_format(reader.format(&state).await?)?;
         let alarms = view::alarms(&reader).await?.into_iter().collect();
         let leases = view::leases(&reader).await?;
         *self.memory() = Memory { state, alarms, ..Memory::default() };
@@ -135,9 +170,18 @@ impl Apply<Types> for Machine {
             (None, false) => clean::SMALL,
         };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
-        let Effects { state, result, events, granted, revoked, compacted, is_clean: _, alarm } = effects;
+        let Effects { state, result, events, granted, revoked, compacted, is_clean: _, alarm, format } =
+            effects;
         if state != before {
-            batch.put(reader.keyspace(Part::Meta), super::codec::STATE, state.encode());
+            batch.put(reader.keyspace(Part::Meta), codec::STATE, state.encode());
+            // With the first numbers, so that those without it are an earlier build's.
+            if before == State::default() {
+                let format = self.format.load(Ordering::Acquire);
+                batch.put(reader.keyspace(Part::Meta), codec::FORMAT, codec::encode_format(format));
+            }
+        }
+        if let Some(format) = format {
+            self.set_format(format)?;
         }
         self.recent().apply(state.revision, &events);
         let applied = EntryChanges {
@@ -158,7 +202,7 @@ impl Apply<Types> for Machine {
             Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
             None => {}
         }
-        let is_followed = applied.is_change() || state.cleaned != before.cleaned;
+        let is_followed = applied.is_change() || state.cleaned != before.cleaned || format.is_some();
         memory.pending = is_followed.then_some(applied);
         Ok(Outcome { revision: state.revision, result: Some(result) })
     }

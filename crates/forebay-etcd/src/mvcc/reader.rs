@@ -15,6 +15,7 @@ use super::walk::{Wait, Walk, is_memory};
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
+use crate::version::Formats;
 
 /// The most keys whose values are read ahead at once.
 const READ_AHEAD_KEYS: usize = 256;
@@ -144,6 +145,15 @@ impl<'a> Reader<'a> {
     pub(super) async fn state(&self) -> Result<State, Failure> {
         let found = self.get(Part::Meta, codec::STATE).await?;
         found.map_or(Ok(State::default()), |bytes| State::decode(&bytes))
+    }
+
+    /// Returns the format of the state with these numbers: 0 if an earlier build has made it, which wrote none.
+    pub(super) async fn format(&self, state: &State) -> Result<u64, Failure> {
+        match self.get(Part::Meta, codec::FORMAT).await? {
+            Some(bytes) => codec::Bytes::new(&bytes, "the state's format").number(),
+            None if *state == State::default() => Ok(Formats::FIRST),
+            None => Ok(0),
+        }
     }
 
     /// Returns the current value of a key.

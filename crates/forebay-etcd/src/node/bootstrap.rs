@@ -119,6 +119,12 @@ async fn ask(
 
 /// Finds this member among those of a reply, by its peer URLs.
 fn found(config: &Config, from: &Url, reply: &MembersReply) -> Result<Identity, StartError> {
+    if reply.format > config.formats.own {
+        return Err(StartError::new(format!(
+            "the state of the cluster of {from} has format {}, and this version knows formats {}: start a later version",
+            reply.format, config.formats
+        )));
+    }
     let own: Vec<String> = config.initial_advertise_peer_urls.iter().map(Url::to_string).collect();
     let member = reply.members.iter().find(|member| member.peer_ur_ls == own);
     let Some(member) = member else {

@@ -43,6 +43,7 @@ impl Node {
         term: u64,
         change: command::Change,
     ) -> Result<Outcome, Status> {
+        self.check_format(&change)?;
         let counts = &self.inner.counts;
         let pending = PendingProposal::begin(counts);
         let proposed = tokio::time::timeout_at(self.deadline(), self.write_leading(term, change)).await;

@@ -63,7 +63,8 @@ impl Connection {
 
     /// Returns Raft's word for a failure: after one to reach the member it waits before it tries again.
     fn failed(&self, status: &Status) -> RPCError<Types> {
-        if status.code() == Code::Unavailable {
+        // The second are refusals that stay, such as of a member whose formats are others.
+        if [Code::Unavailable, Code::FailedPrecondition].contains(&status.code()) {
             self.network.peers.note(self.target, Err(status));
             self.network.peers.failed(self.target);
             return RPCError::Unreachable(Unreachable::from_string(super::peers::causes(status)));
@@ -306,6 +307,7 @@ mod tests {
             tls: None,
             connect_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
+            formats: crate::version::Formats::OWN,
             runtime: tokio::runtime::Handle::current(),
         };
         let mut network = Network {

@@ -15,11 +15,16 @@ use tonic::{Request, Status};
 
 use crate::proto::peer::peer_client::PeerClient;
 use crate::tls::Connector;
+use crate::version::Formats;
 
-/// Metadata of every request between members: the cluster, who sends, and to whom.
+/// Metadata of every request between members: the cluster, who sends, and to whom. Builds before formats had numbers know another name
+/// than [`FROM`], and refuse requests without it.
 pub(crate) const CLUSTER: &str = "forebay-cluster";
-pub(crate) const FROM: &str = "forebay-from";
+pub(crate) const FROM: &str = "forebay-member";
 pub(crate) const TO: &str = "forebay-to";
+/// The sender's formats.
+pub(crate) const FORMAT: &str = "forebay-format";
+pub(crate) const FORMAT_LEAST: &str = "forebay-format-least";
 
 /// Bytes that a stream, and a connection, may have on their way.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
@@ -28,16 +33,18 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// A client of another member.
 pub(crate) type Client = PeerClient<InterceptedService<Channel, Ids>>;
 
-/// Puts the ids into each request.
+/// Puts the ids and the formats into each request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ids {
     ids: Vec<(&'static str, MetadataValue<Ascii>)>,
 }
 
 impl Ids {
-    fn new(cluster: Option<u64>, from: Option<u64>, to: Option<u64>) -> Ids {
-        let ids = [(CLUSTER, cluster), (FROM, from), (TO, to)];
-        Ids { ids: ids.into_iter().filter_map(|(name, id)| Some((name, MetadataValue::from(id?)))).collect() }
+    fn new(formats: Formats, cluster: Option<u64>, from: Option<u64>, to: Option<u64>) -> Ids {
+        let Formats { least, own } = formats;
+        let formats = [(FORMAT, Some(own)), (FORMAT_LEAST, Some(least))];
+        let ids = [(CLUSTER, cluster), (FROM, from), (TO, to)].into_iter().chain(formats);
+        Ids { ids: ids.filter_map(|(name, id)| Some((name, MetadataValue::from(id?)))).collect() }
     }
 }
 
@@ -65,6 +72,8 @@ pub(crate) struct Dialer {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) keep_alive: Duration,
+    /// This member's.
+    pub(crate) formats: Formats,
     /// Connections have tasks, which run here.
     pub(crate) runtime: Handle,
 }
@@ -101,7 +110,7 @@ impl Dialer {
 
     /// Returns a client for a member of which only a URL is known yet.
     pub(crate) fn stranger(&self, url: &str) -> Result<Client, Status> {
-        Ok(client(self.channel(url)?, Ids::new(None, None, None)))
+        Ok(client(self.channel(url)?, Ids::new(self.formats, None, None, None)))
     }
 }
 
@@ -160,7 +169,8 @@ impl Peers {
     fn entry(&self, id: u64, urls: &[String], at: usize) -> Result<Entry, Status> {
         let inner = &self.inner;
         let url = urls.get(at).ok_or_else(|| Status::internal(format!("member {id:x} has no URL")))?;
-        let ids = Ids::new(Some(inner.cluster), Some(inner.own), Some(id));
+        let formats = inner.dialer.formats;
+        let ids = Ids::new(formats, Some(inner.cluster), Some(inner.own), Some(id));
         Ok(Entry {
             urls: urls.to_vec(),
             at,

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Node;
 use super::leader_call::not_leader;
-use super::peers::{CLUSTER, FROM, TO};
+use super::peers::{CLUSTER, FORMAT, FORMAT_LEAST, FROM, TO};
 use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
 use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
@@ -16,6 +16,7 @@ use crate::proto::peer::{
     Proposal, Proposed, ReadIndexReply, ReadIndexRequest, peer_server,
 };
 use crate::types::{Command, Types};
+use crate::version::Formats;
 use forebay_raft::RaftSnapshot;
 
 /// Appends that wait to be taken by Raft.
@@ -34,10 +35,32 @@ impl PeerService {
             .max_encoding_message_size(usize::MAX)
     }
 
+    /// Refuses requests of a version that does not work with this one, or with the format that the state has.
+    fn check_formats<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let (node, own) = (&self.node, self.node.inner.formats);
+        let theirs = number(request, FORMAT).zip(number(request, FORMAT_LEAST));
+        let theirs = theirs.map(|(own, least)| Formats { least, own });
+        if theirs.is_some_and(|theirs| theirs.meet(own) && theirs.own >= node.format()) {
+            return Ok(());
+        }
+        node.inner.counts.foreign.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let theirs =
+            theirs.map_or_else(|| "an earlier build".to_owned(), |theirs| format!("formats {theirs}"));
+        let text = format!(
+            "versions that do not work together: {theirs} calls member {:x}, which has formats {own} and a state of format {}; stop all \
+             members, and start them with one version",
+            node.id(),
+            node.format()
+        );
+        let from = number(request, FROM).unwrap_or_default();
+        tracing::error!(from = format!("{from:x}"), "{text}");
+        Err(Status::failed_precondition(text))
+    }
+
     /// Refuses requests of another cluster, and those that are meant for another member.
     fn check<T>(&self, request: &Request<T>) -> Result<u64, Status> {
-        let number =
-            |name: &str| -> Option<u64> { request.metadata().get(name)?.to_str().ok()?.parse().ok() };
+        self.check_formats(request)?;
+        let number = |name| number(request, name);
         let (Some(cluster), Some(from), Some(to)) = (number(CLUSTER), number(FROM), number(TO)) else {
             return Err(Status::invalid_argument("a request between members has the ids of both"));
         };
@@ -56,6 +79,11 @@ impl PeerService {
         }
         Ok(from)
     }
+}
+
+/// Returns a number of a request's metadata.
+fn number<T>(request: &Request<T>, name: &str) -> Option<u64> {
+    request.metadata().get(name)?.to_str().ok()?.parse().ok()
 }
 
 fn failed(error: impl std::fmt::Display) -> Status {
@@ -188,12 +216,14 @@ impl PeerService {
 
     fn members(&self, request: Request<MembersRequest>) -> Answer<'_, Response<MembersReply>> {
         Box::pin(async move {
+            self.check_formats(&request)?;
             // A member that joins does not know the cluster's id yet.
             if request.metadata().contains_key(CLUSTER) {
                 self.check(&request)?;
             }
             let members = self.node.members(request.get_ref().is_linearizable).await?;
-            Ok(Response::new(MembersReply { cluster_id: self.node.cluster_id(), members }))
+            let (cluster_id, format) = (self.node.cluster_id(), self.node.format());
+            Ok(Response::new(MembersReply { cluster_id, members, format }))
         })
     }
 }

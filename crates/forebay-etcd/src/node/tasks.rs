@@ -7,10 +7,12 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Instant, ServerState};
 use tokio::sync::watch;
+use tonic::Status;
 
 use super::peers::Purpose;
 use super::{EndReason, Leadership, Node};
-use crate::proto::peer::{Attributes, MembersRequest, command};
+use crate::mvcc::View;
+use crate::proto::peer::{Attributes, Format, MembersRequest, command};
 
 /// How long nobody may lead, in election timeouts, before a member asks whether it was removed.
 const ELECTIONS_ALONE_MAX: u32 = 4;
@@ -24,6 +26,7 @@ impl Node {
         tasks.push(runtime.spawn(self.clone().make_rounds()));
         tasks.push(runtime.spawn(self.clone().publish()));
         tasks.push(runtime.spawn(self.clone().look_after_members()));
+        tasks.push(runtime.spawn(self.clone().raise_format()));
         tasks.push(runtime.spawn(self.clone().notice_removal()));
         tasks.push(runtime.spawn(self.clone().notice_failure()));
     }
@@ -107,6 +110,7 @@ impl Node {
             member: self.id(),
             name: self.inner.name.clone(),
             client_urls: self.inner.client_urls.clone(),
+            format: self.inner.formats.own,
         };
         loop {
             // The same words again change nothing.
@@ -132,6 +136,37 @@ impl Node {
             self.make_voters().await;
             tokio::time::sleep(self.inner.settings.heartbeat_interval).await;
         }
+    }
+
+    /// As the leader: has the state's format raised to the latest one that all members know, until that is this version's.
+    async fn raise_format(self) {
+        let mut leadership = self.leadership();
+        while self.format() < self.inner.formats.own {
+            let leading = leadership.wait_for(|now| now.is_own).await.map(|now| now.term);
+            let Ok(term) = leading else { return };
+            if let Err(status) = self.raise_format_in(term).await {
+                tracing::warn!("the format of the state is not raised yet: {}", status.message());
+            }
+            tokio::time::sleep(self.inner.settings.election_timeout).await;
+        }
+    }
+
+    /// Looks whether all members know a later format, and proposes that.
+    async fn raise_format_in(&self, term: u64) -> Result<(), Status> {
+        let (format, attributes, membership) = (self.format(), self.attributes().await?, self.membership());
+        let known = |id: &u64| attributes.get(id).map_or(0, |attributes| attributes.format);
+        let known = membership.membership().nodes().map(|(id, _)| known(id)).min().unwrap_or(0);
+        if known <= format {
+            return Ok(());
+        }
+        let excess_bytes = match format {
+            0 => View::of(self.store()).await?.excess_bytes().await?,
+            _ => 0,
+        };
+        let raised = Format { format: known, excess_bytes };
+        self.propose_leading(term, command::Change::Format(raised)).await?;
+        tracing::info!(format = known, excess_bytes, "the format of the state is raised");
+        Ok(())
     }
 
     /// Ends this member when it was removed. What it has applied does not show it: a removed member may not have the entry, and a

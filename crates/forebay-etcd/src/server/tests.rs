@@ -5,6 +5,7 @@ mod changes;
 mod clients;
 pub(crate) mod cluster;
 mod compaction;
+mod formats;
 mod gateway;
 mod http;
 mod leases;

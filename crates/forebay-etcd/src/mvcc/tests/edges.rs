@@ -1,7 +1,9 @@
 //! Cases by hand. The values are those of etcd 3.4.23, as its server gives them; `real` sends it the same kinds of requests.
 
+use forebay_kv::Batch;
+
 use super::harness::*;
-use crate::mvcc::codec::{At, KEY_BYTES_MAX, Record, split_version_key};
+use crate::mvcc::codec::{self, At, KEY_BYTES_MAX, Record, split_version_key};
 use crate::mvcc::reader::{Part, Reader};
 use crate::mvcc::{ENTRY_BYTES, Failure, View};
 use crate::observer::{EntryChanges, InitialState};
@@ -14,7 +16,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::mvccpb::{Event, KeyValue};
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Response;
-use crate::proto::peer::{Attributes, Clean, Done};
+use crate::proto::peer::{Attributes, Clean, Done, Format};
 use crate::refusal::Refusal;
 use crate::types::Command;
 
@@ -403,8 +405,12 @@ async fn alarms_refuse_what_grows_or_all() {
 #[tokio::test]
 async fn members_have_attributes() {
     let mut node = Node::new().await;
-    let attributes =
-        |member, name: &str| Attributes { member, name: name.into(), client_urls: vec!["http://x".into()] };
+    let attributes = |member, name: &str| Attributes {
+        member,
+        name: name.into(),
+        client_urls: vec!["http://x".into()],
+        format: 1,
+    };
     for (member, name) in [(300, "c"), (7, "a"), (300, "d")] {
         let outcome = node.apply(Change::Attributes(attributes(member, name))).await;
         assert_eq!((outcome.revision, outcome.result), (1, Some(Response::Done(Done::default()))));
@@ -660,4 +666,46 @@ async fn a_lease_with_more_keys_than_fit_is_revoked_in_steps() {
     // All that fits goes at once.
     node.done(revoke(2)).await;
     assert_eq!(node.applied().unwrap().events.len(), 50);
+}
+
+/// Directories of earlier builds kept the space that these counted for current values a second time for good.
+#[tokio::test]
+async fn a_state_of_an_earlier_build_is_counted_anew() {
+    const EXCESS: u64 = 12_345;
+    let mut node = Node::new().await;
+    node.done(grant(4, 60)).await;
+    for number in 0..20 {
+        node.put_with(PutRequest { lease: 4, ..put(format!("key {}", number % 10), "value") }).await;
+    }
+    node.done(Change::DeleteRange(delete("key 3", ""))).await;
+    assert_eq!(node.view().await.excess_bytes().await.unwrap(), 0);
+    // As such a build has left it.
+    {
+        let keyspaces = node.store.keyspaces();
+        let reader = Reader::new(&keyspaces, None).unwrap();
+        let mut state = reader.state().await.unwrap();
+        assert_eq!(reader.format(&state).await.unwrap(), 1);
+        state.used_bytes += EXCESS;
+        let (meta, mut batch) = (reader.keyspace(Part::Meta), Batch::new());
+        batch.put(meta, codec::STATE, state.encode());
+        batch.delete(meta, codec::FORMAT);
+        node.store.store().write(&batch).await.unwrap();
+    }
+    node.reopen().await;
+    let view = node.view().await;
+    // Whatever is changed meanwhile.
+    node.put("key 1", "a longer value").await;
+    node.done(Change::DeleteRange(delete("key 2", ""))).await;
+    assert_eq!(view.excess_bytes().await.unwrap(), EXCESS);
+    drop(view);
+    let raised = Change::Format(Format { format: 1, excess_bytes: EXCESS });
+    let revision = node.view().await.revision();
+    for _ in 0..2 {
+        assert_eq!(node.done(raised.clone()).await, revision);
+        assert_eq!(node.view().await.used_bytes(), stored(&node).await.2);
+    }
+    node.done(raised.clone()).await;
+    assert_eq!(node.applied(), None, "it is of that format already");
+    node.reopen().await;
+    assert_eq!(node.view().await.used_bytes(), stored(&node).await.2);
 }

@@ -103,7 +103,9 @@ impl Model {
                 }
                 Response::Done(Done::default())
             }
-            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) => Response::Done(Done::default()),
+            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) | Change::Format(_) => {
+                Response::Done(Done::default())
+            }
         })
     }
 

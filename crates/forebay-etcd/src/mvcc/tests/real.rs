@@ -99,7 +99,7 @@ impl Real {
             Change::LeaseRevoke(request) => self.lease.lease_revoke(request).await.map(|response| {
                 (revision(&mut response.into_inner().header), Response::Done(Done::default()))
             }),
-            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) => return None,
+            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) | Change::Format(_) => return None,
         })
     }
 }
