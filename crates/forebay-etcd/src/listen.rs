@@ -29,6 +29,9 @@ const ACCEPTED_MAX: usize = 64;
 /// Bytes of replies that gather on a connection before they are sent, and the length from which bytes are sent without a copy.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 const DIRECT_BYTES: usize = 16 << 10;
+/// Flushes in vain that let other tasks run first, and of those behind them one in so many.
+const VAIN_YIELDS_MAX: u32 = 4;
+const VAIN_YIELD_EVERY: u32 = 16;
 /// How long to wait when no connection can be accepted, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -163,15 +166,19 @@ async fn accept_on(
 /// A connection, which ends when its server does: a caller must not go on with one that is gone.
 ///
 /// A flush first lets the other tasks run that are ready. Their replies on this connection are sent by the same system call: with
-/// many calls on a connection the runtime would else run it after each of their tasks.
+/// many calls on a connection the runtime would else run it after each of their tasks. Where none came, as with one call at a time, few flushes
+/// do so: the runtime wakes another thread for it.
 pub(crate) struct Connection {
     stream: Stream,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Replies that are not sent yet; those before `sent` are.
     gathered: Vec<u8>,
     sent: usize,
-    /// Whether other tasks have had their turn since the last flush.
+    /// Whether other tasks have had their turn since the last flush, and how much had gathered before.
     has_yielded: bool,
+    gathered_before: usize,
+    /// Flushes since such a turn in which replies gathered.
+    flushes_in_vain: u32,
 }
 
 #[derive(Debug)]
@@ -187,7 +194,24 @@ impl Connection {
             // Without a sender the server is gone, which is the same.
             let _ = closing.wait_for(|closing| *closing).await;
         };
-        Connection { stream, closed: Box::pin(closed), gathered: Vec::new(), sent: 0, has_yielded: false }
+        Connection {
+            stream,
+            closed: Box::pin(closed),
+            gathered: Vec::new(),
+            sent: 0,
+            has_yielded: false,
+            gathered_before: 0,
+            flushes_in_vain: 0,
+        }
+    }
+
+    /// Returns whether other tasks have their turn before this flush.
+    fn yields(&mut self) -> bool {
+        if self.has_yielded || self.gathered.is_empty() {
+            return false;
+        }
+        self.flushes_in_vain = self.flushes_in_vain.wrapping_add(1);
+        self.flushes_in_vain <= VAIN_YIELDS_MAX || self.flushes_in_vain.is_multiple_of(VAIN_YIELD_EVERY)
     }
 
     /// Sends what has gathered.
@@ -249,10 +273,14 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
-        if !connection.has_yielded && !connection.gathered.is_empty() {
+        if connection.yields() {
             connection.has_yielded = true;
+            connection.gathered_before = connection.gathered.len();
             context.waker().wake_by_ref();
             return Poll::Pending;
+        }
+        if connection.has_yielded && connection.gathered.len() != connection.gathered_before {
+            connection.flushes_in_vain = 0;
         }
         ready!(connection.poll_send(context))?;
         connection.has_yielded = false;
@@ -349,5 +377,36 @@ mod tests {
         connection.shutdown().await.unwrap();
         drop(connection);
         assert_eq!(read.await.unwrap(), expected);
+    }
+
+    /// Sends a reply, and others in the turn that its flush lets other tasks have. Returns whether there was one.
+    async fn yields(connection: &mut Connection, others: &[u8]) -> bool {
+        connection.write_all(b"reply").await.unwrap();
+        let mut flush = |context: &mut Context<'_>| Pin::new(&mut *connection).poll_flush(context);
+        let is_pending = poll_fn(|context| Poll::Ready(flush(context).is_pending())).await;
+        connection.write_all(if is_pending { others } else { b"" }).await.unwrap();
+        connection.flush().await.unwrap();
+        is_pending
+    }
+
+    /// Each flush of a lone call had another thread of the runtime wake, and find nothing to do.
+    #[tokio::test]
+    async fn flushes_do_not_wait_for_replies_that_never_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (_closing, closed) = watch::channel(false);
+        let mut connection = Connection::new(Stream::Plain(listener.accept().await.unwrap().0), &closed);
+        let mut yielded = 0;
+        for _ in 0..160 {
+            yielded += u32::from(yields(&mut connection, b"").await);
+        }
+        assert!(yielded <= VAIN_YIELDS_MAX + 160 / VAIN_YIELD_EVERY, "{yielded} of 160");
+        for _ in 0..VAIN_YIELD_EVERY {
+            yields(&mut connection, b"another").await;
+        }
+        // They come now, and each flush waits for them.
+        for _ in 0..20 {
+            assert!(yields(&mut connection, b"another").await);
+        }
     }
 }

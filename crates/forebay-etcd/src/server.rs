@@ -32,6 +32,8 @@ const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// How long requests of clients may take to end when the server does.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+/// That of a timer which nothing waits for: see [`keep_timer`]. Deadlines of requests are later.
+const TIMER_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where a server listens, with the ports that were bound.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +126,7 @@ impl Server {
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
             tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::end_leases(context)),
+            tokio::spawn(keep_timer(is_stopping.clone())),
         ];
         let pages = http::router(node.clone(), hub, config.quota_bytes);
         let has_pages = http.is_empty();
@@ -270,6 +273,19 @@ fn peer_builder(config: &Config) -> tonic::transport::Server {
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .accept_http1(true)
+}
+
+/// Keeps a timer that is the next one until `stopping`. For a timer that is, Tokio interrupts the thread that waits for I/O, and that of a lone
+/// request's deadline was each time.
+async fn keep_timer(mut stopping: watch::Receiver<bool>) {
+    let mut timer = tokio::time::interval(TIMER_PERIOD);
+    loop {
+        tokio::select! {
+            // Without a sender the server is gone, which is the same.
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            _ = timer.tick() => {}
+        }
+    }
 }
 
 /// Serves connections until `stopping`, and then until the last request has ended.
