@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::cluster::{Cluster, Member, within};
@@ -53,7 +54,8 @@ async fn members_without_a_common_format_refuse_each_other() {
     })
     .await;
     assert!(cluster.members[2].local("key").await.is_none());
-    let mut calls = PeerClient::connect(format!("http://{}:2380", member.address)).await.unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{}:2380", member.address)).unwrap();
+    let mut calls = PeerClient::new(endpoint.connect_lazy());
     for (formats, refused) in [
         (None, Some("an earlier build calls member")),
         (Some(SECOND), Some("formats 2 to 2 calls member")),

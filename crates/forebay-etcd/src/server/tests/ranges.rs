@@ -212,14 +212,18 @@ async fn a_long_range_waits_while_too_many_are_under_way() {
     // Short ones are served.
     let mut keys = client(member);
     let short = RangeRequest { limit: 3, ..all() };
-    assert_eq!(within(keys.range(short.clone())).await.unwrap().into_inner().kvs.len(), 3);
+    assert_eq!(within(keys.range(short)).await.unwrap().into_inner().kvs.len(), 3);
     let few = within(keys.range_stream(RangeRequest { limit: 1, ..all() })).await.unwrap().into_inner();
     let revision = View::of(member.node().store()).await.unwrap().revision();
     assert_eq!(collected(few, RangeResponse::default(), revision).await.kvs.len(), 1);
     let waiting = tokio::spawn(async move { keys.range(all()).await });
     metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "1").await;
+    let mut keys = client(member);
+    let waiting_parts = within(keys.range_stream(all())).await.unwrap().into_inner();
+    metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "2").await;
     drop(unread.pop());
     assert_eq!(within(waiting).await.unwrap().unwrap().into_inner().kvs.len(), KEYS);
+    assert_eq!(collected(waiting_parts, RangeResponse::default(), revision).await.kvs.len(), KEYS);
     metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "0").await;
     drop(unread);
     metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
