@@ -26,16 +26,17 @@
 //!
 //! # Space
 //! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A current value is
-//! in `now` and in `events`, and counts once, as in etcd. The sum is part of the state, so alike on all members, and does not depend on
-//! files. No entry is refused for it, because members may have different limits: check [`Limits::has_room`] before a proposal, and raise
-//! the alarm `NOSPACE`, which is part of the state, if there is none.
+//! in `now` and in `events`, and counts once, as in etcd. Earlier builds counted it twice: a state without a `format` is counted anew when
+//! it is opened. The sum is part of the state, so alike on all members, and does not depend on files. No entry is refused for it, because
+//! members may have different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the
+//! state, if there is none.
 
 mod apply;
 mod change;
 mod check;
 mod clean;
 mod codec;
-mod excess;
+mod count;
 mod hash;
 mod import;
 mod machine;

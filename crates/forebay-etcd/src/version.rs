@@ -16,7 +16,8 @@ pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 ///
 /// | format | changes |
 /// |---|---|
-/// | 1 | a current value counts once in the space that the state takes; members name their formats |
+/// | none | members do not name formats; a current value counts twice in the space that the state takes |
+/// | 1 | it counts once |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formats {
     /// The earliest with which this version works.

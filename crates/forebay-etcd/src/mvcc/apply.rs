@@ -16,7 +16,7 @@ use crate::proto::etcdserverpb::{AlarmType, DeleteRangeRequest, LeaseGrantReques
 use crate::proto::mvccpb::Event;
 use crate::proto::peer::command::Change as Command;
 use crate::proto::peer::outcome::Result as Response;
-use crate::proto::peer::{Alarm, Attributes, Done, Format};
+use crate::proto::peer::{Alarm, Attributes, Done};
 use crate::refusal::Refusal;
 
 /// Keys of a lease that are listed before they are deleted.
@@ -35,7 +35,7 @@ pub(super) struct Effects {
     pub(super) is_clean: bool,
     /// An alarm that is now raised, or not any more.
     pub(super) alarm: Option<((u64, i32), bool)>,
-    /// The format that the state has from now on.
+    /// The format that the state is raised to, unless it has a later one.
     pub(super) format: Option<u64>,
 }
 
@@ -155,7 +155,7 @@ async fn carry_out(
         Command::Attributes(attributes) => set_attributes(&mut change, &attributes),
         Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
         Command::Clean(_) => effects.is_clean = true,
-        Command::Format(raised) => effects.format = raise_format(&mut change, &raised).await?,
+        Command::Format(raised) => effects.format = Some(raised.format),
     }
     effects.state = change.state;
     effects.state.revision = change.revision();
@@ -257,18 +257,4 @@ fn set_alarm(
         change.batch.delete(keyspace, key);
     }
     Some((named, alarm.is_raised))
-}
-
-/// Raises the format of the state. The first one counts a current value once: what was counted a second time is taken off.
-async fn raise_format(change: &mut Change<'_>, raised: &Format) -> Result<Option<u64>, Failure> {
-    let before = change.reader.format(&change.state).await?;
-    if raised.format <= before {
-        return Ok(None);
-    }
-    if before == 0 {
-        change.take_bytes(raised.excess_bytes);
-    }
-    let (keyspace, format) = (change.reader.keyspace(Part::Meta), codec::encode_format(raised.format));
-    change.batch.put(keyspace, codec::FORMAT, format);
-    Ok(Some(raised.format))
 }

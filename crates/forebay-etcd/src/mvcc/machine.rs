@@ -15,7 +15,7 @@ use super::apply::{Effects, apply, keys_named};
 use super::codec::State;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
-use super::{KEYSPACES, Limits, clean, codec, view};
+use super::{KEYSPACES, Limits, clean, codec, count, view};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
@@ -38,6 +38,8 @@ pub(crate) struct Machine {
 #[derive(Default)]
 struct Memory {
     state: State,
+    /// Whether the numbers are others than in the keyspaces until the next entry.
+    is_counted_anew: bool,
     /// Members and types.
     alarms: BTreeSet<(u64, i32)>,
     /// The changes of the entry that is being written.
@@ -110,11 +112,16 @@ impl Apply<Types> for Machine {
 
     async fn opened(&self, keyspaces: &[Keyspace]) -> io::Result<()> {
         let reader = Reader::new(keyspaces, None)?;
-        let state = reader.state().await?;
-        self.set_format(reader.format(&state).await?)?;
+        let (mut state, format) = (reader.state().await?, reader.format().await?);
+        self.set_format(format.unwrap_or(Formats::FIRST))?;
+        let is_counted_anew = format.is_none() && state != State::default();
+        if is_counted_anew {
+            tracing::info!("an earlier build made the state: the space that it takes is counted anew");
+            state.used_bytes = count::used_bytes(&reader).await?;
+        }
         let alarms = view::alarms(&reader).await?.into_iter().collect();
         let leases = view::leases(&reader).await?;
-        *self.memory() = Memory { state, alarms, ..Memory::default() };
+        *self.memory() = Memory { state, is_counted_anew, alarms, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
         self.observer.opened(InitialState {
             revision: state.revision,
@@ -153,10 +160,10 @@ impl Apply<Types> for Machine {
         batch: &mut Batch,
     ) -> io::Result<Outcome> {
         let reader = Reader::new(keyspaces, None)?;
-        let (before, alarms, prepared) = {
+        let (before, is_counted_anew, alarms, prepared) = {
             let mut memory = self.memory();
             memory.pending = None;
-            (memory.state, memory.alarms.clone(), memory.prepared.pop_front())
+            (memory.state, memory.is_counted_anew, memory.alarms.clone(), memory.prepared.pop_front())
         };
         let prepared = prepared.filter(|(index, _)| *index == entry.log_id.index);
         let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
@@ -172,16 +179,18 @@ impl Apply<Types> for Machine {
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
         let Effects { state, result, events, granted, revoked, compacted, is_clean: _, alarm, format } =
             effects;
-        if state != before {
+        let is_written = state != before || is_counted_anew;
+        if is_written {
             batch.put(reader.keyspace(Part::Meta), codec::STATE, state.encode());
-            // With the first numbers, so that those without it are an earlier build's.
-            if before == State::default() {
-                let format = self.format.load(Ordering::Acquire);
-                batch.put(reader.keyspace(Part::Meta), codec::FORMAT, codec::encode_format(format));
-            }
         }
-        if let Some(format) = format {
+        let raised = format.filter(|format| *format > self.format.load(Ordering::Acquire));
+        if let Some(format) = raised {
             self.set_format(format)?;
+        }
+        // With the first numbers, so that those without it are an earlier build's.
+        if raised.is_some() || is_written && (before == State::default() || is_counted_anew) {
+            let format = self.format.load(Ordering::Acquire);
+            batch.put(reader.keyspace(Part::Meta), codec::FORMAT, codec::encode_format(format));
         }
         self.recent().apply(state.revision, &events);
         let applied = EntryChanges {
@@ -196,13 +205,13 @@ impl Apply<Types> for Machine {
             is_full: self.is_full(&state),
         };
         let mut memory = self.memory();
-        memory.state = state;
+        (memory.state, memory.is_counted_anew) = (state, false);
         match alarm {
             Some((alarm, true)) => drop(memory.alarms.insert(alarm)),
             Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
             None => {}
         }
-        let is_followed = applied.is_change() || state.cleaned != before.cleaned || format.is_some();
+        let is_followed = applied.is_change() || state.cleaned != before.cleaned;
         memory.pending = is_followed.then_some(applied);
         Ok(Outcome { revision: state.revision, result: Some(result) })
     }

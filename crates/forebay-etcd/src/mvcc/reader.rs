@@ -15,7 +15,6 @@ use super::walk::{Wait, Walk, is_memory};
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
-use crate::version::Formats;
 
 /// The most keys whose values are read ahead at once.
 const READ_AHEAD_KEYS: usize = 256;
@@ -147,13 +146,10 @@ impl<'a> Reader<'a> {
         found.map_or(Ok(State::default()), |bytes| State::decode(&bytes))
     }
 
-    /// Returns the format of the state with these numbers: 0 if an earlier build has made it, which wrote none.
-    pub(super) async fn format(&self, state: &State) -> Result<u64, Failure> {
-        match self.get(Part::Meta, codec::FORMAT).await? {
-            Some(bytes) => codec::Bytes::new(&bytes, "the state's format").number(),
-            None if *state == State::default() => Ok(Formats::FIRST),
-            None => Ok(0),
-        }
+    /// Returns the format of the state; `None` if nothing was written yet, or by an earlier build, which wrote none.
+    pub(super) async fn format(&self) -> Result<Option<u64>, Failure> {
+        let found = self.get(Part::Meta, codec::FORMAT).await?;
+        found.map(|bytes| codec::Bytes::new(&bytes, "the state's format").number()).transpose()
     }
 
     /// Returns the current value of a key.

@@ -11,7 +11,6 @@ use tonic::Status;
 
 use super::peers::Purpose;
 use super::{EndReason, Leadership, Node};
-use crate::mvcc::View;
 use crate::proto::peer::{Attributes, Format, MembersRequest, command};
 
 /// How long nobody may lead, in election timeouts, before a member asks whether it was removed.
@@ -138,13 +137,15 @@ impl Node {
         }
     }
 
-    /// As the leader: has the state's format raised to the latest one that all members know, until that is this version's.
+    /// As the leader: has the state's format raised to the latest one that all members know.
     async fn raise_format(self) {
         let mut leadership = self.leadership();
-        while self.format() < self.inner.formats.own {
+        loop {
             let leading = leadership.wait_for(|now| now.is_own).await.map(|now| now.term);
             let Ok(term) = leading else { return };
-            if let Err(status) = self.raise_format_in(term).await {
+            if self.format() < self.inner.formats.own
+                && let Err(status) = self.raise_format_in(term).await
+            {
                 tracing::warn!("the format of the state is not raised yet: {}", status.message());
             }
             tokio::time::sleep(self.inner.settings.election_timeout).await;
@@ -153,19 +154,13 @@ impl Node {
 
     /// Looks whether all members know a later format, and proposes that.
     async fn raise_format_in(&self, term: u64) -> Result<(), Status> {
-        let (format, attributes, membership) = (self.format(), self.attributes().await?, self.membership());
+        let (attributes, membership) = (self.attributes().await?, self.membership());
         let known = |id: &u64| attributes.get(id).map_or(0, |attributes| attributes.format);
         let known = membership.membership().nodes().map(|(id, _)| known(id)).min().unwrap_or(0);
-        if known <= format {
-            return Ok(());
+        if known > self.format() {
+            self.propose_leading(term, command::Change::Format(Format { format: known })).await?;
+            tracing::info!(format = known, "the format of the state is raised");
         }
-        let excess_bytes = match format {
-            0 => View::of(self.store()).await?.excess_bytes().await?,
-            _ => 0,
-        };
-        let raised = Format { format: known, excess_bytes };
-        self.propose_leading(term, command::Change::Format(raised)).await?;
-        tracing::info!(format = known, excess_bytes, "the format of the state is raised");
         Ok(())
     }
 
