@@ -166,7 +166,8 @@ async fn carry_out(
 /// Refuses commands that an alarm forbids.
 fn check_alarms(alarms: &BTreeSet<(u64, i32)>, command: &Command) -> Result<(), Refusal> {
     let is_raised = |alarm: AlarmType| alarms.iter().any(|(_, raised)| *raised == i32::from(alarm));
-    if alarms.is_empty() || matches!(command, Command::Attributes(_) | Command::Alarm(_)) {
+    let is_of_members = matches!(command, Command::Attributes(_) | Command::Alarm(_) | Command::Format(_));
+    if alarms.is_empty() || is_of_members {
         return Ok(());
     }
     if is_raised(AlarmType::Corrupt) {
