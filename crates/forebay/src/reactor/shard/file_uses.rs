@@ -1,12 +1,15 @@
 //! Files of a shard: entries of its account's table.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::driver::Route;
 use crate::io::op::OpResult;
+use crate::reactor::account::Account;
 use crate::reactor::account::file_table::FileTarget;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
+use crate::reactor::shard::optable::Slot;
 
 impl Shard {
     /// Returns the file's entry on this shard, with one more use. [`stage`](Shard::stage) takes over the use.
@@ -45,6 +48,23 @@ impl Shard {
     pub(crate) fn leave_file(&self, file: u32) {
         if self.account.with(|account| account.leave(file)) {
             self.remove_file(file);
+        }
+    }
+
+    /// Returns the descriptor by which a read loads the page cache, if it does.
+    #[inline(never)]
+    pub(super) fn loading_view(&self, slot: &Slot, offset: u64, len: u32) -> Option<RawFd> {
+        let range = offset..offset + u64::from(len);
+        let find = |account: &mut Account| account.files.loading_view(slot.file, &range);
+        slot.may_load().then(|| self.account.with(find)).flatten()
+    }
+
+    /// Adds a read that went past the page cache.
+    #[inline(never)]
+    pub(super) fn note_miss(&self, slot: &Slot, offset: u64, len: u32) {
+        if slot.may_load() {
+            let range = offset..offset + u64::from(len);
+            self.account.with(|account| account.files.note_miss(slot.file, &range));
         }
     }
 

@@ -490,7 +490,7 @@ impl Shard {
             NO_FILE => Some(FileTarget::none()),
             file => self.file_target(file),
         };
-        let Some(target) = target else { return Err(OpFailure::FileClosed) };
+        let Some(mut target) = target else { return Err(OpFailure::FileClosed) };
         let is_long = match slot.buffer {
             OpBuffer::Late => slot.len > ops.short_bytes_max,
             OpBuffer::LateApart => true,
@@ -542,23 +542,22 @@ impl Shard {
             rest
         };
         let offset = slot.offset + u64::from(slot.done);
-        let missed = (target.may_load && slot.may_load()).then(|| offset..offset + u64::from(len));
-        let view = missed
-            .as_ref()
-            .and_then(|range| self.account.with(|account| account.files.loading_view(slot.file, range)));
-        let goes_past = view.is_none();
+        let view = if target.may_load { self.loading_view(slot, offset, len) } else { None };
+        if let Some(view) = view {
+            (target.fd, target.fixed, target.route) = (view, false, 0);
+        }
         // In place: a request that a function returned would be copied.
         let request = IoRequest {
             key: OpKey { index, generation: slot.generation },
             kind: slot.kind,
-            fd: view.unwrap_or(target.fd),
-            fixed_file: (target.fixed && goes_past).then_some(slot.file),
+            fd: target.fd,
+            fixed_file: target.fixed.then_some(slot.file),
             memory,
             region,
             len,
             offset,
             rw_flags: target.rw_flags,
-            route: if goes_past { target.route } else { 0 },
+            route: target.route,
             sync: slot.sync_to_take_along().filter(|_| len == rest),
             flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
         };
@@ -566,8 +565,8 @@ impl Shard {
             ops.staged.push_front(index);
             return Ok(Step::DriverIsFull);
         }
-        if let Some(range) = missed.filter(|_| goes_past) {
-            self.account.with(|account| account.files.note_miss(slot.file, &range));
+        if target.may_load && view.is_none() {
+            self.note_miss(slot, offset, len);
         }
         if counted {
             let charge =
