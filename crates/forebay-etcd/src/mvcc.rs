@@ -12,7 +12,7 @@
 //! | `versions` | a key, escaped, then as in `events` | one byte: 1 for a put, 0 for a delete |
 //! | `leases` | id, big endian | the granted time in seconds |
 //! | `lease_keys` | id, key | nothing |
-//! | `meta` | `state`, `format`, `member/` and an id, `alarm/` and an id and a type | the state's numbers; the number of its [format](crate::version::Formats); the member's attributes; nothing |
+//! | `meta` | `state`, `format`, `checkpoint/` and an index, `member/` and an id, `alarm/` and an id and a type | the state's numbers, with its sums; the number of its [format](crate::version::Formats); the sum at an entry; the member's attributes; nothing |
 //!
 //! A put reads `now`, unless the key was written lately, and writes one entry of `now`, `events`, `versions` and `meta`. Reads of the current revision need `now` alone. Reads
 //! of an older one find revisions in `versions` and values in `events`, which watches read in order.
@@ -24,12 +24,16 @@
 //! a watch may begin there; the next compaction begins with them. So a step needs no look-ups, and its result follows from
 //! the state alone. Hashes and reads never show how far it is.
 //!
+//! # Sums
+//! The state has sums of the hashes of its events, current values and leases: see [`sums`]. Entries keep them without a read of their own.
+//! So members are compared by numbers, at checkpoints: entries that compact, that pass a round revision, or that ask for one. A state
+//! without sums, of an earlier build or of a snapshot that was restored, is counted when it is opened.
+//!
 //! # Space
 //! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A current value is
-//! in `now` and in `events`, and counts once, as in etcd. Earlier builds counted it twice: a state without a `format` is counted anew when
-//! it is opened. The sum is part of the state, so alike on all members, and does not depend on files. No entry is refused for it, because
-//! members may have different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the
-//! state, if there is none.
+//! in `now` and in `events`, and counts once, as in etcd. Earlier builds counted it twice, until such a state is opened. The sum is part of
+//! the state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have different
+//! limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there is none.
 
 mod apply;
 mod change;
@@ -46,6 +50,7 @@ mod range;
 mod reader;
 mod recent;
 mod records;
+mod sums;
 mod txn;
 mod view;
 mod walk;
@@ -60,6 +65,7 @@ pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;
 pub(crate) use pairs::{has_filters, is_in_key_order};
 pub(crate) use records::KeyRecord;
+pub(crate) use sums::Checkpoint;
 pub(crate) use view::View;
 
 use crate::proto::etcdserverpb::{PutRequest, TxnRequest, request_op::Request};

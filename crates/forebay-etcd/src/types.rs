@@ -41,6 +41,7 @@ pub(crate) fn format_of(change: &peer::command::Change) -> u64 {
         | Change::Alarm(_)
         | Change::Clean(_)
         | Change::Format(_) => 0,
+        Change::Checkpoint(_) => 1,
     }
 }
 

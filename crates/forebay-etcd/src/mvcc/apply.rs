@@ -33,6 +33,8 @@ pub(super) struct Effects {
     pub(super) compacted: Option<i64>,
     /// Whether the entry is there for the steps of compactions alone.
     pub(super) is_clean: bool,
+    /// Whether the entry asks for a checkpoint.
+    pub(super) is_checkpoint: bool,
     /// An alarm that is now raised, or not any more.
     pub(super) alarm: Option<((u64, i32), bool)>,
     /// The format that the state is raised to, unless it has a later one.
@@ -49,6 +51,7 @@ impl Default for Effects {
             revoked: None,
             compacted: None,
             is_clean: false,
+            is_checkpoint: false,
             alarm: None,
             format: None,
         }
@@ -141,10 +144,12 @@ async fn carry_out(
         Command::LeaseRevoke(request) => {
             let id = request.id;
             let key = codec::lease_key(id);
-            if change.reader.get(Part::Leases, &key).await?.is_none() {
-                return Err(Refusal::LeaseNotFound.into());
-            }
+            let granted = change.reader.get(Part::Leases, &key).await?;
+            // Decoded at once: the value holds memory that the deletes may wait for.
+            let ttl_s = granted.map(|bytes| codec::Bytes::new(&bytes, "a lease").signed()).transpose()?;
+            let ttl_s = ttl_s.ok_or(Refusal::LeaseNotFound)?;
             if delete_keys(&mut change, id).await? {
+                change.sum_revoked(id, ttl_s);
                 change.batch.delete(change.reader.keyspace(Part::Leases), key);
                 change.take_bytes(LEASE_BYTES);
                 effects.revoked = Some(id);
@@ -155,6 +160,7 @@ async fn carry_out(
         Command::Attributes(attributes) => set_attributes(&mut change, &attributes),
         Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
         Command::Clean(_) => effects.is_clean = true,
+        Command::Checkpoint(_) => effects.is_checkpoint = true,
         Command::Format(raised) => effects.format = Some(raised.format),
     }
     effects.state = change.state;
@@ -166,7 +172,10 @@ async fn carry_out(
 /// Refuses commands that an alarm forbids.
 fn check_alarms(alarms: &BTreeSet<(u64, i32)>, command: &Command) -> Result<(), Refusal> {
     let is_raised = |alarm: AlarmType| alarms.iter().any(|(_, raised)| *raised == i32::from(alarm));
-    let is_of_members = matches!(command, Command::Attributes(_) | Command::Alarm(_) | Command::Format(_));
+    let is_of_members = matches!(
+        command,
+        Command::Attributes(_) | Command::Alarm(_) | Command::Checkpoint(_) | Command::Format(_)
+    );
     if alarms.is_empty() || is_of_members {
         return Ok(());
     }
@@ -234,6 +243,7 @@ async fn grant(change: &mut Change<'_>, request: &LeaseGrantRequest) -> Result<(
     put_number(ttl_s as u64, &mut value);
     change.batch.put(change.reader.keyspace(Part::Leases), key, value);
     change.state.used_bytes += LEASE_BYTES;
+    change.sum_granted(id, ttl_s);
     Ok((id, ttl_s))
 }
 

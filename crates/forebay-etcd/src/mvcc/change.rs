@@ -9,6 +9,7 @@ use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
 use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
+use super::sums::{add, event_hash, lease_hash, now_hash};
 use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
@@ -162,6 +163,7 @@ impl<'a> Change<'a> {
         self.batch.put(self.reader.keyspace(Part::Now), &key, &self.scratch);
         let put = Some(PutRecord { create, version, lease, value: &value });
         self.write_event(at, &Record { key: &key, previous, put });
+        self.sum_replaced(before.as_ref());
         self.bytes += entry_bytes(&key, value.len());
         let lease_before = before.as_ref().map_or(0, |before| before.pair.lease);
         if before.is_none() {
@@ -238,6 +240,7 @@ impl<'a> Change<'a> {
         self.previous_bytes += before.pair.value.len() as u64;
         self.batch.delete(self.reader.keyspace(Part::Now), key);
         self.write_event(at, &Record { key, previous, put: None });
+        self.sum_replaced(Some(&before));
         self.bytes += entry_bytes(key, 0);
         self.take_bytes(entry_bytes(key, 0));
         self.move_lease(key, before.pair.lease, 0);
@@ -261,6 +264,34 @@ impl<'a> Change<'a> {
         let bytes = event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64));
         self.state.used_bytes += bytes;
         self.bytes += bytes;
+        if let Some(sums) = &mut self.state.sums {
+            let hash = event_hash(at, record);
+            add(&mut sums.events, hash);
+            if record.put.is_some() {
+                add(&mut sums.current, hash);
+            }
+        }
+    }
+
+    /// Takes a value that is current no more out of the sums.
+    fn sum_replaced(&mut self, before: Option<&Before>) {
+        if let (Some(sums), Some(before)) = (&mut self.state.sums, before) {
+            sums.current = sums.current.wrapping_sub(before.hash());
+        }
+    }
+
+    /// Adds a lease to the sums.
+    pub(super) fn sum_granted(&mut self, id: i64, ttl_s: i64) {
+        if let Some(sums) = &mut self.state.sums {
+            add(&mut sums.current, lease_hash(id, ttl_s));
+        }
+    }
+
+    /// Takes a lease out of the sums.
+    pub(super) fn sum_revoked(&mut self, id: i64, ttl_s: i64) {
+        if let Some(sums) = &mut self.state.sums {
+            sums.current = sums.current.wrapping_sub(lease_hash(id, ttl_s));
+        }
     }
 
     fn push(&mut self, event: Event) -> Result<(), Failure> {
@@ -303,6 +334,12 @@ impl<'a> Change<'a> {
 impl Before {
     fn previous(&self) -> Previous {
         Previous { at: self.at, value_bytes: self.pair.value.len() as u64 }
+    }
+
+    fn hash(&self) -> u128 {
+        let KeyValue { key, create_revision, version, value, lease, .. } = &self.pair;
+        let (create, version, lease) = (*create_revision, *version, *lease);
+        now_hash(key, &Now { create, at: self.at, version, lease, value })
     }
 }
 

@@ -43,6 +43,9 @@ pub(super) async fn clean(
             break;
         };
         let (at, record) = (At::of_key(&key)?, Record::decode(&value)?);
+        if let Some(sums) = &mut state.sums {
+            sums.clean(at, &record);
+        }
         let mut remove = |at: At, value_bytes: u64| {
             scratch.clear();
             codec::version_key(record.key, at, &mut scratch);

@@ -1,6 +1,7 @@
 //! Keys and values of the keyspaces, as bytes. The module above has the layout.
 
 use super::Failure;
+use super::sums::Sums;
 use crate::proto::mvccpb::KeyValue;
 
 /// The longest key, so that it fits into the store's keys together with the parts around it.
@@ -296,11 +297,14 @@ pub(super) struct State {
     /// The first event that no compaction has looked at.
     pub(super) cleaned: At,
     pub(super) used_bytes: u64,
+    /// None of an earlier build, and of a snapshot that was restored, until the state is opened.
+    pub(super) sums: Option<Sums>,
 }
 
 impl Default for State {
     fn default() -> State {
-        State { revision: 1, compacted: -1, cleaned: At::default(), used_bytes: 0 }
+        let sums = Some(Sums::default());
+        State { revision: 1, compacted: -1, cleaned: At::default(), used_bytes: 0, sums }
     }
 }
 
@@ -311,12 +315,15 @@ impl State {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(24);
+        let mut bytes = Vec::with_capacity(80);
         put_number(self.revision as u64, &mut bytes);
         put_number((self.compacted + 1) as u64, &mut bytes);
         put_number(self.cleaned.main as u64, &mut bytes);
         put_number(u64::from(self.cleaned.sub), &mut bytes);
         put_number(self.used_bytes, &mut bytes);
+        if let Some(sums) = &self.sums {
+            sums.encode(&mut bytes);
+        }
         debug_assert_eq!(
             State::decode(&bytes).ok(),
             Some(*self),
@@ -332,6 +339,7 @@ impl State {
             compacted: bytes.signed()? - 1,
             cleaned: At { main: bytes.signed()?, sub: bytes.number()? as u32 },
             used_bytes: bytes.number()?,
+            sums: if bytes.rest.is_empty() { None } else { Some(Sums::decode(&mut bytes)?) },
         })
     }
 }
@@ -347,10 +355,21 @@ pub(super) fn encode_format(format: u64) -> Vec<u8> {
 
 /// The key of the state's numbers in `meta`.
 pub(super) const STATE: &[u8] = b"state";
+/// The keys of checkpoints in `meta` begin with this.
+pub(super) const CHECKPOINT: &[u8] = b"checkpoint/";
 /// The keys of members' attributes in `meta` begin with this.
 pub(super) const MEMBER: &[u8] = b"member/";
 /// The keys of alarms in `meta` begin with this.
 pub(super) const ALARM: &[u8] = b"alarm/";
+
+pub(super) fn checkpoint_key(index: u64) -> Vec<u8> {
+    [CHECKPOINT, &index.to_be_bytes()].concat()
+}
+
+pub(super) fn checkpoint_index(key: &[u8]) -> Result<u64, Failure> {
+    let index = key.strip_prefix(CHECKPOINT).and_then(|index| index.try_into().ok());
+    index.map(u64::from_be_bytes).ok_or_else(|| Failure::damaged("a checkpoint", key))
+}
 
 pub(super) fn member_key(id: u64) -> Vec<u8> {
     [MEMBER, &id.to_be_bytes()].concat()

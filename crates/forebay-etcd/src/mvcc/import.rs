@@ -80,7 +80,7 @@ impl<'a> Import<'a> {
         Ok(Import {
             reader,
             store,
-            state: State::default(),
+            state: State { sums: None, ..State::default() },
             last: At::default(),
             records: Vec::new(),
             records_bytes: 0,

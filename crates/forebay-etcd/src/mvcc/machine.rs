@@ -12,10 +12,11 @@ use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 
 use super::apply::{Effects, apply, keys_named};
-use super::codec::State;
+use super::codec::{self, State};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
-use super::{KEYSPACES, Limits, clean, codec, count, view};
+use super::sums::{self, CHECKPOINTS_KEPT, Checkpoint};
+use super::{KEYSPACES, Limits, clean, count, view};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
@@ -40,6 +41,8 @@ struct Memory {
     state: State,
     /// Whether the numbers are others than in the keyspaces until the next entry.
     is_counted_anew: bool,
+    /// From the first to the last.
+    checkpoints: VecDeque<Checkpoint>,
     /// Members and types.
     alarms: BTreeSet<(u64, i32)>,
     /// The changes of the entry that is being written.
@@ -96,6 +99,21 @@ impl Machine {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes a checkpoint, and removes those that are too many.
+    fn checkpoint(&self, index: u64, state: &State, meta: &Keyspace, batch: &mut Batch) {
+        let Some(sums) = &state.sums else { return };
+        let State { revision, compacted, .. } = *state;
+        let checkpoint = Checkpoint { index, revision, compacted, sum: sums.compared() };
+        let mut memory = self.memory();
+        while memory.checkpoints.len() >= CHECKPOINTS_KEPT
+            && let Some(gone) = memory.checkpoints.pop_front()
+        {
+            batch.delete(meta, codec::checkpoint_key(gone.index));
+        }
+        batch.put(meta, codec::checkpoint_key(index), checkpoint.encode());
+        memory.checkpoints.push_back(checkpoint);
+    }
+
     fn is_full(&self, state: &State) -> bool {
         self.limits.space_bytes != 0 && state.used_bytes >= self.limits.space_bytes
     }
@@ -114,14 +132,16 @@ impl Apply<Types> for Machine {
         let reader = Reader::new(keyspaces, None)?;
         let (mut state, format) = (reader.state().await?, reader.format().await?);
         self.set_format(format.unwrap_or(Formats::FIRST))?;
-        let is_counted_anew = format.is_none() && state != State::default();
+        let is_counted_anew = state.sums.is_none();
         if is_counted_anew {
-            tracing::info!("an earlier build made the state: the space that it takes is counted anew");
-            state.used_bytes = count::used_bytes(&reader).await?;
+            tracing::info!("an earlier build made the state, or it was restored: its entries are counted");
+            let (used_bytes, sums) = count::count(&reader, state.cleaned).await?;
+            (state.used_bytes, state.sums) = (used_bytes, Some(sums));
         }
         let alarms = view::alarms(&reader).await?.into_iter().collect();
         let leases = view::leases(&reader).await?;
-        *self.memory() = Memory { state, is_counted_anew, alarms, ..Memory::default() };
+        let checkpoints = view::checkpoints(&reader).await?.into();
+        *self.memory() = Memory { state, is_counted_anew, checkpoints, alarms, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
         self.observer.opened(InitialState {
             revision: state.revision,
@@ -160,16 +180,24 @@ impl Apply<Types> for Machine {
         batch: &mut Batch,
     ) -> io::Result<Outcome> {
         let reader = Reader::new(keyspaces, None)?;
+        let (index, meta) = (entry.log_id.index, reader.keyspace(Part::Meta));
         let (before, is_counted_anew, alarms, prepared) = {
             let mut memory = self.memory();
             memory.pending = None;
             (memory.state, memory.is_counted_anew, memory.alarms.clone(), memory.prepared.pop_front())
         };
-        let prepared = prepared.filter(|(index, _)| *index == entry.log_id.index);
+        let prepared = prepared.filter(|(of, _)| *of == index);
         let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
         let mut effects = Effects { state: before, ..Effects::default() };
         if matches!(entry.payload, EntryPayload::Normal(_)) {
             effects = apply(reader, &self.recent, batch, before, &alarms, change).await?;
+        }
+        if effects.is_checkpoint
+            || effects.compacted.is_some()
+            || sums::is_checkpoint(before.revision, effects.state.revision)
+        {
+            // Before the step, which takes events out of the sums: so each was in those of the compaction that it goes with.
+            self.checkpoint(index, &effects.state, meta, batch);
         }
         let step = match (effects.compacted, effects.is_clean) {
             (Some(_), _) => clean::LARGE,
@@ -177,11 +205,10 @@ impl Apply<Types> for Machine {
             (None, false) => clean::SMALL,
         };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
-        let Effects { state, result, events, granted, revoked, compacted, is_clean: _, alarm, format } =
-            effects;
+        let Effects { state, result, events, granted, revoked, compacted, alarm, format, .. } = effects;
         let is_written = state != before || is_counted_anew;
         if is_written {
-            batch.put(reader.keyspace(Part::Meta), codec::STATE, state.encode());
+            batch.put(meta, codec::STATE, state.encode());
         }
         let raised = format.filter(|format| *format > self.format.load(Ordering::Acquire));
         if let Some(format) = raised {
@@ -190,7 +217,7 @@ impl Apply<Types> for Machine {
         // With the first numbers, so that those without it are an earlier build's.
         if raised.is_some() || is_written && (before == State::default() || is_counted_anew) {
             let format = self.format.load(Ordering::Acquire);
-            batch.put(reader.keyspace(Part::Meta), codec::FORMAT, codec::encode_format(format));
+            batch.put(meta, codec::FORMAT, codec::encode_format(format));
         }
         self.recent().apply(state.revision, &events);
         let applied = EntryChanges {

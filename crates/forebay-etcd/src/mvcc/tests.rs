@@ -13,6 +13,7 @@ mod model;
 mod power;
 mod random;
 mod real;
+mod sums;
 mod sweep_world;
 
 pub(crate) use real::Real;

@@ -6,10 +6,11 @@ use forebay_kv::{ErrorKind, Keyspace, Snapshot};
 use forebay_raft::{Apply, RaftStore};
 use prost::Message;
 
-use super::codec::{self, ALARM, At, MEMBER, Record, State};
+use super::codec::{self, ALARM, At, CHECKPOINT, MEMBER, Record, State};
 use super::pairs::Pairs;
 use super::range::{self, Place};
 use super::reader::{Part, Reader};
+use super::sums::Checkpoint;
 use super::{Failure, hash, txn};
 use crate::proto::etcdserverpb::{AlarmMember, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::event::EventType;
@@ -194,6 +195,11 @@ impl View {
         Ok(found.into_iter().map(|(member_id, alarm)| AlarmMember { member_id, alarm }).collect())
     }
 
+    /// Returns the sums at the last checkpoints, from the first to the last.
+    pub(crate) async fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
+        checkpoints(&self.reader()?).await
+    }
+
     /// Returns a hash of all that can be read of revisions up to this one (0: the current one), with the compacted revision, which has a
     /// part in it, and the revision of the hash. It reads all events. Members with the same entries have the same
     /// hashes of a revision while they have the same compacted one.
@@ -237,6 +243,14 @@ pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u
         keys.push(key[prefix.len()..].to_vec());
     }
     Ok(keys)
+}
+
+pub(super) async fn checkpoints(reader: &Reader<'_>) -> Result<Vec<Checkpoint>, Failure> {
+    let (mut all, mut found) = (Vec::new(), reader.walk_prefix(Part::Meta, CHECKPOINT));
+    while let Some((key, bytes)) = found.next().await? {
+        all.push(Checkpoint::decode(&key, &bytes)?);
+    }
+    Ok(all)
 }
 
 pub(super) async fn alarms(reader: &Reader<'_>) -> Result<Vec<(u64, i32)>, Failure> {

@@ -10,10 +10,12 @@ use super::leader_call::not_leader;
 use super::peers::{CLUSTER, FORMAT, FORMAT_LEAST, FROM, TO};
 use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
 use crate::answer::{Answer, forward};
+use crate::mvcc::{Checkpoint, View};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
-    Encoded, KeepAliveReply, KeepAliveRequest, MemberChange, MemberChanged, MembersReply, MembersRequest,
-    Proposal, Proposed, ReadIndexReply, ReadIndexRequest, peer_server,
+    CheckpointsReply, CheckpointsRequest, Encoded, KeepAliveReply, KeepAliveRequest, MemberChange,
+    MemberChanged, MembersReply, MembersRequest, Proposal, Proposed, ReadIndexReply, ReadIndexRequest,
+    StateSum, peer_server,
 };
 use crate::types::{Command, Types};
 use crate::version::Formats;
@@ -226,6 +228,26 @@ impl PeerService {
             Ok(Response::new(MembersReply { cluster_id, members, format }))
         })
     }
+
+    fn checkpoints(&self, request: Request<CheckpointsRequest>) -> Answer<'_, Response<CheckpointsReply>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let (node, index) = (&self.node, request.get_ref().index);
+            if index > 0 {
+                node.wait_applied(index, node.deadline()).await?;
+            }
+            let checkpoints = View::of(node.store()).await?.checkpoints().await?;
+            let sums = checkpoints.into_iter().map(StateSum::from).collect();
+            Ok(Response::new(CheckpointsReply { sums }))
+        })
+    }
+}
+
+impl From<Checkpoint> for StateSum {
+    fn from(checkpoint: Checkpoint) -> StateSum {
+        let Checkpoint { index, revision, compacted, sum } = checkpoint;
+        StateSum { index, revision, compacted, sum: sum.to_be_bytes().to_vec() }
+    }
 }
 
 impl peer_server::Peer for PeerService {
@@ -242,5 +264,6 @@ impl peer_server::Peer for PeerService {
         time_to_live(LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse;
         change_members(MemberChange) -> MemberChanged;
         members(MembersRequest) -> MembersReply;
+        checkpoints(CheckpointsRequest) -> CheckpointsReply;
     }
 }

@@ -103,9 +103,11 @@ impl Model {
                 }
                 Response::Done(Done::default())
             }
-            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) | Change::Format(_) => {
-                Response::Done(Done::default())
-            }
+            Change::Attributes(_)
+            | Change::Alarm(_)
+            | Change::Clean(_)
+            | Change::Checkpoint(_)
+            | Change::Format(_) => Response::Done(Done::default()),
         })
     }
 

@@ -99,7 +99,11 @@ impl Real {
             Change::LeaseRevoke(request) => self.lease.lease_revoke(request).await.map(|response| {
                 (revision(&mut response.into_inner().header), Response::Done(Done::default()))
             }),
-            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) | Change::Format(_) => return None,
+            Change::Attributes(_)
+            | Change::Alarm(_)
+            | Change::Clean(_)
+            | Change::Checkpoint(_)
+            | Change::Format(_) => return None,
         })
     }
 }
