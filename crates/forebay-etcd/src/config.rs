@@ -122,6 +122,14 @@ pub struct Config {
     pub(crate) cors: Names,
     /// Names under which the server may be asked without TLS.
     pub(crate) host_whitelist: Names,
+    /// Whether members are compared at the start.
+    pub(crate) is_initial_check_on: bool,
+    /// How often the leader looks at the members' checkpoints.
+    pub(crate) checkpoint_interval: Duration,
+    /// Whether it compares them then.
+    pub(crate) is_checkpoint_check_on: bool,
+    /// How often the leader makes a checkpoint, and compares members by it; zero: never.
+    pub(crate) check_interval: Duration,
     /// Not a flag: etcd waits for ever.
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
@@ -405,6 +413,7 @@ impl FlagValues {
             return Err(refused("listen-client-urls", self.text("listen-client-urls"), remedy));
         }
         self.warn_of_logging();
+        self.warn_of_gates();
         let config = Config {
             data_dir,
             log_dir: self.path("wal-dir"),
@@ -437,6 +446,12 @@ impl FlagValues {
             is_gateway_on: self.switch("enable-grpc-gateway")?,
             cors: self.origins("cors")?,
             host_whitelist: self.names("host-whitelist"),
+            is_initial_check_on: self.switch("initial-corrupt-check")?
+                || self.has_gate("InitialCorruptCheck")?,
+            checkpoint_interval: self.checkpoint_interval()?,
+            is_checkpoint_check_on: self.switch("compact-hash-check-enabled")?
+                || self.has_gate("CompactHashCheck")?,
+            check_interval: self.duration("corrupt-check-time")?,
             snapshot_patience: SNAPSHOT_PATIENCE,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,
@@ -484,6 +499,40 @@ impl FlagValues {
             return Err(refused("initial-cluster", text, &remedy));
         }
         Ok(members)
+    }
+
+    fn checkpoint_interval(&self) -> Result<Duration, ConfigError> {
+        let (name, time) = ("compact-hash-check-time", self.duration("compact-hash-check-time")?);
+        let refused = || refused(name, self.text(name), "give a time of more than 0");
+        Some(time).filter(|time| !time.is_zero()).ok_or_else(refused)
+    }
+
+    /// Returns the gates of features that are given, with their values.
+    fn gates(&self) -> impl Iterator<Item = (&str, &str)> {
+        let gates = self.text("feature-gates").split(',').map(str::trim).filter(|gate| !gate.is_empty());
+        gates.map(|gate| gate.split_once('=').unwrap_or((gate, "")))
+    }
+
+    /// Returns whether the gate of a feature is open.
+    fn has_gate(&self, name: &str) -> Result<bool, ConfigError> {
+        match self.gates().filter(|(gate, _)| *gate == name).last() {
+            None => Ok(false),
+            Some((_, "true" | "True" | "TRUE" | "1" | "t" | "T")) => Ok(true),
+            Some((_, "false" | "False" | "FALSE" | "0" | "f" | "F")) => Ok(false),
+            Some(_) => {
+                let remedy = format!("give {name}=true or {name}=false");
+                Err(refused("feature-gates", self.text("feature-gates"), &remedy))
+            }
+        }
+    }
+
+    fn warn_of_gates(&mut self) {
+        let known = ["InitialCorruptCheck", "CompactHashCheck"];
+        let others = self.gates().filter(|(gate, _)| !known.contains(gate));
+        let texts: Vec<String> = others
+            .map(|(gate, _)| format!("--feature-gates: {gate} has no effect here, and is passed over"))
+            .collect();
+        self.warnings.extend(texts);
     }
 
     fn auto_compaction(&self) -> Result<AutoCompaction, ConfigError> {

@@ -1,6 +1,7 @@
 //! A member of the cluster: Raft on this crate's log and state, and its conversation with the other members.
 
 mod bootstrap;
+mod checkpoints;
 mod identity;
 mod lead;
 mod leader_call;
@@ -108,6 +109,8 @@ pub(crate) struct Counts {
     pub(crate) ranges_refused: AtomicU64,
     pub(crate) ranges_given_up: AtomicU64,
     pub(crate) snapshots_given_up: AtomicU64,
+    pub(crate) checks: AtomicU64,
+    pub(crate) differences: AtomicU64,
 }
 
 /// A member of the cluster. Clones are handles of the same one.

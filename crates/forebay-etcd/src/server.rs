@@ -19,7 +19,7 @@ use crate::http;
 use crate::listen::{Connection, Listener, ShutdownSignals, accept};
 use crate::mvcc::{self, Machine};
 use crate::node::{EndReason, LeaderLeases, Node, PeerService, RaftRuntime};
-use crate::services::{self, Context, Followers, Leases, Limits};
+use crate::services::{self, CheckIntervals, Context, Followers, Leases, Limits};
 use crate::start_error::StartError;
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
@@ -115,6 +115,12 @@ impl Server {
         let routes = Routes::from(http::peer_router()).add_service(PeerService::server(node.clone()));
         let connections = accept(peers, &signals, there, &mut accepting);
         let peers = there.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
+        if config.is_initial_check_on
+            && let Err(error) = services::check_at_start(&node).await
+        {
+            node.shutdown().await;
+            return Err(error);
+        }
         let (stopping, is_stopping) = watch::channel(false);
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
         let hub = followers.hub.clone();
@@ -125,6 +131,7 @@ impl Server {
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
             tokio::spawn(services::clean(context.clone())),
+            tokio::spawn(services::check_members(context.clone(), check_intervals(&config))),
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];
@@ -254,6 +261,12 @@ fn limits(config: &Config) -> Limits {
         snapshot_patience: config.snapshot_patience,
         state,
     }
+}
+
+fn check_intervals(config: &Config) -> CheckIntervals {
+    let is_on = config.is_checkpoint_check_on;
+    let checkpoints = if is_on { config.checkpoint_interval } else { Duration::ZERO };
+    CheckIntervals { checkpoints, current: config.check_interval }
 }
 
 fn client_builder(config: &Config) -> tonic::transport::Server {

@@ -8,6 +8,7 @@ mod compaction;
 mod election;
 mod follow;
 mod guard;
+mod integrity;
 mod kv;
 mod lease;
 mod lock;
@@ -57,6 +58,7 @@ pub(crate) use ahead::STREAM_MAX;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_grpc, not_found};
+pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
 

@@ -115,8 +115,27 @@ fn the_flags_of_kubeadm_are_accepted() {
     assert_eq!(config.listen_client_urls.len(), 2);
     assert_eq!(config.listen_metrics_urls, urls("http://127.0.0.1:2381"));
     assert_eq!(config.watch_progress_interval, Duration::from_secs(5));
-    // Two of them have no effect, which is said.
-    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    assert!(config.is_initial_check_on && !config.is_checkpoint_check_on);
+    assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn checks_are_turned_on_by_flags_and_by_gates() {
+    let by_flags = config(
+        &[
+            "--experimental-compact-hash-check-enabled",
+            "--compact-hash-check-time=5s",
+            "--corrupt-check-time=1h",
+        ],
+        &[],
+    );
+    assert!(by_flags.is_checkpoint_check_on && !by_flags.is_initial_check_on);
+    assert_eq!(by_flags.checkpoint_interval, Duration::from_secs(5));
+    assert_eq!(by_flags.check_interval, Duration::from_secs(3600));
+    let by_gates =
+        config(&["--feature-gates=CompactHashCheck=true, Other=true,InitialCorruptCheck=false"], &[]);
+    assert!(by_gates.is_checkpoint_check_on && !by_gates.is_initial_check_on);
+    assert_eq!(by_gates.warnings, ["--feature-gates: Other has no effect here, and is passed over"]);
 }
 
 #[test]
@@ -130,6 +149,11 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--election-timeout=400"], &["--election-timeout=400", "five times", "100 ms"]),
         (&["--election-timeout=60000"], &["--election-timeout=60000", "50000"]),
         (&["--max-request-bytes=99999999999"], &["--max-request-bytes", "15728640"]),
+        (&["--compact-hash-check-time=0s"], &["--compact-hash-check-time=0s", "more than 0"]),
+        (
+            &["--feature-gates=CompactHashCheck"],
+            &["--feature-gates=CompactHashCheck", "CompactHashCheck=true"],
+        ),
         (&["--client-cert-auth=maybe"], &["--client-cert-auth=maybe", "true or false"]),
         (&["--initial-cluster-state=old"], &["--initial-cluster-state=old", "new, or existing"]),
         (&["--listen-client-urls=localhost:2379"], &["localhost:2379", "no scheme", "http://HOST:PORT"]),

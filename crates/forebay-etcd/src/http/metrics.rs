@@ -48,6 +48,8 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Gauge "forebay_etcd_long_ranges_stalled" "Those whose client takes nothing now.": load(&counts.ranges_stalled);
         Gauge "forebay_etcd_long_range_bytes" "Bytes of long responses of Range in memory.": load(&counts.range_bytes);
         Counter "forebay_etcd_ranges_refused_total" "Long ranges refused, because too many are under way.": load(&counts.ranges_refused);
+        Counter "forebay_etcd_integrity_checks_total" "Comparisons of members by the sums of their states.": load(&counts.checks);
+        Counter "forebay_etcd_integrity_differences_total" "Those that found different sums.": load(&counts.differences);
         Counter "forebay_etcd_ranges_given_up_total" "Long ranges whose client has not read on.": load(&counts.ranges_given_up);
         Counter "forebay_etcd_snapshots_given_up_total" "Snapshots whose client has not read on.": load(&counts.snapshots_given_up);
         Gauge "etcd_debugging_mvcc_watch_stream_total" "Streams of watches.": load(&watches.streams);

@@ -8,6 +8,7 @@ mod compaction;
 mod formats;
 mod gateway;
 mod http;
+mod integrity;
 mod leases;
 mod ranges;
 mod restore;

@@ -295,7 +295,7 @@ async fn a_member_without_its_data_is_no_first_member() {
 }
 
 /// Returns the files below a directory that this process has open.
-fn open_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+pub(super) fn open_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let open = open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
     open.filter(|file| file.starts_with(dir)).collect()

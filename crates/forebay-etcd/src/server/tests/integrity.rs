@@ -1,0 +1,202 @@
+//! Members whose states differ are found by the sums at their checkpoints, and no others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::cluster::{Cluster, Member, is_unsettled, within};
+use super::starts::open_files;
+use crate::mvcc::View;
+use crate::node::Counts;
+use crate::proto::etcdserverpb::{AlarmMember, AlarmType, CompactionRequest, DeleteRangeRequest};
+use crate::proto::peer::command::Change;
+
+async fn alarms(member: &Member) -> Vec<AlarmMember> {
+    View::of(member.node().store()).await.unwrap().alarms().await.unwrap()
+}
+
+/// Returns the sum of a count over the members that run.
+fn sum(cluster: &Cluster, count: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+    let running = cluster.members.iter().filter(|member| member.server.is_some());
+    running.map(|member| count(member.node().counts()).load(Ordering::Relaxed)).sum()
+}
+
+/// Waits until the members that run have been compared so many times more.
+async fn are_compared(cluster: &Cluster, times: u64) {
+    let before = sum(cluster, |counts| &counts.checks);
+    within(async {
+        while sum(cluster, |counts| &counts.checks) < before + times {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Waits until `member` knows of an alarm that names another one, or itself. One that names none may come first: a member that was not
+/// reached in time takes the majority with it.
+async fn is_named(member: &Member, named: u64) {
+    within(async {
+        loop {
+            let found = alarms(member).await;
+            assert!(found.iter().all(|alarm| [0, named].contains(&alarm.member_id)), "{found:?}");
+            assert!(found.iter().all(|alarm| alarm.alarm() == AlarmType::Corrupt), "{found:?}");
+            if found.iter().any(|alarm| alarm.member_id == named) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Puts a key by a single proposal, so that it is not put again later, and waits until `member` has it. Returns the key.
+async fn put_new(member: &Member) -> String {
+    let mut number = 0;
+    loop {
+        let key = format!("key{number}");
+        match member.put_once(&key, "value").await {
+            Ok(index) => {
+                member.applied(index).await;
+                return key;
+            }
+            Err(status) => assert!(is_unsettled(&status), "{status}"),
+        }
+        number += 1;
+    }
+}
+
+/// Compacts, and waits until the member has done so. A compaction that was made already is refused, which changes nothing.
+async fn compact(member: &Member, revision: i64) {
+    let request = CompactionRequest { revision, physical: false };
+    let (_, index) = member.propose(Change::Compact(request)).await.unwrap();
+    member.applied(index).await;
+}
+
+async fn revision(member: &Member) -> i64 {
+    View::of(member.node().store()).await.unwrap().revision()
+}
+
+/// Changes the last byte of a key's current value, as no entry does.
+async fn change_value(member: &Member, key: &str) {
+    let store = member.node().store();
+    let keyspaces = store.keyspaces();
+    let mut value = keyspaces[0].get(key).await.unwrap().unwrap().to_vec();
+    *value.last_mut().unwrap() ^= 1;
+    let mut batch = forebay_kv::Batch::new();
+    batch.put(&keyspaces[0], key, &value);
+    store.store().write(&batch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_with_another_state_is_named_and_does_not_start_with_the_check() {
+    let checks = ["--compact-hash-check-enabled=true", "--compact-hash-check-time=50ms"];
+    let mut cluster = Cluster::start(3, &checks).await;
+    let changed = cluster.follower().await;
+    let key = put_new(&cluster.members[changed]).await;
+    compact(&cluster.members[changed], 2).await;
+    are_compared(&cluster, 2).await;
+    // All are alike so far, which the check of a start finds as well.
+    cluster.members[changed].arguments.push("--initial-corrupt-check=true".to_owned());
+    cluster.members[changed].stop().await;
+    cluster.members[changed].start().await;
+    change_value(&cluster.members[changed], &key).await;
+    // Nothing of the value is in memory after this.
+    cluster.members[changed].stop().await;
+    cluster.members[changed].start().await;
+    let id = cluster.members[changed].node().id();
+    cluster.members[changed].put(&key, "other").await.unwrap();
+    compact(&cluster.members[changed], 3).await;
+    for member in &cluster.members {
+        is_named(member, id).await;
+    }
+    assert!(sum(&cluster, |counts| &counts.differences) > 0);
+    // The entry is there, and changes nothing.
+    let member = &cluster.members[cluster.leader().await];
+    let before = revision(member).await;
+    let refused = member.put(&key, "refused").await.unwrap();
+    member.applied(refused).await;
+    assert_eq!(revision(member).await, before);
+    let refused = loop {
+        cluster.members[changed].stop().await;
+        // It may have reached no other member in time.
+        if let Err(error) = cluster.members[changed].try_start().await {
+            break error.to_string();
+        }
+    };
+    assert!(refused.contains("found data inconsistency with peers"), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_comparison_at_intervals_needs_no_compaction() {
+    let mut cluster = Cluster::start(3, &["--corrupt-check-time=50ms"]).await;
+    are_compared(&cluster, 2).await;
+    let changed = cluster.follower().await;
+    let key = put_new(&cluster.members[changed]).await;
+    change_value(&cluster.members[changed], &key).await;
+    cluster.members[changed].stop().await;
+    cluster.members[changed].start().await;
+    are_compared(&cluster, 2).await;
+    let member = &cluster.members[changed];
+    // No entry has met it yet.
+    assert!(alarms(member).await.is_empty());
+    member.put(&key, "other").await.unwrap();
+    is_named(member, member.node().id()).await;
+    cluster.stop().await;
+}
+
+/// Ends a member as a process does that is killed: what its state has not written is applied again.
+async fn kill(member: &mut Member) {
+    let kept = member.node().kept();
+    drop(member.server.take());
+    within(async {
+        while kept.strong_count() > 0 || !open_files(&member.dir).is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Checks, compactions, restarts, kills and installs of snapshots, with changes all the time: no alarm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_difference_is_found_where_there_is_none() {
+    let flags = [
+        "--snapshot-count=60",
+        "--snapshot-catchup-entries=5",
+        "--corrupt-check-time=20ms",
+        "--compact-hash-check-enabled=true",
+        "--compact-hash-check-time=20ms",
+    ];
+    let mut cluster = Cluster::start(3, &flags).await;
+    let (mut round, mut installed) = (0, 0);
+    // A member that is back before the others have removed their entries needs no snapshot.
+    while round < 6 || installed == 0 {
+        assert!(round < 60, "no snapshot was installed");
+        let away = round % 3;
+        if round % 2 == 0 {
+            cluster.members[away].stop().await;
+        } else {
+            kill(&mut cluster.members[away]).await;
+        }
+        let leader = cluster.leader().await;
+        for number in 0..120 {
+            let member = &cluster.members[leader];
+            member.put(&format!("key{}", number % 17), &format!("{round} {number}")).await.unwrap();
+            if number % 40 == 20 {
+                let delete = DeleteRangeRequest { key: "key1".into(), ..DeleteRangeRequest::default() };
+                member.propose(Change::DeleteRange(delete)).await.unwrap();
+                compact(member, revision(member).await - 10).await;
+            }
+        }
+        cluster.members[away].start().await;
+        let last = cluster.members[leader].node().applied_index();
+        cluster.members[away].applied(last).await;
+        are_compared(&cluster, 3).await;
+        installed += cluster.members[away].node().counts().installed.load(Ordering::Relaxed);
+        round += 1;
+    }
+    for member in &cluster.members {
+        assert!(alarms(member).await.is_empty(), "{}", member.name);
+        assert_eq!(member.node().counts().differences.load(Ordering::Relaxed), 0, "{}", member.name);
+    }
+    cluster.stop().await;
+}
