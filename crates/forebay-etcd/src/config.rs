@@ -130,6 +130,8 @@ pub struct Config {
     pub(crate) is_checkpoint_check_on: bool,
     /// How often the leader makes a checkpoint, and compares members by it; zero: never.
     pub(crate) check_interval: Duration,
+    /// How often all of the state is read and compared with its sums; zero: never.
+    pub(crate) scrub_interval: Duration,
     /// Not a flag: etcd waits for ever.
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
@@ -452,6 +454,7 @@ impl FlagValues {
             is_checkpoint_check_on: self.switch("compact-hash-check-enabled")?
                 || self.has_gate("CompactHashCheck")?,
             check_interval: self.duration("corrupt-check-time")?,
+            scrub_interval: self.duration("forebay-scrub-interval")?,
             snapshot_patience: SNAPSHOT_PATIENCE,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,

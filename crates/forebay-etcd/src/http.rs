@@ -90,6 +90,10 @@ async fn unhealthy(node: &Node, parameters: &Parameters) -> Option<String> {
         }
         Err(reason) => return Some(format!("RANGE ERROR:{reason}")),
     }
+    let damage = node.damage().filter(|_| !has(parameters, "exclude", AlarmType::Corrupt.as_str_name()));
+    if let Some(damage) = damage {
+        return Some(format!("DAMAGED STATE:{damage}"));
+    }
     let is_serializable = has(parameters, "serializable", "true");
     if !is_serializable && node.leader().is_none() {
         return Some("RAFT NO LEADER".to_owned());
@@ -137,6 +141,10 @@ async fn check(node: &Node, name: &str) -> Result<(), String> {
         "data_corruption" if alarms(node).await?.contains(&AlarmType::Corrupt) => {
             Err("alarm activated: CORRUPT".to_owned())
         }
+        "data_corruption" => match node.damage() {
+            Some(damage) => Err(format!("the state is damaged: {damage}")),
+            None => Ok(()),
+        },
         "non_learner" if node.is_learner() => Err("not supported for learner".to_owned()),
         _ => Ok(()),
     }

@@ -26,8 +26,9 @@
 //!
 //! # Sums
 //! The state has sums of the hashes of its events, current values and leases: see [`sums`]. Entries keep them without a read of their own.
-//! So members are compared by numbers, at checkpoints: entries that compact, that pass a round revision, or that ask for one. A state
-//! without sums, of an earlier build or of a snapshot that was restored, is counted when it is opened.
+//! So members are compared by numbers, at checkpoints: entries that compact, that pass a round revision, or that ask for one. An
+//! [`Audit`](audit) reads the keyspaces, and compares them with the sums. A state without sums, of an earlier build or of a snapshot that
+//! was restored, is counted when it is opened.
 //!
 //! # Space
 //! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A current value is
@@ -36,6 +37,7 @@
 //! limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there is none.
 
 mod apply;
+mod audit;
 mod change;
 mod check;
 mod clean;
@@ -60,6 +62,7 @@ pub(crate) mod tests;
 
 use tonic::Status;
 
+pub(crate) use audit::Audit;
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
 pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;
@@ -151,6 +154,25 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Returns whether the state is not as it was written.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Failure::Refused(_) => false,
+            Failure::Store(error) => {
+                matches!(
+                    error.kind(),
+                    forebay_kv::ErrorKind::Corruption | forebay_kv::ErrorKind::MissingTable
+                )
+            }
+            Failure::Damaged(_) => true,
+        }
+    }
+
+    /// Returns whether the program holds memory that a read needs: it can be made again.
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, Failure::Store(error) if walk::is_memory(error))
+    }
+
     fn damaged(what: &str, bytes: &[u8]) -> Failure {
         Failure::Damaged(format!(
             "{what} is not readable: {} bytes {:02x?}",

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use forebay::{Class, Engine};
+use forebay::{Class, ClassSpec, Engine};
 use forebay_raft::RaftLog;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -53,6 +53,8 @@ use crate::version::Formats;
 const APPLY_GAP_MAX: u64 = 5_000;
 /// The longest time of a request, beside two elections.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Those of background work.
+const SCRUB_SHARES: u32 = 100;
 /// Threads that Raft has for itself: its turns must not wait behind requests of clients.
 const RAFT_THREADS: usize = 2;
 
@@ -111,6 +113,8 @@ pub(crate) struct Counts {
     pub(crate) snapshots_given_up: AtomicU64,
     pub(crate) checks: AtomicU64,
     pub(crate) differences: AtomicU64,
+    pub(crate) scrubs: AtomicU64,
+    pub(crate) scrubbed_bytes: AtomicU64,
 }
 
 /// A member of the cluster. Clones are handles of the same one.
@@ -143,6 +147,8 @@ struct Inner {
     leader_leases: OnceLock<Weak<dyn LeaderLeases>>,
     is_published: watch::Sender<bool>,
     ended: watch::Sender<Option<EndReason>>,
+    /// In which way the state is not as it was written, as far as reads have found.
+    damage: watch::Sender<Option<String>>,
     is_stopping: AtomicBool,
     /// Whether this member was added to learn, and has no vote to come.
     is_only_learning: AtomicBool,
@@ -154,7 +160,7 @@ struct Inner {
     /// Of Raft's own runtime, which is the server's: its tasks have this node.
     runtime: tokio::runtime::Handle,
     /// Last, since log and store use it.
-    _engine: Engine,
+    engine: Engine,
 }
 
 /// The settings that a running node looks at.
@@ -307,6 +313,7 @@ impl Node {
             leader_leases: OnceLock::new(),
             is_published: watch::Sender::new(false),
             ended: watch::Sender::new(None),
+            damage: watch::Sender::new(None),
             is_stopping: AtomicBool::new(false),
             is_only_learning: AtomicBool::new(false),
             tasks: Mutex::default(),
@@ -314,7 +321,7 @@ impl Node {
             is_unaware: AtomicBool::new(false),
             counts: Counts::default(),
             runtime: handle,
-            _engine: engine,
+            engine,
         };
         let node = Node { inner: Arc::new(inner) };
         node.begin().await?;
@@ -370,6 +377,12 @@ impl Node {
         &self.inner.log
     }
 
+    /// Returns the I/O class of the scrub: as background work, and with a limit.
+    pub(crate) fn scrub_class(&self, bytes_per_second_max: u64) -> forebay::Result<Class> {
+        let spec = ClassSpec::new("scrub").shares(SCRUB_SHARES);
+        self.inner.engine.set_class(spec.read_bytes_per_second_max(bytes_per_second_max))
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.inner.identity.member_id
     }
@@ -402,6 +415,28 @@ impl Node {
     /// Returns a receiver of why this member's time has ended.
     pub(crate) fn ended(&self) -> watch::Receiver<Option<EndReason>> {
         self.inner.ended.subscribe()
+    }
+
+    /// Returns in which way the state is not as it was written, as far as reads have found.
+    pub(crate) fn damage(&self) -> Option<String> {
+        self.inner.damage.borrow().clone()
+    }
+
+    /// Sets in which way the state is not as it was written; `None` once all of it was read, and is.
+    pub(crate) fn set_damage(&self, damage: Option<String>) {
+        self.inner.damage.send_if_modified(|before| {
+            let is_new = *before != damage;
+            match &damage {
+                Some(damage) if is_new => tracing::error!(
+                    damage,
+                    "the state of this member is damaged: remove it from the cluster, and add it again with an empty directory"
+                ),
+                None if is_new => tracing::info!("the damage of the state is gone"),
+                _ => {}
+            }
+            *before = damage;
+            is_new
+        });
     }
 
     /// Returns the index of the last entry that was applied here: at least that of each outcome that a caller has.

@@ -132,6 +132,7 @@ impl Server {
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
             tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::check_members(context.clone(), check_intervals(&config))),
+            tokio::spawn(services::scrub_state(context.clone(), config.scrub_interval)),
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];

@@ -15,6 +15,7 @@ mod lock;
 mod long_range;
 mod maintenance;
 mod queue;
+mod scrub;
 mod watch;
 
 use std::sync::Arc;
@@ -61,6 +62,7 @@ pub(crate) use guard::{is_grpc, not_found};
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
+pub(crate) use scrub::run as scrub_state;
 
 /// The signal that the server is being shut down: streams end then.
 pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;

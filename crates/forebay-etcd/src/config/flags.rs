@@ -88,6 +88,11 @@ pub(crate) const FLAGS: &[Flag] = &[
     switch("compact-hash-check-enabled", "false", "Compare members by the checkpoints that compactions make"),
     full("compact-hash-check-time", "1m", "Time between two looks of the leader at them"),
     full("corrupt-check-time", "0s", "Time between two comparisons of all members as they are; 0 for none"),
+    full(
+        "forebay-scrub-interval",
+        "168h",
+        "Time between two passes over all of the state, which compare it with its sums; 0 for none",
+    ),
     full("feature-gates", "", "InitialCorruptCheck=true and CompactHashCheck=true turn these checks on"),
     full("cert-file", "", "Certificate of this member for clients, as PEM"),
     full("key-file", "", "Its key, as PEM"),

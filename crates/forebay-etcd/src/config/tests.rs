@@ -41,6 +41,7 @@ fn defaults_are_those_of_etcd() {
     assert_eq!(config.max_request_bytes, 1_572_864);
     assert_eq!(config.max_txn_ops, 128);
     assert_eq!(config.auto_compaction, AutoCompaction::Off);
+    assert_eq!(config.scrub_interval, Duration::from_secs(7 * 24 * 3600));
     assert_eq!(config.keepalive_interval, Some(Duration::from_secs(7200)));
     assert!(!config.is_cluster_existing && config.is_reconfig_check_strict && config.is_pre_vote_on);
     assert!(config.is_log_json());

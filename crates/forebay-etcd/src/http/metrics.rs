@@ -50,6 +50,9 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Counter "forebay_etcd_ranges_refused_total" "Long ranges refused, because too many are under way.": load(&counts.ranges_refused);
         Counter "forebay_etcd_integrity_checks_total" "Comparisons of members by the sums of their states.": load(&counts.checks);
         Counter "forebay_etcd_integrity_differences_total" "Those that found different sums.": load(&counts.differences);
+        Counter "forebay_etcd_scrubs_total" "Passes over all of the state that found it as it was written.": load(&counts.scrubs);
+        Counter "forebay_etcd_scrubbed_bytes_total" "Bytes read by passes over the state.": load(&counts.scrubbed_bytes);
+        Gauge "forebay_etcd_damaged" "Whether the state is known to be damaged.": u8::from(node.damage().is_some());
         Counter "forebay_etcd_ranges_given_up_total" "Long ranges whose client has not read on.": load(&counts.ranges_given_up);
         Counter "forebay_etcd_snapshots_given_up_total" "Snapshots whose client has not read on.": load(&counts.snapshots_given_up);
         Gauge "etcd_debugging_mvcc_watch_stream_total" "Streams of watches.": load(&watches.streams);

@@ -153,6 +153,16 @@ fn place_hash(key: &[u8], at: At, value_bytes: u64) -> u128 {
     hash(b'e', &[key, &at.key(), &value_bytes.to_le_bytes()])
 }
 
+/// Returns the hash of an entry of `versions`.
+pub(super) fn version_hash(version_key: &[u8], is_put: bool) -> u128 {
+    hash(b'v', &[version_key, &[u8::from(is_put)]])
+}
+
+/// Returns the hash of an entry of `lease_keys`.
+pub(super) fn lease_key_hash(lease_key: &[u8]) -> u128 {
+    hash(b'k', &[lease_key])
+}
+
 fn hash(kind: u8, parts: &[&[u8]]) -> u128 {
     let mut hasher = Sha256::new();
     hasher.update([kind]);

@@ -65,6 +65,10 @@ impl View {
         Reader::new(&self.keyspaces, Some(&self.snapshot))
     }
 
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
     fn place(&self) -> Result<Place<'_>, Failure> {
         Ok(Place::of(self.reader()?, self.state))
     }

@@ -151,6 +151,8 @@ impl PeerService {
                         let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
                         let installed = installed.map_err(failed)?;
                         inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        // The state is another one.
+                        self.node.set_damage(None);
                         tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");
                         return Ok(Response::new(encode(&installed)?));
                     }

@@ -162,7 +162,7 @@ async fn report(context: &Context, own: &StateSum, comparison: &Comparison) -> R
 }
 
 /// Raises the alarm `CORRUPT` for a member, unless it is raised.
-async fn raise(context: &Context, member: u64) -> Result<(), Status> {
+pub(super) async fn raise(context: &Context, member: u64) -> Result<(), Status> {
     let alarms = View::of(context.node.store()).await?.alarms().await?;
     if alarms.iter().any(|alarm| alarm.member_id == member && alarm.alarm() == AlarmType::Corrupt) {
         return Ok(());

@@ -378,6 +378,11 @@ impl StreamWatches {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
+            Err(failure) if failure.is_damage() => {
+                let first = behind.iter().filter(|(_, its, _)| *its == from).map(|(id, ..)| *id);
+                self.cancel_damaged(first.collect(), view.revision(), &failure.into());
+                return Ok(());
+            }
             Err(failure) => return Err(StreamEnd(Some(failure.into()))),
         };
         let mut groups: HashMap<usize, VecDeque<Group>> = HashMap::new();
@@ -404,6 +409,17 @@ impl StreamWatches {
         }
         self.pay_progress();
         Ok(())
+    }
+
+    /// Cancels the watches that have read from the damaged history first. The others read it again, behind the damage or not.
+    fn cancel_damaged(&mut self, ids: Vec<i64>, revision: i64, damage: &Status) {
+        self.context.node.set_damage(Some(damage.message().to_owned()));
+        for id in ids {
+            self.remove(id);
+            let cancel_reason = format!("the history of this member is damaged: {}", damage.message());
+            let response = self.response(id, revision);
+            self.send(WatchResponse { canceled: true, cancel_reason, ..response });
+        }
     }
 
     fn report_progress(&mut self) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::{Engine, Waitable};
+use forebay::{Class, Engine, Waitable};
 use forebay_wal::Lsn;
 
 use super::Handle;
@@ -810,7 +810,16 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn verify(&self) -> Pending<'_, VerifyReport> {
-        Pending::new(&self.shared().engine, verify::open_store(self.shared()))
+        self.verify_in(self.shared().options.background)
+    }
+
+    /// Verifies the store as [`verify`](Store::verify) does, in another class: such as one with a
+    /// [limit](forebay::ClassSpec::read_bytes_per_second_max) of the bytes read in a second.
+    ///
+    /// # Errors
+    /// Those of [`verify`](Store::verify).
+    pub fn verify_in(&self, class: Class) -> Pending<'_, VerifyReport> {
+        Pending::new(&self.shared().engine, verify::open_store(self.shared(), class))
     }
 
     /// Returns the store's counters, its memory use and the state of its levels.

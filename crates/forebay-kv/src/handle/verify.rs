@@ -111,16 +111,12 @@ pub fn verify_with(
 }
 
 /// Verifies a store's current tables, the durable part of its log, and its manifest.
-pub(crate) async fn open_store(shared: &Arc<StoreCore>) -> Result<VerifyReport> {
+pub(crate) async fn open_store(shared: &Arc<StoreCore>, class: Class) -> Result<VerifyReport> {
     let awaited = Arc::new(());
     let (owned, watch) = (shared.clone(), Arc::downgrade(&awaited));
-    let verifying = shared.engine.spawn_on_shard(
-        shared.background_shard(),
-        shared.options.background,
-        move || async move {
-            let (engine, report) = (owned.engine.clone(), VerifyReport::default());
-            Verifier { engine, watch, report, progress: |_, _| () }.open_store(&owned).await
-        },
-    );
+    let verifying = shared.engine.spawn_on_shard(shared.background_shard(), class, move || async move {
+        let (engine, report) = (owned.engine.clone(), VerifyReport::default());
+        Verifier { engine, watch, report, progress: |_, _| () }.open_store(&owned, class).await
+    });
     verifying.await?
 }

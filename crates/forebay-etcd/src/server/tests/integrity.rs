@@ -1,13 +1,24 @@
-//! Members whose states differ are found by the sums at their checkpoints, and no others.
+//! Members whose states differ are found by the sums at their checkpoints, those whose tables differ from their sums by the scrub, and no
+//! others.
 
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
+use tonic::transport::Channel;
+
 use super::cluster::{Cluster, Member, is_unsettled, within};
+use super::http::get;
 use super::starts::open_files;
 use crate::mvcc::View;
 use crate::node::Counts;
-use crate::proto::etcdserverpb::{AlarmMember, AlarmType, CompactionRequest, DeleteRangeRequest};
+use crate::proto::etcdserverpb::watch_client::WatchClient;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::{
+    AlarmMember, AlarmType, CompactionRequest, DeleteRangeRequest, WatchCreateRequest, WatchRequest,
+};
 use crate::proto::peer::command::Change;
 
 async fn alarms(member: &Member) -> Vec<AlarmMember> {
@@ -198,5 +209,120 @@ async fn no_difference_is_found_where_there_is_none() {
         assert!(alarms(member).await.is_empty(), "{}", member.name);
         assert_eq!(member.node().counts().differences.load(Ordering::Relaxed), 0, "{}", member.name);
     }
+    cluster.stop().await;
+}
+
+/// Flips bits around the middle of each longer file of tables below a directory. Returns how many there are.
+fn damage_tables(dir: &Path) -> usize {
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            damaged += damage_tables(&path);
+        } else if path.extension().is_some_and(|extension| extension == "fkv") {
+            let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+            let bytes = file.metadata().unwrap().len();
+            if bytes < 100_000 {
+                continue;
+            }
+            for at in (3..=5).map(|part| bytes * part / 8) {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+            }
+            file.sync_all().unwrap();
+            damaged += 1;
+        }
+    }
+    damaged
+}
+
+/// Waits until a member knows of damage.
+async fn damage(member: &Member) -> String {
+    within(async {
+        loop {
+            if let Some(damage) = member.node().damage() {
+                return damage;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+/// Once, a byte that went wrong in the history was found by the client that read it, or never.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let damaged = cluster.follower().await;
+    let mut last = 0;
+    for number in 0..600 {
+        last = cluster.members[damaged].put(&format!("key{number}"), &"v".repeat(1000)).await.unwrap();
+    }
+    cluster.members[damaged].applied(last).await;
+    cluster.members[damaged].node().store().flush().await.unwrap();
+    cluster.members[damaged].stop().await;
+    let dir = cluster.members[damaged].dir.join("member/state");
+    assert!(damage_tables(&dir) > 0, "no table is long");
+    // The watch is the first to read there.
+    cluster.members[damaged].start().await;
+    let member = &cluster.members[damaged];
+    assert_eq!(member.node().damage(), None);
+    let channel = Channel::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy();
+    let create = WatchCreateRequest {
+        key: "key".into(),
+        range_end: "kez".into(),
+        start_revision: 2,
+        ..WatchCreateRequest::default()
+    };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = stream::iter([create]).chain(stream::pending());
+    let mut client = WatchClient::new(channel);
+    let mut responses = within(client.watch(requests)).await.unwrap().into_inner();
+    let cancelled = loop {
+        let response = within(responses.message()).await.unwrap().unwrap();
+        if response.canceled {
+            break response;
+        }
+    };
+    assert!(cancelled.cancel_reason.contains("is damaged"), "{}", cancelled.cancel_reason);
+    assert_ne!(member.node().damage(), None);
+    // A new start forgets it, and the scrub finds it again.
+    cluster.members[damaged].stop().await;
+    cluster.members[damaged].arguments.push("--forebay-scrub-interval=10ms".to_owned());
+    cluster.members[damaged].start().await;
+    damage(&cluster.members[damaged]).await;
+    for (at, member) in cluster.members.iter().enumerate() {
+        // The rest of it may fail, without a leader for a while.
+        let (status, body) = get(&member.address, 2379, "/readyz/data_corruption").await;
+        let expected = if at == damaged { 503 } else { 200 };
+        assert_eq!(status, expected, "{}: {body}", member.name);
+        assert_eq!(body.contains("[-]data_corruption failed"), at == damaged, "{body}");
+        // It is one member's: the others serve.
+        assert!(alarms(member).await.is_empty());
+    }
+    let (status, body) = get(&cluster.members[damaged].address, 2379, "/health").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("DAMAGED STATE"), "{body}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scrub_names_a_member_whose_tables_are_not_those_of_its_sums() {
+    let mut cluster = Cluster::start(3, &["--forebay-scrub-interval=10ms"]).await;
+    let member = &cluster.members[cluster.follower().await];
+    let key = put_new(member).await;
+    let scrubs = || member.node().counts().scrubs.load(Ordering::Relaxed);
+    within(async {
+        while scrubs() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(member.node().damage(), None);
+    change_value(member, &key).await;
+    let found = damage(member).await;
+    assert!(found.contains("current values"), "{found}");
+    is_named(member, member.node().id()).await;
     cluster.stop().await;
 }

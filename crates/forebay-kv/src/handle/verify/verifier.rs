@@ -79,7 +79,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         Ok(self.report)
     }
 
-    pub(super) async fn open_store(mut self, shared: &Arc<StoreCore>) -> Result<VerifyReport> {
+    pub(super) async fn open_store(mut self, shared: &Arc<StoreCore>, class: Class) -> Result<VerifyReport> {
         let memory = CursorHow::merge().memory_bytes() + (256 << 10);
         let _held = HeldShare::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
         shared.check_held()?;
@@ -89,7 +89,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         let Moment { view, lsn, .. } = shared.pin();
         for (_, table) in view.version.tables() {
             shared.check_open()?;
-            self.table(table, shared.options.background).await?;
+            self.table(table, class).await?;
         }
         drop(view);
         let mut reader = shared.wal.read_from(shared.wal.first_lsn());

@@ -1,0 +1,126 @@
+//! The scrub: reads the whole state of this member in the background, and compares it with its sums.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::integrity::raise;
+use super::{Context, stopped};
+use crate::mvcc::{Audit, Failure, View};
+
+/// Read at most.
+const BYTES_PER_SECOND: u64 = 8 << 20;
+/// Read at once, before the pause that keeps to the rate. The class keeps to it where the device is read; entries of the cache take processor
+/// time alone.
+const STEP_BYTES: u64 = 256 << 10;
+/// Until the first pass after a start, and until one that has ended early is made again.
+const SOON: Duration = Duration::from_secs(3600);
+/// Until a read is made again for which the store had no memory.
+const MEMORY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why a pass has ended before its end.
+enum ScrubEnd {
+    /// The bytes are not those that were written.
+    Damaged(String),
+    /// The entries are not those that the state has sums of.
+    Different(&'static str),
+    /// Nothing is known.
+    Early(String),
+}
+
+impl From<Failure> for ScrubEnd {
+    fn from(failure: Failure) -> ScrubEnd {
+        let end: fn(String) -> ScrubEnd =
+            if failure.is_damage() { ScrubEnd::Damaged } else { ScrubEnd::Early };
+        end(Status::from(failure).message().to_owned())
+    }
+}
+
+/// Makes a pass each `interval`, until the server ends; zero: never.
+pub(crate) async fn run(context: Context, interval: Duration) {
+    if interval.is_zero() {
+        return;
+    }
+    let mut stopping = context.stopping.clone();
+    let mut wait = interval.min(SOON);
+    loop {
+        let next = async {
+            tokio::time::sleep(wait).await;
+            pass(&context).await
+        };
+        let is_over = tokio::select! {
+            () = stopped(&mut stopping) => return,
+            is_over = next => is_over,
+        };
+        wait = if is_over { interval } else { interval.min(SOON) };
+    }
+}
+
+/// Makes a pass, and reports its findings. Returns whether it came to a result.
+async fn pass(context: &Context) -> bool {
+    let node = &context.node;
+    match scrub(context).await {
+        Ok(bytes) => {
+            node.counts().scrubs.fetch_add(1, Ordering::Relaxed);
+            node.set_damage(None);
+            tracing::info!(bytes, "all of the state was read, and is as it was written");
+            return true;
+        }
+        // The checksums are right: this member wrote something else than the others, or lost it.
+        Err(ScrubEnd::Different(what)) => {
+            node.set_damage(Some(what.to_owned()));
+            match raise(context, node.id()).await {
+                Ok(()) => return true,
+                Err(error) => tracing::warn!(%error, "the alarm CORRUPT is not raised yet"),
+            }
+        }
+        Err(ScrubEnd::Damaged(what)) => {
+            node.set_damage(Some(what));
+            return true;
+        }
+        Err(ScrubEnd::Early(error)) => {
+            tracing::info!(error, "the state is not all read; it is read again soon");
+        }
+    }
+    false
+}
+
+/// Reads everything. Returns how many bytes that was.
+async fn scrub(context: &Context) -> Result<u64, ScrubEnd> {
+    let node = &context.node;
+    let early = |error: &dyn std::fmt::Display| ScrubEnd::Early(error.to_string());
+    let class = node.scrub_class(BYTES_PER_SECOND).map_err(|error| early(&error))?;
+    // All bytes on the disk, past the cache: the audit below reads through it.
+    let store = node.store().store();
+    let report = store.verify_in(class).await.map_err(Failure::from)?;
+    drop(store);
+    let mut bytes = report.table_bytes;
+    node.counts().scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    if let Some(finding) = report.findings.first() {
+        return Err(ScrubEnd::Damaged(finding.to_string()));
+    }
+    // A view holds the memtables of its time, and there is hardly anything in these.
+    node.store().flush().await.map_err(|error| early(&error))?;
+    let mut audit = Audit::new(View::of(node.store()).await?);
+    loop {
+        let begun = Instant::now();
+        let step = class.scope(audit.step(STEP_BYTES)).await;
+        match step {
+            Ok(Some(read)) => {
+                bytes += read;
+                node.counts().scrubbed_bytes.fetch_add(read, Ordering::Relaxed);
+                let time = Duration::from_secs_f64(read as f64 / BYTES_PER_SECOND as f64);
+                tokio::time::sleep_until(begun + time).await;
+            }
+            Ok(None) => break,
+            Err(failure) if failure.is_memory() => tokio::time::sleep(MEMORY_AGAIN).await,
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    match audit.difference() {
+        Some(what) => Err(ScrubEnd::Different(what)),
+        None => Ok(bytes),
+    }
+}
