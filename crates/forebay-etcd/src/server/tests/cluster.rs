@@ -11,6 +11,7 @@ use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::peer::command::Change;
+use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{MemberChanged, Outcome, member_change};
 use crate::refusal::Refusal;
 use crate::{Config, EndReason, Invocation, Server, StartError};
@@ -79,7 +80,9 @@ impl Member {
     }
 
     pub(crate) async fn put(&self, key: &str, value: &str) -> Result<u64, Status> {
-        self.propose(put(key, value)).await.map(|(_, index)| index)
+        let (outcome, index) = self.propose(put(key, value)).await?;
+        assert!(!matches!(outcome.result, Some(Response::Refusal(_))), "{key}: {outcome:?}");
+        Ok(index)
     }
 
     /// Puts with a single proposal, whatever becomes of it.
