@@ -74,6 +74,7 @@ static SPEC: Spec = Spec {
             metric::DEVICE_BYTES_PER_BYTE,
             false,
             &["buffered"],
+            &["buffered-random-advice", "read-many", "direct"],
             "bytes from the device for each byte wanted",
             "Read only what is wanted",
         )]

@@ -117,8 +117,22 @@ static SPEC: Spec = Spec {
             metric::CPU_US_PER_IO,
             false,
             &["tokio-fs", "spawn-blocking", "pread"],
+            &[
+                "io_submit",
+                "io_uring",
+                "io_uring-fixed-buffers",
+                "io_uring-fixed-files",
+                DEFER_TASKRUN.name,
+                "io_uring-sqpoll",
+                "io_uring-iopoll",
+                "io_uring-commands",
+                "forebay-shard",
+                "forebay-polled",
+                "forebay-commands",
+                FOREBAY_TOKIO.name,
+            ],
             "µs of processor time for a read",
-            "Spend less processor time on each read",
+            "Spend less processor time on each read, by a ring or Linux AIO",
         )]
     },
 };

@@ -75,8 +75,9 @@ static SPEC: Spec = Spec {
             metric::FILES_PER_S,
             true,
             &["tokio-fs", "std-threads"],
+            &["forebay"],
             "files a second",
-            "Open and read many small files at once",
+            "Open and read small files without a thread for each of them",
         )]
     },
 };

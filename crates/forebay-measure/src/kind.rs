@@ -120,6 +120,18 @@ mod tests {
     }
 
     #[test]
+    fn changes_lead_from_ways_of_their_experiment_to_others_of_it() {
+        for kind in ALL {
+            let (spec, view) = (kind.0.spec(), kind.view());
+            for gain in &view.gains {
+                let is_way = |name: &str| spec.ways.iter().any(|way| way.name == name);
+                assert!(!gain.to.is_empty() && gain.to.iter().all(|name| is_way(name)), "{gain:?}");
+                assert!(gain.usual.iter().all(|name| is_way(name) && !gain.to.contains(name)), "{gain:?}");
+            }
+        }
+    }
+
+    #[test]
     fn defaults_of_all_options_are_valid() {
         for entry in ALL {
             for length in [Length::Full, Length::Quick, Length::Report] {

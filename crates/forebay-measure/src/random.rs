@@ -101,6 +101,15 @@ static SPEC: Spec = Spec {
                 metric::IOPS,
                 true,
                 &["buffered"],
+                &[
+                    "direct",
+                    "direct-polled",
+                    COMMANDS,
+                    "direct-tokio",
+                    "direct-pread",
+                    "read-many",
+                    "read-many-wide",
+                ],
                 "IOPS",
                 "Read blocks past the page cache where memory cannot hold them",
             ),
@@ -108,9 +117,11 @@ static SPEC: Spec = Spec {
                 metric::CPU_US_PER_IO,
                 false,
                 &["direct-pread"],
+                &["direct", "direct-polled", COMMANDS, "direct-tokio", "read-many", "read-many-wide"],
                 "µs of processor time for a read",
-                "Let one thread keep many reads in flight, instead of one thread for each",
-            ),
+                "Let few threads keep many reads in flight, instead of one thread for each",
+            )
+            .from_load(2),
         ]
     },
 };

@@ -72,6 +72,7 @@ static SPEC: Spec = Spec {
             metric::MB_PER_S,
             true,
             &["buffered"],
+            &[LARGE, "default"],
             "MB/s",
             "Read whole files with several large reads in flight",
         )]

@@ -91,6 +91,7 @@ static WAL_SPEC: Spec = Spec {
             metric::DURABLE[1],
             false,
             &["tokio-fs", "spawn-blocking"],
+            &["std-thread", "own-runtime", "forebay", "forebay-prompt", "forebay-realtime"],
             "µs until 99 of 100 appends are durable",
             "Take durable appends off the runtime",
         )]

@@ -114,8 +114,15 @@ static SPEC: Spec = Spec {
         let rate = "Send dependent reads from where the last one ends";
         let cpu = "Spend less processor time on each lookup";
         vec![
-            Gain::new(RATE, true, usual, "lookups a second", rate),
-            Gain::new(CPU, false, usual, "µs of processor time for a lookup", cpu),
+            Gain::new(RATE, true, usual, &["io_uring", WALK, TOKIO], "lookups a second", rate),
+            Gain::new(
+                CPU,
+                false,
+                usual,
+                &["pread", "io_uring", "forebay-task", WALK, TOKIO, "blocking-whole"],
+                "µs of processor time for a lookup",
+                cpu,
+            ),
         ]
     },
 };

@@ -127,6 +127,7 @@ static SPEC: Spec = Spec {
             RELIABLE,
             true,
             &["fsync-each", "fdatasync-each"],
+            &["sync-at-end", "sync-close", "forebay", "forebay-combine"],
             "durable writes a second",
             "Make many writes durable together, where no task waits for each of them",
         )]

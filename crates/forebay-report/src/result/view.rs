@@ -68,7 +68,7 @@ pub struct Axis {
     pub label: Text,
 }
 
-/// A change that may be worthwhile: from the usual way to the best of the other rows.
+/// A change that may be worthwhile: from the usual way to the best of the rows that are the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gain {
@@ -78,6 +78,12 @@ pub struct Gain {
     pub more: bool,
     /// Names of rows that do what programs usually do; the first one that has figures counts.
     pub usual: Vec<Text>,
+    /// Names of the rows that do what `change` says. Other rows may be better, but not by this change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<Text>,
+    /// The load, of the view's axis, below which these rows do the same as the usual ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_load: Option<u64>,
     /// The quantity of the metric, in words that follow "more" or "less".
     pub counts: Text,
     /// The change, as an imperative.
@@ -128,11 +134,26 @@ impl Gain {
         metric: &'static str,
         more: bool,
         usual: &[&'static str],
+        to: &[&'static str],
         counts: &'static str,
         change: &'static str,
     ) -> Self {
-        let usual = usual.iter().map(|name| Cow::Borrowed(*name)).collect();
-        Self { metric: metric.into(), more, usual, counts: counts.into(), change: change.into() }
+        let names = |names: &[&'static str]| names.iter().map(|name| Cow::Borrowed(*name)).collect();
+        let (usual, to) = (names(usual), names(to));
+        let (counts, change) = (counts.into(), change.into());
+        Self { metric: metric.into(), more, usual, to, from_load: None, counts, change }
+    }
+
+    /// Returns the same for this load and larger ones alone.
+    pub fn from_load(self, load: u64) -> Self {
+        Self { from_load: Some(load), ..self }
+    }
+
+    /// Returns whether a row of an experiment does what the change says.
+    pub fn is_made_by(&self, experiment: &Experiment, row: &str) -> bool {
+        let load = || experiment.number(&experiment.view.axis.parameter);
+        self.to.iter().any(|name| *name == row)
+            && self.from_load.is_none_or(|from| load().is_some_and(|load| load >= from as f64))
     }
 }
 
