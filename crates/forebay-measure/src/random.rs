@@ -20,6 +20,7 @@ use crate::plan::Sizes;
 use crate::prelude::*;
 use crate::scan::{compare, cost};
 use crate::units::show_bytes;
+use forebay_report::page::knee::saturated_at;
 use forebay_report::result::columns::groups;
 
 /// The experiment.
@@ -493,9 +494,6 @@ fn span(table: &Table) -> String {
     }
 }
 
-/// The share of the most that counts as enough.
-const ENOUGH: f64 = 0.9;
-
 /// Returns the sentences on a span: how many reads in flight are enough, where the page cache is faster, and a thread for each
 /// read.
 fn of_span(group: &[&Table]) -> Vec<String> {
@@ -513,8 +511,9 @@ fn of_span(group: &[&Table]) -> Vec<String> {
         .collect();
     let mut sentences = Vec::new();
     if let Some((depth, table, row, most)) = direct.iter().max_by(|a, b| a.3.total_cmp(&b.3)) {
+        let curve: Vec<(f64, f64)> = direct.iter().map(|(depth, .., rate)| (*depth, *rate)).collect();
         if direct.len() >= 3
-            && let Some((enough, _, row, found)) = direct.iter().find(|found| found.3 >= ENOUGH * most)
+            && let Some((enough, _, row, found)) = saturated_at(&curve).map(|at| &direct[at])
         {
             let wait = row.metrics.get(metric::P99_US);
             let wait = wait.map_or_else(String::new, |wait| format!(", p99 {} µs", number(wait)));

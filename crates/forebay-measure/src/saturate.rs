@@ -332,20 +332,22 @@ fn readers(level: &Level) -> String {
 
 /// Returns a sentence on the number of readers from which more bring nothing.
 fn limit(curve: &Curve<'_>, found: &Saturation) -> String {
-    let [_, _, share] = found.knees;
+    let [_, _, place] = found.knees;
     let last = curve.levels.len() - 1;
-    let (at, end) = (curve.levels[share], curve.levels[last]);
+    let (at, end) = (curve.levels[place], curve.levels[last]);
+    let more = ((end.per_second / at.per_second - 1.0) * 100.0).round();
+    let more = if more >= 1.0 { format!(" (+{} %)", number(more)) } else { String::new() };
     let why = match (curve.is_bound_by_processors(), &curve.limited_by) {
         (true, _) => "; CPU-bound".to_owned(),
         (false, Some(file)) => format!("; limited by {file}"),
         (false, None) => String::new(),
     };
     format!(
-        "`{}` saturates at {}: {} IOPS, p99 {} µs; with {} p99 {} µs{why}{}",
+        "`{}` saturates at {}: {} IOPS, p99 {} µs; with {}{more} p99 {} µs{why}{}",
         curve.name,
         readers(&at),
         number(at.per_second),
-        curve.p99_at(share),
+        curve.p99_at(place),
         number(end.readers),
         curve.p99_at(last),
         curve.hint()
@@ -533,12 +535,12 @@ mod tests {
         let mut tables = closed("pread", 16.0, 0.3);
         // A little more than the limit, and much latency: the power is largest before.
         for table in &mut tables[5..] {
-            let figures = [(metric::IOPS, 175_000.0), (metric::MEAN_US, 900.0), (metric::P99_US, 2000.0)];
+            let figures = [(metric::IOPS, 180_000.0), (metric::MEAN_US, 900.0), (metric::P99_US, 2000.0)];
             table.rows = vec![row("pread", &figures)];
         }
         assert_eq!(
             of(&tables)[2],
-            "`pread` knee: 16, largest power (Kleinrock); 32, farthest from the chord (Kneedle); 32, 95 % of the maximum"
+            "`pread` knee: 16, largest power (Kleinrock); 32, farthest from the chord (Kneedle); 32, under 10 % a doubling"
         );
     }
 

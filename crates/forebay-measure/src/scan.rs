@@ -16,6 +16,7 @@ use crate::fio::FioJob;
 use crate::pattern::Checker;
 use crate::plan::affordable_bytes;
 use crate::prelude::*;
+use forebay_report::page::knee::saturated_at;
 
 /// The experiment.
 #[derive(Debug)]
@@ -451,9 +452,6 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The share of the most that counts as all of it.
-const ENOUGH: f64 = 0.95;
-
 fn verdicts(tables: &[&Table]) -> Vec<String> {
     let (swept, whole): (Vec<&Table>, Vec<&Table>) =
         tables.iter().partition(|table| table.number("depth").is_some());
@@ -502,7 +500,9 @@ fn of_sweep(swept: &[&Table], buffered: Option<&Row>) -> Option<String> {
     let mut rows: Vec<(f64, f64, Row)> = swept.iter().filter_map(of).collect();
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     let most = rows.iter().map(|(_, rate, _)| *rate).fold(0.0, f64::max);
-    let (depth, enough, _) = rows.iter().find(|(_, rate, _)| *rate >= ENOUGH * most)?;
+    let curve: Vec<(f64, f64)> = rows.iter().map(|(depth, rate, _)| (*depth, *rate)).collect();
+    let at = saturated_at(&curve)?;
+    let (depth, enough) = curve[at];
     let is_faster = |row: &Row| {
         let found = buffered.and_then(|buffered| difference(buffered, row, metric::MB_PER_S));
         matches!(found, Some(Difference::More(_)))
@@ -514,8 +514,12 @@ fn of_sweep(swept: &[&Table], buffered: Option<&Row>) -> Option<String> {
         Some(rate) if wins.is_empty() => format!("; `buffered` ({rate}) is faster at none"),
         Some(rate) => format!("; `buffered` ({rate}) is faster at depth {}", wins.join(",")),
     };
-    let (depth, enough, most) = (number(*depth), number(*enough), number(most));
-    Some(format!("reads of 512 KiB saturate at queue depth {depth} ({enough} of {most} MB/s){cache}"))
+    let (depth, enough, most) = (number(depth), number(enough), number(most));
+    Some(if at + 1 == curve.len() {
+        format!("reads of 512 KiB reach {enough} MB/s at queue depth {depth}, the most measured{cache}")
+    } else {
+        format!("reads of 512 KiB saturate at queue depth {depth} ({enough} of {most} MB/s){cache}")
+    })
 }
 
 /// Returns a sentence on how a row's rate differs from that of `buffered`, a row of the page cache. `None` when one of them has
@@ -704,6 +708,12 @@ mod tests {
             )
         );
         assert!(reported(&all[1..]).is_some_and(|sentence| !sentence.contains("buffered")));
+        // Regression: what still grew at the largest depth was called saturated there.
+        all[4] = of(Some(8), LARGE, 5700.0);
+        assert_eq!(
+            reported(&all[1..]).as_deref(),
+            Some("reads of 512 KiB reach 5,700 MB/s at queue depth 8, the most measured")
+        );
         assert_eq!(of_sweep(&[], None), None);
     }
 }

@@ -1,13 +1,13 @@
 //! Figures of a whole report that several sentences need.
 
+use super::knee::saturated_at;
 use crate::result::columns::{groups, row_names};
 use crate::result::view::{self, Role};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 use crate::units::{largest, number};
 
-/// The sweeps that show where more load no longer pays off, the better one first, and the share of the
-/// maximum that counts as all of it, the same as in each sweep's sentences.
-const SWEEPS: [(Role, f64); 2] = [(Role::Saturation, 0.95), (Role::Random, 0.9)];
+/// The sweeps that show where more load no longer pays off, the better one first.
+const SWEEPS: [Role; 2] = [Role::Saturation, Role::Random];
 
 /// A row of an experiment, and the section of the page that shows it.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +81,6 @@ pub struct Curve<'a> {
     pub section: usize,
     /// The quantity that the load counts.
     pub load: String,
-    /// Share of the maximum that counts as all of it.
-    pub enough: f64,
     /// Load and row, ascending.
     pub points: Vec<(f64, &'a Row)>,
     /// The experiment of the smallest load; the fixed parameters are the same in all.
@@ -129,11 +127,10 @@ impl<'a> Curve<'a> {
         limit(self.experiment, self.most())
     }
 
-    /// Returns the smallest load that reaches about all of the maximum.
+    /// Returns the smallest load from which larger ones bring little.
     pub fn knee(&self) -> (f64, &'a Row) {
-        let enough = self.enough * self.most();
-        let mut points = self.points.iter().copied();
-        points.find(|(_, row)| row.get(metric::IOPS) >= Some(enough)).unwrap_or(self.last())
+        let curve: Vec<(f64, f64)> = self.points.iter().map(|(load, row)| (*load, rate(row))).collect();
+        saturated_at(&curve).map_or(self.last(), |at| self.points[at])
     }
 }
 
@@ -170,11 +167,11 @@ pub(crate) fn rate(row: &Row) -> f64 {
 /// Returns the sweep over concurrency whose row reached the most reads per second: of `saturate`,
 /// otherwise of `random`.
 pub fn curve(report: &Report) -> Option<Curve<'_>> {
-    SWEEPS.into_iter().find_map(|(role, enough)| {
+    SWEEPS.into_iter().find_map(|role| {
         let sections = groups(&report.experiments).into_iter().enumerate();
         let own = sections.filter(|(_, group)| group[0].view.role == role && whole(group[0]));
         let mut curves: Vec<_> =
-            own.flat_map(|(section, group)| curves_of(section, &group, enough).unwrap_or_default()).collect();
+            own.flat_map(|(section, group)| curves_of(section, &group).unwrap_or_default()).collect();
         if curves.iter().any(|curve| curve.proven) {
             curves.retain(|curve| curve.proven);
         }
@@ -198,7 +195,7 @@ pub(crate) fn is_at(experiment: &Experiment, depth: f64) -> bool {
         && whole(experiment)
 }
 
-fn curves_of<'a>(section: usize, group: &[&'a Experiment], enough: f64) -> Option<Vec<Curve<'a>>> {
+fn curves_of<'a>(section: usize, group: &[&'a Experiment]) -> Option<Vec<Curve<'a>>> {
     let axis = view::axis(group).filter(|axis| ["readers", "depth"].contains(&&*axis.parameter))?;
     let curve = |name: &str| {
         let point = |experiment: &&'a Experiment| {
@@ -208,7 +205,7 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], enough: f64) -> Optio
         let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let proven = points.iter().all(|(_, row)| row.is_proven());
-        Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
+        Curve { section, load: axis.label.to_string(), points, experiment: group[0], proven }
     };
     Some(row_names(group).into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect())
 }

@@ -138,7 +138,7 @@ fn wrong(report: &Report, questions: &[KeyQuestion; 5], gains: &[String]) -> Vec
     if let Some(more) = between(text, "at most ", " % more") {
         let at = between(text, "% more, at ", " (");
         check(at.map(|at| near(rate(at), most)), "the most of another cell", text);
-        check(Some(more < 12.0), "much more, and still the knee", text);
+        check(Some(more <= 20.0), "much more, and still the knee", text);
     }
     for text in gains {
         let (after, at) = (between(text, "): ", " IOPS"), between(text, "with ", " instead"));
