@@ -413,20 +413,27 @@ fn subject(table: &Table) -> String {
 
 fn reader_gain(table: &Table) -> Option<String> {
     let (with, without) = (table.row("classes")?, table.row("no-classes")?);
-    let p99 = |row: &Row| Some(format!("{} µs", number(row.metrics.get(metric::P99_US)?.round())));
-    let compared = match difference(with, without, metric::P99_US)? {
+    let (metric, called, unit, found) = OF_THE_READER.iter().find_map(|(metric, called, unit)| {
+        Some((*metric, *called, *unit, difference(with, without, metric)?))
+    })?;
+    let figure = |row: &Row| Some(format!("{} {unit}", number(row.metrics.get(metric)?.round())));
+    let compared = match found {
         Difference::Equal => "equal to `no-classes`".to_owned(),
-        _ => format!("{} with `no-classes`", p99(without)?),
+        _ => format!("{} with `no-classes`", figure(without)?),
     };
-    let alone = table.row("reader-alone").and_then(p99);
+    let alone = table.row("reader-alone").and_then(figure);
     let alone = alone.map_or_else(String::new, |alone| format!(", {alone} with `reader-alone`"));
     Some(format!(
-        "{}: reader p99 is {} with `classes`, {compared}{alone}{}",
+        "{}: reader {called} is {} with `classes`, {compared}{alone}{}",
         subject(table),
-        p99(with)?,
+        figure(with)?,
         once(&[with])
     ))
 }
+
+/// The reader's figures, the most telling first, each with its name and unit. A reader with few reads has no p99.
+const OF_THE_READER: [(&str, &str, &str); 3] =
+    [(metric::P99_US, "p99", "µs"), (metric::P50_US, "p50", "µs"), (metric::IOPS, "rate", "IOPS")];
 
 fn hog_loss(table: &Table) -> Option<String> {
     let (with, alone) = (table.row("classes")?, table.row("hogs-alone")?);
@@ -557,6 +564,19 @@ mod tests {
                 "1 reading hog: reader p99 is 200 µs with `classes`, 9,000 µs with `no-classes`, 80 µs with `reader-alone`",
                 "1 reading hog: `classes` leaves the hogs 90 % of the throughput of `hogs-alone`",
             ]
+        );
+        // Regression: of a reader with too few reads for a p99 nothing was said.
+        for (row, iops) in table.rows.iter_mut().zip([10_000.0, 0.0, 14.0, 4000.0]) {
+            let samples = row.samples.iter_mut().map(|sample| &mut sample.metrics);
+            for metrics in samples.chain([&mut row.metrics]) {
+                metrics.0.remove(metric::P99_US);
+                metrics.set(metric::IOPS, iops);
+            }
+        }
+        assert_eq!(
+            Fairness.verdicts(&[&table])[0],
+            "1 reading hog: reader rate is 4,000 IOPS with `classes`, 14 IOPS with `no-classes`, 10,000 IOPS with \
+             `reader-alone`"
         );
         table.rows.pop();
         assert!(Fairness.verdicts(&[&table]).is_empty());

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 
 use super::facts::{self, FoundRow, rate, rows};
 use super::html as page;
+use super::noise::{Difference, difference};
 use crate::result::view::Role;
 use crate::result::{Condition, Report, Row, metric};
 use crate::saved::waited;
@@ -16,7 +17,11 @@ const REACHED: f64 = 0.8;
 const KEPT_FROM: f64 = 0.5;
 /// Share of the processors from which they are the limit.
 const BUSY: f64 = 0.9;
-/// Factor of a reader's p99 beside others from which it starves, and from which it notices them.
+/// The figures of a reader by which it starves, the most telling first, each with its name in sentences and whether it is a
+/// rate. A reader that starves has too few reads for a p99.
+const OF_A_READER: [(&str, &str, bool); 3] =
+    [(metric::P99_US, "p99", false), (metric::P50_US, "p50", false), (metric::IOPS, "rate", true)];
+/// Factor of such a figure beside others from which a reader starves, and from which it notices them.
 const STARVES: f64 = 3.0;
 const NOTICES: f64 = 1.25;
 /// Share of its time for which a program is blocked from which I/O is its limit, and from which it counts.
@@ -230,17 +235,35 @@ fn starving(report: &Report) -> KeyQuestion {
         "A reader beside others was not measured.",
         "forebay measure fairness",
     );
-    let all = rows(report, Role::Sharing, metric::P99_US);
-    let p99 = |found: &FoundRow<'_>, name: &str| found.experiment.row(name)?.get(metric::P99_US);
-    let pairs = all.iter().filter(|found| found.row.name == "no-classes");
-    let pairs = pairs.filter_map(|found| Some((found.value / p99(found, "reader-alone")?, found)));
-    if let Some((times, found)) = largest(pairs, |(times, _)| *times) {
-        let with = p99(found, "classes");
-        let with = with.map_or_else(String::new, |us| format!("; with classes it is {}", time(us)));
-        let (alone, beside) = (time(found.value / times), time(found.value));
-        let sentence = format!("A reader's p99 goes from {alone} alone to {beside} beside others{with}.");
-        let figure = format!("p99 {} times higher", number(times));
-        return key.found(Verdict::over(times, STARVES, NOTICES), figure, sentence, found.section);
+    let beside = facts::measured(report).filter(|(_, experiment, row)| {
+        experiment.view.role == Role::Sharing && row.name == "no-classes" && facts::counts(row)
+    });
+    let compared = beside.filter_map(|(section, experiment, row)| {
+        let alone = experiment.row("reader-alone")?;
+        OF_A_READER.iter().find_map(|(name, called, is_rate)| {
+            let (before, after) = (alone.get(name)?, row.get(name)?);
+            let times = match difference(row, alone, name)? {
+                Difference::Equal => 1.0,
+                _ if *is_rate => before / after,
+                _ => after / before,
+            };
+            let show = |value: f64| if *is_rate { format!("{} IOPS", number(value)) } else { time(value) };
+            let with = experiment.row("classes").and_then(|row| row.get(name));
+            let with = with.map_or_else(String::new, |with| format!("; with classes it is {}", show(with)));
+            let (before, after) = (show(before), show(after));
+            let sentence =
+                format!("A reader's {called} goes from {before} alone to {after} beside others{with}.");
+            let figure = match times {
+                1.0 => format!("{called} unchanged"),
+                times => {
+                    format!("{called} {} times {}", number(times), if *is_rate { "lower" } else { "higher" })
+                }
+            };
+            times.is_finite().then_some((times, figure, sentence, section))
+        })
+    });
+    if let Some((times, figure, sentence, section)) = largest(compared, |(times, ..)| *times) {
+        return key.found(Verdict::over(times, STARVES, NOTICES), figure, sentence, section);
     }
     let mut sharing = report.experiments.iter().filter(|one| one.view.role == Role::Sharing);
     if let Some(one) = sharing.find(|one| !one.rows.is_empty()) {
@@ -334,6 +357,25 @@ mod tests {
             "A reader's p99 goes from 300 µs alone to 900 ms beside others; with classes it is 700 µs."
         );
         assert!(is_short(&key));
+    }
+
+    /// Regression: a reader that got 14 reads in a second has no p99, and the question had no answer where starvation was worst.
+    #[test]
+    fn a_reader_without_a_p99_starves_by_its_p50_or_its_rate() {
+        let sharing = |alone: &[(&str, f64)], beside: &[(&str, f64)]| {
+            let mut experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
+            experiment.rows = vec![row("reader-alone", alone), row("no-classes", beside)];
+            starving(&report(vec![experiment]))
+        };
+        let alone = [(metric::IOPS, 10_106.0), (metric::P50_US, 48.1), (metric::P99_US, 90.0)];
+        let key = sharing(&alone, &[(metric::IOPS, 14.0), (metric::P50_US, 81_265.0)]);
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::Yes, Some("p50 1,690 times higher")));
+        let key = sharing(&alone, &[(metric::IOPS, 14.0)]);
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::Yes, Some("rate 722 times lower")));
+        assert_eq!(key.sentence, "A reader's rate goes from 10,106 IOPS alone to 14 IOPS beside others.");
+        let key = sharing(&alone, &[(metric::IOPS, 10_200.0)]);
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::No, Some("rate unchanged")));
+        assert!(is_short(&key), "{key:?}");
     }
 
     #[test]
