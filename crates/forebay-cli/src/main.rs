@@ -18,6 +18,7 @@ mod top;
 mod wait;
 mod wal;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
@@ -149,9 +150,8 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     };
     let mut report = Report::new(environment, experiments);
     report.verdicts = measure::kind::verdicts(&report.experiments);
-    if json.write(|| report.to_json(), cleanup)? {
-        print(&report::summary::render(&report, measure.args.common.verbose))?;
-    }
+    let text = || report::summary::render(&report, measure.args.common.verbose);
+    json.write_beside(|| report.to_json(), text, cleanup)?;
     // Only a run with `--check` has gates in its rows; all others succeed here.
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
     let failed = report.experiments.iter().flat_map(|experiment| &experiment.rows).any(missed);
@@ -171,9 +171,8 @@ fn run_on_hosts(task: &Task, measure: &Measure, json: &Json, cleanup: &Cleanup) 
     let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
     measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
-    if json.write(|| report.to_json(), cleanup)? {
-        print(&report::summary::render(&report, common.verbose))?;
-    }
+    let text = || report::summary::render(&report, common.verbose);
+    json.write_beside(|| report.to_json(), text, cleanup)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -190,25 +189,79 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         return write_report(&report, args, &page, &json, cleanup);
     }
     let mut context = prepare(&args.path, &args.common, cleanup)?;
-    let kinds = kinds(&args.only, &context)?;
+    let mut left_out = LeftOut::default();
+    // Files without room are known before anything is measured.
+    let mut kinds = kinds(&args.only, &context)?;
+    kinds.retain(|kind| left_out.none(*kind, kind.check_space(&context), &context).is_some());
+    if kinds.is_empty() {
+        left_out.failed()?;
+    }
     context.progress.print_line("doctor: testing the features of this path");
-    let environment = examine(&context.target, cleanup)?;
-    let mut experiments = Vec::new();
+    let mut report = Report::new(examine(&context.target, cleanup)?, Vec::new());
     let seconds: Vec<u64> = kinds.iter().map(|kind| kind.seconds(context.quick)).collect();
     for (done, kind) in kinds.iter().enumerate() {
         context.begin(&seconds, done);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name()));
-        experiments.extend(kind.report(&mut context)?);
+        let measured = kind.report(&mut context);
+        let tables = left_out.none(*kind, measured, &context).unwrap_or_default();
+        report.add(Report::new(Environment::default(), tables));
+        report.left_out.clone_from(&left_out.reasons);
+        report.verdicts = measure::kind::verdicts(&report.experiments);
+        if let Some(rest) = kinds.get(number..).filter(|rest| !rest.is_empty()) {
+            keep(&report, rest, &page, &json, cleanup);
+        }
     }
-
-    let mut report = Report::new(environment, experiments);
-    report.verdicts = measure::kind::verdicts(&report.experiments);
+    if report.experiments.is_empty() {
+        left_out.failed()?;
+    }
     if let Some(wait) = wait {
         report.add(wait);
     }
     write_report(&report, args, &page, &json, cleanup)
+}
+
+/// The experiments that a report leaves out, each with the reason, and the first failure.
+#[derive(Debug, Default)]
+struct LeftOut {
+    reasons: BTreeMap<String, String>,
+    first: Option<anyhow::Error>,
+}
+
+impl LeftOut {
+    /// Returns what there is of an experiment; of one that failed nothing, and the reason is kept.
+    fn none<T>(&mut self, kind: Entry, result: anyhow::Result<T>, context: &Context) -> Option<T> {
+        match result {
+            Ok(found) => Some(found),
+            Err(error) => {
+                let why = format!("{error:#}");
+                context.progress.print_line(&format!("{} is left out: {why}", kind.name()));
+                self.reasons.insert(kind.name().to_owned(), why);
+                self.first.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    /// Fails with the first failure, if there was one.
+    fn failed(&mut self) -> anyhow::Result<()> {
+        self.first.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Writes what was measured until now, so that an end by a signal costs no more than the rest.
+fn keep(report: &Report, rest: &[Entry], page: &Destination, json: &Json, cleanup: &Cleanup) {
+    let mut part = report.clone();
+    let of = |kind: &Entry| (kind.name().to_owned(), "the report was ended before it".to_owned());
+    part.left_out.extend(rest.iter().map(of));
+    // What cannot be written now may be at the end, which says so where it cannot.
+    if !page.is_stdout() {
+        let _ = page.write(&report::html::page(&part), cleanup);
+    }
+    if let (Some(file), Ok(text)) = (json.file(), part.to_json()) {
+        let _ = file.write(&text, cleanup);
+    }
 }
 
 fn write_report(
@@ -218,10 +271,10 @@ fn write_report(
     json: &Json,
     cleanup: &Cleanup,
 ) -> anyhow::Result<ExitCode> {
-    page.write(&report::html::page(report), cleanup)?;
-    if json.write(|| report.to_json(), cleanup)? && !page.is_stdout() {
-        print(&summary(report, args))?;
-    }
+    let written = page.write(&report::html::page(report), cleanup);
+    let text = || if page.is_stdout() { String::new() } else { summary(report, args) };
+    json.write_beside(|| report.to_json(), text, cleanup)?;
+    written?;
     Ok(ExitCode::SUCCESS)
 }
 

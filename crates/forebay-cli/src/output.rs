@@ -77,6 +77,29 @@ impl Json {
         Ok(!destination.is_stdout())
     }
 
+    /// Writes the JSON, and prints the text where standard output has no JSON. A destination that became full, or is gone, costs
+    /// no text.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write), or standard output cannot be written.
+    pub(crate) fn write_beside(
+        &self,
+        json: impl FnOnce() -> serde_json::Result<String>,
+        text: impl FnOnce() -> String,
+        cleanup: &Cleanup,
+    ) -> anyhow::Result<()> {
+        let written = self.write(json, cleanup);
+        if *written.as_ref().unwrap_or(&true) {
+            print(&text())?;
+        }
+        written.map(drop)
+    }
+
+    /// Returns the destination that is a file.
+    pub(crate) fn file(&self) -> Option<&Destination> {
+        self.0.as_ref().filter(|destination| !destination.is_stdout())
+    }
+
     /// Fails when the page of the same command has the same destination.
     ///
     /// # Errors

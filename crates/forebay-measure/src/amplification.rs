@@ -121,6 +121,10 @@ impl Experiment for Amplification {
         Ok(Box::new(Run { scratch, sets, common, size, is_cold: Cell::new(true) }))
     }
 
+    fn file_bytes(&self, options: &Values) -> u64 {
+        options.count("size").saturating_mul(options.counts("files").len() as u64)
+    }
+
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let work: Work = job.work()?;
         allow_files(u64::from(work.files))?;

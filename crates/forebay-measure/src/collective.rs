@@ -108,6 +108,11 @@ impl Experiment for Collective {
         Ok(Box::new(Run { scratch, device_stat, preconditions, label, rank, shared, own, settings }))
     }
 
+    fn file_bytes(&self, options: &Values) -> u64 {
+        let ranks = options.counts("ranks").into_iter().max().unwrap_or(1);
+        options.count("size").saturating_mul(2 * ranks)
+    }
+
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let work: Work = job.work()?;
         match work.rank {

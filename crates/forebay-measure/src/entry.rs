@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, Args as _, Command};
 
-use crate::context::Context;
+use crate::cold::ColdFile;
+use crate::context::{Context, Target};
 use crate::experiment::{Experiment as Definition, Outcome};
 use crate::fio;
 use crate::gauge::peak_resident_bytes;
@@ -12,6 +13,7 @@ use crate::hosts::HostsArgs;
 use crate::job::Job;
 use crate::options::{self, Length, Values};
 use crate::start_barrier;
+use crate::test_file::check_space;
 use forebay_report::result::Experiment;
 use forebay_report::result::columns::groups;
 use forebay_report::result::view::View;
@@ -65,6 +67,22 @@ impl Entry {
     pub fn report(self, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
         let length = if context.quick { Length::Quick } else { Length::Report };
         self.run(None, length, context)
+    }
+
+    /// Checks that its own files, in a report, have room at the target.
+    ///
+    /// # Errors
+    /// [`Failure::Unsuitable`](forebay_report::failure::Failure::Unsuitable): there is too little space.
+    pub fn check_space(self, context: &Context) -> anyhow::Result<()> {
+        let Target::Directory(directory) = &context.target else { return Ok(()) };
+        let length = if context.quick { Length::Quick } else { Length::Report };
+        let options = Values::new(self.0.spec().options, None, length)?;
+        let bytes = if options.has("memory") {
+            ColdFile::sizes(&options, context)?.file_bytes
+        } else {
+            self.0.file_bytes(&options)
+        };
+        check_space(directory, bytes, "name a directory with more space")
     }
 
     /// Measures, and adds the jobs of fio that do the same work.

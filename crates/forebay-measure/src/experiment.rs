@@ -126,6 +126,11 @@ pub trait Experiment: fmt::Debug + Sync {
         Ok(tables)
     }
 
+    /// Returns about how many bytes its own files have. Experiments with a limit on memory have a file larger than that instead.
+    fn file_bytes(&self, options: &Values) -> u64 {
+        options.count("size")
+    }
+
     /// Compares the rows with limits, for `--check`: fills their gates.
     fn check(&self, _tables: &mut [Table]) {}
 

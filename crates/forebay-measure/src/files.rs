@@ -109,6 +109,10 @@ impl Experiment for Files {
         Ok(Box::new(Run { scratch, files, settings, is_cold: Cell::new(true), context }))
     }
 
+    fn file_bytes(&self, options: &Values) -> u64 {
+        options.count("size").saturating_mul(options.count("count"))
+    }
+
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let work: Work = job.work()?;
         let (tallies, cost) = match job.row.as_str() {

@@ -131,6 +131,16 @@ mod tests {
         }
     }
 
+    /// A report leaves an experiment out before the first one begins where its files have no room, so each knows their size.
+    #[test]
+    fn every_experiment_knows_about_how_large_its_files_are() {
+        for entry in ALL {
+            let values = Values::new(entry.0.spec().options, None, Length::Quick).expect("defaults");
+            let bytes = entry.0.file_bytes(&values);
+            assert!(values.has("memory") || (1 << 20..4 << 30).contains(&bytes), "{}: {bytes}", entry.name());
+        }
+    }
+
     #[test]
     fn defaults_of_all_options_are_valid() {
         for entry in ALL {

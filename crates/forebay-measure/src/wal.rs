@@ -193,8 +193,7 @@ impl Experiment for Appends {
         }
         let scratch = ScratchDir::find(context, self.0.name)?;
         let works = self.works(options);
-        let bytes = works.first().map_or(0, |work| work.file_bytes * FILES_MAX);
-        check_space(&scratch.directory, bytes, "name a directory with more space")?;
+        check_space(&scratch.directory, self.file_bytes(options), "name a directory with more space")?;
         let device_stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
         let preconditions = Preconditions::of_device(device_stat.as_deref());
         Ok(Box::new(Run { scratch, device_stat, works, preconditions, context }))
@@ -202,6 +201,10 @@ impl Experiment for Appends {
 
     fn check(&self, tables: &mut [Table]) {
         verdicts::check(tables);
+    }
+
+    fn file_bytes(&self, options: &Values) -> u64 {
+        self.works(options).first().map_or(0, |work| work.file_bytes * FILES_MAX)
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {

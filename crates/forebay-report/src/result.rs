@@ -42,6 +42,9 @@ pub struct Report {
     views: BTreeMap<String, Arc<View>>,
     /// The experiments; empty for `doctor`.
     pub experiments: Vec<Experiment>,
+    /// The experiments of a report that were left out, each with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, String>,
     /// Sentences computed from the numbers (the report only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<String>,
@@ -58,6 +61,7 @@ impl Report {
             environment,
             views: experiments.iter().filter(own).map(named).collect(),
             experiments,
+            left_out: BTreeMap::new(),
             verdicts: Vec::new(),
         }
     }
@@ -78,6 +82,7 @@ impl Report {
     pub fn add(&mut self, other: Self) {
         self.views.extend(other.views);
         self.experiments.extend(other.experiments);
+        self.left_out.extend(other.left_out);
         self.verdicts.extend(other.verdicts);
     }
 

@@ -294,3 +294,20 @@ fn ctrl_c_in_every_phase_leaves_nothing() {
         interrupt_at(&directory, &arguments, words);
     }
 }
+
+/// Regression: a report that was ended after 13 of its experiments kept nothing of them.
+#[test]
+fn a_report_that_is_ended_keeps_what_was_measured() {
+    let directory = Directory::new("ended");
+    let page = directory.path().join("page.html");
+    let name = page.to_str().expect("readable name");
+    let arguments = ["report", directory.text(), "--quick", "--only", "files,writes", "--out", name];
+    interrupt(begun(&mut forebay(&arguments), "experiment 2 of 2"), SIGINT);
+    assert_eq!(directory.names(), ["page.html"]);
+    let text = fs::read_to_string(&page).expect("the page of the first one");
+    assert!(text.contains("Random writes of"), "the first one");
+    assert!(
+        text.contains("<code>files</code> was left out: the report was ended before it"),
+        "the second one"
+    );
+}

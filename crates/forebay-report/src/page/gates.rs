@@ -196,6 +196,8 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
     if !report.environment.optimized_build {
         doubts.push(Doubt::of_all("Measured with an unoptimised build: the figures are not representative"));
     }
+    let left_out = report.left_out.iter().map(|(name, why)| format!("`{name}` was left out: {why}"));
+    doubts.extend(left_out.map(Doubt::of_all));
     if let Some(curve) = facts::curve(report) {
         let limit = curve.limit().map(|limit| format!("{limit} bounds the reads, not the device"));
         doubts.extend(limit.map(Doubt::of_all));
@@ -309,6 +311,15 @@ mod tests {
     fn texts(experiments: Vec<Experiment>) -> Vec<String> {
         let environment = Environment { optimized_build: true, ..Environment::default() };
         doubts(&Report::new(environment, experiments)).into_iter().map(|doubt| doubt.text).collect()
+    }
+
+    /// Regression: on a full disk a report of sixteen experiments ended in the middle and had none of those before.
+    #[test]
+    fn an_experiment_that_was_left_out_is_named_with_its_reason() {
+        let mut report = Report::new(Environment::default(), Vec::new());
+        report.left_out.insert("files".to_owned(), "/data has 1 GiB free".to_owned());
+        let texts: Vec<String> = doubts(&report).into_iter().map(|doubt| doubt.text).collect();
+        assert!(texts.contains(&"`files` was left out: /data has 1 GiB free".to_owned()), "{texts:?}");
     }
 
     #[test]
