@@ -77,7 +77,7 @@ pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'
     // The queue's folder in /sys belongs to the disk, not to its partition.
     let disk = layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str());
     let mut findings = vec![
-        ("chain", ok(chain(layers, top))),
+        ("chain", chain_finding(chain(layers, top), layers, Path::new("/sys"))),
         ("write_cache", write_cache(top)),
         (
             "poll_queues",
@@ -129,6 +129,22 @@ pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'
         ),
     ]);
     findings
+}
+
+/// Judges the chain: a loop device without direct I/O has its file in the page cache.
+fn chain_finding(chain: String, layers: &[LayerInfo], sysfs: &Path) -> Check {
+    let is_cached = |layer: &&LayerInfo| {
+        let direct = std::fs::read_to_string(sysfs.join("block").join(&layer.name).join("loop/dio"));
+        layer.kind == "loop" && direct.is_ok_and(|direct| direct.trim() == "0")
+    };
+    let Some(layer) = layers.iter().find(is_cached) else { return ok(chain) };
+    degraded(
+        format!(
+            "{chain}; {} keeps its file in this machine's page cache, which serves direct reads of it, too",
+            layer.name
+        ),
+        format!("losetup --direct-io=on /dev/{}", layer.name),
+    )
 }
 
 fn chain(layers: &[LayerInfo], top: &DeviceInfo) -> String {
@@ -257,6 +273,23 @@ mod tests {
         assert_eq!(checks[0].1.why, "x1 (partition) on x (disk)");
         let (_, scheduler) = checks.iter().find(|(name, _)| *name == "scheduler").expect("it has one");
         assert!(scheduler.remedy.as_deref().is_some_and(|remedy| remedy.contains("/sys/block/x/queue")));
+    }
+
+    #[test]
+    fn a_loop_device_without_direct_io_is_a_page_cache() {
+        let cleanup = crate::cleanup::Cleanup::default();
+        let sysfs = cleanup.temp_directory(&std::env::temp_dir(), "sysfs").expect("writable");
+        let folder = sysfs.path().join("block/loop3/loop");
+        std::fs::create_dir_all(&folder).expect("ours");
+        let layer = LayerInfo { name: "loop3".to_owned(), kind: "loop".to_owned(), level: 0 };
+        let of = |direct: &str| {
+            std::fs::write(folder.join("dio"), direct).expect("ours");
+            chain_finding("loop3 (loop)".to_owned(), std::slice::from_ref(&layer), sysfs.path())
+        };
+        assert_eq!(of("1\n").verdict, Verdict::Ok);
+        let cached = of("0\n");
+        assert_eq!(cached.verdict, Verdict::Degraded, "{}", cached.why);
+        assert_eq!(cached.remedy.as_deref(), Some("losetup --direct-io=on /dev/loop3"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::facts::{self, WIDE, measured};
 use super::html::{listing, prose, sentence};
 use crate::result::columns::{groups, once, together};
-use crate::result::{Condition, Experiment, FAILED_GATE_MARK, Gate, Report, Row};
+use crate::result::{Condition, DEVICE_BYTES, Experiment, FAILED_GATE_MARK, Gate, Report, Row};
 use crate::units::{number, percent};
 
 /// Names of gates, each in words, with the phrase on rows that failed it.
@@ -20,6 +20,10 @@ const WORDS: [(&str, &str, &str); 5] = [
 
 /// A reason to doubt a row besides gates, in words, and the rows to which it applies.
 type Reason = (String, fn(&Experiment, &Row) -> bool);
+
+/// The reason to doubt rows past the page cache on FUSE and on network file systems.
+const UNCOUNTED: &str =
+    "no device here counts their bytes, which memory of a program or of another machine may have served";
 
 /// A gate of a run, or a limit that a check applied, with its row; `None`: it applies to all rows.
 type Limit<'a> = (Condition, Option<&'a Row>);
@@ -226,7 +230,8 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
             detail: format!("{readable}{worst}{why}: {places}"),
         });
     }
-    let reasons: [Reason; 3] = [
+    let reasons: [Reason; 4] = [
+        (UNCOUNTED.to_owned(), |_, row| row.conditions.iter().any(is_uncounted)),
         ("a requested setting was not granted".to_owned(), |_, row| row.degraded.is_some()),
         (format!("repeats differ by more than {}", percent(WIDE)), |experiment, row| {
             facts::spread(row, &experiment.view.compared) > Some(WIDE)
@@ -256,6 +261,11 @@ fn places<'a>(rows: impl IntoIterator<Item = (&'a Experiment, &'a str)>) -> Stri
         format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
     };
     places.iter().map(place).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns whether a gate had no device whose bytes it could compare; one that does not apply needs none.
+fn is_uncounted(gate: &Condition) -> bool {
+    gate.name == DEVICE_BYTES && gate.passed.is_none() && !gate.why.starts_with("does not apply")
 }
 
 fn counted(count: usize, noun: &str) -> String {
@@ -320,6 +330,17 @@ mod tests {
         report.left_out.insert("files".to_owned(), "/data has 1 GiB free".to_owned());
         let texts: Vec<String> = doubts(&report).into_iter().map(|doubt| doubt.text).collect();
         assert!(texts.contains(&"`files` was left out: /data has 1 GiB free".to_owned()), "{texts:?}");
+    }
+
+    #[test]
+    fn direct_reads_that_no_device_counts_are_doubted() {
+        let of = |gate: Condition| {
+            let texts = texts(vec![experiment(vec![gate])]);
+            texts.into_iter().any(|text| text.starts_with("1 row: no device here counts their bytes"))
+        };
+        assert!(of(Condition::unknown(DEVICE_BYTES, "there is no block device that counts its bytes")));
+        assert!(!of(Condition::unknown(DEVICE_BYTES, "does not apply: memory may serve this row")));
+        assert!(!of(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02)));
     }
 
     #[test]
