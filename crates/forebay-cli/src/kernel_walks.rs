@@ -1,24 +1,43 @@
 //! Finds out where walks can run here: inside the kernel, or in the reactor.
 
 use forebay_report::check::Check;
+use forebay_report::environment::Environment;
 
 const GROUP: &str = "engine";
 const NAME: &str = "kernel_walks";
 
-/// Tries each engine inside the kernel and returns the finding.
+/// Tries each engine inside the kernel and returns the finding for files at the path of `environment`, whose rings were tried.
 #[cfg(feature = "wait")]
-pub(super) fn examine() -> Check {
+pub(super) fn examine(environment: &Environment) -> Check {
     use forebay_kernel::{EngineKind, probe};
+    use forebay_report::check::Verdict;
 
-    match (probe(EngineKind::Module), probe(EngineKind::BpfLoop)) {
-        (Ok(()), others) => {
-            let others = match others {
-                Ok(()) => "and in io_uring's own loop on any".to_owned(),
-                Err(why) => format!("but not in io_uring's own loop: {why}"),
-            };
-            let says = "dependent reads can run in the module forebay_walk on files of ext4 and XFS";
-            Check::ok(GROUP, NAME, format!("{says}, {others}"))
+    let is_refused = |check: &&Check| check.group == "io_uring" && check.name == "setup";
+    let ring = environment.checks.iter().find(is_refused).map(|check| check.verdict);
+    if ring == Some(Verdict::Unavailable) {
+        let why = "dependent reads run in the reactor, not inside the kernel: each engine there needs a ring";
+        return Check::degraded(GROUP, NAME, why, "make io_uring available (see the io_uring findings)");
+    }
+    let file_system = environment.path.as_ref().and_then(|path| path.file_system.as_deref());
+    let [module, own_loop] = [EngineKind::Module, EngineKind::BpfLoop].map(|kind| {
+        match file_system.filter(|name| !takes(kind == EngineKind::Module, name)) {
+            Some(name) => Err(format!("it takes no files of {name}")),
+            None => probe(kind),
         }
+    });
+    match (module, own_loop) {
+        (Ok(()), Ok(())) => Check::ok(
+            GROUP,
+            NAME,
+            "dependent reads can run in the module forebay_walk, and in io_uring's own loop (forebay-kernel)",
+        ),
+        (Ok(()), Err(why)) => Check::ok(
+            GROUP,
+            NAME,
+            format!(
+                "dependent reads can run in the module forebay_walk, but not in io_uring's own loop: {why}"
+            ),
+        ),
         (Err(why), Ok(())) => Check::ok(
             GROUP,
             NAME,
@@ -29,21 +48,57 @@ pub(super) fn examine() -> Check {
         (Err(module), Err(own_loop)) => Check::degraded(
             GROUP,
             NAME,
-            format!("dependent reads run in the reactor, not inside the kernel: {own_loop}; {module}"),
-            "docs/kernel-walks.md lists the requirements: kernel 7.1 or later with CAP_BPF and CAP_PERFMON, or the \
-             module on 6.12 or later with CAP_SYS_ADMIN",
+            format!(
+                "dependent reads run in the reactor, not inside the kernel; io_uring's own loop: {own_loop}; the module: \
+                 {module}"
+            ),
+            "docs/kernel-walks.md lists the requirements: files on ext4 or XFS, and kernel 7.1 or later with CAP_BPF and \
+             CAP_PERFMON, or the module on 6.12 or later with CAP_SYS_ADMIN",
         ),
+    }
+}
+
+/// Returns whether the module, or else io_uring's own loop, takes files of this file system.
+#[cfg(feature = "wait")]
+fn takes(is_module: bool, file_system: &str) -> bool {
+    let is_fuse = file_system.starts_with("fuse");
+    match file_system {
+        "ext2" | "ext3" | "ext4" | "xfs" => true,
+        "tmpfs" | "ramfs" | "overlay" => false,
+        _ => !is_module && !is_fuse,
     }
 }
 
 /// Returns the finding that this build cannot try.
 #[cfg(not(feature = "wait"))]
-pub(super) fn examine() -> Check {
+pub(super) fn examine(_: &Environment) -> Check {
     Check::degraded(
         GROUP,
         NAME,
         "dependent reads run in the reactor; this build of forebay does not try the kernel",
-        "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, pkg-config, and the \
-         headers of libelf and zlib)",
+        "install it from a checkout: cargo install --path crates/forebay-cli --features wait (needs a C compiler, make, pkg-config, and the headers of libelf and zlib)",
     )
+}
+
+#[cfg(all(test, feature = "wait"))]
+mod tests {
+    use super::*;
+
+    /// Regression: `ok`, in io_uring's own loop on any file system, where no ring could be made, and on a container's root.
+    #[test]
+    fn engines_are_possible_only_with_a_ring_and_on_their_file_systems() {
+        let refused = Check::unavailable("io_uring", "setup", "refused", "");
+        let environment = Environment { checks: vec![refused], ..Environment::default() };
+        let found = examine(&environment);
+        assert!(found.why.ends_with("needs a ring") && found.remedy.is_some(), "{}", found.why);
+        for (name, expected) in [
+            ("ext4", [true, true]),
+            ("btrfs", [false, true]),
+            ("tmpfs", [false, false]),
+            ("overlay", [false, false]),
+            ("fuse.sshfs", [false, false]),
+        ] {
+            assert_eq!([true, false].map(|is_module| takes(is_module, name)), expected, "{name}");
+        }
+    }
 }

@@ -97,14 +97,11 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         print(&forebay_report::findings::render(&report.environment, color))?;
     }
-    if doctor::suitable(&report.environment) {
-        return Ok(ExitCode::SUCCESS);
+    if !doctor::suitable(&report.environment) {
+        // The reason has its exit code: the path, its space, or direct I/O.
+        doctor::preflight(&target, cleanup)?;
     }
-    Err(Failure::Unsuitable(format!(
-        "direct I/O cannot be used at {}; see the lines marked `unavailable` for the reason",
-        args.path.display()
-    ))
-    .into())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Examines the machine and `target`, also with what only this program can try.
@@ -113,7 +110,8 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
 /// As for [`doctor::examine`].
 fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
     let mut environment = doctor::examine(target, cleanup)?;
-    environment.checks.extend([kernel_walks::examine(), wait::examine()]);
+    let checks = [kernel_walks::examine(&environment), wait::examine()];
+    environment.checks.extend(checks);
     Ok(environment)
 }
 

@@ -87,17 +87,19 @@ fn a_file_without_direct_io_has_its_exit_code() {
     let line = outcome.out.lines().find(|line| line.trim_start().starts_with("unavailable direct"));
     assert!(line.is_some_and(|line| line.contains("remedy:")), "{}", outcome.out);
     assert!(
-        outcome.err.contains("direct I/O cannot be used at /sys/devices/system/cpu/online"),
+        outcome.err.contains("direct I/O does not work at /sys/devices/system/cpu/online"),
         "{}",
         outcome.err
     );
 }
 
+/// Regression: where no file can be made the error was that direct I/O cannot be used.
 #[test]
 fn a_directory_without_write_permission_has_its_exit_code() {
     let outcome = run(&["doctor", "/proc"]);
-    assert_eq!(outcome.code, Some(4), "{}", outcome.out);
+    assert_eq!(outcome.code, Some(3), "{}", outcome.out);
     assert!(outcome.out.contains("unavailable temp_file"), "{}", outcome.out);
+    assert!(outcome.err.contains("/proc: a temp file of 1 MiB cannot be written here"), "{}", outcome.err);
 }
 
 #[test]

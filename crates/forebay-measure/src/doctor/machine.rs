@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 
-use super::{degraded, ok, probe_uring};
+use super::{MORE_LOCKED_MEMORY, degraded, ok, probe_uring};
 use crate::cgroup::MemoryLimit;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -91,10 +91,16 @@ pub(super) fn examine(limit: Option<&MemoryLimit>, machine: &Environment) -> [(&
 }
 
 fn memlock(limit: Option<&MemoryLimit>) -> Check {
-    const REMEDY: &str = "raise it: ulimit -l, LimitMEMLOCK= in systemd, --ulimit memlock= in containers";
     let rlimit = getrlimit(Resource::Memlock).current.map_or_else(|| "unlimited".to_owned(), bytes);
-    let Ok(ring) = IoUring::new(8) else {
-        return ok(format!("the limit is {rlimit}; without io_uring nothing needs to be locked"));
+    let ring = match IoUring::new(8) {
+        Ok(ring) => ring,
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+            return degraded(
+                format!("no ring can be made: {error}; the limit is {rlimit}"),
+                MORE_LOCKED_MEMORY,
+            );
+        }
+        Err(_) => return ok(format!("the limit is {rlimit}; without io_uring nothing needs to be locked")),
     };
     // Registration touches every page, so it never uses more than a quarter of the memory that the
     // process may have.
@@ -107,12 +113,12 @@ fn memlock(limit: Option<&MemoryLimit>) -> Check {
             Ok(()) if tried == most => return ok(format!("{size} were registered; the limit is {rlimit}")),
             Ok(()) => {
                 let why = format!("{size} could be registered, twice as much not; the limit is {rlimit}");
-                return degraded(why, REMEDY);
+                return degraded(why, MORE_LOCKED_MEMORY);
             }
             Err(error) => cause = format!(": {error}"),
         }
     }
-    degraded(format!("no memory can be registered{cause}; the limit is {rlimit}"), REMEDY)
+    degraded(format!("no memory can be registered{cause}; the limit is {rlimit}"), MORE_LOCKED_MEMORY)
 }
 
 fn hugepages() -> Check {

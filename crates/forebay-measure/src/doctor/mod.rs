@@ -58,12 +58,31 @@ impl<T> Probe<T> {
         let finding = match (self.call)(subject) {
             Ok(text) => ok(self.works.replace("{}", &text)),
             Err(Refusal::Error(error)) => {
-                degraded(self.refused.replace("{}", &error.to_string()), self.remedy)
+                let remedy = remedy_of_limit(&error).unwrap_or(self.remedy);
+                degraded(self.refused.replace("{}", &error.to_string()), remedy)
             }
             Err(Refusal::Finding(finding)) => finding,
         };
         Check { group: group.to_owned(), name: self.name.to_owned(), ..finding }
     }
+}
+
+/// The remedy where locked memory runs out, which rings count against, too.
+const MORE_LOCKED_MEMORY: &str = "raise the limit on locked memory: ulimit -l, LimitMEMLOCK= in systemd, --ulimit memlock= in \
+                                  containers";
+
+/// Returns the remedy for an error by which a limit refused a call, and not a kernel or a file system that lacks it.
+fn remedy_of_limit(error: &io::Error) -> Option<&'static str> {
+    Some(match error.raw_os_error()? {
+        libc::ENOMEM => MORE_LOCKED_MEMORY,
+        libc::EMFILE => "raise the limit on open files (ulimit -n)",
+        libc::ENFILE => "raise the system's limit on open files (sysctl fs.file-max)",
+        libc::ENOSPC => "free space, or name a directory on another file system",
+        libc::EDQUOT => "raise the quota, or name a directory on another file system",
+        libc::EFBIG => "raise the limit on the length of files (ulimit -f)",
+        libc::EROFS => "mount the file system writable, or name another directory",
+        _ => return None,
+    })
 }
 
 /// Drops the value of a call that works.
@@ -181,8 +200,8 @@ fn try_path(
             Err(error) => {
                 let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
                 let why = format!("a temp file of 1 MiB cannot be written here: {error}");
-                let remedy =
-                    "name a directory that this user may write to and that has space, or an existing file";
+                let remedy = remedy_of_limit(&error)
+                    .unwrap_or("name a directory that this user may write to, or an existing file");
                 let check = Check::unavailable("path", "temp_file", why, remedy);
                 (Direct::NoFile(full.contains(&error.kind())), vec![check])
             }
@@ -275,4 +294,32 @@ fn engine(environment: &mut Environment) -> Vec<(String, Check)> {
         checks.push(("close".to_owned(), degraded(why, remedy)));
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: with little locked memory the remedy of calls that failed with ENOMEM was a newer kernel.
+    #[test]
+    fn a_limit_is_not_remedied_by_a_newer_kernel() {
+        const PROBE: Probe<i32> = Probe {
+            name: "probe",
+            call: |errno| Err(Refusal::Error(io::Error::from_raw_os_error(*errno))),
+            works: "",
+            refused: "refused: {}",
+            remedy: "run a newer kernel",
+        };
+        let remedy = |errno: i32| PROBE.check("group", &errno).remedy.unwrap_or_default();
+        for (errno, part) in [
+            (libc::ENOMEM, "ulimit -l"),
+            (libc::EMFILE, "ulimit -n"),
+            (libc::ENFILE, "fs.file-max"),
+            (libc::ENOSPC, "free space"),
+            (libc::EROFS, "writable"),
+            (libc::EINVAL, "newer kernel"),
+        ] {
+            assert!(remedy(errno).contains(part), "{errno}: {}", remedy(errno));
+        }
+    }
 }

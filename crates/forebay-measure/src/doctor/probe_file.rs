@@ -12,7 +12,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::{Probe, ProbeResult, degraded, done, named, ok};
+use super::{Probe, ProbeResult, degraded, done, named, ok, remedy_of_limit};
 use crate::aligned::AlignedBuffer;
 use crate::pattern::Pattern;
 use crate::residency;
@@ -198,14 +198,18 @@ pub(super) fn examine(file: &ProbedFile) -> (Direct, Vec<Check>) {
 
 fn direct_read(probed: &ProbedFile) -> (Direct, Check) {
     const REMEDY: &str = "use a file system with direct I/O (ext4, XFS), or open files buffered";
-    let fails = |direct, why: String| (direct, Check::unavailable("", "", why, REMEDY));
+    let fails = |direct, why: String, remedy: &str| (direct, Check::unavailable("", "", why, remedy));
+    let refused = |why: &str, error: io::Error| {
+        let remedy = remedy_of_limit(&error).unwrap_or(REMEDY);
+        fails(Direct::Refused, format!("{why}: {error}"), remedy)
+    };
     if probed.len == 0 {
         let why = "the file is empty: there is nothing to read";
         return (Direct::Untried, degraded(why, "name a file that holds data, or a directory"));
     }
     let file = match probed.open_direct(false) {
         Ok(file) => file,
-        Err(error) => return fails(Direct::Refused, format!("opening with O_DIRECT fails: {error}")),
+        Err(error) => return refused("opening with O_DIRECT fails", error),
     };
     let alignment = probed.alignment();
     let len = alignment.map_or(rustix::param::page_size(), |(_, offset)| offset as usize);
@@ -225,8 +229,9 @@ fn direct_read(probed: &ProbedFile) -> (Direct, Check) {
                 "O_DIRECT opens and {got} bytes were read, but the page cache has them: the file system keeps its data in \
                  memory or ignores the flag"
             ),
+            REMEDY,
         ),
-        Err(error) => fails(Direct::Refused, format!("O_DIRECT opens, but reading fails: {error}")),
+        Err(error) => refused("O_DIRECT opens, but reading fails", error.into()),
     }
 }
 

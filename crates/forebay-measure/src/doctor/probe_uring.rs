@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, EnterFlags, IoUring, Probe as Opcodes, opcode, squeue};
 
-use super::{Probe, ProbeResult, Refusal, degraded, done};
+use super::{MORE_LOCKED_MEMORY, Probe, ProbeResult, Refusal, degraded, done};
 use crate::aligned::AlignedBuffer;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -88,7 +88,7 @@ const PROBES: [Probe<IoUring>; 13] = [
         works: "8 MiB were registered as one buffer",
         refused: "registering 8 MiB fails: {}; the kernel maps the memory for each operation (20 to 25 % fewer I/Os a \
                   second on a CPU-bound device)",
-        remedy: "raise the limit on locked memory (ulimit -l, LimitMEMLOCK= in systemd, --ulimit memlock= in containers)",
+        remedy: MORE_LOCKED_MEMORY,
     },
     Probe {
         name: "clone_buffers",
