@@ -76,7 +76,8 @@ pub(super) fn examine(_: &Environment) -> Check {
         GROUP,
         NAME,
         "dependent reads run in the reactor; this build of forebay does not try the kernel",
-        "install it from a checkout: cargo install --path crates/forebay-cli --features wait (needs a C compiler, make, pkg-config, and the headers of libelf and zlib)",
+        "install it from a checkout: cargo install --path crates/forebay-cli --features wait (needs a C compiler, make, \
+         pkg-config, and the headers of libelf and zlib)",
     )
 }
 

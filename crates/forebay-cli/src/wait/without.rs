@@ -8,8 +8,8 @@ use forebay_report::failure::Failure;
 use super::WaitArgs;
 
 const WITHOUT: &str = "this build of forebay has no `wait`";
-const REMEDY: &str = "install it from a checkout: cargo install --path crates/forebay-cli --features wait (needs a C compiler, make, \
-    pkg-config, and the headers of libelf and zlib)";
+const REMEDY: &str = "install it from a checkout: cargo install --path crates/forebay-cli --features wait (needs a C compiler, \
+    make, pkg-config, and the headers of libelf and zlib)";
 
 /// Fails, because this build lacks the feature.
 ///
