@@ -38,7 +38,7 @@ use forebay_report::environment::Environment;
 use forebay_report::failure::Failure;
 use forebay_report::page as report;
 use forebay_report::result::{Report, Row};
-use output::{CALIBRATION_MARK, Destination, Json, PAGE_MARK, print};
+use output::{CALIBRATION_MARK, Destination, Json, PAGE_MARK, print, print_raw};
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -83,7 +83,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
     match command {
         OwnCommand::MeasureChild { job, start_line } => {
-            print(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
+            print_raw(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -95,7 +95,7 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let report = Report::new(examine(&target, cleanup)?, Vec::new());
     if json.write(|| report.to_json(), cleanup)? {
         let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print(&forebay_report::findings::render(&report.environment, color))?;
+        print_raw(&forebay_report::findings::render(&report.environment, color))?;
     }
     if !doctor::suitable(&report.environment) {
         // The reason has its exit code: the path, its space, or direct I/O.

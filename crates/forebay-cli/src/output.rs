@@ -12,7 +12,7 @@ use forebay_report::result::SCHEMA;
 
 #[cfg(feature = "wait")]
 pub(crate) use forebay_measure::output::stderr_text;
-pub(crate) use forebay_measure::output::{print, stderr_line};
+pub(crate) use forebay_measure::output::{print, print_raw, stderr_line};
 pub(crate) use forebay_report::page::PAGE_MARK;
 
 /// Formats bytes as two hexadecimal digits each.
@@ -197,7 +197,8 @@ impl Destination {
     pub(crate) fn write(&self, text: &str, cleanup: &Cleanup) -> Result<(), Failure> {
         let write = || {
             if self.is_stdout() {
-                return print(text);
+                // A document escapes in its own way.
+                return print_raw(text);
             }
             let temp = cleanup.temp_file(self.directory(), "result")?;
             let mut file: &File = temp.file();

@@ -10,7 +10,7 @@ use forebay_report::failure::Failure;
 use forebay_report::result::Report;
 use forebay_report::saved::{assertion, convert, diff, parse, waited};
 
-use crate::output::{JsonArgs, print};
+use crate::output::{JsonArgs, print, print_raw};
 use forebay_measure::cleanup::Cleanup;
 
 /// Maximum size of a file; a larger one is no result of this program.
@@ -109,7 +109,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
         (None, [(name, text), ..]) => parse(name, text)?,
         (None, []) => return Err(Failure::Usage("name a file".to_owned()).into()),
     };
-    print(&match args.to.unwrap_or(usual) {
+    print_raw(&match args.to.unwrap_or(usual) {
         Format::Json => report.to_json()?,
         Format::Csv => convert::to_csv(&report)?,
     })?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::output::{JsonArgs, print, stderr_line};
+use crate::output::{JsonArgs, print, print_raw, stderr_line};
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
 use screen::Screen;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             screen = Screen::open(cleanup)?;
         }
         match &screen {
-            _ if args.json.is_stdout() => print(&line)?,
+            _ if args.json.is_stdout() => print_raw(&line)?,
             Some(screen) => screen.show(&view::render(&now, before.as_ref(), screen.size()))?,
             // Without a screen, a table without rates is of no use.
             None if before.is_none() => {}

@@ -2,11 +2,24 @@
 
 use std::io::{self, Write};
 
-/// Prints to standard output. A closed pipe (`| head`) is not an error.
+use forebay_report::units::escaped;
+
+/// The control characters of texts; others come from names, and would reach the terminal.
+const OF_TEXTS: [char; 2] = ['\n', '\t'];
+
+/// Prints to standard output, control characters of names escaped. A closed pipe (`| head`) is not an error.
 ///
 /// # Errors
 /// Fails when standard output cannot be written for another reason.
 pub fn print(text: &str) -> io::Result<()> {
+    print_raw(&escaped(text, &OF_TEXTS))
+}
+
+/// Prints as [`print`] does a text that controls the terminal.
+///
+/// # Errors
+/// As for [`print`].
+pub fn print_raw(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -14,11 +27,11 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes to standard error, which may be closed: a load, or a file to be written, matters more than
+/// Writes to standard error, control characters of names escaped. It may be closed: a load, or a file to be written, matters more than
 /// messages about it. `eprintln!` would panic then.
 pub fn stderr_text(text: &str) {
     // There is no other place where this could be reported.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _ = io::stderr().lock().write_all(escaped(text, &OF_TEXTS).as_bytes());
 }
 
 /// Writes a line to standard error as [`stderr_text`] does, with a newline at its end.

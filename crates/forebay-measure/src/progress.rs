@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::stderr_line;
+use forebay_report::units::printable;
 
 /// Interval of plain lines within one step: short enough to show life in a log, long enough to read it.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -44,7 +45,7 @@ impl Progress {
 
     /// Starts a step that ends at `total`, counted in `unit`.
     pub fn step(&self, label: impl Into<String>, total: u64, unit: Unit) -> Step {
-        let label = label.into();
+        let label = printable(&label.into()).into_owned();
         let bar = match self {
             Self::Bars => {
                 let bar = ProgressBar::new(total);

@@ -15,6 +15,9 @@ pub struct Environment {
     pub time_unix_s: u64,
     /// The kernel, such as `Linux 6.18.5`.
     pub kernel: String,
+    /// The machine's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// The architecture: `x86_64`, `aarch64`, ...
     pub architecture: String,
     /// The distribution's name for itself.
@@ -61,7 +64,7 @@ pub struct Environment {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathInfo {
-    /// The path as named on the command line.
+    /// The absolute path.
     pub path: String,
     /// `directory`, `file` or `block device`.
     pub kind: String,

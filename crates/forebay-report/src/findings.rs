@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::check::Verdict;
 use crate::environment::Environment;
-use crate::units::bytes;
+use crate::units::{bytes, printable};
 
 /// Returns one line for each finding, with headings. `color` selects colours for a terminal.
 pub fn render(environment: &Environment, color: bool) -> String {
@@ -12,7 +12,7 @@ pub fn render(environment: &Environment, color: bool) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{}", machine_line(environment));
     if let Some(path) = &environment.path {
-        let _ = writeln!(text, "{} ({})", path.path, path.kind);
+        let _ = writeln!(text, "{} ({})", printable(&path.path), path.kind);
     }
     let mut group = "";
     for check in &environment.checks {
@@ -26,9 +26,10 @@ pub fn render(environment: &Environment, color: bool) -> String {
             Verdict::Degraded => ("\x1b[33m", "\x1b[0m"),
             Verdict::Unavailable => ("\x1b[31m", "\x1b[0m"),
         };
-        let _ = write!(text, "  {start}{:<11}{end} {:<24} {}", check.verdict.label(), check.name, check.why);
+        let why = printable(&check.why);
+        let _ = write!(text, "  {start}{:<11}{end} {:<24} {why}", check.verdict.label(), check.name);
         if let Some(remedy) = &check.remedy {
-            let _ = write!(text, " | remedy: {remedy}");
+            let _ = write!(text, " | remedy: {}", printable(remedy));
         }
         text.push('\n');
     }
@@ -61,6 +62,7 @@ pub fn machine_line(environment: &Environment) -> String {
 mod tests {
     use super::*;
     use crate::check::Check;
+    use crate::environment::PathInfo;
 
     #[test]
     fn every_finding_is_one_line_with_its_remedy() {
@@ -76,5 +78,10 @@ mod tests {
         assert!(text.lines().any(|line| line.contains("memlock") && line.ends_with("remedy: raise it")));
         assert!(text.contains("1 ok, 1 degraded, 0 unavailable"));
         assert!(!text.contains('\x1b'));
+        let named = |name: &str| Environment {
+            path: Some(PathInfo { path: name.to_owned(), ..PathInfo::default() }),
+            ..Environment::default()
+        };
+        assert!(render(&named("/a\x1b[2J\nb"), false).contains("/a\\u{1b}[2J\\nb ("), "one line, no control");
     }
 }

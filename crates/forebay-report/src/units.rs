@@ -1,4 +1,24 @@
-//! Numbers formatted for people.
+//! Numbers and names formatted for people.
+
+use std::borrow::Cow;
+
+/// Returns a name as a terminal and a page can show it: control characters, line breaks as well, are escaped.
+pub fn printable(name: &str) -> Cow<'_, str> {
+    escaped(name, &[])
+}
+
+/// Returns a text with its control characters escaped, but those that are kept.
+pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let is_escaped = |letter: char| letter.is_control() && !kept.contains(&letter);
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        if is_escaped(letter) { shown.extend(letter.escape_default()) } else { shown.push(letter) }
+    }
+    Cow::Owned(shown)
+}
 
 /// Formats a number of bytes with a binary unit and at most one decimal: `512 B`, `8 MiB`, `1.5 GiB`.
 pub fn bytes(value: u64) -> String {
@@ -77,6 +97,15 @@ fn grouped(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Story: a file whose name had an escape sequence cleared the terminal of whoever measured it.
+    #[test]
+    fn control_characters_of_names_are_escaped() {
+        assert_eq!(printable("data"), "data");
+        assert!(matches!(printable("größe"), Cow::Borrowed(_)));
+        assert_eq!(printable("a\x1b[2Jb\nc\u{9b}"), "a\\u{1b}[2Jb\\nc\\u{9b}");
+        assert_eq!(escaped("a\tb\n\x07", &['\n', '\t']), "a\tb\n\\u{7}");
+    }
 
     #[test]
     fn bytes_have_the_unit_that_fits() {

@@ -31,7 +31,7 @@ use forebay_measure::context::{Context, Target};
 use forebay_measure::experiment::Experiment;
 use forebay_measure::kind::Entry;
 use forebay_measure::options::{Length, Values};
-use forebay_measure::output::print;
+use forebay_measure::output::{print, print_raw};
 use forebay_measure::progress::Progress;
 use forebay_measure::runner::{FAILED_SAMPLES, run_apart};
 use forebay_measure::{CHILD_SUBCOMMAND, doctor, run_child};
@@ -95,7 +95,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
     let (name, matches) = matches.subcommand().context("no experiment was named")?;
     if name == CHILD_SUBCOMMAND {
         let job = matches.get_one::<String>("job").context("no job")?;
-        print(&format!("{}\n", run_child(job, false, &ALL.map(Entry))?))?;
+        print_raw(&format!("{}\n", run_child(job, false, &ALL.map(Entry))?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let experiment =

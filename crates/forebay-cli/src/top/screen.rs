@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
 use super::view::Size;
-use crate::output::print;
+use crate::output::print_raw;
 use forebay_measure::cleanup::{Cleanup, Guard};
 
 /// Enters the alternate screen without a cursor; the other one leaves it.
@@ -28,9 +28,9 @@ impl Screen {
         }
         let leave = || {
             // The terminal may be gone; then the error has no reader.
-            let _ = print(LEAVE);
+            let _ = print_raw(LEAVE);
         };
-        let ((), _guard) = cleanup.create(|| print(ENTER), leave)?;
+        let ((), _guard) = cleanup.create(|| print_raw(ENTER), leave)?;
         Ok(Some(Self { _guard }))
     }
 
@@ -54,6 +54,6 @@ impl Screen {
             let _ = write!(frame, "{}{line}\x1b[K", if number == 0 { "" } else { "\r\n" });
         }
         frame.push_str("\x1b[J");
-        print(&frame)
+        print_raw(&frame)
     }
 }

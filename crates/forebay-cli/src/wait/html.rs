@@ -7,6 +7,7 @@ use super::measure::Document;
 use super::text::{cells, device_work, figures, time, title, waited_for};
 use forebay_report::page::PAGE_BYTES_MAX;
 use forebay_report::page::html as page;
+use forebay_report::units::printable;
 
 const BAR_WIDTH: f64 = 600.0;
 
@@ -155,7 +156,7 @@ fn waits(report: &Report, files: usize) -> Markup {
 fn group(file: &File) -> Markup {
     html! {
         tbody {
-            tr { th colspan="9" scope="rowgroup" { (file.path) } }
+            tr { th colspan="9" scope="rowgroup" { (printable(&file.path)) } }
             @for call in &file.calls { (row(&call.call, &cells(call))) }
             tr { td.small colspan="9" { (device_work(file)) } }
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use forebay_wait::{Call, File, Method, Report};
 
-use forebay_report::units::bytes;
+use forebay_report::units::{bytes, printable};
 
 /// Returns the text for a terminal: the verdict, the shares, the files, the notes.
 pub(super) fn render(report: &Report, files: usize) -> String {
@@ -33,7 +33,7 @@ fn write(out: &mut String, report: &Report, files: usize) -> std::fmt::Result {
         )?;
     }
     for file in &shown {
-        writeln!(out, "{}", file.path)?;
+        writeln!(out, "{}", printable(&file.path))?;
         for call in &file.calls {
             line(out, call)?;
         }
@@ -78,7 +78,7 @@ pub(super) fn title(report: &Report) -> String {
         (None, Some(signal)) => format!(", which signal {signal} ended"),
         (None, None) => format!(" (process {})", report.pid),
     };
-    format!("{command}{ended}")
+    format!("{}{ended}", printable(&command))
 }
 
 /// Returns the figures of the whole, by name.

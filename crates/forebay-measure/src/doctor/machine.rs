@@ -26,6 +26,7 @@ pub(super) fn environment(limit: Option<&MemoryLimit>) -> Environment {
     Environment {
         time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         kernel: format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
+        host: Some(name.nodename().to_string_lossy().into_owned()).filter(|name| !name.is_empty()),
         architecture: name.machine().to_string_lossy().into_owned(),
         distribution: distribution(&read("/etc/os-release")),
         cpu_model: field(&cpus, "model name").map(str::to_owned),

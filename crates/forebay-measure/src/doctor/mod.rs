@@ -218,7 +218,7 @@ fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
     let device = Device::of_path(path).map_err(|error| Failure::Path(error.to_string()))?;
     let kind = metadata.file_type();
     let mut info = PathInfo {
-        path: path.display().to_string(),
+        path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
         layers: block_devices::layers(&device),
         device: block_devices::figures(&device),
         ..PathInfo::default()

@@ -7,7 +7,7 @@ use super::facts::{self, WIDE, measured};
 use super::html::{listing, prose, sentence};
 use crate::result::columns::{groups, once, together};
 use crate::result::{Condition, DEVICE_BYTES, Experiment, FAILED_GATE_MARK, Gate, Report, Row};
-use crate::units::{number, percent};
+use crate::units::{number, percent, printable};
 
 /// Names of gates, each in words, with the phrase on rows that failed it.
 const WORDS: [(&str, &str, &str); 5] = [
@@ -80,7 +80,7 @@ pub(crate) fn first_failed(row: &Row) -> Option<String> {
 
 /// Returns the name of a row in a table of a terminal.
 pub(crate) fn marked_name(row: &Row) -> String {
-    format!("{}{}", row.name, if row.is_marked() { FAILED_GATE_MARK } else { "" })
+    format!("{}{}", printable(&row.name), if row.is_marked() { FAILED_GATE_MARK } else { "" })
 }
 
 /// Returns the marks behind a row's name: gates that it failed, and requested settings that it did not get.
@@ -276,10 +276,11 @@ fn counted(count: usize, noun: &str) -> String {
 const DOUBTS_SHOWN: usize = 4;
 
 /// Returns the reasons as lines: the first ones, and how many there are besides.
-pub(crate) fn doubt_lines(doubts: &[Doubt]) -> Vec<String> {
+pub(crate) fn doubt_lines(doubts: &[Doubt], room: usize) -> Vec<String> {
     let mut lines: Vec<String> = doubts.iter().map(|doubt| doubt.text.clone()).collect();
-    if lines.len() > DOUBTS_SHOWN {
-        let more = lines.split_off(DOUBTS_SHOWN - 1);
+    let shown = room.clamp(1, DOUBTS_SHOWN);
+    if lines.len() > shown {
+        let more = lines.split_off(shown - 1);
         lines.push(format!("{}; and {} more on the page", more[0], more.len() - 1));
     }
     lines
@@ -440,7 +441,8 @@ mod tests {
     fn many_reasons_are_four_lines() {
         let doubt = |text: &str| Doubt { text: text.to_owned(), detail: String::new() };
         let all: Vec<Doubt> = ["a", "b", "c", "d", "e", "f"].map(doubt).into();
-        assert_eq!(doubt_lines(&all), ["a", "b", "c", "d; and 2 more on the page"]);
-        assert_eq!(doubt_lines(&all[..4]), ["a", "b", "c", "d"]);
+        assert_eq!(doubt_lines(&all, 9), ["a", "b", "c", "d; and 2 more on the page"]);
+        assert_eq!(doubt_lines(&all[..4], 4), ["a", "b", "c", "d"]);
+        assert_eq!(doubt_lines(&all[..4], 2), ["a", "b; and 2 more on the page"]);
     }
 }

@@ -8,7 +8,7 @@ use crate::environment::Environment;
 use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once, row_names};
 use crate::result::{Condition, Experiment, Report, Series, view};
-use crate::units::{bytes, date, number};
+use crate::units::{bytes, date, number, printable};
 
 /// The style of all pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -214,7 +214,8 @@ fn legend(groups: &[Vec<&Experiment>]) -> Markup {
     fold("columns", "Columns", listing("", "Columns", &["column", "meaning"], rows))
 }
 
-/// Returns the measured path and its storage: `/srv/data, ext4 on vda (256 GiB)`.
+/// Returns the measured path, behind the machine's name where it is known, and its storage: `node7:/srv/data`, `ext4 on vda
+/// (256 GiB)`.
 pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
     let path = environment.path.as_ref()?;
     let device = path.device.as_ref().map(|device| {
@@ -224,7 +225,8 @@ pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
     });
     let device = device.unwrap_or_else(|| "no block device".to_owned());
     let file_system = path.file_system.as_ref().map_or_else(String::new, |name| format!("{name} on "));
-    Some([path.path.clone(), format!("{file_system}{device}")])
+    let host = environment.host.as_ref().map_or_else(String::new, |host| format!("{host}:"));
+    Some([printable(&format!("{host}{}", path.path)).into_owned(), format!("{file_system}{device}")])
 }
 
 /// Returns the findings of `doctor`.

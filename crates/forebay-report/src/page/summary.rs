@@ -12,6 +12,8 @@ use crate::units::{date, number};
 
 /// Maximum width of a line.
 pub const WIDTH: usize = 100;
+/// Maximum number of lines of the summary.
+const LINES_MAX: usize = 40;
 /// Lines that a sentence may take in the summary.
 const SENTENCE_LINES: usize = 2;
 /// Indentation of sentences below their question or change.
@@ -36,7 +38,7 @@ pub fn brief(report: &Report, page: &str) -> String {
         let command = key.command.map_or_else(String::new, |command| format!(" {command}"));
         lines.extend(block("", INDENT, short(&format!("{}{command}", key.sentence))));
     }
-    lines.push("\nWhat to change first".to_owned());
+    lines.extend([String::new(), "What to change first".to_owned()]);
     let advice = advice::advice(report);
     for advice in advice.iter().take(advice::SHOWN) {
         let text = short(&format!("{}: {}", advice.what, advice.gain));
@@ -47,20 +49,25 @@ pub fn brief(report: &Report, page: &str) -> String {
     }
     let doubts = gates::doubts(report);
     if !doubts.is_empty() {
-        lines.push("\nWhat to distrust".to_owned());
-        lines.extend(gates::doubt_lines(&doubts).iter().map(|line| clipped(&format!("  {line}"), WIDTH)));
+        // Beside its heading and the place of the page.
+        let room = LINES_MAX.saturating_sub(lines.len() + 4);
+        lines.extend([String::new(), "What to distrust".to_owned()]);
+        lines.extend(
+            gates::doubt_lines(&doubts, room).iter().map(|line| clipped(&format!("  {line}"), WIDTH)),
+        );
     }
-    lines.push(format!("\nThe page: {page} (--verbose prints its tables)"));
+    lines.extend([String::new(), format!("The page: {page} (--verbose prints its tables)")]);
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Returns the storage and the machine, a line each.
+/// Returns the storage and the machine, each in a line or two.
 fn place_lines(report: &Report) -> Vec<String> {
     let [path, device] = page::storage(&report.environment).unwrap_or_default();
     let date = Some(date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
     let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
     let first = format!("forebay {}: {}", report.forebay, known.join(", "));
-    [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()
+    let lines = [first, machine_line(&report.environment)].map(|text| broken(&text, WIDTH));
+    lines.into_iter().flatten().collect()
 }
 
 fn cell(figure: &headline::Figure) -> String {
@@ -75,14 +82,19 @@ fn block(sign: &str, indent: usize, lines: Vec<String>) -> impl Iterator<Item = 
     lines.into_iter().zip(signs).map(move |(line, sign)| format!("{sign:<indent$}{line}"))
 }
 
-/// Breaks a sentence into at most [`SENTENCE_LINES`] lines.
+/// Breaks a sentence below its question or change into lines.
 fn short(text: &str) -> Vec<String> {
-    let mut lines = wrapped(text, WIDTH - INDENT);
+    broken(text, WIDTH - INDENT)
+}
+
+/// Breaks a text into at most [`SENTENCE_LINES`] lines.
+fn broken(text: &str, width: usize) -> Vec<String> {
+    let mut lines = wrapped(text, width);
     if lines.len() > SENTENCE_LINES {
         let rest = lines.split_off(SENTENCE_LINES - 1).join(" ");
-        lines.push(clipped(&rest, WIDTH - INDENT));
+        lines.push(clipped(&rest, width));
     }
-    lines
+    lines.iter().map(|line| clipped(line, width)).collect()
 }
 
 /// Breaks a text between words; a word that is wider than a line has one of its own.

@@ -10,7 +10,7 @@ use crate::result::columns::{self, Definition};
 use crate::result::view::{Role, View};
 use crate::result::{Experiment, Report, Row, metric};
 use crate::saved::row;
-use crate::units::number;
+use crate::units::{number, printable};
 
 /// Name of the experiment.
 pub const NAME: &str = "wait";
@@ -91,7 +91,10 @@ fn of(waited: WaitDocument) -> Report {
     let program = row(PROGRAM, of_program.into_iter().chain(maybe))
         .describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
-        row(&file.path, [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
+        row(
+            printable(&file.path),
+            [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))],
+        )
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
     let unseen = waited.unseen.into_iter().map(|what| format!("it may have waited for more, as {what}"));
@@ -143,7 +146,7 @@ const SHOWN_MAX: usize = 60;
 pub fn short(command: &str) -> String {
     let more = if command.chars().count() > SHOWN_MAX { " .." } else { "" };
     let shown: String = command.chars().take(SHOWN_MAX).collect();
-    shown + more
+    printable(&shown).into_owned() + more
 }
 
 /// Returns the first word of a command, for short sentences.
