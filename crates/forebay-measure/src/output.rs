@@ -27,8 +27,8 @@ pub fn print_raw(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes to standard error, control characters of names escaped. It may be closed: a load, or a file to be written, matters more than
-/// messages about it. `eprintln!` would panic then.
+/// Writes to standard error, control characters of names escaped. It may be closed: a load, or a file to be written, matters
+/// more than messages about it. `eprintln!` would panic then.
 pub fn stderr_text(text: &str) {
     // There is no other place where this could be reported.
     let _ = io::stderr().lock().write_all(escaped(text, &OF_TEXTS).as_bytes());

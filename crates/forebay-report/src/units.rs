@@ -98,7 +98,7 @@ fn grouped(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Story: a file whose name had an escape sequence cleared the terminal of whoever measured it.
+    /// Story: a file whose name had an escape sequence cleared the terminal.
     #[test]
     fn control_characters_of_names_are_escaped() {
         assert_eq!(printable("data"), "data");
