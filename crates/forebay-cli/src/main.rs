@@ -28,7 +28,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand as _};
 
 use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, OwnCommand, ReportArgs};
-use forebay_measure::cleanup::Cleanup;
+use forebay_measure::cleanup::{Cleanup, leftovers};
 use forebay_measure::context::{Context, Target};
 use forebay_measure::hosts::{Setup, Task};
 use forebay_measure::kind::{ALL, Entry};
@@ -303,9 +303,19 @@ fn kinds(only: &[Entry], context: &Context) -> Result<Vec<Entry>, Failure> {
 
 fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Result<Context> {
     let target = Target::resolve(path, common.overwrite, common.destroy_data)?;
+    // Jobs of measuring processes are JSON.
+    if std::fs::canonicalize(path).is_ok_and(|path| path.to_str().is_none()) {
+        let why = "has a name that is not UTF-8: name another path";
+        return Err(Failure::Path(format!("{} {why}", path.display())).into());
+    }
     doctor::preflight(&target, cleanup)?;
     let progress = Progress::detect(common.quiet);
     let seed = common.seed.unwrap_or_else(fresh_seed);
+    if let Target::Directory(directory) = &target
+        && let Some(line) = leftovers(directory)
+    {
+        progress.print_line(&format!("{line}: remove it with rm -r"));
+    }
     let mut context = Context::new(target, progress, cleanup.clone(), seed);
     context.quick = common.quick;
     if cfg!(debug_assertions) {

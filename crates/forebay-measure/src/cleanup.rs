@@ -190,6 +190,33 @@ impl Place {
     }
 }
 
+/// Number of leftovers that a sentence names.
+const NAMED_MAX: usize = 4;
+
+/// Returns a sentence on the temp files and directories in `directory` of processes that are gone, which SIGKILL leaves behind;
+/// `None` where there are none.
+pub fn leftovers(directory: &Path) -> Option<String> {
+    let names =
+        std::fs::read_dir(directory).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut left: Vec<String> = names.filter(|name| is_left(name)).collect();
+    left.sort_unstable();
+    let more = match left.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    left.truncate(NAMED_MAX);
+    let names = left.join(", ");
+    let directory = directory.display();
+    (!left.is_empty()).then(|| format!("a run that was killed left {names}{more} in {directory}"))
+}
+
+/// Returns whether a name is that of a temp file or directory of a process that is gone.
+fn is_left(name: &str) -> bool {
+    let own = name.strip_prefix(".forebay-").and_then(|name| name.strip_suffix(".tmp"));
+    let pid = own.and_then(|own| own.rsplit('-').nth(1)).filter(|pid| pid.parse::<u64>().is_ok());
+    pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+}
+
 /// Runs its action when dropped, unless a signal already ran it.
 #[derive(Debug)]
 #[must_use = "dropping the guard runs the undo action"]

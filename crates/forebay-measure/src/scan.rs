@@ -481,11 +481,26 @@ fn of_table(table: &Table) -> Vec<String> {
         table.rows.iter().filter_map(|row| Some((row, row.metrics.get(metric::MB_PER_S)?))).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     if let [(best, most), others @ ..] = rates.as_slice() {
-        let slowest = others.last().map_or_else(String::new, |(row, least)| {
-            format!(", the slowest `{}` with {}", row.name, number(*least))
-        });
+        let differs =
+            |row: &Row| !matches!(difference(row, best, metric::MB_PER_S), None | Some(Difference::Equal));
+        let slowest =
+            others.last().filter(|(row, _)| differs(row)).map_or_else(String::new, |(row, least)| {
+                format!(", the slowest `{}` with {}", row.name, number(*least))
+            });
+        let alike: Vec<String> = others
+            .iter()
+            .filter(|(row, _)| !differs(row))
+            .map(|(row, _)| format!("`{}`", row.name))
+            .collect();
+        let alike = match alike.as_slice() {
+            [] => String::new(),
+            names => format!(", within noise like {}", names.join(", ")),
+        };
         let most = number(*most);
-        sentences.push(format!("the fastest sequential read was `{}` with {most} MB/s{slowest}", best.name));
+        sentences.push(format!(
+            "the fastest sequential read was `{}` with {most} MB/s{alike}{slowest}",
+            best.name
+        ));
     }
     sentences
 }
@@ -680,6 +695,25 @@ mod tests {
     fn rows_that_were_not_measured_make_no_sentence() {
         let sentences = sentences(&[1000.0], Row::skipped("buffered", "no"));
         assert_eq!(sentences, ["the fastest sequential read was `direct-large` with 1,000 MB/s"]);
+    }
+
+    /// Regression: a row was the fastest by less than its repeats differ.
+    #[test]
+    fn the_fastest_is_named_with_those_that_are_alike() {
+        let rates = |all: &[(&str, [f64; 3])]| {
+            let rows = all.iter().map(|(name, rates)| row(name, rates)).collect();
+            of_table(&test_table(SPEC.name, json!({}), rows)).pop()
+        };
+        let [default, mmap] = [("default", [1000.0, 900.0, 1100.0]), ("mmap", [990.0, 880.0, 1120.0])];
+        assert_eq!(
+            rates(&[default, mmap, ("direct-4k", [100.0, 99.0, 101.0])]).as_deref(),
+            Some(
+                "the fastest sequential read was `default` with 1,000 MB/s, within noise like `mmap`, \
+                 the slowest `direct-4k` with 100"
+            )
+        );
+        let both = rates(&[default, mmap]);
+        assert!(both.as_ref().is_some_and(|text| text.ends_with("within noise like `mmap`")), "{both:?}");
     }
 
     #[test]

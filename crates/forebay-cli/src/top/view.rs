@@ -102,9 +102,9 @@ impl View<'_> {
             let (queued, device) = (time(number(flow, "queued_p99_ns")), time(number(flow, "device_p99_ns")));
             let failures = number(flow, "failures");
             let failed = if failures > 0 { format!(" {failures} failed") } else { String::new() };
-            format!("{}{rates}  {queued:>6}-{device}{failed}", class_on_device(flow))
+            format!("{}{rates}  {queued:>6}+{device}{failed}", class_on_device(flow))
         };
-        let header = format!("{:<12} {:<11}{COUNTS_HEAD}  QUEUE-DEV p99", "CLASS", "DEVICE");
+        let header = format!("{:<12} {:<11}{COUNTS_HEAD}  QUEUE+DEV p99", "CLASS", "DEVICE");
         [String::new(), header].into_iter().chain(rows(self.now, "flows").iter().map(row)).collect()
     }
 

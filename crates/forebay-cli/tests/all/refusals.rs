@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Directory, run};
+use crate::support::{Directory, forebay, run};
 
 /// Runs the program and checks that it refuses on standard error only, with `code` and every one of `words`.
 fn refused(arguments: &[&str], code: i32, words: &[&str]) {
@@ -260,4 +260,36 @@ fn a_report_replaces_nothing_that_is_not_its_own() {
         &["does not exist"],
     );
     assert_eq!(directory.names(), ["diary.html"]);
+}
+
+/// Regression: the exit code was 1, that of a measurement that failed.
+#[test]
+fn a_path_that_is_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let directory = Directory::new("bytes");
+    let inner = directory.path().join(std::ffi::OsStr::from_bytes(b"a\xff"));
+    fs::create_dir(&inner).expect("it is our directory");
+    let output = forebay(&["measure", "scan", "--quick"]).arg(&inner).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not UTF-8"), "{output:?}");
+}
+
+/// Regression: files of a run that SIGKILL ended were named by nobody.
+#[test]
+fn leftovers_of_a_killed_run_are_named() {
+    let directory = Directory::new("leftovers");
+    // No process has this number: the largest of a kernel is 4,194,304.
+    let left = directory.file(".forebay-measure-4194305-7.tmp", 4096);
+    let outcome = run(&["doctor", directory.text()]);
+    assert!(outcome.out.contains("degraded    leftovers"), "{}", outcome.out);
+    assert!(outcome.out.contains(".forebay-measure-4194305-7.tmp"), "{}", outcome.out);
+    // The next measurement says so before anything can fail.
+    let outcome = run(&["measure", "scan", directory.text(), "--memory", "1"]);
+    assert!(
+        outcome.err.contains("a run that was killed left .forebay-measure-4194305-7.tmp"),
+        "{}",
+        outcome.err
+    );
+    assert!(left.exists());
 }

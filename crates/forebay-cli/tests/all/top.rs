@@ -86,7 +86,7 @@ fn rates_are_of_the_time_between_two_looks() {
     let text = outcome.out;
     for line in [
         "forebay  pid 7  uring  shards 2  in flight 7  tasks 2  memory 64 KiB/8 MiB",
-        "default      nvme0n1      1.00k   1.00M       0       0       0   1.5us-98.8ms 2",
+        "default      nvme0n1      1.00k   1.00M       0       0       0   1.5us+98.8ms 2",
         "default      nvme0n1        50.0%  100.0%     1.00k    2.0us",
         "a class wit~ nvme0n1        50.0%    0.0%         0        -",
         "nvme0n1                    576 KiB  1.25 reads  calibrated",
@@ -158,7 +158,7 @@ fn once_shows_classes_devices_and_files_in_eighty_columns() {
     scene.work();
     let outcome = run(&["top", &scene.socket(), "--once", "--interval", "0.1"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    for words in ["READ/s", "QUEUE-DEV p99", "log ", "A WRITE COSTS", "1.00 reads", "FILE", "/data", "pid "] {
+    for words in ["READ/s", "QUEUE+DEV p99", "log ", "A WRITE COSTS", "1.00 reads", "FILE", "/data", "pid "] {
         assert!(outcome.out.contains(words), "{words:?} is not in:\n{}", outcome.out);
     }
     assert!(outcome.out.lines().all(|line| line.chars().count() <= 80), "{}", outcome.out);

@@ -4,6 +4,7 @@
 use super::BASE;
 use crate::sentences::{Limit, compared, hold, is_published, measured, once, ranked, shown, text, time};
 use crate::timers;
+use forebay_report::page::noise::NOTEWORTHY;
 use forebay_report::result::{Experiment as Table, Gate, Row, metric};
 use forebay_report::units::number;
 
@@ -141,7 +142,10 @@ fn busy_workers(busy: &Table, idle: Option<&Table>) -> Vec<String> {
     if !factors.is_empty() {
         sentences.push(format!("p99 until durable, busy against idle workers: {}", factors.join(", ")));
     }
-    if let Some(kept) = own.metrics.get(metric::WORK_KEPT) {
+    // More than all of it means that something else slowed the runtime down while it was alone.
+    let is_known = |kept: f64| kept <= NOTEWORTHY;
+    let most = ranked(busy, &OTHERS, metric::WORK_KEPT).last().map_or(0.0, |(_, kept)| *kept);
+    if let Some(kept) = own.metrics.get(metric::WORK_KEPT).filter(|kept| is_known(kept.max(most))) {
         let percent = |kept: f64| number(kept * 100.0);
         let beside =
             ranked(busy, &OTHERS, metric::WORK_KEPT).last().map_or_else(String::new, |(row, kept)| {
@@ -282,6 +286,14 @@ mod tests {
                 "the runtime keeps 97 % of its work beside `forebay-realtime`, at best 95 % beside others (`tokio-fs`)",
             ]
         );
+    }
+
+    /// Regression: "keeps 97 % of its work, at best 589 % beside others".
+    #[test]
+    fn more_than_all_of_the_work_is_no_figure() {
+        let rows = vec![row("tokio-fs", 2900.0, 500.0, 5.89), row("forebay", 310.0, 500.0, 0.97)];
+        let sentences = of(&[table("open", "cpu", rows)]);
+        assert!(sentences.iter().all(|sentence| !sentence.contains("of its work")), "{sentences:?}");
     }
 
     #[test]

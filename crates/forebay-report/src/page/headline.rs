@@ -69,6 +69,12 @@ fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
     }
 }
 
+/// Returns the row of the sequential read that the cards show, so that sentences have no other figure of it.
+pub(crate) fn sequential_read(report: &Report) -> Option<(&Row, f64)> {
+    let row = found(report, CARDS[0].1[0])?;
+    Some((row, row.get(metric::MB_PER_S)?))
+}
+
 fn of_rate(row: &Row, in_bytes: bool) -> Option<Figure> {
     let (name, unit) = if in_bytes { (metric::MB_PER_S, "MB/s") } else { (metric::IOPS, "IOPS") };
     let value = format!("{} {unit}", number(row.get(name)?.round()));

@@ -4,6 +4,7 @@
 use maud::{Markup, html};
 
 use super::facts::{self, FoundRow, rate, rows};
+use super::headline;
 use super::html as page;
 use super::noise::{Difference, difference};
 use crate::result::view::Role;
@@ -122,18 +123,22 @@ fn pattern(report: &Report) -> KeyQuestion {
     let unknown = |sentence: &str, command| {
         KeyQuestion::unknown("Does the pattern keep the device from its bandwidth?", sentence, command)
     };
-    let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S);
-    let Some(scan) = largest(scans, |scan| scan.value) else {
+    let shown = headline::sequential_read(report).filter(|(row, _)| facts::is_direct(row));
+    let best = || {
+        let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S);
+        largest(scans, |scan| scan.value).map(|scan| (scan.row, scan.value))
+    };
+    let Some((scan, bandwidth)) = shown.or_else(best) else {
         return unknown("Sequential reads of the device were not measured.", "forebay measure scan");
     };
-    let in_sequence = format!("`{}` gets {} MB/s in sequence", scan.row.name, number(scan.value));
+    let in_sequence = format!("`{}` gets {} MB/s in sequence", scan.name, number(bandwidth));
     let random =
         unknown(&format!("{in_sequence}; random reads were not measured."), "forebay measure random");
     let Some(curve) = facts::curve(report) else { return random };
     let block = curve.experiment.number("block_bytes").unwrap_or(4096.0);
     let ((fewest, first), (at, best)) = (curve.first(), curve.best());
     let [alone, most] = [first, best].map(|row| rate(row) * block / 1e6);
-    let share = most / scan.value;
+    let share = most / bandwidth;
     let verdict = match share {
         REACHED.. => Verdict::No,
         ..KEPT_FROM => Verdict::Yes,
@@ -454,6 +459,15 @@ mod tests {
         let mut experiments = random(figures);
         experiments.push(scan(340.0));
         assert_eq!(pattern(&report(experiments)).verdict, Verdict::No);
+    }
+
+    /// Regression: the cards had the baseline's sequential read, and the question beside them another one of the scan.
+    #[test]
+    fn a_screen_has_one_sequential_figure() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        experiments.extend([scan(2400.0), headline::tests::baseline()]);
+        let key = pattern(&report(experiments));
+        assert!(key.sentence.ends_with("`sequential-read` gets 3,120 MB/s in sequence."), "{key:?}");
     }
 
     #[test]

@@ -26,10 +26,20 @@ pub fn brief(report: &Report, page: &str) -> String {
     lines.push(String::new());
     lines.push(format!("{:<24}{:<36}{}", "", "read", "write"));
     for (load, figures) in headline::cards(report) {
-        let label = if load.starts_with("Sync") { "Sync, widest spread" } else { load };
-        let [first, second] =
-            figures.map(|(_, figure)| figure.as_ref().map_or_else(|| format!("{:>13}", "-"), cell));
-        lines.push(clipped(&format!("{label:<24}{first:<36}{second}"), WIDTH));
+        let [first, second] = figures
+            .each_ref()
+            .map(|(_, figure)| figure.as_ref().map_or_else(|| format!("{:>13}", "-"), cell));
+        match figures {
+            // A fact for each line: the sync, and the widest spread with its row.
+            [("sync", _), (_, spread)] => {
+                lines.push(clipped(&format!("{:<24}{:<36}{first}", "Sync", ""), WIDTH));
+                let differ = |spread: headline::Figure| {
+                    format!("Repeats differ by {} (`{}`)", spread.value, spread.row)
+                };
+                lines.extend(spread.map(differ));
+            }
+            _ => lines.push(clipped(&format!("{load:<24}{first:<36}{second}"), WIDTH)),
+        }
     }
     lines.push(String::new());
     for key in questions::key_questions(report) {
