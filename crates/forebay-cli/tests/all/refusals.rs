@@ -275,7 +275,7 @@ fn a_path_that_is_not_utf_8() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not UTF-8"), "{output:?}");
 }
 
-/// Regression: files of a run that SIGKILL ended were named by nobody.
+/// Regression: no run and no doctor named the files of a run that SIGKILL ended.
 #[test]
 fn leftovers_of_a_killed_run_are_named() {
     let directory = Directory::new("leftovers");
