@@ -406,7 +406,7 @@ fn of_ior(document: &Value) -> Vec<Experiment> {
 
 /// Returns whether a line begins a table of IOR or mdtest.
 fn begins_table(line: &str) -> bool {
-    line.starts_with("SUMMARY") || line.starts_with("access") && line.contains("bw(MiB/s)")
+    line.starts_with("SUMMARY") || line.starts_with("access ") && line.contains("bw(MiB/s)")
 }
 
 /// Reads the text of IOR (settings under `Options:`, and a table with a line for each operation of each iteration) or

@@ -36,7 +36,8 @@ fn row<'a, F: Into<Option<f64>>>(
 /// A sentence that names the file and its fault.
 pub fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
-    let value: Value = serde_json::from_str(text).map_err(|error| wrong(not_json(&error)))?;
+    let fault = |error| unread_text(text).unwrap_or_else(|| not_json(&error));
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(fault(error)))?;
     let (Some(schema), Some(program)) = (value.get("schema"), value.get("forebay").and_then(Value::as_str))
     else {
         return Err(wrong(format!("was not written by forebay ({READABLE})")));
@@ -55,6 +56,30 @@ pub fn parse(name: &str, text: &str) -> Result<Report, Failure> {
         return Err(wrong("has no experiments: it is the output of another command".to_owned()));
     }
     Report::read(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
+}
+
+/// Texts that are not read: words that only such a text has, the program, and the output of it that is read.
+const UNREAD: [(&str, &str, &str); 11] = [
+    (": (groupid=", "fio", "run it with --output-format=json"),
+    (";fio-", "fio (--minimal)", "run it with --output-format=json"),
+    ("[SCORE", "IO500", "name the outputs of its IOR and mdtest runs"),
+    ("RESULT TYPE", "elbencho", "run it with --jsonfile"),
+    ("ISO date,", "elbencho (--csvfile)", "run it with --jsonfile"),
+    ("access,bw(", "IOR (CSV)", "run it with -O summaryFormat=JSON"),
+    ("Sequential Output", "bonnie++", ""),
+    ("sysbench ", "sysbench", ""),
+    ("Iozone: ", "iozone", ""),
+    ("records out", "dd", ""),
+    ("filebench ", "filebench", ""),
+];
+
+/// Returns the fault of a text that another program wrote for people, to follow its name: the program, and what of it is read.
+fn unread_text(text: &str) -> Option<String> {
+    // A document that was cut off may have any of these words.
+    let is_text = !text.trim_start().starts_with('{');
+    let (_, program, remedy) = UNREAD.iter().find(|(mark, ..)| is_text && text.contains(*mark))?;
+    let remedy = if remedy.is_empty() { READABLE } else { *remedy };
+    Some(format!("is not JSON: it is a text of {program}, which is not read ({remedy})"))
 }
 
 /// Returns the fault of a text that is not JSON, to follow its name.
@@ -179,6 +204,22 @@ mod tests {
         assert!(wrong(&twisted).contains("does not follow the schema"), "{}", wrong(&twisted));
         let absurd = "{\"schema\":1,\"forebay\":\"0\",\"experiments\":[1e999]}";
         assert!(wrong(absurd).contains("is not JSON"), "{}", wrong(absurd));
+    }
+
+    /// Regression: "not JSON: expected value at line 1 column 1" for the output of a known program.
+    #[test]
+    fn a_text_of_another_program_is_named_with_the_output_that_is_read() {
+        for (text, words) in [
+            ("r: (g=0): rw=read\nr: (groupid=0, jobs=1): err= 0\n", ["text of fio", "--output-format=json"]),
+            ("3;fio-3.41;r;0;0;1048576\n", ["text of fio", "--output-format=json"]),
+            ("IO500 version io500-sc24\n[SCORE ] Bandwidth 1.2 GiB/s\n", ["text of IO500", "IOR and mdtest"]),
+            ("OPERATION   RESULT TYPE   FIRST DONE\n", ["text of elbencho", "--jsonfile"]),
+            ("access,bw(MiB/s),IOPS\nwrite,100,100\n", ["text of IOR", "summaryFormat=JSON"]),
+            ("8+0 records in\n8+0 records out\n", ["text of dd", "the JSON of forebay"]),
+        ] {
+            let wrong = parse("a.txt", text).expect_err("refused").to_string();
+            assert!(words.iter().all(|word| wrong.contains(word)), "{wrong}");
+        }
     }
 
     mod select {
