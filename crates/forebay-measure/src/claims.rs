@@ -114,9 +114,17 @@ impl Check {
                 format!("{figures} (holds {words} {})", number(limit)),
             ));
         }
-        let names = || [Some(&self.of), self.per.as_ref()].into_iter().flatten().map(|(row, _)| row.as_str());
+        let sides = || [Some(&self.of), self.per.as_ref()].into_iter().flatten();
+        let names = || sides().map(|(row, _)| row.as_str());
         let skipped = |table: &&Table| names().find_map(|name| table.row(name)?.skipped.clone());
-        Err(of.iter().chain(&per).find_map(skipped).unwrap_or_else(|| {
+        let left_out = |table: &&Table| {
+            sides().find_map(|(name, metric)| {
+                let why = table.row(name)?.left_out.get(metric)?;
+                Some(format!("`{name}` has no {metric}: {why}"))
+            })
+        };
+        let why = of.iter().chain(&per).find_map(skipped);
+        Err(why.or_else(|| of.iter().chain(&per).find_map(left_out)).unwrap_or_else(|| {
             let lacks =
                 [(&of, &self.only), (&per, &self.per_only)].into_iter().find(|(found, _)| found.is_empty());
             match lacks.and_then(|(_, only)| only.iter().next()) {
@@ -270,6 +278,11 @@ mod tests {
             assert!(verdict == "not decided here" && found.contains(why), "{found}");
         }
         assert_eq!(claim("new", "").judge(&[]).1, "not measured in this result");
+        // Regression: "no figures of", where only one of them was left out.
+        let mut table = super::tests::table(1, &[("new", 1.0), ("old", 1.0)]);
+        table.rows[1].metrics = Metrics::default();
+        table.rows[1].left_out.insert("iops".to_owned(), "3 operations".to_owned());
+        assert_eq!(claim("old", "").judge(&[&table]).1, "`old` has no iops: 3 operations");
     }
 
     /// Claims once pointed the wrong way, and had figures of runs of this program without a source.
