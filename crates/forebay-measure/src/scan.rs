@@ -494,6 +494,9 @@ fn of_table(table: &Table) -> Vec<String> {
             .collect();
         let alike = match alike.as_slice() {
             [] => String::new(),
+            [first, second, more @ ..] if !more.is_empty() => {
+                format!(", within noise like {first}, {second} and {} more", more.len())
+            }
             names => format!(", within noise like {}", names.join(", ")),
         };
         let most = number(*most);
