@@ -39,6 +39,8 @@ pub enum Mutant {
     RangesNotLocked,
     /// An ingest names its files in the manifest one after the other.
     IngestInParts,
+    /// Level 0 is always merged with all that lies below it.
+    RunsNotMade,
     /// Deletions stay in a memtable that is not full.
     DeletionsNotFlushed,
     /// A put leaves the cache the memory that the memtables lent it.

@@ -39,6 +39,7 @@ pub struct Options {
     pub(crate) filter_policy: FilterPolicy,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) delete_batch_max: u64,
+    pub(crate) level0_full: Option<usize>,
     #[cfg(feature = "kernel")]
     pub(crate) kernel_walk: KernelWalk,
     #[cfg(feature = "kernel")]
@@ -67,6 +68,7 @@ impl Options {
             filter_policy: FilterPolicy::WhereTheyFit,
             reserve_bytes: None,
             delete_batch_max: 256,
+            level0_full: None,
             #[cfg(feature = "kernel")]
             kernel_walk: KernelWalk::Never,
             #[cfg(feature = "kernel")]
@@ -139,6 +141,13 @@ impl Options {
         self
     }
 
+    /// For this crate's own tests: the tables of a full level 0, so that a store of few flushes has runs.
+    #[doc(hidden)]
+    pub fn level0_full(mut self, tables: usize) -> Options {
+        self.level0_full = Some(tables.max(1));
+        self
+    }
+
     /// Sets the bytes of recent writes after which a memtable is sealed and written to tables, from 16 KiB up
     /// to a third of its share of the budget. It also bounds the longest record. Default: that third.
     pub fn memtable_bytes(mut self, bytes: u64) -> Options {
@@ -183,9 +192,9 @@ impl Options {
 
     /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction
     /// rewrites the keys and leaves such values in the files that they are in. So a value of a busy keyspace is written
-    /// twice (log, flush) and once or twice more while files are joined and emptied, instead of once or more for each level,
+    /// twice (log, flush) and at most once more while files are joined and emptied, instead of once or more for each level,
     /// and a range reads such values apart from their keys: those that lie together with one read, up to 512 KiB ahead.
-    /// Files of which more than half is no longer needed are emptied and removed, at rest those of which more than a quarter
+    /// Files of which more than two thirds are no longer needed are emptied and removed, at rest those of which more than a quarter
     /// is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values in leaves, of up to a quarter of
     /// [`leaf_bytes`](Options::leaf_bytes), are never separated. Values between the two lengths lie right before their leaf:
     /// a get takes a read more for one, while ranges and compactions read many of them with their leaf. `u32::MAX` separates

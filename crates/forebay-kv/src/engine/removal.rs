@@ -53,7 +53,7 @@ async fn cut(
     outputs: &mut Vec<Output>,
 ) -> Result<()> {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
-    let leave = pick::leave(levels, shared.budget.memtable, shared.options.separation_bytes);
+    let leave = pick::leave(levels, shared.budget.memtable, shared.options.separation_bytes, false);
     for level in 1..LEVELS {
         for table in levels.level(level).iter().filter(|table| bounds.meet(table)) {
             removed.push(table.id());

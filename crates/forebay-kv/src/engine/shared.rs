@@ -405,6 +405,7 @@ impl StoreCore {
             budget: &self.budget,
             now_s: self.now_s(),
             is_full: self.full.is_full(),
+            level0_full: self.options.level0_full.unwrap_or(pick::LEVEL0_FULL),
             codec: Codec::of(self.options.compression.unwrap_or_default()),
             separation_bytes: self.options.separation_bytes,
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, level0_full};
+use super::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, top_bytes};
 use crate::budget::Budget;
 use crate::event::Event;
 use crate::table::TABLE_MEMORY;
@@ -12,15 +12,15 @@ use crate::table::TABLE_MEMORY;
 ///
 /// It lies above [`LEVEL0_FULL`], where compaction begins, because writers would be slowed with no compaction
 /// running; and below [`LEVEL0_MAX`], so that one compaction ends the delay. `docs/kv.md` has the number.
-const LEVEL0_SLOW: usize = 15;
+const LEVEL0_SLOW: usize = 25;
 const _: () = assert!(LEVEL0_FULL < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
 /// Number of level-0 tables at which writers are slowed the most.
-const LEVEL0_SLOWEST: usize = 40;
-/// Pending compaction bytes from which on writers are slowed: at least this much, and twice what a compaction
-/// of level 0 adds at once.
+const LEVEL0_SLOWEST: usize = 50;
+/// Pending compaction bytes from which on writers are slowed: at least this much, and about what the merging of all runs
+/// adds at once.
 const PENDING_SLOW_MIN: u64 = 256 << 20;
 /// Ratio of the pending bytes at which writers are slowed the most to those.
-const PENDING_SLOWEST: u64 = 16;
+const PENDING_SLOWEST: u64 = 4;
 /// The longest delay of a put.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
@@ -66,7 +66,7 @@ pub(crate) struct WriteStall {
 
 impl WriteStall {
     pub(crate) fn new(budget: &Budget) -> WriteStall {
-        WriteStall::slow_from(PENDING_SLOW_MIN.max(level0_full(budget) * 2))
+        WriteStall::slow_from(PENDING_SLOW_MIN.max(top_bytes(budget) * 10))
     }
 
     fn slow_from(pending_slow: u64) -> WriteStall {

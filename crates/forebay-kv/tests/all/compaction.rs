@@ -73,10 +73,11 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
     fresh.default_keyspace().bulk_load(entries).wait().unwrap();
     let amplification = bytes(&stats) as f64 / bytes(&fresh.stats()) as f64;
     println!("space {amplification:.3}, written {:.2}, {:?}", stats.write_amplification(), levels(&stats));
-    assert!(amplification <= 1.15, "{amplification}, {stats:?}");
-    // Level 0 may keep tables that are together at most an eighth of the last level, and ten in no case.
-    assert!(stats.keyspaces[0].levels[0].tables < 10 && stats.pending_bytes == 0, "{stats:?}");
-    assert!(stats.compaction_written_bytes < 11 * stats.flushed_bytes, "{stats:?}");
+    // In a store as small as this one the ends of tables count, and each piece of a compaction has one.
+    assert!(amplification <= 1.17, "{amplification}, {stats:?}");
+    // Level 0 may keep tables that are together at most an eighth of the last level, and twenty in no case.
+    assert!(stats.keyspaces[0].levels[0].tables < 20 && stats.pending_bytes == 0, "{stats:?}");
+    assert!(stats.compaction_written_bytes < 6 * stats.flushed_bytes, "{stats:?}");
     for (number, round) in newest.iter().step_by(7) {
         let found = keyspace.get(&key(*number)).wait().unwrap();
         assert_eq!(found.as_deref(), Some(&long(*number, *round, 1000)[..]), "{number}");
@@ -493,21 +494,32 @@ fn attempt(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn power_cuts_during_divided_compactions_lose_nothing() {
+fn explore_with(shards: usize) {
     let attempt = |world: &mut World| {
-        let config = Config::new().shards(4);
-        let mut four = World::new(world.seed()).config(config);
-        attempt(&mut four)
+        let config = Config::new().shards(shards);
+        let mut world = World::new(world.seed()).config(config);
+        attempt(&mut world)
     };
     worlds::explore(30, attempt);
+}
+
+/// One shard runs a long compaction in pieces, and each replaces a part of the last level.
+#[test]
+fn power_cuts_between_the_pieces_of_compactions_lose_nothing() {
+    explore_with(1);
+}
+
+#[test]
+fn power_cuts_during_divided_compactions_lose_nothing() {
+    explore_with(4);
     let is_single = worlds::is_single();
     assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
 }
 
 /// A last level and four tables above it that are together a twentieth as long. At rest they once were merged because they
 /// were four, which wrote the last level again for little: 2.02 bytes for each byte that came. The rule for rest is the
-/// space: an eighth of the last level. By their number they are merged from ten on, because each is one more to search.
+/// space: an eighth of the last level. By their number they are merged from twenty on, because each is one more to search, and
+/// not with the last level: they become a run above it.
 #[test]
 fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
     const KEYS: u64 = 10_000;
@@ -528,15 +540,13 @@ fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
     println!("{:.2} bytes written for each, {:?}", stats.write_amplification(), levels(&stats));
     assert_eq!((levels(&stats)[0].0, stats.compactions), (4, 0), "{stats:?}");
     // Many tables, however short they are.
-    for round in 5..=10 {
+    for round in 5..=20 {
         stats = flushed(round, 1);
     }
-    assert_eq!((levels(&stats)[0].0, stats.compactions), (0, 1), "{stats:?}");
-    // Two tables of more than an eighth.
-    for round in 11..=12 {
-        stats = flushed(round, KEYS / 12);
-    }
-    assert_eq!((levels(&stats)[0].0, stats.compactions), (0, 2), "{stats:?}");
+    assert_eq!((levels(&stats)[0].0, levels(&stats)[5].0, stats.compactions), (0, 1, 1), "{stats:?}");
+    // With one more, more than an eighth.
+    stats = flushed(21, KEYS / 10);
+    assert_eq!((levels(&stats)[0].0, levels(&stats)[5].0, stats.compactions), (0, 0, 2), "{stats:?}");
     let before = bytes(&stats);
     store.compact().wait().unwrap();
     assert!(bytes(&store.stats()) <= before);

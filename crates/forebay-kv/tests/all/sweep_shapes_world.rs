@@ -80,8 +80,8 @@ static FLUSHES: Axis = Axis {
     name: "store flushes",
     unit: "flushes",
     package: "forebay-kv",
-    range: 1..=20,
-    crosses: &[("LEVEL0_FULL", 10), ("LEVEL0_MAX", 16)],
+    range: 1..=30,
+    crosses: &[("LEVEL0_FULL", 20), ("LEVEL0_MAX", 26)],
     steps: &[],
     limit: None,
 };

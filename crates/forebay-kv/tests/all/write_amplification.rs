@@ -1,6 +1,6 @@
 //! The bytes that a store says it has written are those that the device was given.
 
-use crate::common::{key, options};
+use crate::common::{key, options, random};
 use forebay::Engine;
 use forebay_kv::{Batch, Stats, Store};
 use forebay_sim::{Profile, World};
@@ -74,4 +74,123 @@ fn an_ingested_file_counts_as_written_once() {
         store.close().await.expect("an end");
     });
     ran.expect("a world without faults");
+}
+
+/// The keys of a store of about sixty memtables, and the bytes of one with its value.
+const KEYS: u64 = 7_500;
+const ENTRY_BYTES: u64 = 216;
+
+/// Figures of a store that was written to, and of reads with an empty cache.
+#[derive(Debug)]
+struct Figures {
+    /// Bytes that compaction wrote for each byte put.
+    compacted: f64,
+    /// The most bytes of tables while it was written to, and those at rest, for each byte of its entries.
+    most: f64,
+    space: f64,
+    /// Sorted runs at rest.
+    runs: usize,
+    /// Reads of a get, and of a range of a hundred entries.
+    get_reads: f64,
+    range_reads: f64,
+}
+
+fn of_levels(stats: &Stats) -> (u64, usize) {
+    let levels = &stats.keyspaces[0].levels;
+    let runs =
+        levels.iter().enumerate().map(|(level, of)| if level == 0 { of.tables } else { of.tables.min(1) });
+    (levels.iter().map(|level| level.bytes).sum(), runs.sum())
+}
+
+/// Writes every key so many times, each time in another order.
+async fn written(engine: Engine, rounds: u64) -> Figures {
+    let options = options().memtable_bytes(32 << 10).log_segment_bytes(64 << 10).store_id(7).clock(|| 1_000);
+    let store = Store::open(&engine, "/disk/store", options.clone()).await.expect("a store");
+    let keyspace = store.default_keyspace();
+    let (data, mut most) = (KEYS * ENTRY_BYTES, 0);
+    for round in 0..rounds {
+        for first in (0..KEYS).step_by(20) {
+            let mut batch = Batch::new();
+            for place in first..first + 20 {
+                let number = (place * 2_741 + round * 31) % KEYS;
+                batch.put(&keyspace, key(number), [round as u8; ENTRY_BYTES as usize - 10]);
+            }
+            store.write(&batch).await.expect("a batch");
+            most = most.max(of_levels(&store.stats()).0);
+        }
+    }
+    store.settle().await.expect("rest");
+    let stats = store.stats();
+    let (bytes, runs) = of_levels(&stats);
+    drop(keyspace);
+    store.close().await.expect("an end");
+    let store = Store::open(&engine, "/disk/store", options).await.expect("a store");
+    let (keyspace, value) = (store.default_keyspace(), [rounds as u8 - 1; ENTRY_BYTES as usize - 10]);
+    let reads = async || {
+        let flows = engine.stats().await.expect("statistics").flows;
+        flows.iter().filter(|flow| flow.class == "default").map(|flow| flow.reads).sum::<u64>()
+    };
+    let begun = reads().await;
+    for seed in 0..50 {
+        let found = keyspace.get(&key(random(seed) % KEYS)).await.expect("a get");
+        assert_eq!(found.as_deref(), Some(&value[..]));
+    }
+    let got = reads().await;
+    for seed in 0..10 {
+        let first = random(seed + 1_000) % (KEYS - 100);
+        let mut range = keyspace.range(key(first)..);
+        for number in first..first + 100 {
+            let (name, found) = range.next().await.expect("an entry").expect("a read");
+            assert!(name == key(number) && *found == value[..], "{number}");
+        }
+    }
+    let ranged = reads().await;
+    drop(keyspace);
+    store.close().await.expect("an end");
+    Figures {
+        compacted: stats.compaction_written_bytes as f64 / stats.put_bytes as f64,
+        most: most as f64 / data as f64,
+        space: bytes as f64 / data as f64,
+        runs,
+        get_reads: (got - begun) as f64 / 50.0,
+        range_reads: (ranged - got) as f64 / 10.0,
+    }
+}
+
+fn figures(rounds: u64) -> Figures {
+    let mut world = World::new(3).disk(Profile::nand().at("/disk")).steps_max(u64::MAX);
+    let figures = world.run(async move |engine| written(engine, rounds).await);
+    let figures = figures.expect("a world without faults");
+    println!("{rounds} rounds: {figures:?}");
+    figures
+}
+
+/// The most bytes that compaction writes for each byte put: once to a run, and once or less to the base, as the runs are about as
+/// long as that. With the ends of tables, which are short here, a fifth more.
+const COMPACTED_MAX: f64 = 2.4;
+
+/// Story: 1.5 M keys of 216 bytes in random order were written 6.9 times, and each overwrite of them all ten times: compaction
+/// wrote the whole last level again for every ten tables of level 0.
+#[test]
+fn what_is_above_the_last_level_waits_until_it_is_as_much() {
+    for (rounds, compacted_max) in [(1, 3.0), (6, COMPACTED_MAX)] {
+        let figures = figures(rounds);
+        assert!(figures.compacted <= compacted_max, "{rounds} rounds: {figures:?}");
+        // A busy store takes the base twice, one more level 0, and what comes during a compaction.
+        assert!(figures.most <= 4.0, "{rounds} rounds: {figures:?}");
+        // An eighth, and the rests of leaves and tables.
+        assert!(figures.space <= 1.4, "{rounds} rounds: {figures:?}");
+        // The filters of what lies above the last level are in memory.
+        assert!(figures.get_reads <= 1.1, "{rounds} rounds: {figures:?}");
+        assert!(figures.range_reads <= 8.0 + figures.runs as f64, "{rounds} rounds: {figures:?}");
+    }
+}
+
+/// Test of the test.
+#[cfg(feature = "_mutants")]
+#[test]
+fn level0_that_is_always_merged_with_the_last_level_is_caught() {
+    use forebay_kv::mutants::{self, Mutant};
+    let figures = mutants::with(Mutant::RunsNotMade, || figures(6));
+    assert!(figures.compacted > COMPACTED_MAX, "{figures:?}");
 }

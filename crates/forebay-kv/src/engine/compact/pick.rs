@@ -1,14 +1,17 @@
 //! Picks the next compaction.
 //!
 //! Levels have targets, set from the last level up. The last level's target is its size, and the targets of
-//! the levels above fall by one ratio from level to level, down to a full level 0. An entry is written about
+//! the levels above fall by one ratio from level to level, down to [`TOP_MEMTABLES`]. An entry is written about
 //! once for each level, times that ratio; so there are as many levels as keep the ratio at 4 to 16, and data
-//! of up to 16 full levels 0 have none between. Levels without a target stay empty: level 0 is compacted past
-//! them. At rest the levels above the last hold at most an eighth of it. A deletion counts together with the
-//! bytes that it deletes.
+//! of up to 160 memtables have none between. The highest level with a target is the base. At rest the levels
+//! above the last hold at most an eighth of it. A deletion counts together with the bytes that it deletes.
 //!
-//! While the store is written to, level 0 waits for as many bytes as lie below it, so that half of what its
-//! compaction writes is new, but at most for [`LEVEL0_FULL`] tables: each is one more to search.
+//! While the store is written to, the levels above the base are filled lazily: the tables of a full level 0 become
+//! one sorted run, in the lowest of these levels that is free and has nothing older above it. All runs go to the
+//! base together, once they weigh as much as it, so that half of the bytes written are new, or when no level is free.
+//! So an entry is written once to level 0, mostly once to a run, and once or twice to the base. A get searches up to
+//! five runs more, with filters that are in memory. At rest, and where a range is compacted, no runs are made. A
+//! full disk has no room for the runs together: there each table goes down by itself.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -23,29 +26,31 @@ use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
-/// Number of a keyspace's tables in level 0 from which on they are compacted if they are as long as what lies below.
-/// `docs/kv.md` has this number and the next.
+/// Number of a keyspace's tables in level 0 from which on they are compacted if what lies above the base weighs
+/// [`OUTWEIGHS`] times as much as it. `docs/kv.md` has this number and the next.
 const LEVEL0: usize = 4;
 /// Number of tables in level 0 from which on they are compacted in any case. The write stall's `LEVEL0_SLOW`
 /// must stay above it.
-pub(crate) const LEVEL0_FULL: usize = 10;
+pub(crate) const LEVEL0_FULL: usize = 20;
 /// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
-pub(crate) const LEVEL0_MAX: usize = 16;
+pub(crate) const LEVEL0_MAX: usize = 26;
+/// How much heavier than the base the levels above it become before level 0 is full. More takes more space in small
+/// stores, and less writes their few bytes more often.
+const OUTWEIGHS: u64 = 2;
+/// The memtables that the target of a level above the base would have.
+const TOP_MEMTABLES: u64 = 10;
 /// Where the metadata of all tables in level 0 take more than `1/CROWDED_PART` of the cache, from this number of a keyspace on they are
 /// compacted: each flush adds a table to each of many keyspaces.
 const LEVEL0_CROWDED: usize = 2;
 const CROWDED_PART: u64 = 4;
 /// The least ratio of a level's target to that of the level above.
 const GROWTH_MIN: f64 = 4.0;
-/// The ratio down to which a level that has tables keeps its target, so that none is emptied and filled again
-/// where the data are about as many as one more level needs.
-const GROWTH_KEPT: f64 = 3.5;
 /// At rest at most `1/REST` of the last level's size lies above it, and at most `1/REST` of a table has
 /// expired.
 const REST: u64 = 8;
-/// A file without keys of which more than `1/SPARSE` is dead is emptied even when the store is busy, and at rest from
-/// `1/SPARSE_AT_REST` on.
-const SPARSE: u64 = 2;
+/// A file without keys of which less than `1/SPARSE` is live is emptied even when the store is busy. With a higher share
+/// more is written again, and soon some of that is dead too. At rest it is emptied if more than `1/SPARSE_AT_REST` is dead.
+const SPARSE: u64 = 3;
 const SPARSE_AT_REST: u64 = 4;
 /// Number of files of a keyspace that are about as long as a memtable, above which compaction joins them.
 const SHORT_FILES_MAX: usize = 128;
@@ -62,8 +67,8 @@ pub(crate) struct Job {
     pub(crate) keyspace: u32,
     pub(crate) level: usize,
     pub(crate) target: usize,
-    /// The tables to move down: of level 0 the newest first, of other levels by key.
-    pub(crate) upper: Vec<Arc<Table>>,
+    /// The sorted runs to move down, the newest first: each table of level 0, and of other levels tables by key.
+    pub(crate) upper: Vec<Vec<Arc<Table>>>,
     /// The tables of the target that overlap them, by key.
     pub(crate) lower: Vec<Arc<Table>>,
     /// The keyspace's levels when the job was picked.
@@ -77,8 +82,8 @@ pub(crate) struct Piece {
     pub(crate) keyspace: u32,
     level: usize,
     target: usize,
-    upper: Vec<Arc<Table>>,
-    lower: Arc<Table>,
+    upper: Vec<Vec<Arc<Table>>>,
+    lower: Vec<Arc<Table>>,
     pub(crate) bounds: Bounds,
     pub(crate) is_last: bool,
     leave: Arc<Leave>,
@@ -88,21 +93,23 @@ impl Piece {
     /// Returns the piece as a job of the keyspace's present levels.
     pub(crate) fn into_job(self, levels: Arc<Levels>) -> Job {
         let Piece { keyspace, level, target, upper, lower, leave, .. } = self;
-        Job { keyspace, level, target, upper, lower: vec![lower], levels, leave }
+        Job { keyspace, level, target, upper, lower, levels, leave }
     }
 }
 
 /// The sizes and targets of a keyspace's levels.
 struct Shape<'l> {
     levels: &'l Arc<Levels>,
-    /// The level that level 0 is compacted to, if the levels between are empty.
+    /// The highest level with a target. Those above have runs that wait to be merged into it.
     base: usize,
     targets: [u64; LEVELS],
     /// Bytes of an entry of the last level.
     entry_bytes: u64,
     now_s: u64,
-    /// The limit for bytes of level 0 in one compaction.
-    level0_bytes_max: u64,
+    /// There is no space on disk.
+    is_full: bool,
+    /// The tables of a full level 0.
+    level0_full: usize,
     memtable_bytes: u64,
     separation_bytes: u32,
     /// Whether the tables of level 0 of all keyspaces take much memory.
@@ -114,11 +121,9 @@ impl<'l> Shape<'l> {
         let last = levels.bytes(LAST) as f64;
         // Memtables are not compressed: a level is worth its tables if these would be without compression.
         let plain = last + levels.saved_bytes(LAST) as f64;
-        let times = plain / level0_full(how.budget) as f64;
+        let times = plain / top_bytes(how.budget) as f64;
         let growth = |levels: usize| times.powf(1.0 / levels as f64);
-        let used = (1..LAST).find(|level| !levels.level(*level).is_empty()).map_or(1, |top| LEVELS - top);
-        let fits = |count: &usize| growth(*count) >= if *count <= used { GROWTH_KEPT } else { GROWTH_MIN };
-        let count = (2..LEVELS).rev().find(fits).unwrap_or(1);
+        let count = (2..LEVELS).rev().find(|count| growth(*count) >= GROWTH_MIN).unwrap_or(1);
         let (base, mut targets) = (LEVELS - count, [0; LEVELS]);
         targets[LAST] = u64::MAX;
         for (level, target) in targets.iter_mut().enumerate().take(LAST).skip(base) {
@@ -129,16 +134,16 @@ impl<'l> Shape<'l> {
             let entries: u64 = levels.level(level).iter().map(|table| table.meta().entries).sum();
             levels.bytes(level) / entries.max(1)
         });
-        let level0_bytes_max = if how.is_full { how.budget.memtable } else { u64::MAX };
         let (memtable_bytes, separation_bytes) = (how.budget.memtable, how.separation_bytes);
-        let now_s = how.now_s;
+        let How { now_s, is_full, level0_full, .. } = *how;
         Shape {
             levels,
             base,
             targets,
             entry_bytes,
             now_s,
-            level0_bytes_max,
+            is_full,
+            level0_full,
             memtable_bytes,
             separation_bytes,
             is_crowded: false,
@@ -160,27 +165,20 @@ impl<'l> Shape<'l> {
         worst.map(|(_, table)| table)
     }
 
-    /// Returns a job that rewrites a table of a level below the first without its expired entries.
-    fn again(&self, keyspace: u32, level: usize, table: &Arc<Table>) -> Job {
-        let (upper, levels, leave) = (vec![table.clone()], self.levels.clone(), self.leave());
+    /// Returns a job that rewrites a table of a level below the first without its expired entries, and with the values of
+    /// files that are sparse.
+    fn again(&self, keyspace: u32, level: usize, table: &Arc<Table>, is_resting: bool) -> Job {
+        let (upper, levels) = (vec![vec![table.clone()]], self.levels.clone());
+        let leave = leave(self.levels, self.memtable_bytes, self.separation_bytes, is_resting);
         Job { keyspace, level, target: level, upper, lower: Vec::new(), levels, leave }
     }
 
-    /// Returns the values that a job leaves where they are.
-    fn leave(&self) -> Arc<Leave> {
-        leave(self.levels, self.memtable_bytes, self.separation_bytes)
-    }
-
-    /// Returns the files without keys of which more than `1/part` is dead.
-    fn sparse_files(&self, part: u64) -> impl Iterator<Item = &ValueFile> {
-        let files = self.levels.value_files().values();
-        files.filter(move |file| file.dead_bytes() > file.file.bytes() / part)
-    }
-
-    /// Returns a job that empties files of which more than `1/part` is dead: it rewrites the table that has most of
-    /// their values. Tables of level 0 are compacted soon, and the order of their numbers counts.
-    fn collect(&self, keyspace: u32, part: u64) -> Option<Job> {
-        let sparse: BTreeSet<u32> = self.sparse_files(part).map(|file| file.file.id()).collect();
+    /// Returns a job that empties sparse files: it rewrites the table that has most of their values. Tables of level 0 are
+    /// compacted soon, and the order of their numbers counts.
+    fn collect(&self, keyspace: u32, is_resting: bool) -> Option<Job> {
+        let is_met = |file: &&ValueFile| is_sparse(file.dead_bytes(), file.file.bytes(), is_resting);
+        let files = self.levels.value_files().values().filter(is_met);
+        let sparse: BTreeSet<u32> = files.map(|file| file.file.id()).collect();
         if sparse.is_empty() {
             return None;
         }
@@ -194,27 +192,35 @@ impl<'l> Shape<'l> {
             .map(|(level, table)| (bytes_in(table), level, table))
             .filter(|(bytes, ..)| *bytes > 0)
             .reduce(|most, next| if next.0 > most.0 { next } else { most })?;
-        Some(self.again(keyspace, level, table))
+        Some(self.again(keyspace, level, table, is_resting))
     }
 
     fn level_weight(&self, level: usize) -> u64 {
         self.levels.level(level).iter().map(|table| self.weight(table)).sum()
     }
 
+    /// Returns whether the levels above the base weigh so many times as much as it.
+    fn outweighs(&self, times: u64) -> bool {
+        let above: u64 = (0..self.base).map(|level| self.level_weight(level)).sum();
+        above >= self.levels.bytes(self.base) * times
+    }
+
     /// Returns the ratio of a level's size to its target. Levels above 1 are compacted.
     fn score(&self, level: usize) -> f64 {
-        let tables = self.levels.level(level).len();
         match level {
             0 => {
-                let is_worth = self.levels.bytes(0) >= self.levels.bytes(self.target(0));
-                let full = if is_worth { LEVEL0 } else { LEVEL0_FULL };
-                tables as f64 / (if self.is_crowded { LEVEL0_CROWDED } else { full } as f64 - 0.5)
+                let early = if self.outweighs(OUTWEIGHS) { LEVEL0 } else { self.level0_full };
+                let full = if self.is_crowded { LEVEL0_CROWDED } else { early.min(self.level0_full) };
+                self.levels.level(0).len() as f64 / (full as f64 - 0.5)
             }
             LAST => 0.0,
-            _ if tables == 0 => 0.0,
-            // This level should be empty.
-            _ if level < self.base => 1.5,
-            _ => self.level_weight(level) as f64 / self.targets[level].max(1) as f64,
+            // Its run waits for level 0.
+            _ if level < self.base => 0.0,
+            _ => {
+                let ratio = self.level_weight(level) as f64 / self.targets[level].max(1) as f64;
+                // Runs come to the base together. Writers wait for level 0, and it does not wait until they have gone on.
+                if ratio > 1.0 { 1.0 + (ratio - 1.0) / 16.0 } else { ratio }
+            }
         }
     }
 
@@ -223,7 +229,7 @@ impl<'l> Shape<'l> {
         scores.fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
     }
 
-    /// Returns the level to which a level's tables are compacted.
+    /// Returns the level to which a level's tables are compacted by themselves.
     fn target(&self, level: usize) -> usize {
         let is_target = |below: &usize| *below >= self.base || !self.levels.level(*below).is_empty();
         (level + 1..LEVELS).find(is_target).unwrap_or(LAST)
@@ -258,20 +264,50 @@ impl<'l> Shape<'l> {
         (0..LAST).find(|level| self.levels.level(*level).iter().any(|table| table.meta().deleted > 0))
     }
 
-    /// Returns the bytes that compaction has to move out of levels below the first, whose tables are counted.
+    /// Returns the bytes that compaction has to move out of levels with targets. Runs wait for level 0, whose tables are counted.
     fn pending(&self) -> u64 {
-        (1..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level])).sum()
+        (self.base..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level])).sum()
     }
 
-    fn job(&self, keyspace: u32, level: usize, upper: Vec<Arc<Table>>) -> Option<Job> {
-        let target = self.target(level);
-        let smallest = upper.iter().map(|table| &table.meta().smallest).min()?;
-        let largest = upper.iter().map(|table| &table.meta().largest).max()?;
+    /// Returns a job that takes runs from `level` down to another one.
+    fn job(&self, keyspace: u32, level: usize, upper: Vec<Vec<Arc<Table>>>, target: usize) -> Option<Job> {
+        let tables = || upper.iter().flatten().map(|table| table.meta());
+        let smallest = tables().map(|meta| &meta.smallest).min()?;
+        let largest = tables().map(|meta| &meta.largest).max()?;
         let lower = overlap(self.levels, target, smallest, largest).to_vec();
         debug_assert!(level < target && target < LEVELS, "entries go down");
-        debug_assert!(level == 0 || upper.len() == 1, "of a level below the first one table goes at a time");
-        let (levels, leave) = (self.levels.clone(), self.leave());
-        Some(Job { keyspace, level, target, lower, upper, levels, leave })
+        let leave = leave(self.levels, self.memtable_bytes, self.separation_bytes, false);
+        Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone(), leave })
+    }
+
+    /// Returns a job that takes tables of level 0 to the level below that has any.
+    fn level0_job(&self, keyspace: u32, tables: Vec<Arc<Table>>) -> Option<Job> {
+        self.job(keyspace, 0, runs_of(tables), self.target(0))
+    }
+
+    /// Returns a job that takes a table of a level below the first to the next one.
+    fn table_job(&self, keyspace: u32, level: usize, table: Arc<Table>) -> Option<Job> {
+        self.job(keyspace, level, vec![vec![table]], self.target(level))
+    }
+
+    /// Returns a job that merges tables of level 0, and all runs, into the base.
+    fn merging_runs(&self, keyspace: u32, level0: Vec<Arc<Table>>) -> Option<Job> {
+        let mut upper = runs_of(level0);
+        let first = (0..self.base).find(|level| !self.levels.level(*level).is_empty())?;
+        let runs = (1..self.base).map(|level| self.levels.level(level).to_vec());
+        upper.extend(runs.filter(|run| !run.is_empty()));
+        self.job(keyspace, first, upper, self.base)
+    }
+
+    /// Returns a job that empties level 0: its tables become a run, or go to the base with all runs.
+    fn emptying_level0(&self, keyspace: u32) -> Option<Job> {
+        let level0 = self.oldest(|_| true);
+        let highest = (1..self.base).find(|level| !self.levels.level(*level).is_empty());
+        let free = highest.unwrap_or(self.base) - 1;
+        if free == 0 || self.is_crowded || self.outweighs(1) || is_broken!(RunsNotMade) {
+            return self.merging_runs(keyspace, level0);
+        }
+        self.job(keyspace, 0, runs_of(level0), free)
     }
 
     /// Returns the oldest tables of level 0, the newest of them first.
@@ -283,7 +319,7 @@ impl<'l> Shape<'l> {
         let mut bytes = 0;
         let fits = |table: &&Arc<Table>| {
             bytes += table.meta().bytes;
-            bytes <= self.level0_bytes_max
+            !self.is_full || bytes <= self.memtable_bytes
         };
         let count = meant.iter().rev().take_while(fits).count().max(1).min(meant.len());
         debug_assert!(
@@ -307,13 +343,32 @@ impl<'l> Shape<'l> {
         best.map(|(_, table)| table.clone())
     }
 
+    /// Returns a job that makes a level smaller while the store is written to, or the disk is full.
     fn pick(&self, keyspace: u32, level: usize) -> Option<Job> {
-        let upper = match level {
-            0 => self.oldest(|_| true),
-            _ => vec![self.cheapest(level)?],
-        };
-        self.job(keyspace, level, upper)
+        match level {
+            0 if self.is_full => self.level0_job(keyspace, self.oldest(|_| true)),
+            0 => self.emptying_level0(keyspace),
+            _ => self.table_job(keyspace, level, self.cheapest(level)?),
+        }
     }
+
+    /// Returns a job that makes a level smaller at rest: what lies above the base goes there at once.
+    fn pick_at_rest(&self, keyspace: u32, level: usize) -> Option<Job> {
+        if self.is_full || level >= self.base {
+            return self.pick(keyspace, level);
+        }
+        self.merging_runs(keyspace, self.oldest(|_| true))
+    }
+}
+
+/// Returns tables of level 0 as runs, each on its own.
+fn runs_of(level0: Vec<Arc<Table>>) -> Vec<Vec<Arc<Table>>> {
+    level0.into_iter().map(|table| vec![table]).collect()
+}
+
+/// Returns whether a file of values is emptied, of which so many bytes are dead.
+fn is_sparse(dead: u64, bytes: u64, is_resting: bool) -> bool {
+    dead > if is_resting { bytes / SPARSE_AT_REST } else { bytes - bytes / SPARSE }
 }
 
 /// Returns the tables of a level above 0 that have keys from `smallest` to `largest`.
@@ -333,6 +388,8 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
+    /// The tables of a full level 0.
+    pub(crate) level0_full: usize,
     /// The codec of new tables.
     pub(crate) codec: Option<Codec>,
     /// The length from which on values stay where they are.
@@ -340,21 +397,27 @@ pub(crate) struct How<'b> {
 }
 
 /// Returns the values that stay where they are when tables of a keyspace are rewritten.
-pub(crate) fn leave(levels: &Levels, memtable_bytes: u64, separation_bytes: u32) -> Arc<Leave> {
-    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes) })
+pub(crate) fn leave(
+    levels: &Levels,
+    memtable_bytes: u64,
+    separation_bytes: u32,
+    is_resting: bool,
+) -> Arc<Leave> {
+    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes, is_resting) })
 }
 
-/// Returns the files that keep their values when tables that refer to them are rewritten. A file is emptied if more than
-/// a quarter of it is dead once its keys are, as it would be soon in any case. Short files, as flushes write them, are
-/// emptied where there are many: each is an open file.
-fn kept(levels: &Levels, memtable_bytes: u64) -> BTreeSet<u32> {
+/// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more
+/// than a quarter of it is dead once its keys are, as it would be at rest. Short files, as flushes write them, are emptied where
+/// there are many: each is an open file.
+fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
     let has_many = files().filter(|file| file.file.bytes() < short_bytes).count() > SHORT_FILES_MAX;
     let bytes_min = if has_many { short_bytes } else { memtable_bytes / 4 };
     let is_kept = |file: &&ValueFile| {
         let bytes = file.file.bytes();
-        bytes - file.live_bytes.min(bytes) <= bytes / SPARSE_AT_REST && bytes >= bytes_min
+        let dead = bytes - file.live_bytes.min(bytes);
+        !is_sparse(dead, bytes, is_resting || file.is_table) && bytes >= bytes_min
     };
     files().filter(is_kept).map(|file| file.file.id()).collect()
 }
@@ -391,11 +454,11 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
     }
     let part = if is_resting { REST } else { EXPIRED };
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
-        let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table));
-        stale.or_else(|| shape.collect(keyspace, if is_resting { SPARSE_AT_REST } else { SPARSE }))
+        let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, is_resting));
+        stale.or_else(|| shape.collect(keyspace, is_resting))
     };
     let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
-    let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.restless()?);
+    let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick_at_rest(keyspace, shape.restless()?);
     shapes(version, how)
         .find_map(stale)
         .or_else(|| shapes(version, how).filter(|_| is_resting).find_map(restless))
@@ -405,7 +468,7 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
 /// Returns whether there is work that does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| {
-        shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, SPARSE).is_some()
+        shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, false).is_some()
     })
 }
 
@@ -434,14 +497,24 @@ pub(crate) fn expires_s(version: &Version, now_s: u64) -> Option<u64> {
     due.min()
 }
 
-/// Returns the bytes of a full level 0 of full memtables.
-pub(crate) fn level0_full(budget: &Budget) -> u64 {
-    budget.memtable * LEVEL0_FULL as u64
+/// Returns the bytes from which the targets of levels grow.
+pub(crate) fn top_bytes(budget: &Budget) -> u64 {
+    budget.memtable * TOP_MEMTABLES
 }
 
-/// Returns the bytes that compaction has to move out of levels below level 0.
+/// Returns the bytes that compaction has to move out of levels with targets.
 pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
+}
+
+/// Returns the next job that merges all that a keyspace has above the base into it, or `None` on a full disk. In level 0 it
+/// considers only table numbers below `upto`.
+pub(crate) fn asked_runs(version: &Version, how: &How<'_>, keyspace: u32, upto: u32) -> Option<Job> {
+    let shape = Shape::of(version.keyspace(keyspace)?, how);
+    if how.is_full {
+        return None;
+    }
+    shape.merging_runs(keyspace, shape.oldest(|table| table.id() < upto))
 }
 
 /// Returns the next job that moves a keyspace's keys towards the last level. In level 0, and among tables
@@ -458,24 +531,29 @@ pub(crate) fn asked(
     let is_old = |table: &Table| table.id() < upto && bounds.meet(table);
     let level0 = shape.oldest(is_old);
     if !level0.is_empty() {
-        return shape.job(keyspace, 0, level0);
+        return shape.level0_job(keyspace, level0);
     }
+    // Of a whole keyspace the runs were merged before, and those made since have newer entries.
+    let is_meant = |level: usize, table: &Table| {
+        bounds.meet(table) && (level >= shape.base || !bounds.is_all() || is_old(table))
+    };
     let mut levels = 1..LAST;
     let found = levels.find_map(|level| {
-        let table = shape.levels.level(level).iter().find(|table| bounds.meet(table))?;
+        let table = shape.levels.level(level).iter().find(|table| is_meant(level, table))?;
         Some((level, table.clone()))
     });
     if let Some((level, table)) = found {
-        return shape.job(keyspace, level, vec![table]);
+        return shape.table_job(keyspace, level, table);
     }
     let has_expired = |table: &Table| expired_bytes(table.meta(), how.now_s) > 0;
     let is_stale = |table: &&Arc<Table>| {
         is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
     };
     let stale = shape.levels.level(LAST).iter().find(is_stale);
-    stale.map(|table| shape.again(keyspace, LAST, table)).or_else(|| {
-        let job = shape.collect(keyspace, SPARSE_AT_REST)?;
-        job.upper.iter().all(|table| is_old(table)).then_some(job)
+    stale.map(|table| shape.again(keyspace, LAST, table, true)).or_else(|| {
+        let job = shape.collect(keyspace, true)?;
+        let are_old = job.inputs().all(|table| is_old(table));
+        are_old.then_some(job)
     })
 }
 
@@ -488,7 +566,7 @@ pub(crate) fn clearing_level0(
 ) -> Option<Job> {
     let shape = Shape::of(version.keyspace(keyspace)?, how);
     let level0 = shape.oldest(|table| bounds.meet(table));
-    if level0.is_empty() { None } else { shape.job(keyspace, 0, level0) }
+    shape.level0_job(keyspace, level0)
 }
 
 /// Returns the next job that moves a keyspace's keys out of the first two levels.
@@ -496,10 +574,10 @@ pub(crate) fn clearing(version: &Version, how: &How<'_>, keyspace: u32, bounds: 
     let shape = Shape::of(version.keyspace(keyspace)?, how);
     let level0 = shape.oldest(|table| bounds.meet(table));
     if !level0.is_empty() {
-        return shape.job(keyspace, 0, level0);
+        return shape.level0_job(keyspace, level0);
     }
     let table = shape.levels.level(1).iter().find(|table| bounds.meet(table))?.clone();
-    shape.job(keyspace, 1, vec![table])
+    shape.table_job(keyspace, 1, table)
 }
 
 /// Returns the lowest level for a table that is newer than all tables there, or `None` if overlapping
@@ -513,28 +591,34 @@ pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<
 }
 
 impl Job {
-    /// Splits the job into pieces, each of which takes space for one table of the target: a piece has the
-    /// keys up to the end of that table. The upper tables stay until the last piece; their keys in common
+    /// Splits the job into pieces, each of which takes space for about `bytes` of the target, at least for one table: a piece
+    /// has the keys up to the end of these tables. The upper tables stay until the last piece; their keys in common
     /// with earlier pieces have the same entries there.
-    pub(crate) fn into_pieces(self) -> impl Iterator<Item = Piece> {
+    pub(crate) fn into_pieces(self, bytes: u64) -> impl Iterator<Item = Piece> {
         let Job { keyspace, level, target, upper, lower, leave, .. } = self;
         let mut low = Bound::Unbounded;
-        let last = lower.len().saturating_sub(1);
-        // A piece's table is not held until the next piece, so that its space is free by then.
-        lower.into_iter().enumerate().map(move |(index, table)| {
-            let end = table.meta().largest.to_vec();
-            let is_last = index == last;
+        let mut left = lower.into_iter().peekable();
+        // A piece's tables are not held until the next piece, so that their space is free by then.
+        std::iter::from_fn(move || {
+            let mut lower = vec![left.next()?];
+            let mut taken = lower[0].meta().bytes;
+            while let Some(table) = left.next_if(|_| taken < bytes) {
+                taken += table.meta().bytes;
+                lower.push(table);
+            }
+            let is_last = left.peek().is_none();
+            let end = lower.last()?.meta().largest.to_vec();
             let high = if is_last { Bound::Unbounded } else { Bound::Included(end.clone()) };
             let bounds = Bounds { low: std::mem::replace(&mut low, Bound::Excluded(end)), high };
             let (upper, leave) = (upper.clone(), leave.clone());
-            Piece { keyspace, level, target, upper, lower: table, bounds, is_last, leave }
+            Some(Piece { keyspace, level, target, upper, lower, bounds, is_last, leave })
         })
     }
 
-    /// Returns up to `count` ranges of keys that are about equally long in the target and together all keys, or none if the
-    /// job is too small for two: each has two tables of `table_bytes` at least. A job with long values stays whole: each
-    /// range would hold the longest in memory.
-    pub(crate) fn ranges(&self, count: usize, table_bytes: u64) -> Vec<Bounds> {
+    /// Returns up to `count` ranges of keys that are about equally long in the target and together the keys within `bounds`, or
+    /// none if the job is too small for two: each has two tables of `table_bytes` at least. A job with long values stays whole:
+    /// each range would hold the longest in memory.
+    pub(crate) fn ranges(&self, bounds: &Bounds, count: usize, table_bytes: u64) -> Vec<Bounds> {
         let has_values =
             self.leave.bytes_min > LONG_BYTES || self.inputs().any(|table| !table.meta().values.is_empty());
         let bytes: u64 = self.lower.iter().map(|table| table.meta().bytes).sum();
@@ -542,7 +626,7 @@ impl Job {
         if has_values || count < 2 {
             return Vec::new();
         }
-        let (mut low, mut ranges, mut passed) = (Bound::Unbounded, Vec::new(), 0);
+        let (mut low, mut ranges, mut passed) = (bounds.low.clone(), Vec::new(), 0);
         for table in &self.lower {
             let part = bytes * (ranges.len() as u64 + 1) / count;
             passed += table.meta().bytes;
@@ -552,12 +636,17 @@ impl Job {
                 ranges.push(Bounds { low, high: Bound::Included(end) });
             }
         }
-        ranges.push(Bounds { low, high: Bound::Unbounded });
+        ranges.push(Bounds { low, high: bounds.high.clone() });
         ranges
     }
 
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {
-        self.upper.iter().chain(&self.lower)
+        self.uppers().chain(&self.lower)
+    }
+
+    /// Returns the tables to move down.
+    pub(crate) fn uppers(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.upper.iter().flatten()
     }
 
     /// Returns whether the upper tables can become the target's without being rewritten.
@@ -566,7 +655,7 @@ impl Job {
             return false;
         }
         let mut keys: Vec<_> =
-            self.upper.iter().map(|table| (&table.meta().smallest, &table.meta().largest)).collect();
+            self.uppers().map(|table| (&table.meta().smallest, &table.meta().largest)).collect();
         keys.sort_unstable();
         // A deletion with nothing left to delete must not stay.
         let is_needed = |table: &Arc<Table>| {
@@ -574,7 +663,7 @@ impl Job {
             let is_below = |level| !overlap(&self.levels, level, smallest, largest).is_empty();
             table.meta().deleted == 0 || (self.target + 1..LEVELS).any(is_below)
         };
-        keys.windows(2).all(|pair| pair[0].1 < pair[1].0) && self.upper.iter().all(is_needed)
+        keys.windows(2).all(|pair| pair[0].1 < pair[1].0) && self.uppers().all(is_needed)
     }
 
     /// Returns whether a table below the target may have something older of a key.

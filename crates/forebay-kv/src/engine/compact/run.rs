@@ -21,11 +21,14 @@ use crate::value::HeldShare;
 const SLICE_ENTRIES: usize = 32;
 const SLICE_BYTES: usize = 16 << 10;
 
-/// Runs a job. Returns whether it was done. A store that closes ends the job, and nothing has changed.
+/// The pieces of a long job of several runs: it takes space for about `1/PIECES` of the level that it rewrites.
+const PIECES: u64 = 8;
+
+/// Runs a job. Returns whether it was done. A store that closes ends the job.
 ///
-/// Without space on disk a job is run piece by piece: the tables that a piece has rewritten are removed
-/// before the next piece begins, so the job takes space for one of them. A job that was done in part is
-/// picked again from its beginning.
+/// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
+/// begins. Without space on disk each piece rewrites one table, so that the job takes space for one. A job that was
+/// done in part is picked again from its beginning.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
@@ -33,8 +36,8 @@ const SLICE_BYTES: usize = 16 << 10;
 pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;
     if job.is_move() {
-        let mut added = Vec::with_capacity(job.upper.len());
-        for table in &job.upper {
+        let mut added = Vec::new();
+        for table in job.uppers() {
             let has_same_parts = pins_filter(job.target, &shared.options);
             // What of a table is in memory depends on its level.
             let table = if has_same_parts {
@@ -45,18 +48,26 @@ pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
             added.push((job.target as u8, table));
         }
         let edit = Edit {
-            removed: job.upper.iter().map(|table| table.id()).collect(),
+            removed: job.uppers().map(|table| table.id()).collect(),
             added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
             ..Edit::default()
         };
         shared.edit(&edit, &added, |_| ()).await?;
-        shared.counters.moved.fetch_add(job.upper.len() as u64, Ordering::Relaxed);
+        shared.counters.moved.fetch_add(added.len() as u64, Ordering::Relaxed);
         return Ok(true);
     }
-    if !shared.full.is_full() || job.lower.len() < 2 {
+    let bytes: u64 = job.lower.iter().map(|table| table.meta().bytes).sum();
+    // Two tables or more for each shard that takes part.
+    let table_bytes = shared.budget.table_bytes_max() * 2 * shared.compaction_shards().count() as u64;
+    let piece_bytes = match job.upper.len() {
+        _ if shared.full.is_full() => 0,
+        0 | 1 => bytes,
+        _ => (bytes / PIECES).max(table_bytes),
+    };
+    if bytes <= piece_bytes || job.lower.len() < 2 {
         return part(shared, &job, Bounds::ALL, true).await;
     }
-    for piece in job.into_pieces() {
+    for piece in job.into_pieces(piece_bytes) {
         let Some(levels) = shared.with_view(|view| view.version.keyspace(piece.keyspace).cloned()) else {
             return Ok(true);
         };
@@ -101,7 +112,7 @@ async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool)
         next_table: written.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
         removed: job
             .inputs()
-            .skip(if is_last { 0 } else { job.upper.len() })
+            .skip(if is_last { 0 } else { job.uppers().count() })
             .map(|table| table.id())
             .collect(),
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
@@ -117,9 +128,11 @@ async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool)
     outputs.iter_mut().for_each(|output| drop(output.keep()));
     shared.edit(&edit, &added, |_| ()).await?;
     let counters = &shared.counters;
-    let read: u64 = job.inputs().map(|table| table.meta().bytes).sum();
-    counters.compactions.fetch_add(1, Ordering::Relaxed);
-    counters.compaction_parts.fetch_add(parts, Ordering::Relaxed);
+    // Pieces count as one compaction, which has read the upper tables once.
+    let read: u64 =
+        job.inputs().filter(|table| edit.removed.contains(&table.id())).map(|table| table.meta().bytes).sum();
+    counters.compactions.fetch_add(u64::from(is_last), Ordering::Relaxed);
+    counters.compaction_parts.fetch_add(parts - u64::from(!is_last), Ordering::Relaxed);
     counters.compaction_read.fetch_add(read, Ordering::Relaxed);
     let bytes: u64 = written.iter().map(|meta| meta.bytes).sum();
     counters.compaction_written.fetch_add(bytes, Ordering::Relaxed);
@@ -135,8 +148,7 @@ async fn outputs(
     memory: u64,
 ) -> Result<Option<Vec<Output>>> {
     let shards: Vec<usize> = shared.compaction_shards().collect();
-    let ranges =
-        if bounds.is_all() { job.ranges(shards.len(), shared.budget.table_bytes_max()) } else { vec![] };
+    let ranges = job.ranges(&bounds, shards.len(), shared.budget.table_bytes_max());
     if ranges.len() < 2 {
         let output = write(shared, job, bounds, memory, shared.background_shard()).await?;
         return Ok(output.map(|output| vec![output]));
@@ -216,16 +228,12 @@ async fn merge(
     output: &mut Output,
 ) -> Result<bool> {
     let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
-    let runs = if job.level == 0 { job.upper.len() } else { 1 } + usize::from(!job.lower.is_empty());
+    let runs = job.upper.len() + usize::from(!job.lower.is_empty());
     let unpacked = job.inputs().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
     let share = (memory / runs as u64).saturating_sub(unpacked);
     let how = how.within(share, shared.options.leaf_bytes.into());
     let bounds = Arc::new(bounds);
-    let uppers = match job.level {
-        0 => job.upper.chunks(1),
-        _ => job.upper.chunks(job.upper.len().max(1)),
-    };
-    let runs = uppers.chain([&job.lower[..]]);
+    let runs = job.upper.iter().chain([&job.lower]);
     let runs = runs.map(|tables| Run::new(tables.iter(), &bounds, how).leaving(&job.leave));
     let sources = runs.filter(|run| !run.is_empty()).map(|run| Source::Run(Box::new(run))).collect();
     let mut merge = Merge::new(sources, Direction::Forward);

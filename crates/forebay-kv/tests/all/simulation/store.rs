@@ -33,6 +33,8 @@ pub(crate) struct Shape {
     pub(crate) shard: usize,
     /// Entries up to which ranges are deleted by a batch.
     pub(crate) delete_batch_max: u64,
+    /// Tables of a full level 0.
+    pub(crate) level0_full: usize,
 }
 
 impl Shape {
@@ -46,6 +48,7 @@ impl Shape {
             separation_bytes: [u32::MAX, 5000, 1][draw(6, 3) as usize],
             shard: draw(4, 2) as usize,
             delete_batch_max: [0, 2, 256][draw(5, 3) as usize],
+            level0_full: [1, 2, 3, 20][draw(7, 4) as usize],
         }
     }
 
@@ -67,6 +70,7 @@ impl Shape {
             .leaf_bytes(self.leaf_bytes)
             .shard(self.shard)
             .delete_batch_max(self.delete_batch_max)
+            .level0_full(self.level0_full)
             .store_id(0x0f0e_0b0a_0401)
             .clock(|| 1_000_000)
     }
