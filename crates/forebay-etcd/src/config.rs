@@ -69,6 +69,23 @@ pub(crate) struct TlsFiles {
     pub(crate) client_key: Option<PathBuf>,
 }
 
+/// How tokens are made that a user has for a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AuthToken {
+    /// Random ones, which each member keeps, for this long after their last use.
+    Simple(Duration),
+    Jwt(JwtOptions),
+}
+
+/// Tokens that are signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JwtOptions {
+    pub(crate) sign_method: String,
+    pub(crate) public_key: Option<PathBuf>,
+    pub(crate) private_key: Option<PathBuf>,
+    pub(crate) ttl: Duration,
+}
+
 /// Versions of TLS that are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TlsVersions {
@@ -137,6 +154,8 @@ pub struct Config {
     pub(crate) client_tls: TlsFiles,
     pub(crate) peer_tls: TlsFiles,
     pub(crate) tls_versions: TlsVersions,
+    pub(crate) auth_token: AuthToken,
+    pub(crate) bcrypt_cost: u32,
     pub(crate) log_level: String,
     pub(crate) is_log_json: bool,
     /// Not a flag: those of this version.
@@ -459,6 +478,8 @@ impl FlagValues {
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,
             tls_versions: self.tls_versions()?,
+            auth_token: self.auth_token()?,
+            bcrypt_cost: self.number("bcrypt-cost", BCRYPT_COST_MIN, BCRYPT_COST_MAX)?,
             log_level: self.log_level()?.to_owned(),
             is_log_json: self.is_log_json()?,
             formats: Formats::OWN,
@@ -601,6 +622,47 @@ impl FlagValues {
         Ok(TlsVersions { is_1_2_allowed: least == 2, is_1_3_allowed: most == 3 })
     }
 
+    fn auth_token(&self) -> Result<AuthToken, ConfigError> {
+        let text = self.text("auth-token");
+        let refused = |remedy: &str| refused("auth-token", text, remedy);
+        let seconds: u64 = self.number("auth-token-ttl", 0, u64::from(u32::MAX))?;
+        let mut parts = text.split(',');
+        let kind = parts.next().unwrap_or_default();
+        let mut options = BTreeMap::new();
+        for part in parts {
+            let pair = part.split_once('=').filter(|(_, value)| !value.contains('='));
+            let (name, value) =
+                pair.ok_or_else(|| refused("give options as NAME=VALUE, with commas between them"))?;
+            if options.insert(name, value).is_some() {
+                return Err(refused(&format!("give {name} once")));
+            }
+        }
+        match kind {
+            // As in etcd, 0 is the default.
+            "simple" => Ok(AuthToken::Simple(match seconds {
+                0 => TOKEN_TTL_DEFAULT,
+                seconds => Duration::from_secs(seconds),
+            })),
+            "jwt" => {
+                let mut take = |name: &str| options.remove(name).filter(|value| !value.is_empty());
+                let ttl = take("ttl").map_or(Some(TOKEN_TTL_DEFAULT), duration);
+                let jwt = JwtOptions {
+                    sign_method: take("sign-method").unwrap_or_default().to_owned(),
+                    public_key: take("pub-key").map(PathBuf::from),
+                    private_key: take("priv-key").map(PathBuf::from),
+                    ttl: ttl.ok_or_else(|| refused("give ttl as a duration such as 10m"))?,
+                };
+                match options.keys().next() {
+                    Some(name) => Err(refused(&format!(
+                        "{name} is no option: there are sign-method, pub-key, priv-key and ttl"
+                    ))),
+                    None => Ok(AuthToken::Jwt(jwt)),
+                }
+            }
+            _ => Err(refused("give simple, or jwt with its options")),
+        }
+    }
+
     fn is_log_json(&self) -> Result<bool, ConfigError> {
         match self.text("log-format") {
             "json" => Ok(true),
@@ -617,6 +679,12 @@ impl FlagValues {
         }
     }
 }
+
+/// The costs that bcrypt has.
+const BCRYPT_COST_MIN: u32 = 4;
+const BCRYPT_COST_MAX: u32 = 31;
+/// How long a token lives if nothing else is said, as in etcd.
+const TOKEN_TTL_DEFAULT: Duration = Duration::from_secs(300);
 
 /// Entries of the log have 16 MiB at most, with the bytes around the request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;

@@ -13,6 +13,7 @@
     )
 )]
 
+mod accounts;
 mod answer;
 mod bolt;
 mod config;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 use crate::config::urls::Url;
 use crate::start_error::StartError;
@@ -236,14 +236,21 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+/// The caller of a connection, in the extensions of each request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// That of its certificate, which was checked.
+    pub(crate) common_name: Option<Arc<str>>,
+}
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        match &self.stream {
-            Stream::Plain(stream) => stream.connect_info(),
-            Stream::Tls(stream) => stream.get_ref().0.connect_info(),
-        }
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        let Stream::Tls(stream) = &self.stream else { return Caller::default() };
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let name = certificate.and_then(|certificate| crate::tls::common_name(certificate));
+        Caller { common_name: name.map(Arc::from) }
     }
 }
 

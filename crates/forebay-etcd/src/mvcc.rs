@@ -12,7 +12,7 @@
 //! | `versions` | a key, escaped, then as in `events` | one byte: 1 for a put, 0 for a delete |
 //! | `leases` | id, big endian | the granted time in seconds |
 //! | `lease_keys` | id, key | nothing |
-//! | `meta` | `state`, `format`, `checkpoint/` and an index, `member/` and an id, `alarm/` and an id and a type | the state's numbers, with its sums; the number of its [format](crate::version::Formats); the sum at an entry; the member's attributes; nothing |
+//! | `meta` | `state`, `format`, `checkpoint/` and an index, `member/` and an id, `alarm/` and an id and a type, `auth`, `user/` and `role/` and a name | the state's numbers, with its sums; the number of its [format](crate::version::Formats); the sum at an entry; the member's attributes; nothing; whether authentication is on, with the revision of users and roles; these as etcd's files have them |
 //!
 //! A put reads `now`, unless the key was written lately, and writes one entry of `now`, `events`, `versions` and `meta`. Reads of the current revision need `now` alone. Reads
 //! of an older one find revisions in `versions` and values in `events`, which watches read in order.
@@ -54,6 +54,7 @@ mod recent;
 mod records;
 mod sums;
 mod txn;
+mod users;
 mod view;
 mod walk;
 

@@ -538,10 +538,22 @@ impl Node {
     /// # Errors
     /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
     pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
+        self.propose_by(None, change).await
+    }
+
+    /// Proposes a change that this author asks for; `None` while authentication is off.
+    ///
+    /// # Errors
+    /// As of [`propose`](Node::propose).
+    pub(crate) async fn propose_by(
+        &self,
+        author: Option<peer::Author>,
+        change: command::Change,
+    ) -> Result<(Outcome, u64), Status> {
         self.check_format(&change)?;
         let counts = &self.inner.counts;
         let pending = lead::PendingProposal::begin(counts);
-        let proposed = self.propose_anywhere(Command::new(change)).await;
+        let proposed = self.propose_anywhere(Command::by(author, change)).await;
         drop(pending);
         if proposed.is_err() {
             counts.proposals_failed.fetch_add(1, Ordering::Relaxed);

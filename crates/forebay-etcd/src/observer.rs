@@ -1,5 +1,8 @@
 //! [`Observer`]: who follows the state as entries are applied, such as the hub of watches and the lessor.
 
+use std::sync::Arc;
+
+use crate::accounts::{Auth, Token};
 use crate::proto::mvccpb::Event;
 
 /// Follows the state. Calls come one at a time, in the order of the entries, on the task that applies them: return soon.
@@ -29,6 +32,8 @@ pub(crate) struct InitialState {
     pub(crate) compacted: i64,
     /// All leases: ids and granted times in seconds.
     pub(crate) leases: Vec<(i64, i64)>,
+    /// Users and roles.
+    pub(crate) auth: Arc<Auth>,
     /// The space that keys, values and leases take; see [`crate::mvcc`].
     pub(crate) used_bytes: u64,
     /// Whether compacted entries wait to be removed, which the next entries do.
@@ -52,6 +57,10 @@ pub(crate) struct EntryChanges {
     pub(crate) revoked: Option<i64>,
     /// The revision up to which history was compacted by this entry.
     pub(crate) compacted: Option<i64>,
+    /// Users and roles, if they have changed.
+    pub(crate) auth: Option<Arc<Auth>>,
+    /// A token that was given out.
+    pub(crate) token: Option<Token>,
     /// See [`InitialState::used_bytes`].
     pub(crate) used_bytes: u64,
     /// See [`InitialState::is_cleaning`].
@@ -69,5 +78,7 @@ impl EntryChanges {
             || self.granted.is_some()
             || self.revoked.is_some()
             || self.compacted.is_some()
+            || self.auth.is_some()
+            || self.token.is_some()
     }
 }

@@ -19,7 +19,7 @@ use crate::http;
 use crate::listen::{Connection, Listener, ShutdownSignals, accept};
 use crate::mvcc::{self, Machine};
 use crate::node::{EndReason, LeaderLeases, Node, PeerService, RaftRuntime};
-use crate::services::{self, CheckIntervals, Context, Followers, Leases, Limits};
+use crate::services::{self, Authentication, CheckIntervals, Context, Followers, Leases, Limits};
 use crate::start_error::StartError;
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
@@ -90,7 +90,7 @@ impl Server {
         let peers = Listener::bind("listen-peer-urls", &config.listen_peer_urls, peer_tls).await?;
         let addresses =
             Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
-        let limits = limits(&config);
+        let (limits, authentication) = (limits(&config), Authentication::open(&config)?);
         let followers = Arc::new(Followers::default());
         let machine = Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
         let raft_runtime = RaftRuntime::start()?;
@@ -124,7 +124,7 @@ impl Server {
         let (stopping, is_stopping) = watch::channel(false);
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
         let hub = followers.hub.clone();
-        let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
+        let context = Context::new(node.clone(), followers, limits, authentication, is_stopping.clone());
         let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
         node.set_leader_leases(&leases);
         let grpc = std::mem::take(services::router(&context).axum_router_mut());

@@ -15,6 +15,7 @@ mod lock;
 mod long_range;
 mod maintenance;
 mod queue;
+mod rights;
 mod scrub;
 mod watch;
 
@@ -42,12 +43,13 @@ use crate::proto::etcdserverpb::watch_server::WatchServer;
 use crate::proto::etcdserverpb::{AlarmType, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
-use crate::proto::peer::{self, Alarm, KeepAliveReply, KeepAliveRequest};
+use crate::proto::peer::{self, Alarm, Author, KeepAliveReply, KeepAliveRequest};
 use crate::proto::v3electionpb::election_server::ElectionServer;
 use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
 use crate::services::guard::Guard;
 use crate::services::queue::Queue;
+use crate::services::rights::Users;
 
 /// Room for the headers of a message beside its longest request.
 const OVERHEAD_BYTES: usize = 512 << 10;
@@ -62,6 +64,9 @@ pub(crate) use guard::{is_grpc, not_found};
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
+pub(crate) use rights::Authentication;
+#[cfg(test)]
+pub(crate) use rights::{RULES, Rule};
 pub(crate) use scrub::run as scrub_state;
 
 /// The signal that the server is being shut down: streams end then.
@@ -105,6 +110,8 @@ pub(crate) struct Context {
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) limits: Limits,
     pub(crate) stopping: StopSignal,
+    authentication: Arc<Authentication>,
+    users: Arc<Users>,
     followers: Arc<Followers>,
     streams: Arc<AtomicU32>,
     /// Places of requests that streams read ahead.
@@ -118,12 +125,27 @@ impl Context {
         node: Node,
         followers: Arc<Followers>,
         limits: Limits,
+        authentication: Authentication,
         stopping: StopSignal,
     ) -> Context {
-        let (hub, lessor) = (followers.hub.clone(), followers.lessor.clone());
+        let (hub, lessor, users) = (followers.hub.clone(), followers.lessor.clone(), followers.users.clone());
+        users.set_ttl(&authentication);
+        let authentication = Arc::new(authentication);
         let (streams, ahead) = (Arc::default(), Arc::new(Semaphore::new(ahead::ALL_MAX)));
         let ranges = Arc::new(Semaphore::new(long_range::RANGES_MAX));
-        Context { node, hub, lessor, limits, stopping, followers, streams, ahead, ranges }
+        Context {
+            node,
+            hub,
+            lessor,
+            limits,
+            stopping,
+            authentication,
+            users,
+            followers,
+            streams,
+            ahead,
+            ranges,
+        }
     }
 
     fn next_stream(&self) -> u32 {
@@ -132,14 +154,23 @@ impl Context {
 
     /// Has a change applied, and returns its result with the state's revision after it.
     async fn change(&self, change: Change) -> Result<(Option<Outcome>, i64), Status> {
-        let (outcome, _) = self.node.propose(change).await?;
+        self.change_by(None, change).await
+    }
+
+    /// Has a change applied that this author asks for; `None` while authentication is off.
+    async fn change_by(
+        &self,
+        author: Option<Author>,
+        change: Change,
+    ) -> Result<(Option<Outcome>, i64), Status> {
+        let (outcome, _) = self.node.propose_by(author, change).await?;
         result_of(outcome)
     }
 
     /// Has a change applied that follows from what this member knows as the leader of this term, by itself: see
     /// [`Node::propose_leading`].
     async fn change_leading(&self, term: u64, change: Change) -> Result<(Option<Outcome>, i64), Status> {
-        result_of(self.node.propose_leading(term, change).await?)
+        result_of(self.node.propose_leading(term, self.own_author(), change).await?)
     }
 
     /// Returns whether this member leads, with the leases' times those of its term.
@@ -198,6 +229,7 @@ fn foreign() -> Status {
 pub(crate) struct Followers {
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Arc<Lessor>,
+    users: Arc<Users>,
     /// The space that the state takes.
     used_bytes: AtomicU64,
     cleaning: Sender<CleaningProgress>,
@@ -221,12 +253,19 @@ impl Observer for Followers {
     fn opened(&self, opened: InitialState) {
         self.used_bytes.store(opened.used_bytes, Ordering::Relaxed);
         self.set_cleaning(CleaningProgress { is_unfinished: opened.is_cleaning, until: opened.cleaned });
+        self.users.opened(opened.auth);
         self.lessor.reset(opened.leases);
         self.hub.skip_to(opened.revision);
     }
 
     fn applied(&self, applied: EntryChanges) {
         self.used_bytes.store(applied.used_bytes, Ordering::Relaxed);
+        if let Some(auth) = applied.auth {
+            self.users.changed(auth);
+        }
+        if let Some(token) = applied.token {
+            self.users.given_out(token);
+        }
         if let Some((id, granted_s)) = applied.granted {
             self.lessor.granted(id, granted_s);
         }
@@ -281,6 +320,7 @@ async fn revoke_ended(context: &Context) {
 
 /// Returns etcd's services.
 pub(crate) fn router(context: &Context) -> Routes {
+    let shared = Arc::new(context.clone());
     let bytes_max = context.limits.message_bytes_max();
     macro_rules! server {
         ($server:ident, $service:expr) => {
@@ -288,7 +328,7 @@ pub(crate) fn router(context: &Context) -> Routes {
                 $server::new($service)
                     .max_decoding_message_size(bytes_max)
                     .max_encoding_message_size(usize::MAX),
-                context.node.clone(),
+                shared.clone(),
             )
         };
     }
@@ -299,7 +339,7 @@ pub(crate) fn router(context: &Context) -> Routes {
         .add_service(server!(LeaseServer, lease::LeaseCalls { context: context.clone() }))
         .add_service(server!(ClusterServer, cluster::Members { context: context.clone() }))
         .add_service(server!(MaintenanceServer, maintenance::Upkeep { context: context.clone() }))
-        .add_service(server!(AuthServer, auth::NoAuth { context: context.clone() }))
+        .add_service(server!(AuthServer, auth::Accounts { context: context.clone() }))
         .add_service(server!(LockServer, lock::Locks { queue: Queue::new(context) }))
         .add_service(server!(ElectionServer, election::Elections { queue: Queue::new(context) }));
     routes.routes()

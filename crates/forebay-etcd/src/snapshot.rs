@@ -70,8 +70,19 @@ pub(crate) async fn write<S: Sink>(view: &View, around: &Around, sink: &mut S) -
         writer.add(&alarm, &[], &mut out);
     }
     writer.end_bucket("alarm", &mut out);
+    let auth = view.auth().await?;
+    if !auth.is_untouched() {
+        writer.add(b"authEnabled", &[u8::from(auth.is_enabled())], &mut out);
+        writer.add(b"authRevision", &auth.revision().to_be_bytes(), &mut out);
+    }
     writer.end_bucket("auth", &mut out);
+    for (name, role) in auth.roles() {
+        writer.add(name.as_bytes(), &role.encode_to_vec(), &mut out);
+    }
     writer.end_bucket("authRoles", &mut out);
+    for (name, user) in auth.users() {
+        writer.add(name.as_bytes(), &user.encode_to_vec(), &mut out);
+    }
     writer.end_bucket("authUsers", &mut out);
     writer.add(b"clusterVersion", around.cluster_version.as_bytes(), &mut out);
     writer.end_bucket("cluster", &mut out);

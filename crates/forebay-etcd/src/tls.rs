@@ -1,5 +1,6 @@
 //! Certificates and keys: of the listeners, and of calls to other members.
 
+mod common_name;
 mod connector;
 mod files;
 
@@ -16,6 +17,7 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
+pub(crate) use self::common_name::common_name;
 pub(crate) use self::connector::Connector;
 use self::files::{Callers, FileValue, KeyFiles};
 use crate::config::{TlsFiles, TlsVersions};

@@ -17,13 +17,20 @@ openraft::declare_raft_types!(
 pub(crate) struct Command(#[serde(with = "serde_bytes")] pub(crate) Vec<u8>);
 
 impl Command {
+    #[cfg(test)]
     pub(crate) fn new(change: peer::command::Change) -> Command {
-        Command(peer::Command { change: Some(change) }.encode_to_vec())
+        Command::by(None, change)
     }
 
-    /// Returns the change; `None` if the bytes are none, or of a later version.
-    pub(crate) fn change(&self) -> Option<peer::command::Change> {
-        peer::Command::decode(&*self.0).ok()?.change
+    /// Returns a command that this author asks for; `None` while authentication is off.
+    pub(crate) fn by(author: Option<peer::Author>, change: peer::command::Change) -> Command {
+        Command(peer::Command { change: Some(change), author }.encode_to_vec())
+    }
+
+    /// Returns the change with its author; `None` if the bytes are none, or of a later version.
+    pub(crate) fn decode(&self) -> Option<(peer::command::Change, Option<peer::Author>)> {
+        let peer::Command { change, author } = peer::Command::decode(&*self.0).ok()?;
+        Some((change?, author))
     }
 }
 
@@ -41,7 +48,8 @@ pub(crate) fn format_of(change: &peer::command::Change) -> u64 {
         | Change::Alarm(_)
         | Change::Clean(_)
         | Change::Format(_) => 0,
-        Change::Checkpoint(_) => 1,
+        // Commands have authors from it on, too.
+        Change::Checkpoint(_) | Change::Auth(_) => 1,
     }
 }
 

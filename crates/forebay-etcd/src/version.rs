@@ -17,7 +17,7 @@ pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// | format | changes |
 /// |---|---|
 /// | none | members do not name formats; a current value counts twice in the space that the state takes |
-/// | 1 | it counts once; the state has sums, and checkpoints |
+/// | 1 | it counts once; the state has sums, and checkpoints; users and roles, and the authors of changes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formats {
     /// The earliest with which this version works.

@@ -207,6 +207,12 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--auto-tls"], &["--auto-tls=true", "cert-file"]),
         (&["--peer-cert-allowed-cn=x"], &["--peer-cert-allowed-cn=x", "CA"]),
         (&["--config-file=x"], &["--config-file=x", "flags"]),
+        (&["--auth-token=none"], &["--auth-token=none", "simple, or jwt"]),
+        (&["--auth-token=jwt,ttl"], &["--auth-token=jwt,ttl", "NAME=VALUE"]),
+        (&["--auth-token=jwt,ttl=5"], &["duration"]),
+        (&["--auth-token=jwt,ttl=5s,ttl=6s"], &["give ttl once"]),
+        (&["--auth-token=jwt,key=x"], &["key is no option", "priv-key"]),
+        (&["--bcrypt-cost=3"], &["--bcrypt-cost=3", "4 to 31"]),
     ];
     for (arguments, expected) in cases {
         let sentence = refusal(arguments);
@@ -219,9 +225,9 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
 
 #[test]
 fn harmless_flags_are_passed_over_with_a_line() {
-    let config = config(&["--bcrypt-cost=12", "--max-wals=5", "--auto-tls=false", "--unsafe-no-fsync"], &[]);
+    let config = config(&["--feature-gates=x", "--max-wals=5", "--auto-tls=false", "--unsafe-no-fsync"], &[]);
     // The default itself needs no line.
-    let expected = ["bcrypt-cost", "unsafe-no-fsync"]
+    let expected = ["feature-gates", "unsafe-no-fsync"]
         .map(|name| format!("--{name} has no effect here, and is passed over"));
     assert_eq!(config.warnings, expected);
 }
@@ -238,6 +244,25 @@ fn compaction_is_by_time_or_by_revision() {
     assert_eq!(of("periodic", "0"), AutoCompaction::Off);
     assert_eq!(of("revision", "1000"), AutoCompaction::Revision(1000));
     assert_eq!(of("revision", "0"), AutoCompaction::Off);
+}
+
+#[test]
+fn tokens_are_simple_or_signed() {
+    let of = |arguments: &[&str]| config(arguments, &[]).auth_token;
+    let simple = |seconds| AuthToken::Simple(Duration::from_secs(seconds));
+    assert_eq!(of(&[]), simple(300));
+    assert_eq!(of(&["--auth-token-ttl=7"]), simple(7));
+    assert_eq!(of(&["--auth-token=simple", "--auth-token-ttl=0"]), simple(300));
+    let signed = of(&["--auth-token=jwt,pub-key=/a/b.pub,priv-key=/a/b,sign-method=RS256,ttl=10m"]);
+    let mut expected = JwtOptions {
+        sign_method: "RS256".to_owned(),
+        public_key: Some("/a/b.pub".into()),
+        private_key: Some("/a/b".into()),
+        ttl: Duration::from_secs(600),
+    };
+    assert_eq!(signed, AuthToken::Jwt(expected.clone()));
+    expected = JwtOptions { public_key: None, ttl: Duration::from_secs(300), ..expected };
+    assert_eq!(of(&["--auth-token=jwt,priv-key=/a/b,sign-method=RS256"]), AuthToken::Jwt(expected));
 }
 
 #[test]

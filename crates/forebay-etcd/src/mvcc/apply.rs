@@ -10,13 +10,15 @@ use super::change::Change;
 use super::codec::{self, State, put_number};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
+use super::users::{self, UsersChange};
 use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes};
+use crate::accounts::Auth;
 use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::{AlarmType, DeleteRangeRequest, LeaseGrantRequest, TxnRequest};
 use crate::proto::mvccpb::Event;
 use crate::proto::peer::command::Change as Command;
 use crate::proto::peer::outcome::Result as Response;
-use crate::proto::peer::{Alarm, Attributes, Done};
+use crate::proto::peer::{Alarm, Attributes, Author, Done};
 use crate::refusal::Refusal;
 
 /// Keys of a lease that are listed before they are deleted.
@@ -39,6 +41,7 @@ pub(super) struct Effects {
     pub(super) alarm: Option<((u64, i32), bool)>,
     /// The format that the state is raised to, unless it has a later one.
     pub(super) format: Option<u64>,
+    pub(super) users: Option<UsersChange>,
 }
 
 impl Default for Effects {
@@ -54,6 +57,7 @@ impl Default for Effects {
             is_checkpoint: false,
             alarm: None,
             format: None,
+            users: None,
         }
     }
 }
@@ -89,17 +93,27 @@ fn key_deleted(delete: &DeleteRangeRequest) -> Option<Vec<u8>> {
     delete.range_end.is_empty().then(|| delete.key.clone())
 }
 
-/// Carries a command out, or refuses it with the batch empty. `None` is a command that this version does not know.
+/// The part of the state that is in memory, as it is before an entry.
+pub(super) struct Basis<'a> {
+    pub(super) state: State,
+    /// Members and types.
+    pub(super) alarms: &'a BTreeSet<(u64, i32)>,
+    pub(super) auth: &'a Auth,
+}
+
+/// Carries a command of an author out, or refuses it with the batch empty. `None` is a command that this version does not know.
 pub(super) async fn apply(
     reader: Reader<'_>,
     recent: &Mutex<Recent>,
     batch: &mut Batch,
-    before: State,
-    alarms: &BTreeSet<(u64, i32)>,
-    command: Option<Command>,
+    basis: &Basis<'_>,
+    command: Option<(Command, Option<Author>)>,
 ) -> Result<Effects, Failure> {
+    let before = basis.state;
     let carried_out = match command {
-        Some(command) => carry_out(Change::new(reader, recent, batch, before), alarms, command).await,
+        Some((command, author)) => {
+            carry_out(Change::new(reader, recent, batch, before), basis, command, author.as_ref()).await
+        }
         None => Err(Refusal::NotCapable.into()),
     };
     match carried_out {
@@ -113,10 +127,13 @@ pub(super) async fn apply(
 
 async fn carry_out(
     mut change: Change<'_>,
-    alarms: &BTreeSet<(u64, i32)>,
+    basis: &Basis<'_>,
     command: Command,
+    author: Option<&Author>,
 ) -> Result<Effects, Failure> {
+    let Basis { alarms, auth, .. } = *basis;
     check_alarms(alarms, &command)?;
+    users::check(&change, auth, author, &command).await?;
     let mut effects = Effects::default();
     match command {
         Command::Put(put) => {
@@ -162,6 +179,7 @@ async fn carry_out(
         Command::Clean(_) => effects.is_clean = true,
         Command::Checkpoint(_) => effects.is_checkpoint = true,
         Command::Format(raised) => effects.format = Some(raised.format),
+        Command::Auth(request) => effects.users = users::change(&mut change, auth, request)?,
     }
     effects.state = change.state;
     effects.state.revision = change.revision();
@@ -172,11 +190,15 @@ async fn carry_out(
 /// Refuses commands that an alarm forbids.
 fn check_alarms(alarms: &BTreeSet<(u64, i32)>, command: &Command) -> Result<(), Refusal> {
     let is_raised = |alarm: AlarmType| alarms.iter().any(|(_, raised)| *raised == i32::from(alarm));
-    let is_of_members = matches!(
+    let is_exempt = matches!(
         command,
-        Command::Attributes(_) | Command::Alarm(_) | Command::Checkpoint(_) | Command::Format(_)
+        Command::Attributes(_)
+            | Command::Alarm(_)
+            | Command::Checkpoint(_)
+            | Command::Format(_)
+            | Command::Auth(_)
     );
-    if alarms.is_empty() || is_of_members {
+    if alarms.is_empty() || is_exempt {
         return Ok(());
     }
     if is_raised(AlarmType::Corrupt) {

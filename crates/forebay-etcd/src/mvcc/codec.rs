@@ -362,6 +362,17 @@ pub(super) const MEMBER: &[u8] = b"member/";
 /// The keys of alarms in `meta` begin with this.
 pub(super) const ALARM: &[u8] = b"alarm/";
 
+/// The key in `meta` of whether authentication is on, and of the revision of users and roles.
+pub(super) const AUTH: &[u8] = b"auth";
+/// The keys of users and of roles in `meta` begin with these. They are shorter than the part behind a key in `versions`.
+pub(super) const USER: &[u8] = b"user/";
+pub(super) const ROLE: &[u8] = b"role/";
+
+/// Returns the key of a user or role.
+pub(super) fn named_key(prefix: &[u8], name: &str) -> Vec<u8> {
+    [prefix, name.as_bytes()].concat()
+}
+
 pub(super) fn checkpoint_key(index: u64) -> Vec<u8> {
     [CHECKPOINT, &index.to_be_bytes()].concat()
 }

@@ -8,7 +8,8 @@ use super::change::{entry_bytes, event_bytes, lease_key_bytes};
 use super::codec::{self, At, Now, Previous, PutRecord, Record, State, put_number};
 use super::reader::{Part, Reader};
 use super::records::KeyRecord;
-use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S};
+use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S, users};
+use crate::accounts::{Auth, RecordNames};
 use crate::version::Formats;
 
 /// Records that are written at once.
@@ -241,6 +242,27 @@ impl<'a> Import<'a> {
     pub(crate) async fn alarm(&mut self, member: u64, alarm: i32) -> Result<(), Failure> {
         let mut batch = Batch::new();
         batch.put(self.reader.keyspace(Part::Meta), codec::alarm_key(member, alarm), []);
+        self.store.write(&batch).await?;
+        Ok(())
+    }
+
+    /// Adds users and roles, and whether authentication is on.
+    ///
+    /// # Errors
+    /// Names or records that are too long, and the store's.
+    pub(crate) async fn auth(&mut self, auth: &Auth) -> Result<(), Failure> {
+        let users =
+            auth.users().map(|(name, _)| RecordNames { users: vec![name.to_owned()], roles: Vec::new() });
+        let roles =
+            auth.roles().map(|(name, _)| RecordNames { users: Vec::new(), roles: vec![name.to_owned()] });
+        for touched in users.chain(roles) {
+            let mut batch = Batch::new();
+            users::write(&self.reader, &mut batch, auth, &touched)
+                .map_err(|refusal| Failure::Damaged(format!("{touched:?} is refused: {}", refusal.text())))?;
+            self.store.write(&batch).await?;
+        }
+        let mut batch = Batch::new();
+        users::write(&self.reader, &mut batch, auth, &RecordNames::default())?;
         self.store.write(&batch).await?;
         Ok(())
     }

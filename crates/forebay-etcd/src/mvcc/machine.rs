@@ -11,15 +11,17 @@ use forebay_raft::Apply;
 use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 
-use super::apply::{Effects, apply, keys_named};
+use super::apply::{Basis, Effects, apply, keys_named};
 use super::codec::{self, State};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::sums::{self, CHECKPOINTS_KEPT, Checkpoint};
+use super::users::{self, UsersChange};
 use super::{KEYSPACES, Limits, clean, count, view};
+use crate::accounts::{Auth, Token};
 use crate::observer::{EntryChanges, InitialState, Observer};
-use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
+use crate::proto::peer::{Author, Outcome};
 use crate::types::Types;
 use crate::version::Formats;
 
@@ -36,6 +38,9 @@ pub(crate) struct Machine {
     format_max: u64,
 }
 
+/// A change, and who asks for it.
+type Proposal = (Change, Option<Author>);
+
 #[derive(Default)]
 struct Memory {
     state: State,
@@ -45,10 +50,11 @@ struct Memory {
     checkpoints: VecDeque<Checkpoint>,
     /// Members and types.
     alarms: BTreeSet<(u64, i32)>,
+    auth: Arc<Auth>,
     /// The changes of the entry that is being written.
     pending: Option<EntryChanges>,
     /// The changes of the entries that come next, by their indexes.
-    prepared: VecDeque<(u64, Option<Change>)>,
+    prepared: VecDeque<(u64, Option<Proposal>)>,
 }
 
 impl Machine {
@@ -141,12 +147,16 @@ impl Apply<Types> for Machine {
         let alarms = view::alarms(&reader).await?.into_iter().collect();
         let leases = view::leases(&reader).await?;
         let checkpoints = view::checkpoints(&reader).await?.into();
-        *self.memory() = Memory { state, is_counted_anew, checkpoints, alarms, ..Memory::default() };
+        let auth = Arc::new(users::load(&reader).await?);
+        let kept = auth.clone();
+        *self.memory() =
+            Memory { state, is_counted_anew, checkpoints, alarms, auth: kept, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
         self.observer.opened(InitialState {
             revision: state.revision,
             compacted: state.compacted,
             leases,
+            auth,
             used_bytes: state.used_bytes,
             is_cleaning: state.is_cleaning(),
             cleaned: state.cleaned.main,
@@ -161,7 +171,7 @@ impl Apply<Types> for Machine {
         let mut prepared = VecDeque::with_capacity(entries.len());
         for entry in entries {
             let change = change_of(entry);
-            if let Some(change) = &change {
+            if let Some((change, _)) = &change {
                 keys_named(change, &mut keys);
             }
             prepared.push_back((entry.log_id.index, change));
@@ -181,16 +191,18 @@ impl Apply<Types> for Machine {
     ) -> io::Result<Outcome> {
         let reader = Reader::new(keyspaces, None)?;
         let (index, meta) = (entry.log_id.index, reader.keyspace(Part::Meta));
-        let (before, is_counted_anew, alarms, prepared) = {
+        let (before, is_counted_anew, alarms, auth, prepared) = {
             let mut memory = self.memory();
             memory.pending = None;
-            (memory.state, memory.is_counted_anew, memory.alarms.clone(), memory.prepared.pop_front())
+            let (alarms, auth) = (memory.alarms.clone(), memory.auth.clone());
+            (memory.state, memory.is_counted_anew, alarms, auth, memory.prepared.pop_front())
         };
         let prepared = prepared.filter(|(of, _)| *of == index);
         let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
         let mut effects = Effects { state: before, ..Effects::default() };
         if matches!(entry.payload, EntryPayload::Normal(_)) {
-            effects = apply(reader, &self.recent, batch, before, &alarms, change).await?;
+            let basis = Basis { state: before, alarms: &alarms, auth: &auth };
+            effects = apply(reader, &self.recent, batch, &basis, change).await?;
         }
         if effects.is_checkpoint
             || effects.compacted.is_some()
@@ -205,7 +217,15 @@ impl Apply<Types> for Machine {
             (None, false) => clean::SMALL,
         };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
-        let Effects { state, result, events, granted, revoked, compacted, alarm, format, .. } = effects;
+        let Effects { state, result, events, granted, revoked, compacted, alarm, format, users, .. } =
+            effects;
+        let (auth, token) = match users {
+            Some(UsersChange::Auth(auth)) => (Some(auth), None),
+            Some(UsersChange::Token(Token { user, text })) => {
+                (None, Some(Token { user, text: format!("{text}.{index}") }))
+            }
+            None => (None, None),
+        };
         let is_written = state != before || is_counted_anew;
         if is_written {
             batch.put(meta, codec::STATE, state.encode());
@@ -226,6 +246,8 @@ impl Apply<Types> for Machine {
             granted,
             revoked,
             compacted,
+            auth: auth.clone(),
+            token,
             used_bytes: state.used_bytes,
             is_cleaning: state.is_cleaning(),
             cleaned: state.cleaned.main,
@@ -233,6 +255,9 @@ impl Apply<Types> for Machine {
         };
         let mut memory = self.memory();
         (memory.state, memory.is_counted_anew) = (state, false);
+        if let Some(auth) = auth {
+            memory.auth = auth;
+        }
         match alarm {
             Some((alarm, true)) => drop(memory.alarms.insert(alarm)),
             Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
@@ -252,10 +277,10 @@ impl Apply<Types> for Machine {
     }
 }
 
-/// Returns the change of an entry; `None` if it has none, or one that this version does not know.
-fn change_of(entry: &EntryOf<Types>) -> Option<Change> {
+/// Returns the change of an entry with its author; `None` if it has none, or one that this version does not know.
+fn change_of(entry: &EntryOf<Types>) -> Option<Proposal> {
     match &entry.payload {
-        EntryPayload::Normal(command) => command.change(),
+        EntryPayload::Normal(command) => command.decode(),
         EntryPayload::Blank | EntryPayload::Membership(_) => None,
     }
 }

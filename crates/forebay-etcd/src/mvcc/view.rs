@@ -11,7 +11,8 @@ use super::pairs::Pairs;
 use super::range::{self, Place};
 use super::reader::{Part, Reader};
 use super::sums::Checkpoint;
-use super::{Failure, hash, txn};
+use super::{Failure, hash, txn, users};
+use crate::accounts::{Auth, Permit};
 use crate::proto::etcdserverpb::{AlarmMember, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
@@ -181,6 +182,16 @@ impl View {
     /// Returns all leases: ids, and the times that they were granted for, in seconds.
     pub(crate) async fn leases(&self) -> Result<Vec<(i64, i64)>, Failure> {
         leases(&self.reader()?).await
+    }
+
+    /// Refuses leases with a key that may not be written.
+    pub(crate) async fn check_leases(&self, permit: Permit<'_>, ids: &[i64]) -> Result<(), Failure> {
+        users::check_leases(&self.reader()?, permit, ids).await
+    }
+
+    /// Returns users and roles.
+    pub(crate) async fn auth(&self) -> Result<Auth, Failure> {
+        users::load(&self.reader()?).await
     }
 
     /// Returns what members have said of themselves.

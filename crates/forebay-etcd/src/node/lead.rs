@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::leader_call::not_leader;
 use super::{Counts, Node};
-use crate::proto::peer::{Outcome, command};
+use crate::proto::peer::{Author, Outcome, command};
 use crate::refusal::Refusal;
 use crate::types::{Command, Types};
 
@@ -41,12 +41,15 @@ impl Node {
     pub(crate) async fn propose_leading(
         &self,
         term: u64,
+        author: Option<Author>,
         change: command::Change,
     ) -> Result<Outcome, Status> {
         self.check_format(&change)?;
         let counts = &self.inner.counts;
         let pending = PendingProposal::begin(counts);
-        let proposed = tokio::time::timeout_at(self.deadline(), self.write_leading(term, change)).await;
+        let proposed =
+            tokio::time::timeout_at(self.deadline(), self.write_leading(term, Command::by(author, change)))
+                .await;
         let proposed = proposed.unwrap_or_else(|_| Err(Refusal::Timeout.into()));
         drop(pending);
         if proposed.is_err() {
@@ -55,13 +58,12 @@ impl Node {
         proposed
     }
 
-    async fn write_leading(&self, term: u64, change: command::Change) -> Result<Outcome, Status> {
+    async fn write_leading(&self, term: u64, command: Command) -> Result<Outcome, Status> {
         self.check_running()?;
         let stopped = || Status::from(Refusal::Stopped);
         let leader = LeaderIdOf::<Types>::new(term, self.id()).to_committed();
         let (responder, outcome) = ProgressResponder::complete_only();
-        let written =
-            self.inner.raft.write(Command::new(change)).with_leader(leader).responder(responder).await;
+        let written = self.inner.raft.write(command).with_leader(leader).responder(responder).await;
         written.map_err(|_| stopped())?;
         match outcome.await.map_err(|_| stopped())? {
             Ok(written) => Ok(written.data),

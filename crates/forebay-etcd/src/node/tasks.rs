@@ -158,7 +158,8 @@ impl Node {
         let known = |id: &u64| attributes.get(id).map_or(0, |attributes| attributes.format);
         let known = membership.membership().nodes().map(|(id, _)| known(id)).min().unwrap_or(0);
         if known > self.format() {
-            self.propose_leading(term, command::Change::Format(Format { format: known })).await?;
+            let raised = command::Change::Format(Format { format: known });
+            self.propose_leading(term, None, raised).await?;
             tracing::info!(format = known, "the format of the state is raised");
         }
         Ok(())

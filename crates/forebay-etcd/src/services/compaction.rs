@@ -59,7 +59,8 @@ pub(crate) async fn run(context: Context, how: AutoCompaction) {
         if !context.node.is_leader() {
             continue;
         }
-        match context.change(Change::Compact(CompactionRequest { revision, physical: false })).await {
+        let change = Change::Compact(CompactionRequest { revision, physical: false });
+        match context.change_by(context.own_author(), change).await {
             Ok(_) => {
                 compacted = revision;
                 tracing::info!(revision, "compacted");

@@ -34,6 +34,11 @@ fn named(leader: Option<LeaderKey>) -> Result<LeaderKey, Status> {
 }
 
 impl Elections {
+    /// Returns the same for a request's caller.
+    fn of<T>(&self, request: &Request<T>) -> Elections {
+        Elections { queue: self.queue.of(request) }
+    }
+
     /// Puts another value, if the key is still the one that was made then.
     async fn proclaim_value(
         &self,
@@ -91,8 +96,9 @@ type Leaders = ReceiverStream<Result<LeaderResponse, Status>>;
 impl Elections {
     fn campaign(&self, request: Request<CampaignRequest>) -> Answer<'_, Response<CampaignResponse>> {
         Box::pin(async move {
+            let elections = self.of(&request);
             let CampaignRequest { name, lease, value } = request.into_inner();
-            let queue = &self.queue;
+            let queue = &elections.queue;
             let lease = queue.lease(lease).await?;
             let prefix = prefix(&name);
             let key = key_of(&prefix, lease);
@@ -103,7 +109,7 @@ impl Elections {
             let rev = before.map_or_else(|| revision(&response.header), |own| own.create_revision);
             let queued = QueuedKey::new(queue, &key, rev);
             if before.is_some_and(|own| own.value != value) {
-                self.proclaim_value(&key, rev, value, lease).await?;
+                elections.proclaim_value(&key, rev, value, lease).await?;
             }
             match queue.wait_for_those_before(&prefix, rev - 1).await {
                 Ok(()) => queued.end(),
@@ -120,17 +126,19 @@ impl Elections {
 
     fn proclaim(&self, request: Request<ProclaimRequest>) -> Answer<'_, Response<ProclaimResponse>> {
         Box::pin(async move {
+            let elections = self.of(&request);
             let ProclaimRequest { leader, value } = request.into_inner();
             let leader = named(leader)?;
-            let lease = self.queue.lease(leader.lease).await?;
-            let header = self.proclaim_value(&leader.key, leader.rev, value, lease).await?;
+            let lease = elections.queue.lease(leader.lease).await?;
+            let header = elections.proclaim_value(&leader.key, leader.rev, value, lease).await?;
             Ok(Response::new(ProclaimResponse { header }))
         })
     }
 
     fn leader(&self, request: Request<LeaderRequest>) -> Answer<'_, Response<LeaderResponse>> {
         Box::pin(async move {
-            let response = self.queue.range(first(&prefix(&request.get_ref().name))).await?;
+            let queue = self.queue.of(&request);
+            let response = queue.range(first(&prefix(&request.get_ref().name))).await?;
             let kv = response.kvs.into_iter().next().ok_or_else(|| unknown("election: no leader"))?;
             Ok(Response::new(LeaderResponse { header: response.header, kv: Some(kv) }))
         })
@@ -139,7 +147,7 @@ impl Elections {
     fn observe(&self, request: Request<LeaderRequest>) -> Answer<'_, Response<Leaders>> {
         Box::pin(async move {
             let (responses, stream) = mpsc::channel(RESPONSES_MAX);
-            let (elections, name) = (self.clone(), request.into_inner().name);
+            let (elections, name) = (self.of(&request), request.into_inner().name);
             tokio::spawn(async move {
                 let observed = tokio::select! {
                     () = responses.closed() => return,
@@ -158,9 +166,10 @@ impl Elections {
 
     fn resign(&self, request: Request<ResignRequest>) -> Answer<'_, Response<ResignResponse>> {
         Box::pin(async move {
+            let queue = self.queue.of(&request);
             let leader = named(request.into_inner().leader)?;
             let key = &leader.key[..];
-            let response = self.queue.txn(is_made_at(key, leader.rev), vec![delete(key)], Vec::new()).await?;
+            let response = queue.txn(is_made_at(key, leader.rev), vec![delete(key)], Vec::new()).await?;
             Ok(Response::new(ResignResponse { header: response.header }))
         })
     }

@@ -1,8 +1,9 @@
-//! [`Guard`]: refusals before a service sees a call, and ends of calls without a leader, as etcd's interceptors have them; replies
-//! that are etcd's where tonic has others.
+//! [`Guard`]: refusals before a service sees a call, by [who makes it](super::rights) as well, and ends of calls without a leader, as etcd's
+//! interceptors have them; replies that are etcd's where tonic has others.
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -13,7 +14,9 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
+use super::Context as Server;
 use super::long_range::BodyPlace;
+use super::rights::{Credentials, Marks, has_token};
 use crate::node::Node;
 use crate::refusal::Refusal;
 
@@ -28,12 +31,12 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 #[derive(Clone)]
 pub(super) struct Guard<S> {
     service: S,
-    node: Node,
+    server: Arc<Server>,
 }
 
 impl<S> Guard<S> {
-    pub(super) fn new(service: S, node: Node) -> Guard<S> {
-        Guard { service, node }
+    pub(super) fn new(service: S, server: Arc<Server>) -> Guard<S> {
+        Guard { service, server }
     }
 }
 
@@ -89,7 +92,9 @@ where
             Response = Response<Body>,
             Error = Infallible,
             Future = BoxFuture<Response<Body>, Infallible>,
-        >,
+        > + Clone
+        + Send
+        + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -103,19 +108,21 @@ where
         if !is_grpc(request.headers()) {
             return ready_with(not_found(request.headers()));
         }
-        if self.node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
+        let node = &self.server.node;
+        if node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
             return refused(Refusal::LearnerOnly);
         }
         let wanted = request.headers().get(WANTS_LEADER.0);
         let wants_leader = wanted.is_some_and(|wanted| wanted == WANTS_LEADER.1);
-        if wants_leader && self.node.leader().is_none() {
+        if wants_leader && node.leader().is_none() {
             return refused(Refusal::NoLeader);
         }
         let place = (request.uri().path() == RANGE).then(BodyPlace::default);
         if let Some(place) = &place {
             request.extensions_mut().insert(place.clone());
         }
-        let (response, node) = (self.service.call(request), wants_leader.then(|| self.node.clone()));
+        let node = wants_leader.then(|| node.clone());
+        let response = self.admitted(request);
         Box::pin(async move {
             let response = with_etcds_refusal(response.await?);
             let response = match place.and_then(|place| place.take()) {
@@ -126,6 +133,44 @@ where
                 Some(node) => response.map(|body| Body::new(GuardedBody::new(body, &node))),
                 None => response,
             })
+        })
+    }
+}
+
+impl<S> Guard<S>
+where
+    S: Service<
+            Request<Body>,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<Response<Body>, Infallible>,
+        > + Clone
+        + Send
+        + 'static,
+{
+    /// Makes a call, if its caller may. A refusal counts once this member has applied all that was changed before.
+    fn admitted(&mut self, request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
+        let users = &self.server.users;
+        let is_on = users.is_on();
+        if !is_on && (!has_token(request.headers()) || users.is_off_confirmed()) {
+            return self.service.call(request);
+        }
+        let marks = Marks::of(request.headers(), request.extensions());
+        match self.server.refusal(request.uri().path(), marks) {
+            None if is_on => return self.service.call(request),
+            Some(Refusal::UserEmpty) => return refused(Refusal::UserEmpty),
+            _ => {}
+        }
+        let by = Credentials::of_call(request.headers(), request.extensions());
+        let path = request.uri().path().to_owned();
+        // The one that is ready makes the call.
+        let next = self.service.clone();
+        let (mut service, server) = (std::mem::replace(&mut self.service, next), self.server.clone());
+        Box::pin(async move {
+            match server.admit(&path, &by).await {
+                Ok(()) => service.call(request).await,
+                Err(status) => Ok(status.into_http()),
+            }
         })
     }
 }

@@ -3,7 +3,9 @@
 use tonic::{Request, Response, Status};
 
 use super::long_range::{self, BodyPlace, FirstPass, Parts, RangePermit};
+use super::rights::Credentials;
 use super::{Context, Outcome, foreign};
+use crate::accounts::{delete_needs, put_needs, range_needs, txn_needs};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{
     View, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order, is_read_only,
@@ -34,7 +36,12 @@ fn is_serializable(txn: &TxnRequest) -> bool {
 
 impl Keys {
     /// Returns the response to a range. A long one is empty, and its body comes to the place, if there is one.
-    async fn read(&self, request: RangeRequest, place: Option<BodyPlace>) -> Result<RangeResponse, Status> {
+    async fn read(
+        &self,
+        by: &Credentials,
+        request: RangeRequest,
+        place: Option<BodyPlace>,
+    ) -> Result<RangeResponse, Status> {
         check_range(&request)?;
         if !request.serializable {
             self.context.node.read_barrier().await?;
@@ -42,6 +49,7 @@ impl Keys {
         let (store, mut permit) = (self.context.node.store(), None);
         loop {
             let view = View::of(store).await?;
+            self.context.check(by, |check| range_needs(&request, check))?;
             let read = match &place {
                 Some(_) => long_range::first_pass(&self.context, &view, &request, &mut permit).await,
                 None => view.range(&request).await.map(FirstPass::Whole),
@@ -67,10 +75,11 @@ impl Keys {
     }
 
     /// Returns the response to a transaction that only reads, and the revision.
-    async fn read_txn(&self, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
+    async fn read_txn(&self, by: &Credentials, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
         let store = self.context.node.store();
         loop {
             let view = View::of(store).await?;
+            self.context.check(by, |check| txn_needs(request, check))?;
             match view.txn(request).await {
                 Err(failure) if view.is_replaced(store, &failure).await => {}
                 response => return Ok((response?, view.revision())),
@@ -101,31 +110,31 @@ impl Keys {
                 return Err(Refusal::LearnerOnly.into());
             }
             let place = request.extensions().get::<BodyPlace>().cloned();
-            self.read(request.into_inner(), place).await.map(Response::new)
+            let (by, request) = Credentials::split(request);
+            self.read(&by, request, place).await.map(Response::new)
         })
     }
 
     fn range_stream(&self, request: Request<RangeRequest>) -> Answer<'_, Response<Ranges>> {
         Box::pin(async move {
-            let request = request.into_inner();
+            let (by, request) = Credentials::split(request);
             check_range_stream(&request)?;
             if !request.serializable {
                 self.context.node.read_barrier().await?;
             }
-            Ok(Response::new(long_range::send_stream(&self.context, request)))
+            Ok(Response::new(long_range::send_stream(&self.context, by, request)))
         })
     }
 
     fn put(&self, request: Request<PutRequest>) -> Answer<'_, Response<PutResponse>> {
         Box::pin(async move {
-            let request = request.into_inner();
+            let (by, request) = Credentials::split(request);
             check_put(&request)?;
             self.context.check_bytes(&request)?;
+            let author = self.context.permit(&by, |check| put_needs(&request, check)).await?;
             self.context.check_room(put_cost_bytes(&request)).await?;
-            let (Some(Outcome::Put(response)), revision) = self.context.change(Change::Put(request)).await?
-            else {
-                return Err(foreign());
-            };
+            let changed = self.context.change_by(author, Change::Put(request)).await?;
+            let (Some(Outcome::Put(response)), revision) = changed else { return Err(foreign()) };
             let header = Some(self.context.node.header(revision));
             Ok(Response::new(PutResponse { header, ..response }))
         })
@@ -136,10 +145,11 @@ impl Keys {
         request: Request<DeleteRangeRequest>,
     ) -> Answer<'_, Response<DeleteRangeResponse>> {
         Box::pin(async move {
-            let request = request.into_inner();
+            let (by, request) = Credentials::split(request);
             check_delete(&request)?;
             self.context.check_bytes(&request)?;
-            let changed = self.context.change(Change::DeleteRange(request)).await?;
+            let author = self.context.permit(&by, |check| delete_needs(&request, check)).await?;
+            let changed = self.context.change_by(author, Change::DeleteRange(request)).await?;
             let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
             let header = Some(self.context.node.header(revision));
             Ok(Response::new(DeleteRangeResponse { header, ..response }))
@@ -148,17 +158,18 @@ impl Keys {
 
     fn txn(&self, request: Request<TxnRequest>) -> Answer<'_, Response<TxnResponse>> {
         Box::pin(async move {
-            let request = request.into_inner();
+            let (by, request) = Credentials::split(request);
             check_txn(&request, &self.context.limits.state)?;
             self.context.check_bytes(&request)?;
             let (response, revision) = if is_read_only(&request) {
                 if !is_serializable(&request) {
                     self.context.node.read_barrier().await?;
                 }
-                self.read_txn(&request).await?
+                self.read_txn(&by, &request).await?
             } else {
+                let author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 self.context.check_room(txn_cost_bytes(&request)).await?;
-                let changed = self.context.change(Change::Txn(request)).await?;
+                let changed = self.context.change_by(author, Change::Txn(request)).await?;
                 let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };
                 (response, revision)
             };
@@ -169,8 +180,9 @@ impl Keys {
 
     fn compact(&self, request: Request<CompactionRequest>) -> Answer<'_, Response<CompactionResponse>> {
         Box::pin(async move {
-            let request = request.into_inner();
-            let (_, revision) = self.context.change(Change::Compact(request)).await?;
+            let (by, request) = Credentials::split(request);
+            let author = self.context.author(&by)?;
+            let (_, revision) = self.context.change_by(author, Change::Compact(request)).await?;
             if request.physical {
                 self.context.cleaned(request.revision).await?;
             }

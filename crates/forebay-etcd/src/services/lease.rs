@@ -9,7 +9,9 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::{Ahead, Place};
+use super::rights::Credentials;
 use super::{Context, Outcome, StopSignal, foreign, stopped};
+use crate::accounts::Need;
 use crate::answer::{Answer, forward};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::node::{Client, LeaderCall};
@@ -20,7 +22,7 @@ use crate::proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 use crate::proto::peer::command::Change;
-use crate::proto::peer::{Done, KeepAliveReply, KeepAliveRequest};
+use crate::proto::peer::{Author, Done, KeepAliveReply, KeepAliveRequest};
 use crate::refusal::Refusal;
 
 /// Leases that are kept alive before other tasks have their turn.
@@ -43,10 +45,11 @@ pub(super) async fn expire(context: &Context, term: u64, id: i64) -> Result<(), 
 
 /// Revokes a lease, in several steps if it has more keys than an entry of the log may change, and returns the revision after the last.
 /// If that fails in between, the lease is there with the keys that are left.
-async fn revoke_all(context: &Context, id: i64) -> Result<i64, Status> {
+async fn revoke_all(context: &Context, author: Option<Author>, id: i64) -> Result<i64, Status> {
     let mut before = None;
     loop {
-        match (context.change(Change::LeaseRevoke(LeaseRevokeRequest { id })).await, before) {
+        let change = Change::LeaseRevoke(LeaseRevokeRequest { id });
+        match (context.change_by(author.clone(), change).await, before) {
             (Ok((Some(Outcome::Done(Done { is_partial: true })), revision)), _) => before = Some(revision),
             (Ok((_, revision)), _) => return Ok(revision),
             // Another one has made the last step.
@@ -98,7 +101,12 @@ pub(super) async fn time_to_live_here(
 
 impl LeaseCalls {
     /// Keeps leases alive behind one read barrier.
-    async fn keep_alive(&self, ids: Vec<i64>) -> Result<Vec<LeaseKeepAliveResponse>, Status> {
+    async fn keep_alive(
+        &self,
+        by: &Credentials,
+        ids: Vec<i64>,
+    ) -> Result<Vec<LeaseKeepAliveResponse>, Status> {
+        self.context.permit_leases(by, &ids).await?;
         let (node, request) = (&self.context.node, KeepAliveRequest { ids });
         let here = || keep_alive_here(&self.context, request.clone());
         let there = |mut leader: Client| {
@@ -117,6 +125,7 @@ impl LeaseCalls {
     /// All that have arrived together, in the order of the requests.
     async fn keep_all_alive(
         self,
+        by: Credentials,
         mut requests: Ahead<LeaseKeepAliveRequest>,
         responses: mpsc::UnboundedSender<(Result<LeaseKeepAliveResponse, Status>, Option<Place>)>,
         mut stopping: StopSignal,
@@ -133,7 +142,7 @@ impl LeaseCalls {
             }
             let (ids, places): (Vec<i64>, Vec<Place>) =
                 arrived.drain(..).map(|(request, place)| (request.id, place)).unzip();
-            match self.keep_alive(ids).await {
+            match self.keep_alive(&by, ids).await {
                 Ok(kept) => {
                     for (response, place) in kept.into_iter().zip(places) {
                         // Without a reader the stream is over, which the next turn sees.
@@ -152,9 +161,24 @@ impl LeaseCalls {
 type KeepAliveResponses = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
 
 impl LeaseCalls {
+    /// Refuses those that may not read the keys of all leases.
+    async fn check_all_leases(&self, by: &Credentials) -> Result<(), Status> {
+        let context = &self.context;
+        if context.unless_root(by)?.is_none() {
+            return Ok(());
+        }
+        let view = View::of(context.node.store()).await?;
+        for (id, _) in view.leases().await? {
+            let keys = view.lease_keys(id).await?;
+            context.check(by, |check| keys.iter().try_for_each(|key| check(Need::Read(key, &[]))))?;
+        }
+        Ok(())
+    }
+
     fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Answer<'_, Response<LeaseGrantResponse>> {
         Box::pin(async move {
-            let LeaseGrantRequest { ttl, mut id } = request.into_inner();
+            let (by, LeaseGrantRequest { ttl, mut id }) = Credentials::split(request);
+            let author = self.context.author(&by)?;
             if ttl > TTL_MAX_S {
                 return Err(Refusal::LeaseTtlTooLarge.into());
             }
@@ -166,7 +190,8 @@ impl LeaseCalls {
                     // Positive. Each state is seeded anew by the system.
                     id = (RandomState::new().hash_one(self.context.node.id()) >> 1).max(1) as i64;
                 }
-                match self.context.change(Change::LeaseGrant(LeaseGrantRequest { ttl, id })).await {
+                let change = Change::LeaseGrant(LeaseGrantRequest { ttl, id });
+                match self.context.change_by(author.clone(), change).await {
                     Err(status) if is_drawn && status.message() == Refusal::LeaseExists.text() => {}
                     Err(status) => return Err(status),
                     Ok((_, revision)) => {
@@ -188,7 +213,8 @@ impl LeaseCalls {
         request: Request<LeaseRevokeRequest>,
     ) -> Answer<'_, Response<LeaseRevokeResponse>> {
         Box::pin(async move {
-            let revision = revoke_all(&self.context, request.get_ref().id).await?;
+            let (by, LeaseRevokeRequest { id }) = Credentials::split(request);
+            let revision = revoke_all(&self.context, self.context.author(&by)?, id).await?;
             let header = Some(self.context.node.header(revision));
             Ok(Response::new(LeaseRevokeResponse { header }))
         })
@@ -201,9 +227,10 @@ impl LeaseCalls {
         Box::pin(async move {
             // Each response has its request's place.
             let (responses, stream) = mpsc::unbounded_channel();
+            let (by, requests) = Credentials::split(request);
             let stopping = self.context.stopping.clone();
-            let requests = Ahead::new(request.into_inner(), self.context.ahead.clone());
-            tokio::spawn(self.clone().keep_all_alive(requests, responses, stopping));
+            let requests = Ahead::new(requests, self.context.ahead.clone());
+            tokio::spawn(self.clone().keep_all_alive(by, requests, responses, stopping));
             Ok(Response::new(UnboundedReceiverStream::new(stream).map(|(response, _)| response).boxed()))
         })
     }
@@ -213,20 +240,31 @@ impl LeaseCalls {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Answer<'_, Response<LeaseTimeToLiveResponse>> {
         Box::pin(async move {
-            let (request, node) = (request.into_inner(), &self.context.node);
+            let ((by, request), node) = (Credentials::split(request), &self.context.node);
             let here = || time_to_live_here(&self.context, request);
             let there = |mut leader: Client| async move {
                 leader.time_to_live(request).await.map(Response::into_inner)
             };
             let response = node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await?;
+            if !response.keys.is_empty() && self.context.users.is_on() {
+                // All changes from before the keys were read count.
+                node.read_barrier().await?;
+                self.context.check(&by, |check| {
+                    response.keys.iter().try_for_each(|key| check(Need::Read(key, &[])))
+                })?;
+            }
             let header = response.header.map(|header| node.header(header.revision));
             Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
         })
     }
 
-    fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Answer<'_, Response<LeaseLeasesResponse>> {
+    fn lease_leases(
+        &self,
+        request: Request<LeaseLeasesRequest>,
+    ) -> Answer<'_, Response<LeaseLeasesResponse>> {
         Box::pin(async move {
             self.context.node.read_barrier().await?;
+            self.check_all_leases(&Credentials::split(request).0).await?;
             let leases = self.context.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
             let header = Some(self.context.node.header(self.context.hub.revision()));
             Ok(Response::new(LeaseLeasesResponse { header, leases }))

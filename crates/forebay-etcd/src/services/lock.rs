@@ -52,8 +52,8 @@ impl Drop for QueuedKey {
 impl Locks {
     fn lock(&self, request: Request<LockRequest>) -> Answer<'_, Response<LockResponse>> {
         Box::pin(async move {
+            let queue = &self.queue.of(&request);
             let LockRequest { name, lease } = request.into_inner();
-            let queue = &self.queue;
             let lease = queue.lease(lease).await?;
             let prefix = prefix(&name);
             let key = key_of(&prefix, lease);
@@ -83,7 +83,7 @@ impl Locks {
 
     fn unlock(&self, request: Request<UnlockRequest>) -> Answer<'_, Response<UnlockResponse>> {
         Box::pin(async move {
-            let header = self.queue.delete(&request.get_ref().key).await?;
+            let header = self.queue.of(&request).delete(&request.get_ref().key).await?;
             Ok(Response::new(UnlockResponse { header }))
         })
     }

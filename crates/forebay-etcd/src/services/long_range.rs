@@ -27,6 +27,8 @@ use tonic::codegen::http::HeaderMap;
 use tonic::{Code, Status};
 
 use super::Context;
+use super::rights::Credentials;
+use crate::accounts::range_needs;
 use crate::mvcc::{Failure, View, is_in_key_order};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse, RangeStreamResponse};
 use crate::proto::mvccpb::KeyValue;
@@ -214,11 +216,15 @@ pub(super) fn send_long(
     Ok(())
 }
 
-/// Sends the parts of a RangeStream, in a task of its own.
-pub(super) fn send_stream(context: &Context, request: RangeRequest) -> Parts<RangeStreamResponse> {
+/// Sends the parts of a RangeStream to its caller, in a task of its own.
+pub(super) fn send_stream(
+    context: &Context,
+    by: Credentials,
+    request: RangeRequest,
+) -> Parts<RangeStreamResponse> {
     let (mut sender, parts) = Parts::<RangeStreamResponse>::new(context);
     tokio::spawn(async move {
-        let sent = sender.send_range(request).await;
+        let sent = sender.send_range(&by, request).await;
         sender.end(sent).await;
     });
     parts
@@ -455,10 +461,9 @@ impl PartSender<RangeStreamResponse> {
     }
 
     /// Sends the pairs, and behind them the header and the count, as etcd does.
-    async fn send_range(&mut self, request: RangeRequest) -> Result<(), RangeEnd> {
+    async fn send_range(&mut self, by: &Credentials, request: RangeRequest) -> Result<(), RangeEnd> {
         let mut permit = None;
-        let mut view = View::of(self.context.node.store()).await?;
-        let mut rest = Rest::new(&view, request.clone());
+        let (mut view, mut rest) = self.begin(by, &request).await?;
         let last = loop {
             match self.send_parts(&view, &mut rest, &mut permit).await {
                 Ok(last) => break last,
@@ -466,8 +471,7 @@ impl PartSender<RangeStreamResponse> {
                 Err(RangeEnd::Crowded) => {
                     drop(view);
                     permit = Some(self.permit().await?);
-                    view = View::of(self.context.node.store()).await?;
-                    rest = Rest::new(&view, request.clone());
+                    (view, rest) = self.begin(by, &request).await?;
                 }
                 Err(end) => view = self.next_view(view, end).await?,
             }
@@ -475,6 +479,15 @@ impl PartSender<RangeStreamResponse> {
         drop(view);
         self.push(last, PART_BYTES);
         self.send_to_slow().await
+    }
+
+    /// Returns a view in which the caller may read the range, and the whole of it as the rest.
+    async fn begin(&self, by: &Credentials, request: &RangeRequest) -> Result<(View, Rest), RangeEnd> {
+        let view = View::of(self.context.node.store()).await?;
+        let permitted = self.context.check(by, |check| range_needs(request, check));
+        permitted.map_err(|refusal| RangeEnd::Failed(refusal.into()))?;
+        let rest = Rest::new(&view, request.clone());
+        Ok((view, rest))
     }
 
     /// Waits for a permit as long as the client does.

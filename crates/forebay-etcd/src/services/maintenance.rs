@@ -12,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use super::Context;
+use super::rights::{Credentials, Rule};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{Failure, View};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
@@ -118,7 +119,10 @@ type Parts = BoxStream<'static, Result<SnapshotResponse, Status>>;
 impl Upkeep {
     fn alarm(&self, request: Request<AlarmRequest>) -> Answer<'_, Response<AlarmResponse>> {
         Box::pin(async move {
-            let request = request.into_inner();
+            let (by, request) = Credentials::split(request);
+            if request.action() != AlarmAction::Get {
+                self.context.admit_by(Rule::Root, &by).await?;
+            }
             let wanted = |member: u64, kind: i32| {
                 (request.member_id == 0 || request.member_id == member)
                     && (request.alarm == AlarmType::None as i32 || request.alarm == kind)

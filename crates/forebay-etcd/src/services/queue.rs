@@ -7,6 +7,7 @@ use super::Context;
 use super::follow::Follow;
 use super::kv::Keys as KeyCalls;
 use super::lease::LeaseCalls;
+use super::rights::Credentials;
 use crate::hub::Keys;
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::kv_server::Kv;
@@ -30,6 +31,8 @@ pub(super) struct Queue {
     pub(super) context: Context,
     keys: KeyCalls,
     leases: LeaseCalls,
+    /// The caller that the calls are made for.
+    by: Credentials,
 }
 
 /// A failure, as etcd's services of locks and elections report it: with the text, and without the code.
@@ -128,7 +131,12 @@ pub(super) fn found(response: &TxnResponse, at: usize) -> &[KeyValue] {
 impl Queue {
     pub(super) fn new(context: &Context) -> Queue {
         let (keys, leases) = (KeyCalls { context: context.clone() }, LeaseCalls { context: context.clone() });
-        Queue { context: context.clone(), keys, leases }
+        Queue { context: context.clone(), keys, leases, by: Credentials::default() }
+    }
+
+    /// Returns one whose calls are made for a request's caller.
+    pub(super) fn of<T>(&self, request: &Request<T>) -> Queue {
+        Queue { by: Credentials::of(request), ..self.clone() }
     }
 
     /// Returns the lease that was given, or a new one.
@@ -137,7 +145,7 @@ impl Queue {
             return Ok(given);
         }
         let request = LeaseGrantRequest { ttl: LEASE_S, id: 0 };
-        let granted = self.leases.lease_grant(Request::new(request)).await.map_err(failed)?;
+        let granted = self.leases.lease_grant(self.by.request(request)).await.map_err(failed)?;
         Ok(granted.into_inner().id)
     }
 
@@ -148,15 +156,15 @@ impl Queue {
         failure: Vec<RequestOp>,
     ) -> Result<TxnResponse, Status> {
         let request = TxnRequest { compare: vec![compare], success, failure };
-        self.keys.txn(Request::new(request)).await.map(Response::into_inner).map_err(failed)
+        self.keys.txn(self.by.request(request)).await.map(Response::into_inner).map_err(failed)
     }
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        self.keys.range(Request::new(request)).await.map(Response::into_inner).map_err(failed)
+        self.keys.range(self.by.request(request)).await.map(Response::into_inner).map_err(failed)
     }
 
     pub(super) async fn delete(&self, key: &[u8]) -> Result<Option<ResponseHeader>, Status> {
-        let deleted = self.keys.delete_range(Request::new(delete_request(key))).await.map_err(failed)?;
+        let deleted = self.keys.delete_range(self.by.request(delete_request(key))).await.map_err(failed)?;
         Ok(deleted.into_inner().header)
     }
 

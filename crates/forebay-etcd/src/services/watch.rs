@@ -13,7 +13,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::Ahead;
+use super::rights::Credentials;
 use super::{Context, StopSignal, stopped};
+use crate::accounts::Need;
 use crate::answer::{Answer, forward};
 use crate::hub::{Bell, ByKeys, EventFilter, Group, Keys, Watch};
 use crate::mvcc::View;
@@ -47,7 +49,8 @@ type Responses = BoxStream<'static, Result<WatchResponse, Status>>;
 impl Watches {
     fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Answer<'_, Response<Responses>> {
         Box::pin(async move {
-            let watches = StreamWatches::new(self.context.clone(), request.into_inner());
+            let (by, requests) = Credentials::split(request);
+            let watches = StreamWatches::new(self.context.clone(), by, requests);
             let responses = futures_util::stream::unfold(Some(watches), |watches| async move {
                 let mut watches = watches?;
                 match watches.next().await {
@@ -74,6 +77,7 @@ struct StreamEnd(Option<Status>);
 /// The watches of a stream.
 struct StreamWatches {
     context: Context,
+    by: Credentials,
     requests: Ahead<WatchRequest>,
     stopping: StopSignal,
     /// Responses to send next.
@@ -114,7 +118,7 @@ impl Drop for StreamWatches {
 }
 
 impl StreamWatches {
-    fn new(context: Context, requests: Streaming<WatchRequest>) -> StreamWatches {
+    fn new(context: Context, by: Credentials, requests: Streaming<WatchRequest>) -> StreamWatches {
         // Not all streams at once: clients that were restarted together make them together.
         let interval = context.limits.progress_interval.max(PROGRESS_INTERVAL_MIN);
         let interval = interval + interval / 10 * (context.next_stream() % 16) / 16;
@@ -125,6 +129,7 @@ impl StreamWatches {
             stopping: context.stopping.clone(),
             requests: Ahead::new(requests, context.ahead.clone()),
             context,
+            by,
             responses: VecDeque::new(),
             bell: Arc::default(),
             rung: VecDeque::new(),
@@ -250,6 +255,12 @@ impl StreamWatches {
     fn create(&mut self, request: WatchCreateRequest) {
         if request.start_revision < 0 {
             return self.refuse(Refusal::Compacted.text());
+        }
+        // An empty key is the first one that there may be.
+        let first: &[u8] = if request.key.is_empty() { &[0] } else { &request.key };
+        let permitted = self.context.check(&self.by, |check| check(Need::Read(first, &request.range_end)));
+        if let Err(refusal) = permitted {
+            return self.refuse(&format!("rpc error: code = {:?} desc = {}", refusal.code(), refusal.text()));
         }
         let Some(keys) = Keys::of(&request.key, &request.range_end) else {
             return self.refuse("mvcc: watcher range is empty");

@@ -8,8 +8,10 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 
 use super::LeaseRecord;
+use crate::accounts::Auth;
 use crate::bolt::Reader;
 use crate::mvcc::{CompactionRevisions, Failure, Import, ImportSummary, KeyRecord};
+use crate::proto::authpb::{Role, User};
 use crate::proto::etcdserverpb::AlarmMember;
 use crate::proto::mvccpb::KeyValue;
 
@@ -89,7 +91,6 @@ impl Source {
     /// # Errors
     /// Damage, something that this server cannot keep, and those of the store.
     pub(crate) async fn import(&self, mut import: Import<'_>, bump: u64) -> Result<ImportSummary, Failure> {
-        self.check_auth()?;
         let failed = |error: io::Error| self.failed(&error);
         let Some(mut keys) = self.reader.bucket("key").map_err(failed)? else {
             return Err(self.refused("it has no bucket of keys: it is of something else than etcd"));
@@ -113,6 +114,10 @@ impl Source {
                 import.alarm(alarm.member_id, alarm.alarm).await?;
             }
         }
+        let auth = self.auth()?;
+        if !auth.is_untouched() {
+            import.auth(&auth).await.map_err(|failure| self.named(failure))?;
+        }
         let compacted = CompactionRevisions {
             scheduled: self.meta_revision("scheduledCompactRev")?,
             finished: self.meta_revision("finishedCompactRev")?,
@@ -128,19 +133,39 @@ impl Source {
         }
     }
 
-    /// Refuses a state that only users with a password may read.
-    fn check_auth(&self) -> Result<(), Failure> {
+    /// Returns users and roles.
+    fn auth(&self) -> Result<Auth, Failure> {
         let failed = |error: io::Error| self.failed(&error);
-        let Some(mut auth) = self.reader.bucket("auth").map_err(failed)? else { return Ok(()) };
-        while let Some((key, value)) = auth.next().map_err(failed)? {
-            if key == b"authEnabled" && value == [1] {
-                return Err(self.refused(
-                    "authentication is on in it, and this server has none, so everybody could read its keys; if that is meant, \
-                     save another snapshot after etcdctl auth disable",
-                ));
+        let (mut is_enabled, mut revision) = (false, 0);
+        if let Some(mut auth) = self.reader.bucket("auth").map_err(failed)? {
+            while let Some((key, value)) = auth.next().map_err(failed)? {
+                match key {
+                    b"authEnabled" => is_enabled = value == [1],
+                    b"authRevision" => {
+                        let number = value.try_into().map(u64::from_be_bytes);
+                        revision = number.map_err(|_| self.refused("its authRevision is no revision"))?;
+                    }
+                    _ => {}
+                }
             }
         }
-        Ok(())
+        let users = self.records::<User>("authUsers", |user| &user.name)?;
+        let roles = self.records::<Role>("authRoles", |role| &role.name)?;
+        Auth::of(is_enabled, revision, users, roles).map_err(|text| self.refused(&text))
+    }
+
+    /// Returns the records of a bucket, whose keys are their names.
+    fn records<T: Message + Default>(&self, bucket: &str, name: fn(&T) -> &[u8]) -> Result<Vec<T>, Failure> {
+        let failed = |error: io::Error| self.failed(&error);
+        let Some(mut found) = self.reader.bucket(bucket).map_err(failed)? else { return Ok(Vec::new()) };
+        let mut records = Vec::new();
+        while let Some((key, value)) = found.next().map_err(failed)? {
+            let record = T::decode(value).ok().filter(|record| name(record) == key);
+            let record =
+                record.ok_or_else(|| self.refused(&format!("{key:02x?} is no record of {bucket}")))?;
+            records.push(record);
+        }
+        Ok(records)
     }
 
     fn meta_revision(&self, name: &str) -> Result<Option<i64>, Failure> {

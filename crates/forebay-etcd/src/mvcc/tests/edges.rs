@@ -584,6 +584,7 @@ async fn an_observer_begins_from_what_was_opened() {
         is_cleaning: false,
         cleaned: 2,
         is_full: false,
+        ..Default::default()
     };
     assert_eq!(node.seen.opened.lock().unwrap().pop(), Some(opened));
 }

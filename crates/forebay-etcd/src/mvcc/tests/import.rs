@@ -7,9 +7,11 @@ use std::path::Path;
 use super::harness::{Node, alarm, compact, delete, grant, revoke};
 use super::model::Model;
 use super::random::{Random, is_proposed};
+use crate::accounts::Auth;
 use crate::bolt::Writer;
 use crate::mvcc::codec::{At, Record, State};
 use crate::mvcc::{Failure, Import, ImportSummary, KEYSPACES, View};
+use crate::proto::authpb::{Permission, Role, User, UserAddOptions};
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
 use crate::snapshot::source::Source;
@@ -81,6 +83,40 @@ async fn entries(node: &Node) -> Entries {
 fn state(entries: &mut Entries) -> State {
     let state = entries.remove(&("meta", b"state".to_vec())).unwrap();
     State::decode(&state).unwrap()
+}
+
+/// Users and roles as etcd's buckets have them, before and after a restore.
+#[tokio::test]
+async fn users_and_roles_are_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("snapshot");
+    let options = |no_password| Some(UserAddOptions { no_password });
+    let root = User {
+        name: b"root".to_vec(),
+        password: b"hash".to_vec(),
+        roles: vec!["readers".into(), "root".into()],
+        options: options(false),
+    };
+    let plain = User { name: b"plain".to_vec(), options: options(true), ..User::default() };
+    let permission = Permission { key: b"a".to_vec(), range_end: b"b".to_vec(), perm_type: 2 };
+    let readers = Role { name: b"readers".to_vec(), key_permission: vec![permission] };
+    let auth = Auth::of(true, 12, vec![root, plain], vec![readers]).unwrap();
+    let mut buckets = vec![
+        (
+            "auth",
+            vec![(b"authEnabled".to_vec(), vec![1]), (b"authRevision".to_vec(), 12u64.to_be_bytes().into())],
+        ),
+        ("authRoles", auth.roles().map(|(name, role)| (name.into(), role.encode_to_vec())).collect()),
+        ("authUsers", auth.users().map(|(name, user)| (name.into(), user.encode_to_vec())).collect()),
+    ];
+    buckets.push(("key", Vec::new()));
+    write(&path, &buckets);
+    let (first, _) = restore(&path, 0).await.unwrap();
+    assert!(first.view().await.auth().await.unwrap() == auth);
+    assert_eq!(first.seen.opened.lock().unwrap().last().unwrap().auth.revision(), 12);
+    save(&first.view().await, &path).await;
+    let (second, _) = restore(&path, 0).await.unwrap();
+    assert!(second.view().await.auth().await.unwrap() == auth);
 }
 
 #[tokio::test]
@@ -282,7 +318,11 @@ async fn what_no_server_writes_is_refused() {
         version: 1,
         ..Default::default()
     };
-    let auth = ("auth", vec![(b"authEnabled".to_vec(), vec![1])]);
+    let auth = ("auth", vec![(b"authRevision".to_vec(), vec![1])]);
+    let user = User { name: b"user".to_vec(), ..User::default() }.encode_to_vec();
+    let users = ("authUsers", vec![(b"other".to_vec(), user)]);
+    let bytes = Role { name: vec![0xff], ..Role::default() }.encode_to_vec();
+    let roles = ("authRoles", vec![(vec![0xff], bytes)]);
     for (buckets, expected) in [
         (vec![("lease", vec![])], "it has no bucket of keys"),
         (key((b"short".to_vec(), vec![])), "is no record of a key"),
@@ -307,7 +347,9 @@ async fn what_no_server_writes_is_refused() {
             vec![("key", vec![good()]), ("meta", vec![(b"scheduledCompactRev".to_vec(), vec![1])])],
             "is no revision",
         ),
-        (vec![auth, ("key", vec![good()])], "authentication is on in it"),
+        (vec![auth, ("key", vec![good()])], "its authRevision is no revision"),
+        (vec![users, ("key", vec![good()])], "is no record of authUsers"),
+        (vec![roles, ("key", vec![good()])], "is no name"),
     ] {
         write(&path, &buckets);
         match restore(&path, 0).await {

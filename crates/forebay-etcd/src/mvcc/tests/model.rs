@@ -107,6 +107,7 @@ impl Model {
             | Change::Alarm(_)
             | Change::Clean(_)
             | Change::Checkpoint(_)
+            | Change::Auth(_)
             | Change::Format(_) => Response::Done(Done::default()),
         })
     }

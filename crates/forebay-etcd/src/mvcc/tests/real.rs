@@ -103,6 +103,7 @@ impl Real {
             | Change::Alarm(_)
             | Change::Clean(_)
             | Change::Checkpoint(_)
+            | Change::Auth(_)
             | Change::Format(_) => return None,
         })
     }

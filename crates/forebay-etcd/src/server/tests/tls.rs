@@ -2,17 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use hyper_util::rt::TokioIo;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa, KeyIdMethod,
-    KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName,
+    DnType, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::{TcpListener, TcpStream};
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::cluster::{Cluster, within};
 use super::http::ask;
+use crate::proto::authpb::{Permission, UserAddOptions};
+use crate::proto::etcdserverpb::auth_client::AuthClient;
+use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::*;
 use crate::proto::peer::MembersRequest;
 use crate::proto::peer::peer_client::PeerClient;
 
@@ -43,6 +51,24 @@ impl Certificates {
         let cert = params.signed_by(&key, &self.ca).unwrap();
         std::fs::write(self.file(name), cert.pem()).unwrap();
         std::fs::write(self.file(&format!("{name}-key")), key.serialize_pem()).unwrap();
+    }
+
+    /// Signs a certificate of a user.
+    fn sign_for(&self, name: &str, common_name: &str) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let cert = params.signed_by(&key, &self.ca).unwrap();
+        std::fs::write(self.file(name), cert.pem()).unwrap();
+        std::fs::write(self.file(&format!("{name}-key")), key.serialize_pem()).unwrap();
+    }
+
+    /// Connects for gRPC.
+    async fn channel(&self, address: &str, with: &str) -> Channel {
+        let stream = self.connect(address, Some(with)).await.unwrap();
+        let endpoint = Endpoint::from_static("http://member.test");
+        endpoint.connect_with_connector(Dial(Some(TokioIo::new(stream)))).await.unwrap()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -124,6 +150,76 @@ impl Certificates {
         let name = ServerName::try_from(address.to_owned()).unwrap();
         tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
+}
+
+/// A connection that is there already.
+struct Dial(Option<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>>);
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+    type Error = std::io::Error;
+    type Future = std::future::Ready<std::io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        std::future::ready(self.0.take().ok_or_else(|| std::io::ErrorKind::NotConnected.into()))
+    }
+}
+
+/// The common name of a certificate is its user's, but for a gateway's, and but for a caller with a token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_of_users() {
+    let mut cluster = Cluster::new(1, &["--bcrypt-cost=4"]);
+    let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
+    let member = &mut cluster.members[0];
+    certificates.sign(&member.name, &member.address);
+    for argument in member.arguments.iter_mut().filter(|argument| argument.contains("client-urls")) {
+        *argument = argument.replace("http://", "https://");
+    }
+    member.arguments.extend(certificates.arguments("", &member.name));
+    member.arguments.push("--client-cert-auth".to_owned());
+    member.start().await;
+    within(member.server.as_ref().unwrap().ready()).await;
+    for name in ["root", "user", "stranger"] {
+        certificates.sign_for(name, name);
+    }
+    let address = cluster.members[0].address.clone();
+    let root = certificates.channel(&address, "root").await;
+    let (mut auth, mut keys) = (AuthClient::new(root.clone()), KvClient::new(root));
+    for name in ["root", "user"] {
+        let options = Some(UserAddOptions { no_password: name == "root" });
+        let add =
+            AuthUserAddRequest { name: name.into(), password: "p".into(), options, ..Default::default() };
+        auth.user_add(add).await.unwrap();
+    }
+    auth.role_add(AuthRoleAddRequest { name: "r".into() }).await.unwrap();
+    let perm = Some(Permission { perm_type: 2, key: "key".into(), range_end: Vec::new() });
+    auth.role_grant_permission(AuthRoleGrantPermissionRequest { name: "r".into(), perm }).await.unwrap();
+    for (user, role) in [("root", "root"), ("user", "r")] {
+        let grant = AuthUserGrantRoleRequest { user: user.into(), role: role.into() };
+        auth.user_grant_role(grant).await.unwrap();
+    }
+    auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+    let put = |key: &str| PutRequest { key: key.into(), ..Default::default() };
+    keys.put(put("other")).await.unwrap();
+    auth.user_list(AuthUserListRequest {}).await.unwrap();
+    let mut user = KvClient::new(certificates.channel(&address, "user").await);
+    user.put(put("key")).await.unwrap();
+    assert_eq!(user.put(put("other")).await.unwrap_err().message(), "etcdserver: permission denied");
+    let mut stranger = KvClient::new(certificates.channel(&address, "stranger").await);
+    assert_eq!(stranger.put(put("key")).await.unwrap_err().message(), "etcdserver: permission denied");
+    let mut of_gateway = tonic::Request::new(put("key"));
+    of_gateway.metadata_mut().insert("grpcgateway-accept", "application/json".parse().unwrap());
+    assert_eq!(keys.put(of_gateway).await.unwrap_err().message(), "etcdserver: user name is empty");
+    let authenticate = AuthenticateRequest { name: "user".into(), password: "p".into() };
+    let token = auth.authenticate(authenticate).await.unwrap().into_inner().token;
+    let mut with_token = tonic::Request::new(put("other"));
+    with_token.metadata_mut().insert("token", token.parse().unwrap());
+    assert_eq!(keys.put(with_token).await.unwrap_err().message(), "etcdserver: permission denied");
+    cluster.stop().await;
 }
 
 fn speak_tls(arguments: &mut [String]) {

@@ -6,7 +6,7 @@ use tonic::codec::Codec;
 use super::super::*;
 use crate::mvcc;
 use crate::server::tests::cluster::{Cluster, within};
-use crate::services::{Followers, Limits};
+use crate::services::{Authentication, Followers, Limits};
 
 /// A stream on a member's store, with a hub of the events that the test has published.
 struct Turns {
@@ -29,7 +29,8 @@ impl Turns {
             state: mvcc::Limits::default(),
         };
         let node = cluster.members[0].node().clone();
-        let context = Context::new(node, Arc::<Followers>::default(), limits, is_stopping);
+        let authentication = Authentication::open(&cluster.members[0].config()).unwrap();
+        let context = Context::new(node, Arc::<Followers>::default(), limits, authentication, is_stopping);
         let frames = requests.into_iter().map(|request| {
             let message = request.encode_to_vec();
             let head = [&[0][..], &(message.len() as u32).to_be_bytes()].concat();
@@ -39,7 +40,11 @@ impl Turns {
         let body = axum::body::Body::from_stream(frames);
         let decoder = tonic_prost::ProstCodec::<WatchRequest, WatchRequest>::default().decoder();
         let requests = Streaming::new_request(decoder, body, None, None);
-        Turns { cluster, watches: StreamWatches::new(context, requests), _stopping: stopping }
+        Turns {
+            cluster,
+            watches: StreamWatches::new(context, Credentials::default(), requests),
+            _stopping: stopping,
+        }
     }
 
     async fn put(&self, key: &str, bytes: usize) {

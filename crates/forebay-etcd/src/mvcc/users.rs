@@ -1,0 +1,154 @@
+//! Users and roles in `meta`, and the checks of entries.
+
+use std::sync::Arc;
+
+use forebay_kv::Batch;
+use prost::Message;
+
+use super::change::Change;
+use super::codec::{self, AUTH, Bytes, ROLE, USER, put_number};
+use super::reader::{Part, Reader};
+use super::{CHANGES_BYTES_MAX, Failure};
+use crate::accounts::{Auth, Need, Permit, RecordNames, Token, delete_needs, put_needs, txn_needs};
+use crate::proto::authpb::{Role, User};
+use crate::proto::peer::auth_change::Change as Command;
+use crate::proto::peer::command::Change as Entry;
+use crate::proto::peer::{AuthChange, Author};
+use crate::refusal::Refusal;
+
+/// The result of a change of users and roles, beside the batch.
+#[derive(Debug)]
+pub(super) enum UsersChange {
+    Auth(Arc<Auth>),
+    /// A token that is given out: its text goes on with the index of the entry.
+    Token(Token),
+}
+
+/// Reads users and roles.
+pub(super) async fn load(reader: &Reader<'_>) -> Result<Auth, Failure> {
+    let Some(numbers) = reader.get(Part::Meta, AUTH).await? else { return Ok(Auth::default()) };
+    let mut numbers = Bytes::new(&numbers, "the numbers of users and roles");
+    let (revision, is_enabled) = (numbers.number()?, numbers.number()? != 0);
+    let (mut users, mut roles) = (Vec::new(), Vec::new());
+    let mut found = reader.walk_prefix(Part::Meta, USER);
+    while let Some((_, bytes)) = found.next().await? {
+        users.push(User::decode(&bytes[..]).map_err(|_| Failure::Damaged("a user is not readable".into()))?);
+    }
+    let mut found = reader.walk_prefix(Part::Meta, ROLE);
+    while let Some((_, bytes)) = found.next().await? {
+        roles.push(Role::decode(&bytes[..]).map_err(|_| Failure::Damaged("a role is not readable".into()))?);
+    }
+    Auth::of(is_enabled, revision, users, roles).map_err(Failure::Damaged)
+}
+
+/// Writes the users and roles that a change has touched. Names are as long as keys at most.
+pub(super) fn write(
+    reader: &Reader<'_>,
+    batch: &mut Batch,
+    auth: &Auth,
+    touched: &RecordNames,
+) -> Result<(), Refusal> {
+    let (keyspace, mut bytes) = (reader.keyspace(Part::Meta), 0);
+    let mut record = |prefix: &[u8], name: &str, record: Option<Vec<u8>>| {
+        super::check::check_key(name.as_bytes())?;
+        let key = codec::named_key(prefix, name);
+        bytes += (key.len() + record.as_ref().map_or(0, Vec::len)) as u64;
+        match record {
+            Some(record) => batch.put(keyspace, key, record),
+            None => batch.delete(keyspace, key),
+        };
+        if bytes > CHANGES_BYTES_MAX { Err(Refusal::RequestTooLarge) } else { Ok(()) }
+    };
+    for name in &touched.users {
+        record(USER, name, auth.user(name).map(User::encode_to_vec))?;
+    }
+    for name in &touched.roles {
+        record(ROLE, name, auth.role(name).map(Role::encode_to_vec))?;
+    }
+    let mut numbers = Vec::new();
+    put_number(auth.revision(), &mut numbers);
+    put_number(auth.is_enabled().into(), &mut numbers);
+    batch.put(keyspace, AUTH, numbers);
+    Ok(())
+}
+
+/// Changes users and roles.
+pub(super) fn change(
+    change: &mut Change<'_>,
+    auth: &Auth,
+    request: AuthChange,
+) -> Result<Option<UsersChange>, Failure> {
+    let command = request.change.ok_or(Refusal::NotCapable)?;
+    if let Command::AssignToken(request) = command {
+        auth.check_token(&request)?;
+        return Ok(Some(UsersChange::Token(Token { user: request.user, text: request.prefix })));
+    }
+    let mut changed = auth.clone();
+    let touched = changed.change(command)?;
+    if changed == *auth {
+        return Ok(None);
+    }
+    write(&change.reader, change.batch, &changed, &touched)?;
+    Ok(Some(UsersChange::Auth(Arc::new(changed))))
+}
+
+/// Refuses a command that its author may not give. It was checked before it was proposed, but users and roles may have changed since.
+pub(super) async fn check(
+    change: &Change<'_>,
+    auth: &Auth,
+    author: Option<&Author>,
+    command: &Entry,
+) -> Result<(), Failure> {
+    if !auth.is_enabled() {
+        return Ok(());
+    }
+    let (permit, mut leases) = match command {
+        // The members' own, and alarms, which are checked before alone.
+        Entry::Attributes(_)
+        | Entry::Alarm(_)
+        | Entry::Clean(_)
+        | Entry::Checkpoint(_)
+        | Entry::Format(_) => return Ok(()),
+        Entry::Auth(AuthChange { change: Some(Command::AssignToken(_)) }) => return Ok(()),
+        Entry::Compact(_) | Entry::Auth(_) => return auth.check_root(author).map_err(Failure::from),
+        // It has no keys yet.
+        Entry::LeaseGrant(_) if author.is_some() => return Ok(()),
+        Entry::LeaseGrant(_) => return Err(Refusal::UserEmpty.into()),
+        Entry::Put(_) | Entry::DeleteRange(_) | Entry::Txn(_) => (auth.permit(author)?, Vec::new()),
+        Entry::LeaseRevoke(request) => (auth.permit(author)?, vec![request.id]),
+    };
+    let mut needed = |need: Need<'_>| {
+        if let Need::Lease(id) = need {
+            leases.push(id);
+        }
+        permit.check(need)
+    };
+    match command {
+        Entry::Put(put) => put_needs(put, &mut needed)?,
+        Entry::DeleteRange(delete) => delete_needs(delete, &mut needed)?,
+        Entry::Txn(txn) => txn_needs(txn, &mut needed)?,
+        _ => {}
+    }
+    leases.sort_unstable();
+    leases.dedup();
+    check_leases(&change.reader, permit, &leases).await
+}
+
+/// Refuses leases with a key that may not be written.
+pub(super) async fn check_leases(
+    reader: &Reader<'_>,
+    permit: Permit<'_>,
+    leases: &[i64],
+) -> Result<(), Failure> {
+    if permit.is_all() {
+        return Ok(());
+    }
+    for lease in leases {
+        let prefix = codec::lease_key(*lease);
+        let mut keys = reader.walk_prefix(Part::LeaseKeys, &prefix);
+        while let Some((key, _)) = keys.next().await? {
+            permit.check(Need::Write(&key[prefix.len()..], &[]))?;
+        }
+    }
+    Ok(())
+}

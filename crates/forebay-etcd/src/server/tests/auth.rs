@@ -1,0 +1,588 @@
+//! Users and roles by gRPC: who may make which calls, and the checks of entries that are on their way.
+
+use futures_util::StreamExt;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use super::cluster::{Cluster, Member, within};
+use crate::mvcc::View;
+use crate::proto::authpb::permission::Type;
+use crate::proto::authpb::{Permission, UserAddOptions};
+use crate::proto::etcdserverpb::auth_client::AuthClient;
+use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::lease_client::LeaseClient;
+use crate::proto::etcdserverpb::request_op::Request as Op;
+use crate::proto::etcdserverpb::watch_client::WatchClient;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::*;
+use crate::proto::peer::command::Change;
+use crate::proto::peer::outcome::Result as Outcome;
+use crate::proto::peer::{Attributes, Author};
+use crate::proto::v3lockpb::LockRequest;
+use crate::proto::v3lockpb::lock_client::LockClient;
+use crate::services::{RULES, Rule};
+
+/// Cheap passwords.
+const CHEAP: &[&str] = &["--bcrypt-cost=4"];
+const DENIED: (Code, &str) = (Code::PermissionDenied, "etcdserver: permission denied");
+const NOBODY: (Code, &str) = (Code::InvalidArgument, "etcdserver: user name is empty");
+const NO_TOKEN: (Code, &str) = (Code::Unauthenticated, "etcdserver: invalid auth token");
+
+fn channel(member: &Member) -> Channel {
+    Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
+}
+
+/// A request with a token, if it is not empty.
+fn by<T>(token: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    if !token.is_empty() {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    request
+}
+
+fn refusal<T>(refused: Result<T, Status>) -> (Code, String) {
+    let status = refused.map(|_| ()).unwrap_err();
+    (status.code(), status.message().to_owned())
+}
+
+fn is((code, text): (Code, &str)) -> (Code, String) {
+    (code, text.to_owned())
+}
+
+/// Clients of a member's services.
+struct Clients {
+    auth: AuthClient<Channel>,
+    keys: KvClient<Channel>,
+    leases: LeaseClient<Channel>,
+    watches: WatchClient<Channel>,
+}
+
+impl Clients {
+    fn of(member: &Member) -> Clients {
+        let channel = channel(member);
+        Clients {
+            auth: AuthClient::new(channel.clone()),
+            keys: KvClient::new(channel.clone()),
+            leases: LeaseClient::new(channel.clone()),
+            watches: WatchClient::new(channel),
+        }
+    }
+
+    async fn user(&mut self, token: &str, name: &str, roles: &[&str]) {
+        let password = format!("{name}'s");
+        let add = AuthUserAddRequest { name: name.into(), password, ..Default::default() };
+        self.auth.user_add(by(token, add)).await.unwrap();
+        for role in roles {
+            let grant = AuthUserGrantRoleRequest { user: name.into(), role: (*role).into() };
+            self.auth.user_grant_role(by(token, grant)).await.unwrap();
+        }
+    }
+
+    async fn role(&mut self, token: &str, name: &str, permissions: &[(Type, &str, &str)]) {
+        let _ = self.auth.role_add(by(token, AuthRoleAddRequest { name: name.into() })).await;
+        for (kind, key, range_end) in permissions {
+            let perm =
+                Permission { perm_type: (*kind).into(), key: (*key).into(), range_end: (*range_end).into() };
+            let grant = AuthRoleGrantPermissionRequest { name: name.into(), perm: Some(perm) };
+            self.auth.role_grant_permission(by(token, grant)).await.unwrap();
+        }
+    }
+
+    async fn revoke(&mut self, token: &str, role: &str, key: &str, range_end: &str) {
+        let request = AuthRoleRevokePermissionRequest {
+            role: role.into(),
+            key: key.into(),
+            range_end: range_end.into(),
+        };
+        self.auth.role_revoke_permission(by(token, request)).await.unwrap();
+    }
+
+    async fn token(&mut self, name: &str) -> String {
+        self.token_for(name, &format!("{name}'s")).await.unwrap()
+    }
+
+    async fn token_for(&mut self, name: &str, password: &str) -> Result<String, Status> {
+        let request = AuthenticateRequest { name: name.into(), password: password.into() };
+        Ok(within(self.auth.authenticate(request)).await?.into_inner().token)
+    }
+
+    /// Makes the user root, and turns authentication on. Returns root's token.
+    async fn enable(&mut self) -> String {
+        self.user("", "root", &["root"]).await;
+        self.auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+        self.token("root").await
+    }
+
+    async fn put(&mut self, token: &str, put: PutRequest) -> Result<PutResponse, Status> {
+        within(self.keys.put(by(token, put))).await.map(tonic::Response::into_inner)
+    }
+
+    async fn txn(&mut self, token: &str, operations: Vec<Op>) -> Result<TxnResponse, Status> {
+        let success = operations.into_iter().map(|request| RequestOp { request: Some(request) }).collect();
+        let request = TxnRequest { success, ..Default::default() };
+        within(self.keys.txn(by(token, request))).await.map(tonic::Response::into_inner)
+    }
+
+    /// Makes a watch, and returns why it was canceled.
+    async fn watch(&mut self, token: &str, key: &str, range_end: &[u8]) -> String {
+        let create =
+            WatchCreateRequest { key: key.into(), range_end: range_end.into(), ..Default::default() };
+        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let requests = futures_util::stream::iter([request]).chain(futures_util::stream::pending());
+        let mut responses = self.watches.watch(by(token, requests)).await.unwrap().into_inner();
+        let response = within(responses.message()).await.unwrap().unwrap();
+        assert!(response.created && response.canceled != response.cancel_reason.is_empty(), "{response:?}");
+        response.cancel_reason
+    }
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: "value".into(), ..Default::default() }
+}
+
+fn get(key: &str, range_end: &str) -> RangeRequest {
+    RangeRequest { key: key.into(), range_end: range_end.into(), ..Default::default() }
+}
+
+fn delete(key: &str) -> DeleteRangeRequest {
+    DeleteRangeRequest { key: key.into(), ..Default::default() }
+}
+
+/// Makes any call with an empty message, and returns its first reply. The reply's fields are not looked at.
+async fn call(member: &Member, path: &str, token: &str) -> Result<(), Status> {
+    let mut client = tonic::client::Grpc::new(channel(member));
+    client.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<AuthEnableRequest, AuthEnableRequest>::default();
+    let path = path.parse::<axum::http::uri::PathAndQuery>().unwrap();
+    let mut replies =
+        within(client.server_streaming(by(token, AuthEnableRequest {}), path, codec)).await?.into_inner();
+    match within(replies.message()).await {
+        // A header that is none is a reply too.
+        Err(status) if status.message().contains("decode") => Ok(()),
+        replied => replied.map(drop),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_call_is_open_to_whom_its_rule_says() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    let root = clients.enable().await;
+    clients.user(&root, "plain", &[]).await;
+    let plain = clients.token("plain").await;
+    for (path, rule) in RULES {
+        let (nobody, wrong, user) = (
+            call(member, path, "").await,
+            call(member, path, "wrong").await,
+            call(member, path, &plain).await,
+        );
+        match rule {
+            // Without a user of that name.
+            Rule::Open => {
+                let failed = is((
+                    Code::InvalidArgument,
+                    "etcdserver: authentication failed, invalid user ID or password",
+                ));
+                assert_eq!((refusal(nobody), refusal(wrong)), (failed.clone(), failed), "{path}");
+                continue;
+            }
+            Rule::Anyone => {
+                nobody.unwrap();
+                assert_eq!(refusal(wrong), is(NO_TOKEN), "{path}");
+                user.unwrap();
+                continue;
+            }
+            // Their refusals are within their streams, or of the calls that they make.
+            Rule::Within => continue,
+            Rule::User | Rule::Root | Rule::Message => {
+                assert_eq!((refusal(nobody), refusal(wrong)), (is(NOBODY), is(NO_TOKEN)), "{path}");
+            }
+        }
+        let is_denied = user.is_err_and(|status| status.code() == Code::PermissionDenied);
+        // These ask for a user without a name, which is not oneself.
+        let is_of_another = path.ends_with("/UserGet") || path.ends_with("/RoleGet");
+        assert_eq!(is_denied, *rule == Rule::Root || is_of_another, "{path}");
+        // Empty, these change nothing, but for one.
+        if !path.ends_with("/AuthDisable") {
+            let status = call(member, path, &root).await.err();
+            assert!(status.is_none_or(|status| status.code() != Code::PermissionDenied), "{path}");
+        }
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_and_locks_are_refused_as_etcd_refuses_them() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Readwrite, "lock/", "lock0")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let token = clients.token("u").await;
+    let denied = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+    assert_eq!(clients.watch(&token, "other", b"").await, denied);
+    assert_eq!(
+        clients.watch("", "lock/", b"").await,
+        "rpc error: code = InvalidArgument desc = etcdserver: user name is empty"
+    );
+    assert_eq!(
+        clients.watch("wrong", "lock/", b"").await,
+        "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
+    );
+    assert_eq!(clients.watch(&token, "lock/a", b"").await, "");
+    let mut locks = LockClient::new(channel(member));
+    let lock = |name: &str| LockRequest { name: name.into(), lease: 0 };
+    let refused = refusal(locks.lock(lock("lock")).await);
+    assert_eq!(refused, is((Code::Unknown, "etcdserver: user name is empty")));
+    let refused = refusal(locks.lock(by(&token, lock("other"))).await);
+    assert_eq!(refused, is((Code::Unknown, "etcdserver: permission denied")));
+    within(locks.lock(by(&token, lock("lock")))).await.unwrap();
+    cluster.stop().await;
+}
+
+/// Advisory GHSA-xg4h-6gfc-h4m8: a watch from a key on was checked as one of the key alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_with_an_open_end_needs_all_keys_from_its_first_on() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "one", &[(Type::Read, "key", "")]).await;
+    clients.role(&root, "open", &[(Type::Read, "key", "\0")]).await;
+    clients.user(&root, "one", &["one"]).await;
+    clients.user(&root, "open", &["open"]).await;
+    let (one, open) = (clients.token("one").await, clients.token("open").await);
+    assert_eq!(clients.watch(&one, "key", b"").await, "");
+    for (key, range_end) in [("key", &b"\0"[..]), ("key", b"kez"), ("", b"\0"), ("a", b"\0")] {
+        assert!(clients.watch(&one, key, range_end).await.contains("permission denied"), "{key}");
+    }
+    assert_eq!(clients.watch(&open, "key", b"\0").await, "");
+    assert!(clients.watch(&open, "", b"\0").await.contains("permission denied"));
+    let range = RangeRequest { key: "key".into(), range_end: vec![0], ..Default::default() };
+    assert_eq!(refusal(clients.keys.range(by(&one, range.clone())).await), is(DENIED));
+    clients.keys.range(by(&open, range)).await.unwrap();
+    cluster.stop().await;
+}
+
+/// Advisories GHSA-rfx7-8w68-q57q and GHSA-x35m-3gp4-4fh5.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_needs_what_is_in_it() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Write, "w", ""), (Type::Read, "r", "")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let token = clients.token("u").await;
+    let nested = |operation: Op| {
+        let failure = vec![RequestOp { request: Some(operation) }];
+        Op::RequestTxn(TxnRequest { failure, ..Default::default() })
+    };
+    let with_previous = PutRequest { prev_kv: true, ..put("w") };
+    let delete_previous = DeleteRangeRequest { prev_kv: true, ..delete("w") };
+    for (operation, is_permitted) in [
+        (Op::RequestPut(put("w")), true),
+        (Op::RequestPut(put("r")), false),
+        (Op::RequestPut(with_previous), false),
+        (Op::RequestRange(get("r", "")), true),
+        (Op::RequestRange(get("w", "")), false),
+        (Op::RequestRange(get("r", "s")), false),
+        (Op::RequestDeleteRange(delete("w")), true),
+        (Op::RequestDeleteRange(delete("r")), false),
+        (Op::RequestDeleteRange(delete_previous), false),
+    ] {
+        for operation in [operation.clone(), nested(operation.clone()), nested(nested(operation))] {
+            let found = clients.txn(&token, vec![operation.clone()]).await;
+            if is_permitted {
+                found.unwrap();
+            } else {
+                assert_eq!(refusal(found), is(DENIED), "{operation:?}");
+            }
+        }
+    }
+    // A transaction that only compares shows what is there.
+    let compare = |key: &str| TxnRequest {
+        compare: vec![Compare { key: key.into(), ..Default::default() }],
+        ..Default::default()
+    };
+    clients.keys.txn(by(&token, compare("r"))).await.unwrap();
+    assert_eq!(refusal(clients.keys.txn(by(&token, compare("w"))).await), is(DENIED));
+    cluster.stop().await;
+}
+
+/// A lease is its keys': a user that may not write one of them neither ends it nor attaches a key to it, in a transaction either, nor
+/// learns of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_needs_all_its_keys() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Readwrite, "a", "b")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let token = clients.token("u").await;
+    let grant = |id| LeaseGrantRequest { ttl: 600, id };
+    assert_eq!(refusal(clients.leases.lease_grant(grant(1)).await), is(NOBODY));
+    for id in [1, 2] {
+        clients.leases.lease_grant(by(&token, grant(id))).await.unwrap();
+    }
+    let leased = |key: &str, lease| PutRequest { lease, ..put(key) };
+    clients.put(&token, leased("a1", 1)).await.unwrap();
+    clients.put(&token, leased("a2", 2)).await.unwrap();
+    clients.put(&root, leased("other", 2)).await.unwrap();
+    assert_eq!(refusal(clients.put(&token, leased("a3", 2)).await), is(DENIED));
+    assert_eq!(refusal(clients.txn(&token, vec![Op::RequestPut(leased("a3", 2))]).await), is(DENIED));
+    clients.put(&token, leased("a3", 1)).await.unwrap();
+    let alive = |id| futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+    let mut kept = clients.leases.lease_keep_alive(by(&token, alive(1))).await.unwrap().into_inner();
+    assert_eq!(within(kept.message()).await.unwrap().unwrap().ttl, 600);
+    for (token, id, expected) in [(&token[..], 2, DENIED), ("", 1, NOBODY), ("wrong", 1, NO_TOKEN)] {
+        let mut kept = clients.leases.lease_keep_alive(by(token, alive(id))).await.unwrap().into_inner();
+        assert_eq!(refusal(within(kept.message()).await), is(expected));
+    }
+    let time = |id, keys| LeaseTimeToLiveRequest { id, keys };
+    let shown = clients.leases.lease_time_to_live(by(&token, time(1, true))).await.unwrap().into_inner();
+    assert_eq!(shown.keys, [b"a1", b"a3"]);
+    clients.leases.lease_time_to_live(by(&token, time(2, false))).await.unwrap();
+    assert_eq!(refusal(clients.leases.lease_time_to_live(by(&token, time(2, true))).await), is(DENIED));
+    assert_eq!(refusal(clients.leases.lease_leases(by(&token, LeaseLeasesRequest {})).await), is(DENIED));
+    let revoke = |id| LeaseRevokeRequest { id };
+    assert_eq!(refusal(clients.leases.lease_revoke(by(&token, revoke(2))).await), is(DENIED));
+    clients.leases.lease_revoke(by(&token, revoke(1))).await.unwrap();
+    assert_eq!(refusal(clients.keys.range(by(&token, get("other", ""))).await), is(DENIED));
+    clients.leases.lease_revoke(by(&root, revoke(2))).await.unwrap();
+    let left = clients.leases.lease_leases(by(&token, LeaseLeasesRequest {})).await.unwrap().into_inner();
+    assert!(left.leases.is_empty());
+    cluster.stop().await;
+}
+
+/// The server ends leases by itself, without a permission of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_end_while_authentication_is_on() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    let root = clients.enable().await;
+    clients.leases.lease_grant(by(&root, LeaseGrantRequest { ttl: 1, id: 7 })).await.unwrap();
+    clients.put(&root, PutRequest { lease: 7, ..put("key") }).await.unwrap();
+    within(async {
+        while member.local("key").await.is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_see_themselves_and_their_roles() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "mine", &[(Type::Read, "a", "")]).await;
+    clients.role(&root, "yours", &[]).await;
+    clients.user(&root, "u", &["mine"]).await;
+    let token = clients.token("u").await;
+    let user = |name: &str| AuthUserGetRequest { name: name.into() };
+    let role = |role: &str| AuthRoleGetRequest { role: role.into() };
+    assert_eq!(clients.auth.user_get(by(&token, user("u"))).await.unwrap().into_inner().roles, ["mine"]);
+    assert_eq!(refusal(clients.auth.user_get(by(&token, user("root"))).await), is(DENIED));
+    let shown = clients.auth.role_get(by(&token, role("mine"))).await.unwrap().into_inner();
+    assert_eq!((shown.perm.len(), &shown.perm[0].key[..]), (1, &b"a"[..]));
+    assert_eq!(refusal(clients.auth.role_get(by(&token, role("yours"))).await), is(DENIED));
+    let users = clients.auth.user_list(by(&root, AuthUserListRequest {})).await.unwrap().into_inner();
+    assert_eq!(users.users, ["root", "u"]);
+    let status = clients.auth.auth_status(AuthStatusRequest {}).await.unwrap().into_inner();
+    assert!(status.enabled);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_ends_with_its_password_and_its_user() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Readwrite, "a", "")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let first = clients.token("u").await;
+    clients.put(&first, put("a")).await.unwrap();
+    let change =
+        AuthUserChangePasswordRequest { name: "u".into(), password: "new".into(), ..Default::default() };
+    clients.auth.user_change_password(by(&root, change)).await.unwrap();
+    assert_eq!(refusal(clients.put(&first, put("a")).await), is(NO_TOKEN));
+    let failed = (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
+    assert_eq!(refusal(clients.token_for("u", "u's").await), is(failed));
+    assert_eq!(refusal(clients.token_for("nobody", "u's").await), is(failed));
+    let second = clients.token_for("u", "new").await.unwrap();
+    clients.put(&second, put("a")).await.unwrap();
+    let no_password = AuthUserAddRequest {
+        name: "certified".into(),
+        options: Some(UserAddOptions { no_password: true }),
+        ..Default::default()
+    };
+    clients.auth.user_add(by(&root, no_password)).await.unwrap();
+    let text = "auth: authentication failed, password was given for no password user";
+    assert_eq!(refusal(clients.token_for("certified", "x").await), is((Code::Unknown, text)));
+    clients.auth.user_delete(by(&root, AuthUserDeleteRequest { name: "u".into() })).await.unwrap();
+    assert_eq!(refusal(clients.put(&second, put("a")).await), is(NO_TOKEN));
+    // Off, nothing is looked at.
+    clients.auth.auth_disable(by(&root, AuthDisableRequest {})).await.unwrap();
+    clients.put(&second, put("a")).await.unwrap();
+    let off = (Code::FailedPrecondition, "etcdserver: authentication is not enabled");
+    assert_eq!(refusal(clients.token_for("root", "root's").await), is(off));
+    cluster.stop().await;
+}
+
+/// Entries in the log have no password, nor have those of users that are added.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_password_reaches_the_state() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    clients.enable().await;
+    let auth = View::of(member.node().store()).await.unwrap().auth().await.unwrap();
+    let user = auth.user("root").unwrap();
+    assert!(user.password.starts_with(b"$2b$04$"));
+    let long = AuthUserAddRequest { name: "u".into(), password: "x".repeat(73), ..Default::default() };
+    let root = clients.token("root").await;
+    let text = "bcrypt: password length exceeds 72 bytes";
+    assert_eq!(refusal(clients.auth.user_add(by(&root, long)).await), is((Code::Unknown, text)));
+    cluster.stop().await;
+    for entry in walk(&cluster.members[0].dir) {
+        let bytes = std::fs::read(&entry).unwrap();
+        let has = bytes.windows(6).any(|window| window == b"root's");
+        assert!(!has, "{}", entry.display());
+    }
+}
+
+/// All files below a directory.
+fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(walk(&path)) } else { files.push(path) }
+    }
+    files
+}
+
+/// A revocation holds for an entry that was proposed before, at whichever member: it is refused as it is applied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_revoked_holds_for_entries_on_their_way() {
+    let mut cluster = Cluster::start(3, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Readwrite, "a", "")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let status = clients.auth.auth_status(AuthStatusRequest {}).await.unwrap().into_inner();
+    let author = Author { user: "u".into(), revision: status.auth_revision, is_server: false };
+    let propose = async |cluster: &Cluster, at: usize, author: &Author| {
+        let change = Change::Put(put("a"));
+        let (outcome, _) = cluster.members[at].node().propose_by(Some(author.clone()), change).await.unwrap();
+        match outcome.result {
+            Some(Outcome::Refusal(refusal)) => Err((Code::from(refusal.code), refusal.text)),
+            _ => Ok(outcome.revision),
+        }
+    };
+    let before = propose(&cluster, 1, &author).await.unwrap();
+    clients.revoke(&root, "r", "a", "").await;
+    let old = is((Code::InvalidArgument, "etcdserver: revision of auth store is old"));
+    for at in 0..3 {
+        assert_eq!(propose(&cluster, at, &author).await, Err(old.clone()));
+        let now = Author { revision: author.revision + 1, ..author.clone() };
+        assert_eq!(propose(&cluster, at, &now).await, Err(is(DENIED)));
+    }
+    let nobody = cluster.members[2].node().propose(Change::Put(put("a"))).await.unwrap().0;
+    assert!(matches!(nobody.result, Some(Outcome::Refusal(refusal)) if refusal.text == NOBODY.1));
+    let (root, now) = (clients.token("root").await, put("b"));
+    let after = clients.put(&root, now).await.unwrap().header.unwrap().revision;
+    assert_eq!(after, before + 1, "nothing else was put");
+    cluster.stop().await;
+}
+
+/// What was granted at one member holds at once at each other one, and so do tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_know_of_each_other_what_was_granted() {
+    let mut cluster = Cluster::start(3, CHEAP).await;
+    let mut all: Vec<Clients> = cluster.members.iter().map(Clients::of).collect();
+    let root = all[0].enable().await;
+    all[1].role(&root, "r", &[]).await;
+    all[2].user(&root, "u", &["r"]).await;
+    for (at, key) in ["a", "b", "c"].into_iter().enumerate() {
+        let (here, there, third) = (at, (at + 1) % 3, (at + 2) % 3);
+        let token = all[here].token("u").await;
+        assert_eq!(refusal(all[there].put(&token, put(key)).await), is(DENIED));
+        all[here].role(&root, "r", &[(Type::Readwrite, key, "")]).await;
+        all[there].put(&token, put(key)).await.unwrap();
+        within(all[third].keys.range(by(&token, get(key, "")))).await.unwrap();
+        all[there].revoke(&root, "r", key, "").await;
+        assert_eq!(refusal(all[third].keys.range(by(&token, get(key, ""))).await), is(DENIED));
+        assert_eq!(refusal(all[third].put(&token, put(key)).await), is(DENIED));
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_stay_over_a_restart_and_simple_tokens_do_not() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.put(&root, put("a")).await.unwrap();
+    cluster.members[0].stop().await;
+    cluster.members[0].start().await;
+    within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    assert_eq!(refusal(clients.put("", put("a")).await), is(NOBODY));
+    assert_eq!(refusal(clients.put(&root, put("a")).await), is(NO_TOKEN));
+    let root = clients.token("root").await;
+    clients.put(&root, put("a")).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signed_tokens_are_of_a_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let pair = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(dir.path().join("public"), pair.public_key_pem()).unwrap();
+    std::fs::write(dir.path().join("private"), pair.serialize_pem()).unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let tokens = format!(
+        "--auth-token=jwt,pub-key={},priv-key={},sign-method=ES256,ttl=5m",
+        file("public"),
+        file("private")
+    );
+    let mut cluster = Cluster::start(1, &["--bcrypt-cost=4", &tokens]).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let root = clients.enable().await;
+    clients.put(&root, put("a")).await.unwrap();
+    // It is good over a restart, until users or roles change.
+    cluster.members[0].stop().await;
+    cluster.members[0].start().await;
+    within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    clients.put(&root, put("a")).await.unwrap();
+    clients.role(&root, "r", &[]).await;
+    let old = (Code::InvalidArgument, "etcdserver: revision of auth store is old");
+    assert_eq!(refusal(clients.put(&root, put("a")).await), is(old));
+    assert_eq!(refusal(clients.keys.range(by(&root, get("a", ""))).await), is(old));
+    assert_eq!(refusal(clients.put(&root[1..], put("a")).await), is(NO_TOKEN));
+    let root = clients.token("root").await;
+    clients.put(&root, put("a")).await.unwrap();
+    cluster.stop().await;
+}
+
+/// A member that does not know users and roles would apply their entries otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_wait_until_all_members_know_them() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    let attributes =
+        |level| Change::Attributes(Attributes { member: member.node().id(), level, ..Default::default() });
+    member.node().propose(attributes(0)).await.unwrap();
+    let add = || AuthUserAddRequest { name: "u".into(), password: "p".into(), ..Default::default() };
+    let refused = (Code::FailedPrecondition, "etcdserver: not capable");
+    assert_eq!(refusal(clients.auth.user_add(add()).await), is(refused));
+    member.node().propose(attributes(1)).await.unwrap();
+    clients.auth.user_add(add()).await.unwrap();
+    cluster.stop().await;
+}
