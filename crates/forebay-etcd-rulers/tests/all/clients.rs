@@ -427,24 +427,32 @@ async fn the_lead_moves() {
 }
 
 #[tokio::test]
-async fn users_and_roles_are_off() {
-    let (_member, mut client) = pair().await;
-    let off = "etcdserver: authentication is not enabled";
+async fn users_and_roles_are_kept() {
+    let (member, mut client) = pair().await;
     assert_eq!(refusal(client.auth_enable().await), "etcdserver: root user does not exist");
-    assert_eq!(refusal(client.auth_disable().await), off);
-    assert!(client.user_list().await.unwrap().users().is_empty());
-    assert!(client.role_list().await.unwrap().roles().is_empty());
-    assert_eq!(refusal(client.user_add("user", "password", None).await), off);
-    assert_eq!(refusal(client.user_get("user").await), off);
-    assert_eq!(refusal(client.user_delete("user").await), off);
-    assert_eq!(refusal(client.user_change_password("user", "password").await), off);
-    assert_eq!(refusal(client.user_grant_role("user", "role").await), off);
-    assert_eq!(refusal(client.user_revoke_role("user", "role").await), off);
-    assert_eq!(refusal(client.role_add("role").await), off);
-    assert_eq!(refusal(client.role_get("role").await), off);
-    assert_eq!(refusal(client.role_delete("role").await), off);
-    assert_eq!(refusal(client.role_grant_permission("role", Permission::read("key")).await), off);
-    assert_eq!(refusal(client.role_revoke_permission("role", "key", None).await), off);
+    client.auth_disable().await.unwrap();
+    for name in ["root", "user"] {
+        client.user_add(name, "password", None).await.unwrap();
+    }
+    client.role_add("role").await.unwrap();
+    client.role_grant_permission("role", Permission::read("key")).await.unwrap();
+    client.user_grant_role("user", "role").await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    assert_eq!(client.user_list().await.unwrap().users(), ["root", "user"]);
+    assert_eq!(client.role_list().await.unwrap().roles(), ["role"]);
+    client.put("key", "value", None).await.unwrap();
+    client.auth_enable().await.unwrap();
+    assert_eq!(refusal(client.get("key", None).await), "etcdserver: user name is empty");
+    let options = etcd_client::ConnectOptions::new().with_user("user", "password");
+    let mut user = Client::connect([member.client_url()], Some(options)).await.unwrap();
+    assert_eq!(user.get("key", None).await.unwrap().kvs()[0].value(), b"value");
+    assert_eq!(refusal(user.put("key", "other", None).await), "etcdserver: permission denied");
+    let options = etcd_client::ConnectOptions::new().with_user("root", "password");
+    let mut root = Client::connect([member.client_url()], Some(options)).await.unwrap();
+    root.role_revoke_permission("role", "key", None).await.unwrap();
+    root.auth_disable().await.unwrap();
+    client.user_delete("user").await.unwrap();
+    client.role_delete("role").await.unwrap();
 }
 
 #[tokio::test]
