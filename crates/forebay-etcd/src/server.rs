@@ -123,7 +123,7 @@ impl Server {
         }
         let (stopping, is_stopping) = watch::channel(false);
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
-        let hub = followers.hub.clone();
+        let (hub, users) = (followers.hub.clone(), followers.users.clone());
         let context = Context::new(node.clone(), followers, limits, authentication, is_stopping.clone());
         let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
         node.set_leader_leases(&leases);
@@ -142,7 +142,7 @@ impl Server {
         let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));
         let pages = pages.merge(gateway.unwrap_or_default());
         for is_tls in [false, true] {
-            let access = http::Access::new(&config, is_tls);
+            let access = http::Access::new(&config, &users, is_tls);
             let (pages, nothing) =
                 (access.guard(pages.clone()), access.guard(Router::new().fallback(not_found)));
             let grpc = if has_pages { grpc.clone().merge(pages.clone()) } else { grpc.clone() };

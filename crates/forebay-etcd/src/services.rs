@@ -49,7 +49,6 @@ use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
 use crate::services::guard::Guard;
 use crate::services::queue::Queue;
-use crate::services::rights::Users;
 
 /// Room for the headers of a message beside its longest request.
 const OVERHEAD_BYTES: usize = 512 << 10;
@@ -64,7 +63,7 @@ pub(crate) use guard::{is_grpc, not_found};
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
-pub(crate) use rights::Authentication;
+pub(crate) use rights::{Authentication, Users};
 #[cfg(test)]
 pub(crate) use rights::{RULES, Rule};
 pub(crate) use scrub::run as scrub_state;
@@ -229,7 +228,7 @@ fn foreign() -> Status {
 pub(crate) struct Followers {
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Arc<Lessor>,
-    users: Arc<Users>,
+    pub(crate) users: Arc<Users>,
     /// The space that the state takes.
     used_bytes: AtomicU64,
     cleaning: Sender<CleaningProgress>,

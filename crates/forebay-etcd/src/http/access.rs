@@ -1,4 +1,5 @@
-//! [`Access`]: from which pages, and under which names, the server may be asked by HTTP. Calls of gRPC pass: no page can make them.
+//! [`Access`]: from which pages, under which names, and with which certificates the server may be asked by HTTP. Calls of gRPC pass: no page
+//! can make them.
 
 use std::sync::Arc;
 
@@ -8,21 +9,39 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 
+use super::gateway;
 use crate::config::{Config, Names};
-use crate::services::is_grpc;
+use crate::listen::Caller;
+use crate::services::{Users, is_grpc};
 
-/// What `--cors` and `--host-whitelist` allow.
+/// Why etcd refuses a certificate with a common name at the gateway.
+const IGNORED_NAME: &str =
+    "CommonName of client sending a request against gateway will be ignored and not used as expected\n";
+
+/// What `--cors` and `--host-whitelist` allow, and `--client-cert-auth`.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     origins: Arc<Names>,
     /// With certificates all are allowed: a page cannot pass for a server that has one.
     hosts: Arc<Names>,
+    /// Users whose names may be those of certificates, if any.
+    users: Option<Arc<Users>>,
 }
 
 impl Access {
-    pub(crate) fn new(config: &Config, is_tls: bool) -> Access {
+    pub(crate) fn new(config: &Config, users: &Arc<Users>, is_tls: bool) -> Access {
         let hosts = if is_tls { Names::default() } else { config.host_whitelist.clone() };
-        Access { origins: Arc::new(config.cors.clone()), hosts: Arc::new(hosts) }
+        let has_names = is_tls && config.client_tls.is_client_cert_required && config.is_gateway_on;
+        let users = has_names.then(|| users.clone());
+        Access { origins: Arc::new(config.cors.clone()), hosts: Arc::new(hosts), users }
+    }
+
+    /// Returns whether the caller's certificate names a user for a call of the gateway, which none does.
+    fn ignores_name(&self, request: &Request) -> bool {
+        let Some(users) = &self.users else { return false };
+        let caller = request.extensions().get::<Caller>();
+        let name = caller.and_then(|caller| caller.common_name.as_deref()).unwrap_or_default();
+        !name.is_empty() && gateway::serves(request.uri().path()) && users.is_on()
     }
 
     /// Has all requests to these routes looked at.
@@ -43,6 +62,9 @@ async fn look(State(access): State<Access>, request: Request, next: Next) -> Res
              Use TLS, or add the name to --host-whitelist.\n"
         );
         return (StatusCode::MISDIRECTED_REQUEST, text).into_response();
+    }
+    if access.ignores_name(&request) {
+        return (StatusCode::BAD_REQUEST, IGNORED_NAME).into_response();
     }
     let origin = origin(&access, request.headers());
     let mut response = if request.method() == Method::OPTIONS {

@@ -47,6 +47,11 @@ pub(crate) fn router(services: Router, message_bytes_max: usize) -> Router {
 
 const PREFIXES: [&str; 2] = ["/v3/", "/v3beta/"];
 
+/// Returns whether a path is one of the gateway's.
+pub(super) fn serves(path: &str) -> bool {
+    PREFIXES.iter().any(|prefix| path.starts_with(prefix))
+}
+
 struct Gateway {
     calls: HashMap<&'static str, Call>,
     services: Router,

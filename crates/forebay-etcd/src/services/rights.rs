@@ -180,7 +180,7 @@ pub(crate) struct Users {
 
 impl Users {
     /// Returns whether authentication is on, as far as this member knows.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Acquire)
     }
 

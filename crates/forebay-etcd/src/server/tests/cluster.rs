@@ -171,7 +171,9 @@ fn is_one_of(status: &Status, refusals: &[Refusal]) -> bool {
 
 /// Returns whether it is not known what became of a call, since no leader was there to say it in time.
 pub(crate) fn is_unsettled(status: &Status) -> bool {
-    is_one_of(status, &[Refusal::LeaderChanged, Refusal::Timeout, Refusal::TimeoutLeaderFailure])
+    // Locks and elections report these texts with another code.
+    let refusals = [Refusal::LeaderChanged, Refusal::Timeout, Refusal::TimeoutLeaderFailure];
+    refusals.iter().any(|refusal| refusal.text() == status.message())
 }
 
 /// Makes a call, again and again while its outcome is not known.
@@ -181,6 +183,13 @@ pub(crate) async fn settled<T>(mut call: impl AsyncFnMut() -> Result<T, Status>)
             Err(status) if is_unsettled(&status) => tokio::task::yield_now().await,
             outcome => return outcome,
         }
+    }
+}
+
+/// Takes a change that may have been made before, by a try whose outcome was not known: it is refused so then.
+pub(crate) fn made<T>(outcome: Result<T, Status>, refusal: Refusal) {
+    if let Err(status) = outcome {
+        assert!(is_one_of(&status, &[refusal]), "{status}");
     }
 }
 

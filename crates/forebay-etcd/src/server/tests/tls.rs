@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::cluster::{Cluster, within};
+use super::cluster::{Cluster, made, settled, within};
 use super::http::ask;
 use crate::proto::authpb::{Permission, UserAddOptions};
 use crate::proto::etcdserverpb::auth_client::AuthClient;
@@ -23,6 +23,7 @@ use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::*;
 use crate::proto::peer::MembersRequest;
 use crate::proto::peer::peer_client::PeerClient;
+use crate::refusal::Refusal;
 
 /// Files of a CA and its certificates.
 struct Certificates {
@@ -193,32 +194,52 @@ async fn certificates_are_of_users() {
         let options = Some(UserAddOptions { no_password: name == "root" });
         let add =
             AuthUserAddRequest { name: name.into(), password: "p".into(), options, ..Default::default() };
-        auth.user_add(add).await.unwrap();
+        made(settled(async || auth.user_add(add.clone()).await).await, Refusal::UserExists);
     }
-    auth.role_add(AuthRoleAddRequest { name: "r".into() }).await.unwrap();
+    let role = AuthRoleAddRequest { name: "r".into() };
+    made(settled(async || auth.role_add(role.clone()).await).await, Refusal::RoleExists);
     let perm = Some(Permission { perm_type: 2, key: "key".into(), range_end: Vec::new() });
-    auth.role_grant_permission(AuthRoleGrantPermissionRequest { name: "r".into(), perm }).await.unwrap();
+    let grant = AuthRoleGrantPermissionRequest { name: "r".into(), perm };
+    settled(async || auth.role_grant_permission(grant.clone()).await).await.unwrap();
     for (user, role) in [("root", "root"), ("user", "r")] {
         let grant = AuthUserGrantRoleRequest { user: user.into(), role: role.into() };
-        auth.user_grant_role(grant).await.unwrap();
+        settled(async || auth.user_grant_role(grant.clone()).await).await.unwrap();
     }
-    auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+    let by_gateway = async |path: &str| {
+        let stream = certificates.connect(&address, Some("root")).await.unwrap();
+        ask(stream, path).await.unwrap()
+    };
+    // Another method is asked for.
+    assert_eq!(by_gateway("/v3/kv/range").await.0, 501);
+    settled(async || auth.auth_enable(AuthEnableRequest {}).await).await.unwrap();
     let put = |key: &str| PutRequest { key: key.into(), ..Default::default() };
-    keys.put(put("other")).await.unwrap();
-    auth.user_list(AuthUserListRequest {}).await.unwrap();
+    settled(async || keys.put(put("other")).await).await.unwrap();
+    settled(async || auth.user_list(AuthUserListRequest {}).await).await.unwrap();
     let mut user = KvClient::new(certificates.channel(&address, "user").await);
-    user.put(put("key")).await.unwrap();
-    assert_eq!(user.put(put("other")).await.unwrap_err().message(), "etcdserver: permission denied");
+    settled(async || user.put(put("key")).await).await.unwrap();
+    let denied = "etcdserver: permission denied";
+    let refused = settled(async || user.put(put("other")).await).await.unwrap_err();
+    assert_eq!(refused.message(), denied);
     let mut stranger = KvClient::new(certificates.channel(&address, "stranger").await);
-    assert_eq!(stranger.put(put("key")).await.unwrap_err().message(), "etcdserver: permission denied");
-    let mut of_gateway = tonic::Request::new(put("key"));
-    of_gateway.metadata_mut().insert("grpcgateway-accept", "application/json".parse().unwrap());
-    assert_eq!(keys.put(of_gateway).await.unwrap_err().message(), "etcdserver: user name is empty");
+    let refused = settled(async || stranger.put(put("key")).await).await.unwrap_err();
+    assert_eq!(refused.message(), denied);
+    let with = |name: &'static str, value: &str| {
+        let mut request = tonic::Request::new(put("other"));
+        request.metadata_mut().insert(name, value.parse().unwrap());
+        request
+    };
+    let refused = settled(async || keys.put(with("grpcgateway-accept", "application/json")).await).await;
+    assert_eq!(refused.unwrap_err().message(), "etcdserver: user name is empty");
+    for path in ["/v3/kv/range", "/v3beta/nothing"] {
+        let (status, text) = by_gateway(path).await;
+        assert!(status == 400 && text.starts_with("CommonName of client"), "{path}: {status} {text}");
+    }
+    assert_eq!(by_gateway("/version").await.0, 200);
     let authenticate = AuthenticateRequest { name: "user".into(), password: "p".into() };
-    let token = auth.authenticate(authenticate).await.unwrap().into_inner().token;
-    let mut with_token = tonic::Request::new(put("other"));
-    with_token.metadata_mut().insert("token", token.parse().unwrap());
-    assert_eq!(keys.put(with_token).await.unwrap_err().message(), "etcdserver: permission denied");
+    let token = settled(async || auth.authenticate(authenticate.clone()).await).await;
+    let token = token.unwrap().into_inner().token;
+    let refused = settled(async || keys.put(with("token", &token)).await).await.unwrap_err();
+    assert_eq!(refused.message(), denied);
     cluster.stop().await;
 }
 
