@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, made, settled, within};
 use crate::mvcc::View;
 use crate::proto::authpb::permission::Type;
 use crate::proto::authpb::{Permission, UserAddOptions};
@@ -15,11 +15,12 @@ use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::*;
+use crate::proto::peer::Author;
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
-use crate::proto::peer::{Attributes, Author};
 use crate::proto::v3lockpb::LockRequest;
 use crate::proto::v3lockpb::lock_client::LockClient;
+use crate::refusal::Refusal;
 use crate::services::{RULES, Rule};
 
 /// Cheap passwords.
@@ -27,6 +28,14 @@ const CHEAP: &[&str] = &["--bcrypt-cost=4"];
 const DENIED: (Code, &str) = (Code::PermissionDenied, "etcdserver: permission denied");
 const NOBODY: (Code, &str) = (Code::InvalidArgument, "etcdserver: user name is empty");
 const NO_TOKEN: (Code, &str) = (Code::Unauthenticated, "etcdserver: invalid auth token");
+const OLD: (Code, &str) = (Code::InvalidArgument, "etcdserver: revision of auth store is old");
+
+/// Makes a call with a token, until its outcome is known.
+macro_rules! ask {
+    ($client:expr, $call:ident, $token:expr, $message:expr) => {
+        settled(async || $client.$call(by($token, $message)).await).await.map(tonic::Response::into_inner)
+    };
+}
 
 fn channel(member: &Member) -> Channel {
     Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
@@ -72,20 +81,22 @@ impl Clients {
     async fn user(&mut self, token: &str, name: &str, roles: &[&str]) {
         let password = format!("{name}'s");
         let add = AuthUserAddRequest { name: name.into(), password, ..Default::default() };
-        self.auth.user_add(by(token, add)).await.unwrap();
+        made(ask!(self.auth, user_add, token, add.clone()), Refusal::UserExists);
         for role in roles {
             let grant = AuthUserGrantRoleRequest { user: name.into(), role: (*role).into() };
-            self.auth.user_grant_role(by(token, grant)).await.unwrap();
+            ask!(self.auth, user_grant_role, token, grant.clone()).unwrap();
         }
     }
 
+    /// Gives a role permissions, and makes it where it is not there.
     async fn role(&mut self, token: &str, name: &str, permissions: &[(Type, &str, &str)]) {
-        let _ = self.auth.role_add(by(token, AuthRoleAddRequest { name: name.into() })).await;
+        let add = AuthRoleAddRequest { name: name.into() };
+        made(ask!(self.auth, role_add, token, add.clone()), Refusal::RoleExists);
         for (kind, key, range_end) in permissions {
             let perm =
                 Permission { perm_type: (*kind).into(), key: (*key).into(), range_end: (*range_end).into() };
             let grant = AuthRoleGrantPermissionRequest { name: name.into(), perm: Some(perm) };
-            self.auth.role_grant_permission(by(token, grant)).await.unwrap();
+            ask!(self.auth, role_grant_permission, token, grant.clone()).unwrap();
         }
     }
 
@@ -95,7 +106,8 @@ impl Clients {
             key: key.into(),
             range_end: range_end.into(),
         };
-        self.auth.role_revoke_permission(by(token, request)).await.unwrap();
+        let revoked = ask!(self.auth, role_revoke_permission, token, request.clone());
+        made(revoked, Refusal::PermissionNotGranted);
     }
 
     async fn token(&mut self, name: &str) -> String {
@@ -104,24 +116,44 @@ impl Clients {
 
     async fn token_for(&mut self, name: &str, password: &str) -> Result<String, Status> {
         let request = AuthenticateRequest { name: name.into(), password: password.into() };
-        Ok(within(self.auth.authenticate(request)).await?.into_inner().token)
+        ask!(self.auth, authenticate, "", request.clone()).map(|response| response.token)
     }
 
     /// Makes the user root, and turns authentication on. Returns root's token.
     async fn enable(&mut self) -> String {
         self.user("", "root", &["root"]).await;
-        self.auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+        // Once it is on, the same again needs a user.
+        made(ask!(self.auth, auth_enable, "", AuthEnableRequest {}), Refusal::UserEmpty);
         self.token("root").await
     }
 
+    /// Returns the revision of users and roles.
+    async fn auth_revision(&mut self) -> u64 {
+        ask!(self.auth, auth_status, "", AuthStatusRequest {}).unwrap().auth_revision
+    }
+
+    /// Returns the revision of the keys.
+    async fn revision(&mut self, token: &str) -> i64 {
+        ask!(self.keys, range, token, get("none", "")).unwrap().header.unwrap().revision
+    }
+
     async fn put(&mut self, token: &str, put: PutRequest) -> Result<PutResponse, Status> {
-        within(self.keys.put(by(token, put))).await.map(tonic::Response::into_inner)
+        ask!(self.keys, put, token, put.clone())
     }
 
     async fn txn(&mut self, token: &str, operations: Vec<Op>) -> Result<TxnResponse, Status> {
         let success = operations.into_iter().map(|request| RequestOp { request: Some(request) }).collect();
         let request = TxnRequest { success, ..Default::default() };
-        within(self.keys.txn(by(token, request))).await.map(tonic::Response::into_inner)
+        ask!(self.keys, txn, token, request.clone())
+    }
+
+    /// Reads the first part of a RangeStream.
+    async fn range_stream(&mut self, token: &str, key: &str) -> Result<(), Status> {
+        settled(async || {
+            let mut parts = self.keys.range_stream(by(token, get(key, ""))).await?.into_inner();
+            parts.message().await.map(drop)
+        })
+        .await
     }
 
     /// Makes a watch, and returns why it was canceled.
@@ -129,11 +161,25 @@ impl Clients {
         let create =
             WatchCreateRequest { key: key.into(), range_end: range_end.into(), ..Default::default() };
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        let requests = futures_util::stream::iter([request]).chain(futures_util::stream::pending());
-        let mut responses = self.watches.watch(by(token, requests)).await.unwrap().into_inner();
-        let response = within(responses.message()).await.unwrap().unwrap();
+        let response = settled(async || {
+            let requests = futures_util::stream::iter([request.clone()]);
+            let requests = requests.chain(futures_util::stream::pending());
+            let mut responses = self.watches.watch(by(token, requests)).await?.into_inner();
+            responses.message().await
+        });
+        let response = response.await.unwrap().unwrap();
         assert!(response.created && response.canceled != response.cancel_reason.is_empty(), "{response:?}");
         response.cancel_reason
+    }
+
+    /// Keeps a lease alive, and returns how long it lives.
+    async fn keep_alive(&mut self, token: &str, id: i64) -> Result<i64, Status> {
+        let kept = settled(async || {
+            let requests = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+            let mut kept = self.leases.lease_keep_alive(by(token, requests)).await?.into_inner();
+            kept.message().await
+        });
+        Ok(kept.await?.unwrap().ttl)
     }
 }
 
@@ -152,16 +198,19 @@ fn delete(key: &str) -> DeleteRangeRequest {
 /// Makes any call with an empty message, and returns its first reply. The reply's fields are not looked at.
 async fn call(member: &Member, path: &str, token: &str) -> Result<(), Status> {
     let mut client = tonic::client::Grpc::new(channel(member));
-    client.ready().await.unwrap();
-    let codec = tonic_prost::ProstCodec::<AuthEnableRequest, AuthEnableRequest>::default();
     let path = path.parse::<axum::http::uri::PathAndQuery>().unwrap();
-    let mut replies =
-        within(client.server_streaming(by(token, AuthEnableRequest {}), path, codec)).await?.into_inner();
-    match within(replies.message()).await {
-        // A header that is none is a reply too.
-        Err(status) if status.message().contains("decode") => Ok(()),
-        replied => replied.map(drop),
-    }
+    settled(async || {
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<AuthEnableRequest, AuthEnableRequest>::default();
+        let request = by(token, AuthEnableRequest {});
+        let mut replies = client.server_streaming(request, path.clone(), codec).await?.into_inner();
+        match replies.message().await {
+            // A header that is none is a reply too.
+            Err(status) if status.message().contains("decode") => Ok(()),
+            replied => replied.map(drop),
+        }
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,13 +282,19 @@ async fn streams_and_locks_are_refused_as_etcd_refuses_them() {
         "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
     );
     assert_eq!(clients.watch(&token, "lock/a", b"").await, "");
+    assert_eq!(refusal(clients.range_stream(&token, "other").await), is(DENIED));
+    assert_eq!(refusal(clients.range_stream("", "lock/a").await), is(NOBODY));
+    clients.range_stream(&token, "lock/a").await.unwrap();
     let mut locks = LockClient::new(channel(member));
-    let lock = |name: &str| LockRequest { name: name.into(), lease: 0 };
-    let refused = refusal(locks.lock(lock("lock")).await);
+    // The same lease again is in the queue already.
+    let granted = ask!(clients.leases, lease_grant, &token, LeaseGrantRequest { ttl: 600, id: 0 });
+    let lease = granted.unwrap().id;
+    let lock = |name: &str| LockRequest { name: name.into(), lease };
+    let refused = refusal(ask!(locks, lock, "", lock("lock")));
     assert_eq!(refused, is((Code::Unknown, "etcdserver: user name is empty")));
-    let refused = refusal(locks.lock(by(&token, lock("other"))).await);
+    let refused = refusal(ask!(locks, lock, &token, lock("other")));
     assert_eq!(refused, is((Code::Unknown, "etcdserver: permission denied")));
-    within(locks.lock(by(&token, lock("lock")))).await.unwrap();
+    ask!(locks, lock, &token, lock("lock")).unwrap();
     cluster.stop().await;
 }
 
@@ -261,8 +316,8 @@ async fn a_watch_with_an_open_end_needs_all_keys_from_its_first_on() {
     assert_eq!(clients.watch(&open, "key", b"\0").await, "");
     assert!(clients.watch(&open, "", b"\0").await.contains("permission denied"));
     let range = RangeRequest { key: "key".into(), range_end: vec![0], ..Default::default() };
-    assert_eq!(refusal(clients.keys.range(by(&one, range.clone())).await), is(DENIED));
-    clients.keys.range(by(&open, range)).await.unwrap();
+    assert_eq!(refusal(ask!(clients.keys, range, &one, range.clone())), is(DENIED));
+    ask!(clients.keys, range, &open, range.clone()).unwrap();
     cluster.stop().await;
 }
 
@@ -306,8 +361,8 @@ async fn a_transaction_needs_what_is_in_it() {
         compare: vec![Compare { key: key.into(), ..Default::default() }],
         ..Default::default()
     };
-    clients.keys.txn(by(&token, compare("r"))).await.unwrap();
-    assert_eq!(refusal(clients.keys.txn(by(&token, compare("w"))).await), is(DENIED));
+    ask!(clients.keys, txn, &token, compare("r")).unwrap();
+    assert_eq!(refusal(ask!(clients.keys, txn, &token, compare("w"))), is(DENIED));
     cluster.stop().await;
 }
 
@@ -322,9 +377,9 @@ async fn a_lease_needs_all_its_keys() {
     clients.user(&root, "u", &["r"]).await;
     let token = clients.token("u").await;
     let grant = |id| LeaseGrantRequest { ttl: 600, id };
-    assert_eq!(refusal(clients.leases.lease_grant(grant(1)).await), is(NOBODY));
+    assert_eq!(refusal(ask!(clients.leases, lease_grant, "", grant(1))), is(NOBODY));
     for id in [1, 2] {
-        clients.leases.lease_grant(by(&token, grant(id))).await.unwrap();
+        made(ask!(clients.leases, lease_grant, &token, grant(id)), Refusal::LeaseExists);
     }
     let leased = |key: &str, lease| PutRequest { lease, ..put(key) };
     clients.put(&token, leased("a1", 1)).await.unwrap();
@@ -333,25 +388,24 @@ async fn a_lease_needs_all_its_keys() {
     assert_eq!(refusal(clients.put(&token, leased("a3", 2)).await), is(DENIED));
     assert_eq!(refusal(clients.txn(&token, vec![Op::RequestPut(leased("a3", 2))]).await), is(DENIED));
     clients.put(&token, leased("a3", 1)).await.unwrap();
-    let alive = |id| futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
-    let mut kept = clients.leases.lease_keep_alive(by(&token, alive(1))).await.unwrap().into_inner();
-    assert_eq!(within(kept.message()).await.unwrap().unwrap().ttl, 600);
+    assert_eq!(clients.keep_alive(&token, 1).await.unwrap(), 600);
     for (token, id, expected) in [(&token[..], 2, DENIED), ("", 1, NOBODY), ("wrong", 1, NO_TOKEN)] {
-        let mut kept = clients.leases.lease_keep_alive(by(token, alive(id))).await.unwrap().into_inner();
-        assert_eq!(refusal(within(kept.message()).await), is(expected));
+        assert_eq!(refusal(clients.keep_alive(token, id).await), is(expected));
     }
     let time = |id, keys| LeaseTimeToLiveRequest { id, keys };
-    let shown = clients.leases.lease_time_to_live(by(&token, time(1, true))).await.unwrap().into_inner();
+    let shown = ask!(clients.leases, lease_time_to_live, &token, time(1, true)).unwrap();
     assert_eq!(shown.keys, [b"a1", b"a3"]);
-    clients.leases.lease_time_to_live(by(&token, time(2, false))).await.unwrap();
-    assert_eq!(refusal(clients.leases.lease_time_to_live(by(&token, time(2, true))).await), is(DENIED));
-    assert_eq!(refusal(clients.leases.lease_leases(by(&token, LeaseLeasesRequest {})).await), is(DENIED));
+    ask!(clients.leases, lease_time_to_live, &token, time(2, false)).unwrap();
+    let refused = refusal(ask!(clients.leases, lease_time_to_live, &token, time(2, true)));
+    assert_eq!(refused, is(DENIED));
+    let refused = refusal(ask!(clients.leases, lease_leases, &token, LeaseLeasesRequest {}));
+    assert_eq!(refused, is(DENIED));
     let revoke = |id| LeaseRevokeRequest { id };
-    assert_eq!(refusal(clients.leases.lease_revoke(by(&token, revoke(2))).await), is(DENIED));
-    clients.leases.lease_revoke(by(&token, revoke(1))).await.unwrap();
-    assert_eq!(refusal(clients.keys.range(by(&token, get("other", ""))).await), is(DENIED));
-    clients.leases.lease_revoke(by(&root, revoke(2))).await.unwrap();
-    let left = clients.leases.lease_leases(by(&token, LeaseLeasesRequest {})).await.unwrap().into_inner();
+    assert_eq!(refusal(ask!(clients.leases, lease_revoke, &token, revoke(2))), is(DENIED));
+    made(ask!(clients.leases, lease_revoke, &token, revoke(1)), Refusal::LeaseNotFound);
+    assert_eq!(refusal(ask!(clients.keys, range, &token, get("other", ""))), is(DENIED));
+    made(ask!(clients.leases, lease_revoke, &root, revoke(2)), Refusal::LeaseNotFound);
+    let left = ask!(clients.leases, lease_leases, &token, LeaseLeasesRequest {}).unwrap();
     assert!(left.leases.is_empty());
     cluster.stop().await;
 }
@@ -363,8 +417,13 @@ async fn leases_end_while_authentication_is_on() {
     let member = &cluster.members[0];
     let mut clients = Clients::of(member);
     let root = clients.enable().await;
-    clients.leases.lease_grant(by(&root, LeaseGrantRequest { ttl: 1, id: 7 })).await.unwrap();
-    clients.put(&root, PutRequest { lease: 7, ..put("key") }).await.unwrap();
+    loop {
+        let granted = ask!(clients.leases, lease_grant, &root, LeaseGrantRequest { ttl: 1, id: 0 });
+        let lease = granted.unwrap().id;
+        let Err(gone) = clients.put(&root, PutRequest { lease, ..put("key") }).await else { break };
+        // It may have ended already, on a busy machine.
+        assert_eq!(gone.message(), Refusal::LeaseNotFound.text());
+    }
     within(async {
         while member.local("key").await.is_some() {
             tokio::task::yield_now().await;
@@ -385,15 +444,14 @@ async fn users_see_themselves_and_their_roles() {
     let token = clients.token("u").await;
     let user = |name: &str| AuthUserGetRequest { name: name.into() };
     let role = |role: &str| AuthRoleGetRequest { role: role.into() };
-    assert_eq!(clients.auth.user_get(by(&token, user("u"))).await.unwrap().into_inner().roles, ["mine"]);
-    assert_eq!(refusal(clients.auth.user_get(by(&token, user("root"))).await), is(DENIED));
-    let shown = clients.auth.role_get(by(&token, role("mine"))).await.unwrap().into_inner();
+    assert_eq!(ask!(clients.auth, user_get, &token, user("u")).unwrap().roles, ["mine"]);
+    assert_eq!(refusal(ask!(clients.auth, user_get, &token, user("root"))), is(DENIED));
+    let shown = ask!(clients.auth, role_get, &token, role("mine")).unwrap();
     assert_eq!((shown.perm.len(), &shown.perm[0].key[..]), (1, &b"a"[..]));
-    assert_eq!(refusal(clients.auth.role_get(by(&token, role("yours"))).await), is(DENIED));
-    let users = clients.auth.user_list(by(&root, AuthUserListRequest {})).await.unwrap().into_inner();
+    assert_eq!(refusal(ask!(clients.auth, role_get, &token, role("yours"))), is(DENIED));
+    let users = ask!(clients.auth, user_list, &root, AuthUserListRequest {}).unwrap();
     assert_eq!(users.users, ["root", "u"]);
-    let status = clients.auth.auth_status(AuthStatusRequest {}).await.unwrap().into_inner();
-    assert!(status.enabled);
+    assert!(ask!(clients.auth, auth_status, "", AuthStatusRequest {}).unwrap().enabled);
     cluster.stop().await;
 }
 
@@ -408,7 +466,7 @@ async fn a_token_ends_with_its_password_and_its_user() {
     clients.put(&first, put("a")).await.unwrap();
     let change =
         AuthUserChangePasswordRequest { name: "u".into(), password: "new".into(), ..Default::default() };
-    clients.auth.user_change_password(by(&root, change)).await.unwrap();
+    ask!(clients.auth, user_change_password, &root, change.clone()).unwrap();
     assert_eq!(refusal(clients.put(&first, put("a")).await), is(NO_TOKEN));
     let failed = (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
     assert_eq!(refusal(clients.token_for("u", "u's").await), is(failed));
@@ -420,13 +478,14 @@ async fn a_token_ends_with_its_password_and_its_user() {
         options: Some(UserAddOptions { no_password: true }),
         ..Default::default()
     };
-    clients.auth.user_add(by(&root, no_password)).await.unwrap();
+    made(ask!(clients.auth, user_add, &root, no_password.clone()), Refusal::UserExists);
     let text = "auth: authentication failed, password was given for no password user";
     assert_eq!(refusal(clients.token_for("certified", "x").await), is((Code::Unknown, text)));
-    clients.auth.user_delete(by(&root, AuthUserDeleteRequest { name: "u".into() })).await.unwrap();
+    let delete = || AuthUserDeleteRequest { name: "u".into() };
+    made(ask!(clients.auth, user_delete, &root, delete()), Refusal::UserNotFound);
     assert_eq!(refusal(clients.put(&second, put("a")).await), is(NO_TOKEN));
     // Off, nothing is looked at.
-    clients.auth.auth_disable(by(&root, AuthDisableRequest {})).await.unwrap();
+    ask!(clients.auth, auth_disable, &root, AuthDisableRequest {}).unwrap();
     clients.put(&second, put("a")).await.unwrap();
     let off = (Code::FailedPrecondition, "etcdserver: authentication is not enabled");
     assert_eq!(refusal(clients.token_for("root", "root's").await), is(off));
@@ -446,7 +505,7 @@ async fn no_password_reaches_the_state() {
     let long = AuthUserAddRequest { name: "u".into(), password: "x".repeat(73), ..Default::default() };
     let root = clients.token("root").await;
     let text = "bcrypt: password length exceeds 72 bytes";
-    assert_eq!(refusal(clients.auth.user_add(by(&root, long)).await), is((Code::Unknown, text)));
+    assert_eq!(refusal(ask!(clients.auth, user_add, &root, long.clone())), is((Code::Unknown, text)));
     cluster.stop().await;
     for entry in walk(&cluster.members[0].dir) {
         let bytes = std::fs::read(&entry).unwrap();
@@ -473,29 +532,26 @@ async fn what_was_revoked_holds_for_entries_on_their_way() {
     let root = clients.enable().await;
     clients.role(&root, "r", &[(Type::Readwrite, "a", "")]).await;
     clients.user(&root, "u", &["r"]).await;
-    let status = clients.auth.auth_status(AuthStatusRequest {}).await.unwrap().into_inner();
-    let author = Author { user: "u".into(), revision: status.auth_revision, is_server: false };
-    let propose = async |cluster: &Cluster, at: usize, author: &Author| {
-        let change = Change::Put(put("a"));
-        let (outcome, _) = cluster.members[at].node().propose_by(Some(author.clone()), change).await.unwrap();
-        match outcome.result {
+    let propose = async |at: usize, revision: u64| {
+        let author = || Some(Author { user: "u".into(), revision, is_server: false });
+        let node = cluster.members[at].node();
+        let proposed = settled(async || node.propose_by(author(), Change::Put(put("a"))).await).await;
+        match proposed.unwrap().0.result {
             Some(Outcome::Refusal(refusal)) => Err((Code::from(refusal.code), refusal.text)),
-            _ => Ok(outcome.revision),
+            _ => Ok(()),
         }
     };
-    let before = propose(&cluster, 1, &author).await.unwrap();
+    let revision = clients.auth_revision().await;
+    propose(1, revision).await.unwrap();
     clients.revoke(&root, "r", "a", "").await;
-    let old = is((Code::InvalidArgument, "etcdserver: revision of auth store is old"));
+    let before = clients.revision(&root).await;
     for at in 0..3 {
-        assert_eq!(propose(&cluster, at, &author).await, Err(old.clone()));
-        let now = Author { revision: author.revision + 1, ..author.clone() };
-        assert_eq!(propose(&cluster, at, &now).await, Err(is(DENIED)));
+        assert_eq!(propose(at, revision).await, Err(is(OLD)));
+        assert_eq!(propose(at, u64::MAX).await, Err(is(DENIED)));
     }
-    let nobody = cluster.members[2].node().propose(Change::Put(put("a"))).await.unwrap().0;
+    let nobody = cluster.members[2].propose(Change::Put(put("a"))).await.unwrap().0;
     assert!(matches!(nobody.result, Some(Outcome::Refusal(refusal)) if refusal.text == NOBODY.1));
-    let (root, now) = (clients.token("root").await, put("b"));
-    let after = clients.put(&root, now).await.unwrap().header.unwrap().revision;
-    assert_eq!(after, before + 1, "nothing else was put");
+    assert_eq!(clients.revision(&root).await, before, "nothing was put");
     cluster.stop().await;
 }
 
@@ -513,9 +569,9 @@ async fn members_know_of_each_other_what_was_granted() {
         assert_eq!(refusal(all[there].put(&token, put(key)).await), is(DENIED));
         all[here].role(&root, "r", &[(Type::Readwrite, key, "")]).await;
         all[there].put(&token, put(key)).await.unwrap();
-        within(all[third].keys.range(by(&token, get(key, "")))).await.unwrap();
+        ask!(all[third].keys, range, &token, get(key, "")).unwrap();
         all[there].revoke(&root, "r", key, "").await;
-        assert_eq!(refusal(all[third].keys.range(by(&token, get(key, ""))).await), is(DENIED));
+        assert_eq!(refusal(ask!(all[third].keys, range, &token, get(key, ""))), is(DENIED));
         assert_eq!(refusal(all[third].put(&token, put(key)).await), is(DENIED));
     }
     cluster.stop().await;
@@ -561,28 +617,11 @@ async fn signed_tokens_are_of_a_revision() {
     let mut clients = Clients::of(&cluster.members[0]);
     clients.put(&root, put("a")).await.unwrap();
     clients.role(&root, "r", &[]).await;
-    let old = (Code::InvalidArgument, "etcdserver: revision of auth store is old");
-    assert_eq!(refusal(clients.put(&root, put("a")).await), is(old));
-    assert_eq!(refusal(clients.keys.range(by(&root, get("a", ""))).await), is(old));
+    assert_eq!(refusal(clients.put(&root, put("a")).await), is(OLD));
+    assert_eq!(refusal(ask!(clients.keys, range, &root, get("a", ""))), is(OLD));
+    assert_eq!(refusal(clients.range_stream(&root, "a").await), is(OLD));
     assert_eq!(refusal(clients.put(&root[1..], put("a")).await), is(NO_TOKEN));
     let root = clients.token("root").await;
     clients.put(&root, put("a")).await.unwrap();
-    cluster.stop().await;
-}
-
-/// A member that does not know users and roles would apply their entries otherwise.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_wait_until_all_members_know_them() {
-    let mut cluster = Cluster::start(1, CHEAP).await;
-    let member = &cluster.members[0];
-    let mut clients = Clients::of(member);
-    let attributes =
-        |level| Change::Attributes(Attributes { member: member.node().id(), level, ..Default::default() });
-    member.node().propose(attributes(0)).await.unwrap();
-    let add = || AuthUserAddRequest { name: "u".into(), password: "p".into(), ..Default::default() };
-    let refused = (Code::FailedPrecondition, "etcdserver: not capable");
-    assert_eq!(refusal(clients.auth.user_add(add()).await), is(refused));
-    member.node().propose(attributes(1)).await.unwrap();
-    clients.auth.user_add(add()).await.unwrap();
     cluster.stop().await;
 }
