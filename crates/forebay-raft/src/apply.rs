@@ -50,8 +50,8 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
         batch: &mut Batch,
     ) -> impl Future<Output = io::Result<C::R>> + Send;
 
-    /// Called with the keyspaces of a state that was opened, or that an installed snapshot has put in the place of the former
-    /// one, before any entry is applied to it. A state machine that has something of its state in memory reads it here. Default:
+    /// Called with the keyspaces of a state that was opened, or that an installed snapshot puts in the place of the former
+    /// one, before others read it and before any entry is applied to it. A state machine that has something of its state in memory reads it here. Default:
     /// nothing.
     ///
     /// # Errors

@@ -417,7 +417,12 @@ impl<C: RaftTypeConfig> Inner<C> {
     }
 
     /// Replaces the state by a snapshot. Until the file `current` is replaced, a crash leaves the old state.
-    async fn install(&self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> Result<()> {
+    async fn install(
+        &self,
+        meta: &SnapshotMetaOf<C>,
+        snapshot: RaftSnapshot,
+        app: &impl Apply<C>,
+    ) -> Result<()> {
         self.check()?;
         let _changing = self.changing.lock().await;
         let received = self.received(snapshot).await?;
@@ -439,8 +444,11 @@ impl<C: RaftTypeConfig> Inner<C> {
         let snapshot =
             RaftSnapshot::of(&self.engine, built, false).await.map_err(|error| self.fail(error))?;
         self.replace(number, snapshot_number, meta, &snapshot).await?;
+        // Others read it once the state machine knows it. A failure leaves what is in memory of the old one.
+        let opened = app.opened(&installed.keyspaces).await.map_err(Error::application);
         // The former state is named no more, and nothing holds it.
         self.lock().state = installed;
+        opened.map_err(|error| self.fail(error))?;
         self.sweep().await
     }
 
@@ -500,10 +508,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> io::Result<()> {
-        self.inner.install(meta, snapshot).await?;
-        // Others can read the new state already. A failure leaves what is in memory of the old one.
-        let opened = self.app.opened(&self.keyspaces()).await.map_err(Error::application);
-        Ok(opened.map_err(|error| self.inner.fail(error))?)
+        Ok(self.inner.install(meta, snapshot, &*self.app).await?)
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<C, RaftSnapshot>>> {

@@ -1,4 +1,5 @@
-//! Shows: a state machine sees its keyspaces when they are opened, and again when an installed snapshot has replaced them, before any entry;
+//! Shows: a state machine sees its keyspaces when they are opened, and again when an installed snapshot replaces them, before others read them
+//! and before any entry;
 //! and hears of each entry when its changes can be read and nothing later has been applied. How: a state machine that writes down its calls.
 
 use std::io;
@@ -28,6 +29,8 @@ struct HookRecord {
     /// The keyspaces that the last open has shown.
     keyspaces: Arc<Mutex<Vec<Keyspace>>>,
     refuses_opens: Arc<Mutex<bool>>,
+    /// A store that others read while a snapshot is installed.
+    reader: Arc<Mutex<Option<Store>>>,
 }
 
 impl HookRecord {
@@ -56,6 +59,11 @@ impl Apply<Types> for HookRecord {
     async fn opened(&self, keyspaces: &[Keyspace]) -> io::Result<()> {
         if *self.refuses_opens.lock().unwrap() {
             return Err(io::Error::other("what is in the state is not known"));
+        }
+        let reader = self.reader.lock().unwrap().clone();
+        if let Some(reader) = reader {
+            let read = reader.keyspaces()[0].get("a").await;
+            assert_eq!(read.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
         }
         let (mut all, mut count) = (keyspaces[0].iter(), 0);
         while let Some(entry) = all.next().await {
@@ -119,7 +127,9 @@ async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
     let former = follower.keyspaces();
     let snapshot = leader.build_snapshot().await.unwrap();
     noted.taken();
+    *noted.reader.lock().unwrap() = Some(follower.clone());
     follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+    *noted.reader.lock().unwrap() = None;
     assert_eq!(noted.taken(), [Call::Opened(50)]);
     // It was shown the keyspaces that others get now, and not the former ones.
     let shown = noted.keyspaces.lock().unwrap()[0].clone();
