@@ -155,6 +155,9 @@ impl Disk {
         let last_length = found.content.last_length(barrier);
         found.content.settle_growth(barrier);
         found.content.compact();
+        if !data_only {
+            found.durable_attributes.clone_from(&found.attributes);
+        }
         match self.profile.metadata {
             MetadataOrder::Journal => {
                 let last = last_length.max(self.tree.last_touch(inode, barrier, data_only));

@@ -103,7 +103,10 @@ impl Machine {
             | MetaRequest::Advise { file, .. }
             | MetaRequest::CopyRange { from: file, .. }
             | MetaRequest::TryLock { file, .. }
-            | MetaRequest::Unlock { file } => self.handle_of(file).map_or(0, |(_, handle)| handle.disk),
+            | MetaRequest::Unlock { file }
+            | MetaRequest::SetModified { file, .. }
+            | MetaRequest::SetAttribute { file, .. }
+            | MetaRequest::Attributes { file } => self.handle_of(file).map_or(0, |(_, handle)| handle.disk),
         }
     }
 
@@ -375,5 +378,8 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::MetadataMany { .. } => 23,
         MetaRequest::SymlinkMetadata { .. } => 24,
         MetaRequest::WriteZeros { .. } => 25,
+        MetaRequest::SetModified { .. } => 26,
+        MetaRequest::SetAttribute { .. } => 27,
+        MetaRequest::Attributes { .. } => 28,
     }
 }

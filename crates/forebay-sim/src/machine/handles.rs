@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use forebay::internal::{self, At, ErrorExt, FdOwner, MetaReply, MetaRequest, OpenHow, SimMetadata};
 use forebay::{Error, ErrorKind, FileKind, Lock, Metadata, Result};
@@ -232,6 +233,31 @@ impl Machine {
                     inode.locks.retain(|(holder, _)| *holder != number);
                 }
                 Ok(MetaReply::Done)
+            }
+            MetaRequest::SetModified { file, modified } => {
+                let (_, handle) = self.handle_of(file).map_err(failed)?;
+                let since_epoch = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                if let Some(inode) = self.inode_mut(spot(&handle)) {
+                    inode.modified_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+                }
+                self.metadata(spot(&handle)).map(MetaReply::Metadata).map_err(failed)
+            }
+            MetaRequest::SetAttribute { file, name, value } => {
+                let (_, handle) = self.handle_of(file).map_err(failed)?;
+                let Some(inode) = self.inode_mut(spot(&handle)) else { return Err(failed(libc::ENOENT)) };
+                // ext4(5): all of them lie in one block.
+                let others = inode.attributes.iter().filter(|(other, _)| *other != name);
+                let taken: usize = others.map(|(other, value)| other.len() + value.len()).sum();
+                if taken + name.len() + value.len() > PAGE as usize {
+                    return Err(failed(libc::ENOSPC));
+                }
+                inode.attributes.insert(name.clone(), value.clone());
+                Ok(MetaReply::Done)
+            }
+            MetaRequest::Attributes { file } => {
+                let (_, handle) = self.handle_of(file).map_err(failed)?;
+                let found = self.inode_mut(spot(&handle)).map(|inode| inode.attributes.clone());
+                Ok(MetaReply::Attributes(found.unwrap_or_default().into_iter().collect()))
             }
             _ => Err(Error::new(ErrorKind::Unsupported, operation)),
         }

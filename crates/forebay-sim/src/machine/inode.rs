@@ -29,6 +29,9 @@ pub(super) struct Inode {
     pub(super) mode: u32,
     pub(super) created_ns: u64,
     pub(super) modified_ns: u64,
+    /// Extended attributes. A sync of all of the file makes them durable, as POSIX has it.
+    pub(super) attributes: BTreeMap<String, Vec<u8>>,
+    pub(super) durable_attributes: BTreeMap<String, Vec<u8>>,
 }
 
 impl Inode {
@@ -302,6 +305,7 @@ impl Tree {
             let count = links.get(number).copied().unwrap_or(0);
             (inode.links, inode.durable_links, inode.pending, inode.handles) = (count, count, 0, 0);
             inode.locks.clear();
+            inode.attributes.clone_from(&inode.durable_attributes);
             self.used += inode.content.blocks.total() * PAGE;
         }
     }

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -265,6 +266,21 @@ pub enum MetaRequest {
     Unlock {
         file: FdOwner,
     },
+    /// Sets the time of the last change of the content; returns [`MetaReply::Metadata`] as of afterwards.
+    SetModified {
+        file: FdOwner,
+        modified: SystemTime,
+    },
+    /// Sets an extended attribute.
+    SetAttribute {
+        file: FdOwner,
+        name: String,
+        value: Vec<u8>,
+    },
+    /// Returns [`MetaReply::Attributes`]: the extended attributes of the space `user.`.
+    Attributes {
+        file: FdOwner,
+    },
 }
 
 /// The reply to a call that succeeded.
@@ -278,6 +294,8 @@ pub enum MetaReply {
     MetadataMany(Vec<Result<Metadata>>),
     /// Bytes copied.
     Copied(u64),
+    /// Names and values.
+    Attributes(Vec<(String, Vec<u8>)>),
 }
 
 impl MetaRequest {
@@ -308,6 +326,9 @@ impl MetaRequest {
             MetaRequest::CopyRange { .. } => "copy_range",
             MetaRequest::TryLock { .. } => "try_lock",
             MetaRequest::Unlock { .. } => "unlock",
+            MetaRequest::SetModified { .. } => "set_modified",
+            MetaRequest::SetAttribute { .. } => "set_attribute",
+            MetaRequest::Attributes { .. } => "attributes",
         }
     }
 }
@@ -346,7 +367,10 @@ impl MetaRequest {
             | MetaRequest::Truncate { file, .. }
             | MetaRequest::Advise { file, .. }
             | MetaRequest::TryLock { file, .. }
-            | MetaRequest::Unlock { file } => [Some(file), None],
+            | MetaRequest::Unlock { file }
+            | MetaRequest::SetModified { file, .. }
+            | MetaRequest::SetAttribute { file, .. }
+            | MetaRequest::Attributes { file } => [Some(file), None],
             MetaRequest::CopyRange { from, to, .. } => [Some(from), Some(to)],
         }
     }
@@ -402,6 +426,13 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         }
         MetaRequest::TryLock { file, lock } => file_calls::try_lock(fd(file), *lock).map(done),
         MetaRequest::Unlock { file } => file_calls::unlock(fd(file)).map(done),
+        MetaRequest::SetModified { file, modified } => {
+            file_calls::set_modified(fd(file), *modified).map(MetaReply::Metadata)
+        }
+        MetaRequest::SetAttribute { file, name, value } => {
+            file_calls::set_attribute(fd(file), name, value).map(done)
+        }
+        MetaRequest::Attributes { file } => file_calls::attributes(fd(file)).map(MetaReply::Attributes),
     }
 }
 

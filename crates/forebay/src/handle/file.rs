@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -576,6 +576,42 @@ impl File {
     /// Those of flock(2).
     pub fn unlock(&self) -> Pending<()> {
         self.ask(MetaRequest::Unlock { file: self.owner() }, meta::done)
+    }
+}
+
+/// For our crates.
+impl File {
+    /// Sets the time of the last change of its content. Returns its metadata, with the time as the file system keeps it.
+    ///
+    /// # Errors
+    /// Those of futimens(3).
+    #[doc(hidden)]
+    pub fn set_modified(&self, modified: SystemTime) -> Pending<Metadata> {
+        self.ask(MetaRequest::SetModified { file: self.owner(), modified }, |reply| match reply {
+            MetaReply::Metadata(metadata) => Some(metadata),
+            _ => None,
+        })
+    }
+
+    /// Sets an extended attribute, whose name begins with `user.`.
+    ///
+    /// # Errors
+    /// Those of fsetxattr(2); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system without them.
+    #[doc(hidden)]
+    pub fn set_attribute(&self, name: String, value: Vec<u8>) -> Pending<()> {
+        self.ask(MetaRequest::SetAttribute { file: self.owner(), name, value }, meta::done)
+    }
+
+    /// Returns the extended attributes whose names begin with `user.`.
+    ///
+    /// # Errors
+    /// Those of flistxattr(2) and fgetxattr(2).
+    #[doc(hidden)]
+    pub fn attributes(&self) -> Pending<Vec<(String, Vec<u8>)>> {
+        self.ask(MetaRequest::Attributes { file: self.owner() }, |reply| match reply {
+            MetaReply::Attributes(attributes) => Some(attributes),
+            _ => None,
+        })
     }
 }
 

@@ -1,9 +1,10 @@
-//! Calls on an open file: its space, its length, its locks.
+//! Calls on an open file: its space, its length, its locks, its times and extended attributes.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -178,6 +179,52 @@ pub(super) fn unlock(file: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::flock(file, FlockOperation::Unlock)).map_err(|cause| errno("unlock", cause))
 }
 
+/// Returns the metadata as of afterwards: a file system keeps times as exactly as it can.
+pub(super) fn set_modified(file: BorrowedFd<'_>, modified: SystemTime) -> Result<Metadata> {
+    with_file(file, |file| file.set_modified(modified)).map_err(|cause| Error::io("set_modified", cause))?;
+    metadata(file)
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn set_attribute(file: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<()> {
+    rustix::fs::fsetxattr(file, name, value, rustix::fs::XattrFlags::empty())
+        .map_err(|cause| errno("set_attribute", cause))
+}
+
+/// Returns the attributes of the space `user.`; none on a file system that has none.
+#[cfg(target_os = "linux")]
+pub(super) fn attributes(file: BorrowedFd<'_>) -> Result<Vec<(String, Vec<u8>)>> {
+    // xattr(7): the limits of the VFS for the list of names, and for a value.
+    const BYTES_MAX: usize = 64 << 10;
+    let failed = |cause| errno("attributes", cause);
+    let mut names = vec![0_u8; BYTES_MAX];
+    let len = match rustix::fs::flistxattr(file, &mut names[..]) {
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        listed => listed.map_err(failed)?,
+    };
+    let mut value = vec![0_u8; BYTES_MAX];
+    let mut found = Vec::new();
+    for name in names[..len].split(|byte| *byte == 0) {
+        // One of another program need not be UTF-8.
+        let Some(name) = std::str::from_utf8(name).ok().filter(|name| name.starts_with("user.")) else {
+            continue;
+        };
+        let len = rustix::fs::fgetxattr(file, name, &mut value[..]).map_err(failed)?;
+        found.push((name.to_owned(), value[..len].to_vec()));
+    }
+    Ok(found)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn set_attribute(_: BorrowedFd<'_>, _: &str, _: &[u8]) -> Result<()> {
+    Err(errno("set_attribute", Errno::OPNOTSUPP))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn attributes(_: BorrowedFd<'_>) -> Result<Vec<(String, Vec<u8>)>> {
+    Ok(Vec::new())
+}
+
 /// Lends `fd` to a call that wants a `File`.
 fn with_file<T>(fd: BorrowedFd<'_>, call: impl FnOnce(&File) -> T) -> T {
     // SAFETY: the descriptor is open for as long as it is borrowed, and `ManuallyDrop` keeps the `File` from
@@ -257,6 +304,38 @@ mod tests {
         assert_eq!(try_lock(&one, Lock::Shared).unwrap_err().kind(), ErrorKind::Locked);
         drop(two);
         try_lock(&one, Lock::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn times_and_attributes_are_set() {
+        let file = owner(tempfile::tempfile().unwrap());
+        let modified = SystemTime::UNIX_EPOCH + std::time::Duration::new(1_700_000_000, 123_456_700);
+        let MetaReply::Metadata(found) =
+            execute(&MetaRequest::SetModified { file: file.clone(), modified }).unwrap()
+        else {
+            unreachable!()
+        };
+        assert_eq!(found.modified(), Some(modified));
+        let set = |name: &str, value: &[u8]| {
+            let (name, value) = (name.to_owned(), value.to_vec());
+            execute(&MetaRequest::SetAttribute { file: file.clone(), name, value }).map(|_| ())
+        };
+        match set("user.one", b"1") {
+            Err(error) => assert_eq!(error.kind(), crate::ErrorKind::Unsupported, "{error}"),
+            Ok(()) => {
+                set("user.two", b"").unwrap();
+                set("user.one", b"one").unwrap();
+                assert!(set("user.three", &[7; 1 << 20]).is_err());
+                let MetaReply::Attributes(mut found) =
+                    execute(&MetaRequest::Attributes { file: file.clone() }).unwrap()
+                else {
+                    unreachable!()
+                };
+                found.sort();
+                let expected = [("user.one", &b"one"[..]), ("user.two", &b""[..])];
+                assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_vec())));
+            }
+        }
     }
 
     #[test]
