@@ -1,8 +1,17 @@
-//! The attributes of an object: all that a store returns without reading it.
+//! The attributes of an object: all that a store returns without reading its bytes.
 
 use std::time::{Duration, SystemTime};
 
-use forebay::Metadata;
+use forebay::{File, Metadata};
+
+use crate::failure::{Failure, Result};
+
+/// The nanoseconds beyond the last microsecond in the time of an object that has attributes of the program's; that of another one put by
+/// this store has none. So only reads of such objects make a call for them, and one in a thousand of files that others wrote. A multiple
+/// of 100, which all file systems keep that keep microseconds. Tags have microseconds only.
+pub(crate) const MARK_NS: u64 = 100;
+/// What the names of extended attributes begin with.
+const PREFIX: &str = "user.object-store.";
 
 /// The attributes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +19,12 @@ pub(crate) struct Attributes {
     pub(crate) size_bytes: u64,
     pub(crate) modified: SystemTime,
     pub(crate) e_tag: String,
+    /// Whether the file may have attributes of the program's.
+    pub(crate) is_marked: bool,
 }
+
+/// Attributes of the program's, such as a content type: names and values.
+pub(crate) type ProgramAttributes = Vec<(String, String)>;
 
 impl Attributes {
     pub(crate) fn of(metadata: &Metadata) -> Attributes {
@@ -19,6 +33,42 @@ impl Attributes {
         let since_epoch = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         // The same text as LocalFileSystem's, so that one may check what the other has returned.
         let e_tag = format!("\"{:x}-{:x}-{size_bytes:x}\"", metadata.inode(), since_epoch.as_micros());
-        Attributes { size_bytes, modified, e_tag }
+        let is_marked = u64::from(since_epoch.subsec_nanos()) % 1000 == MARK_NS;
+        Attributes { size_bytes, modified, e_tag, is_marked }
     }
+}
+
+/// Returns the time of a file's last change in microseconds since 1970, as in its tag; of one that lies too far ahead half of the largest
+/// number, which can be counted on from.
+pub(crate) fn micros(metadata: &Metadata) -> u64 {
+    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let since_epoch = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since_epoch.as_micros()).map_or(u64::MAX / 2, |micros| micros.min(u64::MAX / 2))
+}
+
+/// Gives the file of the object `location` attributes of the program's.
+///
+/// # Errors
+/// They do not fit, or the file system has none: the error names the first of these.
+pub(crate) async fn set(file: &File, location: &str, attributes: &ProgramAttributes) -> Result<()> {
+    for (name, value) in attributes {
+        let set = file.set_attribute(format!("{PREFIX}{name}"), value.clone().into_bytes()).await;
+        set.map_err(|error| {
+            Failure::text(format!(
+                "the attribute `{name}` of `{location}` is refused by the file system, which keeps it as an extended attribute of at \
+                 most some KiB if it has these: {error}"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the attributes of the program's that a file has.
+pub(crate) async fn get(file: &File) -> Result<ProgramAttributes> {
+    let found = file.attributes().await?.into_iter();
+    let own = found.filter_map(|(name, value)| {
+        let name = name.strip_prefix(PREFIX)?.to_owned();
+        Some((name, String::from_utf8(value).ok()?))
+    });
+    Ok(own.collect())
 }

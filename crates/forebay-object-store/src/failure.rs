@@ -8,8 +8,19 @@ use forebay::ErrorKind;
 /// A failure, by the kinds that object_store distinguishes for files.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    NotFound { path: String, source: Source },
-    AlreadyExists { path: String, source: Source },
+    NotFound {
+        path: String,
+        source: Source,
+    },
+    AlreadyExists {
+        path: String,
+        source: Source,
+    },
+    /// The object is not the one that it was to be.
+    Precondition {
+        path: String,
+        source: Source,
+    },
     Generic(Source),
 }
 
@@ -26,6 +37,10 @@ impl Failure {
 
     pub(crate) fn not_found(path: &Path, source: impl Into<Source>) -> Failure {
         Failure::NotFound { path: path.display().to_string(), source: source.into() }
+    }
+
+    pub(crate) fn precondition(path: &Path, text: impl Into<String>) -> Failure {
+        Failure::Precondition { path: path.display().to_string(), source: Box::new(Sentence(text.into())) }
     }
 
     /// Returns the failure of a call on an existing file: its name is missing, or anything else.

@@ -23,6 +23,7 @@ mod finish;
 mod handles;
 mod list;
 mod location;
+mod locks;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub mod mutants;

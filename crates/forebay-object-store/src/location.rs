@@ -42,6 +42,12 @@ pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
+/// Returns the name of the file of a lock. It has the form of a staged one, so neither this store nor `LocalFileSystem` takes it for an
+/// object's; the zero makes it the staged name of no object.
+pub(crate) fn lock(number: u64) -> String {
+    format!(".forebay#0{number}")
+}
+
 /// Returns the location of a name in the directory at `parent`.
 ///
 /// # Errors
@@ -79,6 +85,7 @@ mod tests {
             assert_eq!(may_be_object(location), expected, "{location}");
         }
         assert!(!may_be_object(&staged(Path::new("a/b"), 1).display().to_string()));
+        assert!(!may_be_object(&lock(7)));
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub enum Mutant {
     RemovedDirectoryKnown,
     /// The bytes go where the object is, not under a staged name.
     PutInPlace,
+    /// An object gets its name before its attributes are durable.
+    AttributesNotSynced,
+    /// An update looks at the tag before it has the lock of the name, and not under it.
+    TagNotChecked,
 }
 
 forebay::_mutant_switch!(Mutant);

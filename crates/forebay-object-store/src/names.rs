@@ -1,12 +1,14 @@
 //! Copies, renames and deletions: changes of names only.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay::ErrorKind;
 
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
 use crate::location;
+use crate::locks::{NameLocks, under_locks};
 use crate::store::{ForebayStore, StoreState};
 use crate::write::{make_parents, sync_parents};
 
@@ -15,15 +17,12 @@ impl ForebayStore {
     pub(crate) fn copy(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
         let (source, target) =
             (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
-        let (shared, location) = (self.shared.clone(), to.to_string());
-        Ok(finish(&self.shared.engine, async move {
-            let result = if creates {
+        Ok(self.change(vec![to.to_string()], move |shared| async move {
+            if creates {
                 link(&shared, &source, &target).await
             } else {
                 replace_by_link(&shared, &source, &target).await
-            };
-            shared.handles.forget(&location);
-            result
+            }
         }))
     }
 
@@ -31,31 +30,44 @@ impl ForebayStore {
     pub(crate) fn rename(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
         let (source, target) =
             (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
-        let (shared, locations) = (self.shared.clone(), [from.to_string(), to.to_string()]);
-        Ok(finish(&self.shared.engine, async move {
-            let result = if creates {
-                // A rename that replaces nothing is not to be had on every file system; a link is.
-                match link(&shared, &source, &target).await {
-                    Ok(()) => delete(&shared, &source, shared.is_durable()).await,
-                    failed => failed,
-                }
-            } else {
-                move_over(&shared, &source, &target).await
-            };
-            locations.iter().for_each(|location| shared.handles.forget(location));
-            result
+        Ok(self.change(vec![from.to_string(), to.to_string()], move |shared| async move {
+            if !creates {
+                return move_over(&shared, &source, &target).await;
+            }
+            // A rename that replaces nothing is not to be had on every file system; a link is.
+            link(&shared, &source, &target).await?;
+            delete(&shared, &source, shared.is_durable()).await
         }))
     }
 
     /// Deletes an object.
     pub(crate) fn delete(&self, location: &str) -> Result<Finish<Result<()>>> {
         let path = location::object(&self.shared.root, location)?;
-        let (shared, location) = (self.shared.clone(), location.to_string());
-        Ok(finish(&self.shared.engine, async move {
-            let result = delete(&shared, &path, false).await;
-            shared.handles.forget(&location);
-            result
+        Ok(self.change(vec![location.to_string()], move |shared| async move {
+            delete(&shared, &path, false).await
         }))
+    }
+
+    /// Makes a change of names, whose locks it holds.
+    fn change<F: Future<Output = Result<()>> + 'static>(
+        &self,
+        locations: Vec<String>,
+        change: impl FnOnce(Arc<StoreState>) -> F + Send + 'static,
+    ) -> Finish<Result<()>> {
+        let (shared, class) = (self.shared.clone(), self.class());
+        // Files of locks are open beside those that are read, as are those that are put.
+        let locked = move |place| async move {
+            let (_place, _counted) = (place, shared.handles.cache.count());
+            let changed = move |shared: Arc<StoreState>, locks: NameLocks| async move {
+                let _locks = locks;
+                change(shared).await
+            };
+            let result = under_locks(&shared, class, &locations, changed).await;
+            locations.iter().for_each(|location| shared.handles.forget(location));
+            result
+        };
+        let cache = self.shared.handles.cache.clone();
+        finish(&self.shared.engine, async move { cache.run(class, locked).await? })
     }
 }
 

@@ -10,7 +10,7 @@ use futures_core::Stream;
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::attributes::Attributes;
+use crate::attributes::{self, Attributes, ProgramAttributes};
 use crate::failure::{Failure, Result};
 use crate::handles::look_up;
 use crate::location;
@@ -40,15 +40,31 @@ pub(crate) struct Object {
     pub(crate) attributes: Attributes,
 }
 
+impl Object {
+    /// Returns the attributes that the program gave it.
+    pub(crate) async fn program_attributes(&self) -> Result<ProgramAttributes> {
+        match &self.file {
+            Some(file) if self.attributes.is_marked => attributes::get(file).await,
+            _ => Ok(ProgramAttributes::new()),
+        }
+    }
+}
+
 impl ForebayStore {
-    /// Returns the attributes of an object, without opening it.
-    pub(crate) async fn head(&self, location: &str) -> Result<Attributes> {
+    /// Returns the attributes of an object, without opening it unless it has some of the program's.
+    pub(crate) async fn head(&self, location: &str) -> Result<(Attributes, ProgramAttributes)> {
         let path = location::object(&self.shared.root, location)?;
         let found = look_up(&self.shared.engine, &path).await?;
         if found.is_dir() {
             return Err(is_directory(&path));
         }
-        Ok(Attributes::of(&found))
+        let attributes = Attributes::of(&found);
+        if !attributes.is_marked {
+            return Ok((attributes, ProgramAttributes::new()));
+        }
+        let object = self.open_object(location).await?;
+        let own = object.program_attributes().await?;
+        Ok((object.attributes, own))
     }
 
     /// Opens an object.

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use forebay::{Class, Durability, ErrorKind, File, Open};
+use forebay::{Class, Durability, ErrorKind, File, Metadata, Open};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use crate::attributes::Attributes;
+use crate::attributes::{self, Attributes, ProgramAttributes};
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
+use crate::handles::look_up;
 use crate::is_broken;
 use crate::location;
+use crate::locks::{self, NameLocks, under_locks};
 use crate::store::{ForebayStore, StoreState};
 
 /// Bytes of one request.
@@ -26,30 +28,35 @@ const RUN_BYTES_MAX: usize = 4 << 20;
 const DEPTH: usize = 4;
 
 impl ForebayStore {
-    /// Puts an object; with `creates`, only if there is none. Returns its entity tag.
+    /// Puts an object, if what has its name so far is as `condition` says. Returns its entity tag.
     pub(crate) fn put(
         &self,
         location: &str,
         chunks: Vec<Bytes>,
-        creates: bool,
+        condition: Condition,
+        attributes: ProgramAttributes,
     ) -> Result<Finish<Result<String>>> {
         let path = location::object(&self.shared.root, location)?;
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
         let put = move |place| async move {
             let (_place, _counted) = (place, shared.handles.cache.count());
+            if let Condition::Tag(_) = condition {
+                // One that is late writes nothing. Under the lock it is looked at again.
+                condition.check(&path, look_up(&shared.engine, &path).await)?;
+            }
             let (file, staged) = stage(&shared, &path).await?;
+            let has_attributes = !attributes.is_empty();
+            let object = NewObject { file, staged, path, location, has_attributes };
             let put = async {
-                let durability = shared.durability();
-                write(&file, 0, chunks, durability, class).await?;
-                let e_tag = Attributes::of(&file.metadata().await?).e_tag;
-                publish(&shared, &staged, &path, creates).await?;
-                Ok(e_tag)
+                attributes::set(&object.file, &object.location, &attributes).await?;
+                write(&object.file, 0, chunks, shared.durability(), class).await?;
+                publish(&shared, class, &object, condition).await
             };
             let result = put.await;
             if result.is_err() {
-                discard(&shared, &file, &staged).await;
+                discard(&shared, &object.file, &object.staged).await;
             }
-            shared.handles.forget(&location);
+            shared.handles.forget(&object.location);
             result
         };
         let cache = self.shared.handles.cache.clone();
@@ -57,16 +64,25 @@ impl ForebayStore {
     }
 
     /// Begins an object that is put in parts.
-    pub(crate) fn begin_upload(&self, location: &str) -> Result<Finish<Result<Upload>>> {
+    pub(crate) fn begin_upload(
+        &self,
+        location: &str,
+        attributes: ProgramAttributes,
+    ) -> Result<Finish<Result<Upload>>> {
         let path = location::object(&self.shared.root, location)?;
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
         Ok(finish(&self.shared.engine, async move {
             let (file, staged) = stage(&shared, &path).await?;
+            if let Err(refused) = attributes::set(&file, &location, &attributes).await {
+                discard(&shared, &file, &staged).await;
+                return Err(refused);
+            }
             Ok(Upload {
                 shared,
                 class,
                 location,
                 path,
+                has_attributes: !attributes.is_empty(),
                 staged: Some(staged),
                 parts: Arc::new(Parts { file: Mutex::new(Some(file)), written_bytes: AtomicU64::new(0) }),
                 begun_bytes: 0,
@@ -81,6 +97,7 @@ pub(crate) struct Upload {
     class: Class,
     location: String,
     path: PathBuf,
+    has_attributes: bool,
     /// None once it was completed or aborted.
     staged: Option<PathBuf>,
     parts: Arc<Parts>,
@@ -133,22 +150,21 @@ impl Upload {
         let (Some(staged), Some(file)) = (self.staged.take(), self.parts.file().take()) else {
             return Err(has_ended());
         };
-        let (shared, path, location) = (self.shared.clone(), self.path.clone(), self.location.clone());
-        let class = self.class;
+        let (shared, class, has_attributes) = (self.shared.clone(), self.class, self.has_attributes);
+        let (path, location) = (self.path.clone(), self.location.clone());
+        let object = NewObject { file, staged, path, location, has_attributes };
         Ok(finish(&self.shared.engine, async move {
             let complete = async {
-                let e_tag = Attributes::of(&file.metadata().await?).e_tag;
                 if shared.durability() != Durability::None {
-                    file.sync(shared.durability()).class(class).await?;
+                    object.file.sync(shared.durability()).class(class).await?;
                 }
-                publish(&shared, &staged, &path, false).await?;
-                Ok(e_tag)
+                publish(&shared, class, &object, Condition::None).await
             };
             let result = complete.await;
             if result.is_err() {
-                discard(&shared, &file, &staged).await;
+                discard(&shared, &object.file, &object.staged).await;
             }
-            shared.handles.forget(&location);
+            shared.handles.forget(&object.location);
             result
         }))
     }
@@ -224,18 +240,87 @@ pub(crate) async fn sync_parents(shared: &StoreState, path: &Path) -> Result<()>
     }
 }
 
-/// Gives a staged file, whose bytes are durable if the store's puts are, the name `path`.
-async fn publish(shared: &StoreState, staged: &Path, path: &Path, creates: bool) -> Result<()> {
+/// What the name of a new object has so far.
+#[derive(Clone, Debug)]
+pub(crate) enum Condition {
+    /// Anything.
+    None,
+    /// No object.
+    Absent,
+    /// The object with this entity tag.
+    Tag(String),
+}
+
+impl Condition {
+    /// Fails if `found` is not the object with the tag. Whether there is none, the kernel says.
+    fn check(&self, path: &Path, found: Result<Metadata>) -> Result<Option<Metadata>> {
+        let Condition::Tag(tag) = self else { return Ok(found.ok()) };
+        match found {
+            Ok(found) if found.is_file() && Attributes::of(&found).e_tag == *tag => Ok(Some(found)),
+            Ok(_) => Err(Failure::precondition(path, format!("the object's tag is not {tag} any more"))),
+            Err(Failure::NotFound { .. }) => {
+                Err(Failure::precondition(path, format!("there is no object, and so none of the tag {tag}")))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// An object that is written, and has no name yet.
+#[derive(Clone)]
+struct NewObject {
+    file: File,
+    staged: PathBuf,
+    path: PathBuf,
+    location: String,
+    has_attributes: bool,
+}
+
+/// Gives an object, whose bytes are durable if the store's puts are, its name. Returns its entity tag.
+async fn publish(
+    shared: &Arc<StoreState>,
+    class: Class,
+    object: &NewObject,
+    condition: Condition,
+) -> Result<String> {
     // First, so that no name in a directory that may go is ever returned. The staged file keeps the directories from being removed.
-    sync_parents(shared, path).await?;
-    if !creates {
+    sync_parents(shared, &object.path).await?;
+    let locations = [object.location.clone()];
+    let object = object.clone();
+    under_locks(shared, class, &locations, move |shared: Arc<StoreState>, locks: NameLocks| async move {
+        give_name(&shared, class, &object, condition, &locks).await
+    })
+    .await
+}
+
+/// Gives an object its name, the lock of which is held.
+async fn give_name(
+    shared: &StoreState,
+    class: Class,
+    object: &NewObject,
+    condition: Condition,
+    locks: &NameLocks,
+) -> Result<String> {
+    let NewObject { file, staged, path, has_attributes, .. } = object;
+    let is_update = matches!(condition, Condition::Tag(_));
+    if is_update {
+        locks.check(path)?;
+    }
+    let found = look_up(&shared.engine, path).await;
+    let found = if is_broken!(TagNotChecked) { found.ok() } else { condition.check(path, found)? };
+    let is_exact = is_update || *has_attributes;
+    let put = locks.stamp(file, path, found.as_ref(), *has_attributes, is_exact).await?;
+    if locks::syncs_all(shared.durability(), *has_attributes) {
+        file.sync(Durability::All).class(class).await?;
+    }
+    if !matches!(condition, Condition::Absent) {
         shared.rename(staged, path).await?;
-        return Ok(());
+        return Ok(put.e_tag);
     }
     shared.hard_link(staged, path).await.map_err(|error| Failure::of_new_name(path, error))?;
     // It is published: a staged name that stays is hidden, and in nobody's way.
     let _ = shared.engine.remove_file(staged).await;
-    Ok(())
+    Ok(put.e_tag)
 }
 
 /// Removes a staged file whose object was not put. If it was renamed before the failure, another put may have the name by now.

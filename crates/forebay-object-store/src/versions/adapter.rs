@@ -9,19 +9,21 @@ use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use super::os::path::Path;
 use super::os::{
-    CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
-    RenameTargetMode, Result, UploadPart,
+    self, Attribute, CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, RenameOptions, RenameTargetMode, Result, UploadPart,
 };
 use super::{get_result, list_result, put_result};
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, ProgramAttributes};
 use crate::failure::Failure;
 use crate::list::ListEntry;
 use crate::store::ForebayStore;
-use crate::write::Upload;
+use crate::write::{Condition, Upload};
 
 /// The name of this store in errors.
 const NAME: &str = "ForebayStore";
+/// What the names of attributes begin with whose keys are the program's own.
+const METADATA: &str = "metadata.";
 /// Deletions of one stream at a time.
 const DELETIONS: usize = 10;
 
@@ -29,15 +31,14 @@ const DELETIONS: usize = 10;
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for ForebayStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        if !opts.attributes.is_empty() {
-            return Err(not_implemented("`put_opts` with attributes"));
-        }
-        let creates = match opts.mode {
-            PutMode::Overwrite => false,
-            PutMode::Create => true,
-            PutMode::Update(_) => return Err(not_implemented("`put_opts` with mode `PutMode::Update`")),
+        let condition = match opts.mode {
+            PutMode::Overwrite => Condition::None,
+            PutMode::Create => Condition::Absent,
+            PutMode::Update(version) => Condition::Tag(version.e_tag.ok_or_else(without_tag)?),
         };
-        let e_tag = self.put(location.as_ref(), payload.into_iter().collect(), creates)?.await?;
+        let attributes = named(&opts.attributes)?;
+        let chunks = payload.into_iter().collect();
+        let e_tag = self.put(location.as_ref(), chunks, condition, attributes)?.await?;
         Ok(put_result(e_tag))
     }
 
@@ -46,26 +47,27 @@ impl ObjectStore for ForebayStore {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        if !opts.attributes.is_empty() {
-            return Err(not_implemented("`put_multipart_opts` with attributes"));
-        }
-        Ok(Box::new(Multipart(self.begin_upload(location.as_ref())?.await?)))
+        let attributes = named(&opts.attributes)?;
+        Ok(Box::new(Multipart(self.begin_upload(location.as_ref(), attributes)?.await?)))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if options.head {
-            let meta = meta(location.clone(), self.head(location.as_ref()).await?);
+            let (attributes, own) = self.head(location.as_ref()).await?;
+            let meta = meta(location.clone(), attributes);
             options.check_preconditions(&meta)?;
             let range = range(&options, meta.size)?;
-            return Ok(get_result(GetResultPayload::Stream(stream::empty().boxed()), meta, range));
+            let payload = GetResultPayload::Stream(stream::empty().boxed());
+            return Ok(get_result(payload, meta, range, of_names(own)));
         }
         let object = self.open_object(location.as_ref()).await?;
         let meta = meta(location.clone(), object.attributes.clone());
         options.check_preconditions(&meta)?;
         let range = range(&options, meta.size)?;
+        let own = of_names(object.program_attributes().await?);
         let chunks = self.stream(object, range.clone(), options.range.is_none()).map_err(Error::from).boxed();
         // Never a file: those who are given one read it in their own way.
-        Ok(get_result(GetResultPayload::Stream(chunks), meta, range))
+        Ok(get_result(GetResultPayload::Stream(chunks), meta, range, own))
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -151,13 +153,55 @@ impl From<Failure> for Error {
         match failure {
             Failure::NotFound { path, source } => Error::NotFound { path, source },
             Failure::AlreadyExists { path, source } => Error::AlreadyExists { path, source },
+            Failure::Precondition { path, source } => Error::Precondition { path, source },
             Failure::Generic(source) => Error::Generic { store: NAME, source },
         }
     }
 }
 
-fn not_implemented(operation: &str) -> Error {
-    Error::NotImplemented { operation: operation.to_string(), implementer: NAME.to_string() }
+fn without_tag() -> Error {
+    Failure::text("an update without an entity tag would replace anything; give it the tag that the object had when it was read").into()
+}
+
+/// Returns the names and values by which files keep attributes.
+fn named(attributes: &os::Attributes) -> Result<ProgramAttributes> {
+    let named = attributes.iter().map(|(attribute, value)| {
+        let name = match attribute {
+            Attribute::ContentDisposition => "content-disposition".to_string(),
+            Attribute::ContentEncoding => "content-encoding".to_string(),
+            Attribute::ContentLanguage => "content-language".to_string(),
+            Attribute::ContentType => "content-type".to_string(),
+            Attribute::CacheControl => "cache-control".to_string(),
+            Attribute::StorageClass => "storage-class".to_string(),
+            Attribute::Metadata(key) => format!("{METADATA}{key}"),
+            other => {
+                let operation = format!("a put with the attribute {other:?}");
+                return Err(Error::NotImplemented { operation, implementer: NAME.to_string() });
+            }
+        };
+        Ok((name, value.to_string()))
+    });
+    // In one order, whatever the order of a hash map.
+    let mut named = named.collect::<Result<ProgramAttributes>>()?;
+    named.sort_unstable();
+    Ok(named)
+}
+
+/// Returns the attributes of these names. One of another version of object_store is left out.
+fn of_names(named: ProgramAttributes) -> os::Attributes {
+    let known = named.into_iter().filter_map(|(name, value)| {
+        let attribute = match name.as_str() {
+            "content-disposition" => Attribute::ContentDisposition,
+            "content-encoding" => Attribute::ContentEncoding,
+            "content-language" => Attribute::ContentLanguage,
+            "content-type" => Attribute::ContentType,
+            "cache-control" => Attribute::CacheControl,
+            "storage-class" => Attribute::StorageClass,
+            other => Attribute::Metadata(other.strip_prefix(METADATA)?.to_string().into()),
+        };
+        Some((attribute, value))
+    });
+    known.collect()
 }
 
 fn listed(

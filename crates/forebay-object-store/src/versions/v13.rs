@@ -14,8 +14,13 @@ fn put_result(e_tag: String) -> PutResult {
     PutResult { e_tag: Some(e_tag), version: None }
 }
 
-fn get_result(payload: GetResultPayload, meta: ObjectMeta, range: Range<u64>) -> GetResult {
-    GetResult { payload, meta, range, attributes: Attributes::default() }
+fn get_result(
+    payload: GetResultPayload,
+    meta: ObjectMeta,
+    range: Range<u64>,
+    attributes: Attributes,
+) -> GetResult {
+    GetResult { payload, meta, range, attributes }
 }
 
 fn list_result(common_prefixes: Vec<Path>, objects: Vec<ObjectMeta>) -> ListResult {

@@ -13,9 +13,13 @@ fn put_result(e_tag: String) -> PutResult {
     PutResult { e_tag: Some(e_tag), version: None, extensions: Extensions::default() }
 }
 
-fn get_result(payload: GetResultPayload, meta: ObjectMeta, range: Range<u64>) -> GetResult {
-    let (attributes, extensions) = (Attributes::default(), Extensions::default());
-    GetResult { payload, meta, range, attributes, extensions }
+fn get_result(
+    payload: GetResultPayload,
+    meta: ObjectMeta,
+    range: Range<u64>,
+    attributes: Attributes,
+) -> GetResult {
+    GetResult { payload, meta, range, attributes, extensions: Extensions::default() }
 }
 
 fn list_result(common_prefixes: Vec<Path>, objects: Vec<ObjectMeta>) -> ListResult {

@@ -1,0 +1,214 @@
+//! The locks of names. A call that changes a name holds its lock from the check to the rename: in all processes that have the store's root
+//! open.
+//!
+//! A lock is that of flock(2) on one of a fixed number of hidden files in the root, which the name's hash chooses. The kernel frees it with
+//! the process that held it. A lock file's time of modification is the last one that an object was given under the lock. Each object that
+//! is put gets a later one, and the times of one lock are no other lock's: so no two objects of a store have the same time, and no tag
+//! names two of them, whatever is deleted, copied or moved, whichever inode is used again, and wherever the clock goes.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use forebay::{Class, Durability, Engine, ErrorKind, File, Lock, Metadata, Open};
+use futures_util::future::try_join;
+
+use crate::attributes::{Attributes, MARK_NS, micros};
+use crate::failure::{Failure, Result};
+use crate::is_broken;
+use crate::location;
+use crate::store::StoreState;
+
+/// The number of locks. All processes must agree on it, and on the hash.
+const LOCKS: u64 = 64;
+/// How long a lock is waited for: that of a process that was stopped, and not killed, stays.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The locks of some names, until they are dropped.
+pub(crate) struct NameLocks {
+    /// At least one, in the order of their numbers, each with its file. `None`: this process may not make the file, and there is none.
+    held: Vec<(u64, Option<File>)>,
+}
+
+/// Runs a change of names under their locks, as a task of the engine's: one whose future the program keeps unpolled, or drops, holds up
+/// no other one.
+pub(crate) async fn under_locks<T, F>(
+    shared: &Arc<StoreState>,
+    class: Class,
+    locations: &[String],
+    change: impl FnOnce(Arc<StoreState>, NameLocks) -> F + Send + 'static,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + 'static,
+{
+    // In one order, so that two changes never wait for each other.
+    let mut numbers: Vec<u64> = locations.iter().map(|location| number(location)).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let (shared, engine) = (shared.clone(), shared.engine.clone());
+    let shard = numbers.first().map_or(0, |number| *number as usize % engine.shard_count());
+    let task = engine.spawn_on_shard(shard, class, move || async move {
+        let mut held = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            held.push((number, take(&shared.engine, &shared.root, number).await?));
+        }
+        change(shared, NameLocks { held }).await
+    });
+    task.await?
+}
+
+impl NameLocks {
+    /// Fails if a lock is not held because this process may not make its file.
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        match self.held.iter().find(|(_, file)| file.is_none()) {
+            None => Ok(()),
+            Some((number, _)) => Err(Failure::text(format!(
+                "{} is not updated: the lock of its name is the file {} in the store's root, which this process can neither make nor open; \
+                 make it, or let the process write in the root",
+                path.display(),
+                location::lock(*number)
+            ))),
+        }
+    }
+
+    /// Gives a file that was written and has no name yet its time of modification, which is later than that of all that had its name.
+    /// Returns its attributes.
+    ///
+    /// # Errors
+    /// With `is_exact`, also when the file system does not keep such a time.
+    pub(crate) async fn stamp(
+        &self,
+        file: &File,
+        path: &Path,
+        found: Option<&Metadata>,
+        has_attributes: bool,
+        is_exact: bool,
+    ) -> Result<Attributes> {
+        let Some((number, lock)) = self.held.first() else { return Err(Failure::text("no name is locked")) };
+        let last = async {
+            match lock {
+                Some(lock) => lock.metadata().await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (own, last) = try_join(file.metadata(), last).await?;
+        let last = last.as_ref().into_iter().chain(found).map(|earlier| micros(earlier) + 1).max();
+        let time_us = time_of_lock(micros(&own).max(last.unwrap_or(0)), *number);
+        let since_epoch =
+            Duration::from_micros(time_us) + Duration::from_nanos(if has_attributes { MARK_NS } else { 0 });
+        let Some(modified) = SystemTime::UNIX_EPOCH.checked_add(since_epoch) else {
+            return Err(Failure::text(format!(
+                "{} has a time of modification without an end",
+                path.display()
+            )));
+        };
+        let remembered = async {
+            let Some(lock) = lock else { return Ok(()) };
+            match lock.set_modified(modified).await {
+                // futimens(3): the file of another user. Then the clock alone tells a deleted object from its successor.
+                Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+                _ => Ok(()),
+            }
+        };
+        let (stamped, ()) = try_join(file.set_modified(modified), remembered).await?;
+        if is_exact && stamped.modified() != Some(modified) {
+            return Err(Failure::text(format!(
+                "{} is not put: its file system does not keep the time of a change to 100 nanoseconds, which updates and attributes \
+                 need; move the store to one that does",
+                path.display()
+            )));
+        }
+        Ok(Attributes::of(&stamped))
+    }
+}
+
+/// Returns whether the rest of a file's metadata is to be synced once more after its time was set.
+pub(crate) fn syncs_all(durability: Durability, has_attributes: bool) -> bool {
+    match durability {
+        Durability::None => false,
+        Durability::All => true,
+        _ => has_attributes && !is_broken!(AttributesNotSynced),
+    }
+}
+
+/// Takes a lock.
+async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>> {
+    let path = root.join(location::lock(number));
+    loop {
+        let Some(file) = open(engine, &path).await? else { return Ok(None) };
+        match file.lock_within(Lock::Exclusive, PATIENCE).await {
+            Ok(()) => {}
+            // A network file system without locks, as one that is not there.
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Locked => {
+                return Err(Failure::text(format!(
+                    "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then \
+                     try again",
+                    path.display(),
+                    PATIENCE.as_secs()
+                )));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // Another program may have removed it, so that others lock another one.
+        if !file.is_removed()? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Opens a lock file. One that cannot be made is no reason to refuse a change: on a full disk objects are deleted.
+async fn open(engine: &Engine, path: &Path) -> Result<Option<File>> {
+    let is_refused = |error: &forebay::Error| {
+        use ErrorKind::{NoSpace, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+        matches!(error.kind(), NoSpace | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem)
+    };
+    // Others may lock it too.
+    match engine.open(path, Open::create().permissions(0o666).buffered()).await {
+        Err(error) if is_refused(&error) => {}
+        opened => return Ok(Some(opened?)),
+    }
+    match engine.open(path, Open::read().buffered()).await {
+        Err(error) if is_refused(&error) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
+}
+
+/// Returns the number of the lock of a name.
+fn number(location: &str) -> u64 {
+    // FNV-1a: the same in each build, whatever the standard library does.
+    let hash = location.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 32) % LOCKS
+}
+
+/// Returns the first time, in microseconds, that is not before `from_us` and that belongs to a lock.
+fn time_of_lock(from_us: u64, number: u64) -> u64 {
+    from_us.saturating_add((number + LOCKS - from_us % LOCKS) % LOCKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_locks_differ() {
+        for from_us in [0, 1, 63, 64, 1_000_000_007] {
+            for number in 0..LOCKS {
+                let time_us = time_of_lock(from_us, number);
+                assert!((from_us..from_us + LOCKS).contains(&time_us));
+                assert_eq!(time_us % LOCKS, number);
+            }
+        }
+    }
+
+    /// Processes of different builds have to agree.
+    #[test]
+    fn numbers_stay_as_they_are() {
+        assert!((0..1000).map(|name| number(&name.to_string())).all(|number| number < LOCKS));
+        assert_eq!(number(""), 0xcbf2_9ce4 % LOCKS);
+    }
+}
