@@ -44,7 +44,10 @@ pub(crate) async fn store(root: &Path) -> ForebayStore {
     settings(root).open().await.expect("a store")
 }
 
-/// Returns what is below a directory: each path with the bytes of its file, `None` for a directory. Links are named by their target.
+/// What the names of a store's lock files begin with. They stay, and are no objects.
+pub(crate) const LOCKS: &str = ".forebay#0";
+
+/// Returns what is below a directory, without the files of locks: each path with the bytes of its file, `None` for a directory. Links are named by their target.
 pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_path_buf()];
@@ -52,6 +55,9 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         for entry in std::fs::read_dir(&dir).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(root).expect("below the root").display().to_string();
+            if name.starts_with(LOCKS) {
+                continue;
+            }
             // The staged file of a dropped upload goes at any time.
             let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
             let kind = metadata.file_type();

@@ -16,7 +16,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     CopyMode, CopyOptions, Error, GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt,
-    PutMode, PutOptions, PutPayload, RenameOptions, RenameTargetMode,
+    PutMode, PutOptions, PutPayload, RenameOptions, RenameTargetMode, UpdateVersion,
 };
 
 /// Few, so that operations meet: files, directories, names below files, links, staged names, odd names.
@@ -28,6 +28,8 @@ const LOCATIONS: [&str; 16] = [
 #[derive(Clone, Debug)]
 enum Op {
     Put(Path, Vec<usize>, bool),
+    /// With the tag that the object has, or with another one.
+    Update(Path, Vec<usize>, bool),
     Parts(Path, Vec<usize>, End),
     Get(Path, Option<GetRange>, Option<Condition>),
     Ranges(Path, Vec<Range<u64>>),
@@ -104,7 +106,8 @@ fn draw(numbers: &mut Numbers) -> Op {
         name => name,
     };
     match numbers.below(40) {
-        0..8 => Op::Put(location(numbers), sizes(numbers), numbers.below(3) == 0),
+        0..6 => Op::Put(location(numbers), sizes(numbers), numbers.below(3) == 0),
+        6..8 => Op::Update(location(numbers), sizes(numbers), numbers.below(4) > 0),
         8..11 => {
             let end = [End::Complete, End::Complete, End::Abort, End::Drop][numbers.below(4) as usize];
             Op::Parts(location(numbers), sizes(numbers), end)
@@ -175,6 +178,36 @@ async fn run(store: &dyn ObjectStore, root: &FsPath, op: &Op, tag: u64) -> Outco
             let head = store.head(&location).await?;
             assert_eq!(head.e_tag, put.e_tag, "{op:?}");
             Ok("put".to_string())
+        }
+        Op::Update(location, sizes, is_current) => {
+            let head = match store.head(&location).await {
+                Err(Error::NotFound { .. }) => None,
+                head => Some(head?),
+            };
+            let payload = PutPayload::from_iter(chunks(&sizes, tag));
+            let e_tag = head
+                .clone()
+                .filter(|_| is_current)
+                .map_or_else(|| Some("\"other\"".to_string()), |head| head.e_tag);
+            let update = PutMode::Update(UpdateVersion { e_tag, version: None });
+            match store.put_opts(&location, payload.clone(), update.into()).await {
+                // LocalFileSystem has no updates. Nothing happens beside this one: so it is a put, or none.
+                Err(Error::NotImplemented { .. }) if is_current && head.is_some() => {
+                    store.put(&location, payload).await?;
+                }
+                Err(Error::NotImplemented { .. }) => {
+                    return Err(Error::Precondition {
+                        path: location.to_string(),
+                        source: "another tag".into(),
+                    });
+                }
+                put => {
+                    let put = put?;
+                    assert_eq!(store.head(&location).await?.e_tag, put.e_tag, "{op:?}");
+                    assert_ne!(head.and_then(|head| head.e_tag), put.e_tag, "{op:?}");
+                }
+            }
+            Ok("updated".to_string())
         }
         Op::Parts(location, sizes, end) => {
             let mut upload: Box<dyn MultipartUpload> = store.put_multipart(&location).await?;

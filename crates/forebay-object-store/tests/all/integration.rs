@@ -24,7 +24,8 @@ macro_rules! suite {
             suite::copy_rename_nonexistent_object(&store).await;
             suite::stream_get(&store).await;
             // These leave objects behind.
-            suite::put_opts(&*store, false).await;
+            suite::put_opts(&*store, true).await;
+            suite::put_get_attributes(&*store).await;
             suite::multipart_race_condition(&*store, true).await;
             suite::multipart_out_of_order(&*store).await;
             let missing = Some(Path::from("none"));

@@ -12,3 +12,4 @@ mod reads;
 mod refused;
 mod simulation;
 mod sweep_world;
+mod updates;

@@ -1,23 +1,24 @@
 //! Shows: an object is put whole or not at all, whatever becomes of the future; parts come in any order; nothing staged is left behind. How:
 //! futures that are dropped after each of their polls, and a look at the directory once the engine has settled.
 
+use std::collections::HashSet;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FsPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::common::{bytes_of, dir, engine, settings, store, tree};
+use crate::common::{LOCKS, bytes_of, dir, engine, settings, store, tree};
 use bytes::Bytes;
 use forebay::{Class, Durability, Engine};
 use forebay_object_store::ForebayStore;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, Error, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, UpdateVersion,
+    Attribute, Attributes, Error, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 
 /// Waits until all that was begun on the engine's shards and in its pool is over.
@@ -86,32 +87,121 @@ async fn objects_of_any_shape_are_put() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn modes_and_attributes_are_those_of_local_file_system() {
+async fn what_is_there_may_be_a_condition_of_a_put() {
     let root = dir();
     let store = store(root.path()).await;
     let location = Path::from("a");
     let create = || PutOptions::from(PutMode::Create);
-    store.put_opts(&location, "one".into(), create()).await.unwrap();
+    let put = store.put_opts(&location, "one".into(), create()).await.unwrap();
     let error = store.put_opts(&location, "two".into(), create()).await.unwrap_err();
     assert!(matches!(error, Error::AlreadyExists { .. }), "{error}");
     assert_eq!(store.get(&location).await.unwrap().bytes().await.unwrap(), "one");
-    let version = UpdateVersion { e_tag: None, version: None };
-    let update = PutOptions::from(PutMode::Update(version));
-    let error = store.put_opts(&location, "two".into(), update).await.unwrap_err();
-    assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
-    let attributes = Attributes::from_iter([(Attribute::ContentType, "text/plain")]);
-    let error = store.put_opts(&location, "two".into(), attributes.clone().into()).await.unwrap_err();
-    assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
-    let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
-    let error = store.put_multipart_opts(&location, options).await.unwrap_err();
-    assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
+
+    // An update needs a tag, and the object that has it, whatever that is by now.
+    let update =
+        |e_tag: Option<String>| PutOptions::from(PutMode::Update(UpdateVersion { e_tag, version: None }));
+    let error = store.put_opts(&location, "two".into(), update(None)).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Generic { .. }) && error.to_string().contains("without an entity tag"),
+        "{error}"
+    );
+    let new = store.put_opts(&location, "two".into(), update(put.e_tag.clone())).await.unwrap();
+    assert_eq!(store.head(&location).await.unwrap().e_tag, new.e_tag);
+    let (missing, directory) = (Path::from("d/none"), Path::from("d"));
+    fs::create_dir(root.path().join("d")).unwrap();
+    for (at, tag) in [(&location, &put.e_tag), (&missing, &new.e_tag), (&directory, &new.e_tag)] {
+        let error = store.put_opts(at, "three".into(), update(tag.clone())).await.unwrap_err();
+        assert!(matches!(error, Error::Precondition { .. }), "{at}: {error}");
+    }
+    fs::remove_dir(root.path().join("d")).unwrap();
     assert_eq!(tree(root.path()).len(), 1);
+
     // Two at once: one is first.
     let location = Path::from("b");
     let both = [(), ()].map(|()| store.put_opts(&location, "b".into(), create()));
     let results = futures::future::join_all(both).await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    let tag = store.head(&location).await.unwrap().e_tag;
+    let both = [(), ()].map(|()| store.put_opts(&location, "c".into(), update(tag.clone())));
+    let results = futures::future::join_all(both).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
     assert_eq!(tree(root.path()).len(), 2);
+}
+
+/// Names are put, deleted, updated, copied and moved faster than the clock ticks, with inodes used again, and with times of the future as
+/// after a clock was set back. All are of one length, so a tag is an inode and a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_names_one_object_for_ever() {
+    let root = dir();
+    let store = settings(root.path()).put_durability(Durability::None).open().await.unwrap();
+    let names = ["a", "b", "d/c", "d/e"].map(Path::from);
+    let mut tags = HashSet::new();
+    for round in 0..400_u64 {
+        let (at, other) = (&names[round as usize % 4], &names[(round as usize + 1) % 4]);
+        if round == 100 {
+            let file = fs::File::open(root.path().join(at.as_ref())).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
+        }
+        let put = store.put(at, "x".into()).await.unwrap().e_tag.unwrap();
+        assert!(tags.insert(put.clone()), "round {round}: {put} was another object's");
+        match round % 5 {
+            0 | 1 => store.delete(at).await.unwrap(),
+            2 => {
+                let version = UpdateVersion { e_tag: Some(put), version: None };
+                let update = PutOptions::from(PutMode::Update(version));
+                let new = store.put_opts(at, "y".into(), update).await.unwrap().e_tag.unwrap();
+                assert!(tags.insert(new.clone()), "round {round}: {new} was another object's");
+            }
+            3 => store.copy(at, other).await.unwrap(),
+            _ => store.rename(at, other).await.unwrap(),
+        }
+    }
+    let locks = fs::read_dir(root.path()).unwrap().flatten();
+    let locks = locks.filter(|entry| entry.file_name().to_string_lossy().starts_with(LOCKS)).count();
+    assert!((1..=4).contains(&locks), "{locks} files of locks for four names");
+}
+
+/// Where the file system has no extended attributes, they are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_go_with_the_object_or_are_refused_by_name() {
+    let root = dir();
+    let engine = engine();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+    let [at, other] = ["a", "d/b"].map(Path::from);
+    let attributes = Attributes::from_iter([
+        (Attribute::ContentType, "text/plain".to_string()),
+        (Attribute::StorageClass, "cold".to_string()),
+        (Attribute::Metadata("a key".into()), "ü".to_string()),
+    ]);
+    let put = match store.put_opts(&at, "one".into(), attributes.clone().into()).await {
+        Ok(put) => put,
+        Err(error) => {
+            assert!(error.to_string().contains("`content-type` of `a`"), "{error}");
+            assert!(tree(root.path()).is_empty());
+            return;
+        }
+    };
+    let got = store.get(&at).await.unwrap();
+    assert_eq!((&got.attributes, &got.meta.e_tag), (&attributes, &put.e_tag));
+    let head = store.get_opts(&at, GetOptions { head: true, ..GetOptions::default() }).await.unwrap();
+    assert_eq!((&head.attributes, &head.meta), (&attributes, &got.meta));
+    store.copy(&at, &other).await.unwrap();
+    store.put(&at, "two".into()).await.unwrap();
+    assert!(store.get(&at).await.unwrap().attributes.is_empty(), "they were the old object's");
+    store.rename(&other, &at).await.unwrap();
+    assert_eq!(store.get(&at).await.unwrap().attributes, attributes);
+
+    let long = Attributes::from_iter([(Attribute::Metadata("long".into()), "x".repeat(100_000))]);
+    let parts = PutMultipartOptions { attributes: long.clone(), ..PutMultipartOptions::default() };
+    let refused = [
+        store.put_opts(&at, "three".into(), long.into()).await.map(drop),
+        store.put_multipart_opts(&at, parts).await.map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        assert!(error.to_string().contains("`metadata.long` of `a`"), "{error}");
+    }
+    assert_eq!(settled(&engine, root.path()).await, 0);
+    assert_eq!(store.get(&at).await.unwrap().attributes, attributes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,14 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::{Durability, Engine, FileKind, Mode};
+use forebay::{Durability, Engine, FileKind, Lock, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
 use futures::future::join_all;
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions,
+    PutPayload, UpdateVersion,
+};
+
+use crate::common::LOCKS;
 
 const ROOT: &str = "/disk/store";
 const LIVES: u64 = 3;
@@ -44,6 +49,16 @@ fn content(version: u64) -> Vec<u8> {
         _ => 8 + worlds::mix(version) % 20_000,
     };
     version.to_le_bytes().into_iter().cycle().take(len as usize).collect()
+}
+
+/// Returns the attributes of a version: of each third one its number.
+fn attributes(version: Version) -> Attributes {
+    let number = version.is_multiple_of(3).then(|| version.to_string());
+    number.into_iter().map(|number| (Attribute::Metadata("version".into()), number)).collect()
+}
+
+fn options(version: Version, mode: PutMode) -> PutOptions {
+    PutOptions { mode, attributes: attributes(version), ..PutOptions::default() }
 }
 
 /// The version of an object; 0 is none. All that are empty are the same one.
@@ -133,8 +148,13 @@ async fn read(store: &ForebayStore, object: (u64, u64)) -> Result<Option<Version
         Err(Error::NotFound { .. }) => return Ok(Some(0)),
         Err(_) => return Ok(None),
     };
+    let found = got.attributes.clone();
     let Ok(bytes) = got.bytes().await else { return Ok(None) };
-    version_of(&bytes).map(Some).map_err(|text| format!("{location}: {text}"))
+    let version = version_of(&bytes).map_err(|text| format!("{location}: {text}"))?;
+    if found != attributes(version) {
+        return Err(format!("{location}: version {version} has the attributes {found:?}"));
+    }
+    Ok(Some(version))
 }
 
 async fn judge(store: &ForebayStore, shared: &SharedModel, after_cut: bool) -> Result<(), String> {
@@ -195,9 +215,10 @@ async fn task(
         // A put of several chunks, now and then.
         let cut = (draw.below(3) as usize * bytes.len() / 3).min(bytes.len());
         let chunks = [bytes[..cut].to_vec(), bytes[cut..].to_vec()].map(Bytes::from);
-        match draw.below(10) {
+        match draw.below(11) {
             0..4 => {
-                let put = store.put(&at, PutPayload::from_iter(chunks));
+                let payload = PutPayload::from_iter(chunks);
+                let put = store.put_opts(&at, payload, options(version, PutMode::Overwrite));
                 if draw.below(6) == 0 {
                     shared.lock().objects.entry(object).or_default().loose.insert(version);
                     // Dropped: it goes on, or never began.
@@ -212,7 +233,7 @@ async fn task(
             4 => {
                 shared.begin(object, version);
                 match store
-                    .put_opts(&at, PutPayload::from_iter(chunks), PutOptions::from(PutMode::Create))
+                    .put_opts(&at, PutPayload::from_iter(chunks), options(version, PutMode::Create))
                     .await
                 {
                     Ok(_) => shared.returned(object, version, plan.is_durable),
@@ -224,7 +245,9 @@ async fn task(
                 }
             }
             5 | 6 => {
-                let Ok(mut upload) = store.put_multipart(&at).await else { continue };
+                let attributes = attributes(version);
+                let how = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+                let Ok(mut upload) = store.put_multipart_opts(&at, how).await else { continue };
                 let parts = chunks.map(|chunk| upload.put_part(chunk.into()));
                 let is_written = join_all(parts).await.into_iter().all(|part| part.is_ok());
                 if draw.below(4) == 0 {
@@ -269,6 +292,20 @@ async fn task(
                     shared.returned(object, 0, false);
                 }
             }
+            9 => {
+                let Ok(head) = store.head(&at).await else { continue };
+                let update = PutMode::Update(UpdateVersion { e_tag: head.e_tag, version: None });
+                shared.begin(object, version);
+                let payload = PutPayload::from_iter(chunks);
+                match store.put_opts(&at, payload, options(version, update)).await {
+                    Ok(_) => shared.returned(object, version, plan.is_durable),
+                    // Certainly not; a dropped put came between.
+                    Err(Error::Precondition { .. }) if version != EMPTY => {
+                        shared.lock().objects.entry(object).or_default().open.remove(&version);
+                    }
+                    Err(_) => {}
+                }
+            }
             _ => {
                 let Some(found) = read(&store, object).await? else { continue };
                 let model = shared.lock();
@@ -289,7 +326,10 @@ async fn staged(engine: &Engine, root: PathBuf) -> Result<usize, String> {
         for entry in engine.read_dir(&dir).await.map_err(|error| error.to_string())? {
             match entry.kind() {
                 FileKind::Dir => dirs.push(dir.join(entry.name())),
-                _ => staged += usize::from(entry.name().as_encoded_bytes().contains(&b'#')),
+                _ => {
+                    let name = entry.name().to_string_lossy();
+                    staged += usize::from(name.contains('#') && !name.starts_with(LOCKS));
+                }
             }
         }
     }
@@ -404,6 +444,82 @@ fn put_again(world: &mut World) -> Result<(), String> {
     run.map_err(|failure| failure.to_string())?
 }
 
+/// Adds one to the number in an object; fails where another task has the object of this tag replaced meanwhile.
+async fn increment(store: &ForebayStore, at: &Path) -> object_store::Result<()> {
+    let got = store.get(at).await?;
+    let update = PutMode::Update(UpdateVersion { e_tag: got.meta.e_tag.clone(), version: None });
+    let number: u64 = String::from_utf8_lossy(&got.bytes().await?).parse().expect("a number");
+    store.put_opts(at, (number + 1).to_string().into(), update.into()).await.map(drop)
+}
+
+/// Tasks that add one, again and again.
+fn increments(world: &mut World) -> Result<(), String> {
+    const EACH: u64 = 5;
+    world.add_disk(Profile::nand().at("/disk"));
+    let run = world.run(async |engine: Engine| {
+        let text = |error: Error| error.to_string();
+        engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        let at = Path::from("d/number");
+        store.put(&at, "0".into()).await.map_err(text)?;
+        let tasks = (0..TASKS).map(|_| async {
+            for _ in 0..EACH {
+                loop {
+                    match increment(&store, &at).await {
+                        Err(Error::Precondition { .. }) => {}
+                        ended => break ended?,
+                    }
+                }
+            }
+            Ok::<(), Error>(())
+        });
+        join_all(tasks).await.into_iter().collect::<Result<Vec<()>, Error>>().map_err(text)?;
+        let number = store.get(&at).await.map_err(text)?.bytes().await.map_err(text)?;
+        let expected = (TASKS * EACH).to_string();
+        (number == expected.as_bytes()).then_some(()).ok_or_else(|| format!("{number:?} of {expected}"))
+    });
+    run.map_err(|failure| failure.to_string())?
+}
+
+#[test]
+fn no_update_of_many_tasks_is_lost() {
+    worlds::explore(20, increments);
+}
+
+/// Another process holds all locks and does not go on. Changes end with a sentence; what reads goes on.
+#[test]
+fn behind_a_stopped_process_changes_end_and_reads_go_on() {
+    let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        let [at, other] = ["a", "b"].map(Path::from);
+        store.put(&at, "data".into()).await.unwrap();
+        let mut held = Vec::new();
+        for number in 0..64 {
+            let path = format!("{ROOT}/{LOCKS}{number}");
+            let file = engine.open(path, Open::create().buffered()).await.unwrap();
+            file.try_lock(Lock::Exclusive).await.unwrap();
+            held.push(file);
+        }
+        let changes = [
+            store.put(&at, "new".into()).await.map(drop),
+            store.copy(&at, &other).await,
+            store.rename(&at, &other).await,
+            store.delete(&at).await,
+        ];
+        for error in changes.map(Result::unwrap_err) {
+            assert!(error.to_string().contains("has held the lock /disk/store/.forebay#0"), "{error}");
+            assert!(error.to_string().contains("for 10 seconds"), "{error}");
+        }
+        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "data");
+        assert_eq!(store.list(None).try_collect::<Vec<_>>().await.unwrap().len(), 1);
+        assert_eq!(staged(&engine, PathBuf::from(ROOT)).await.unwrap(), 0);
+        drop(held);
+        store.put(&at, "new".into()).await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Returns whether an open of a read that was dropped took place after `close_files` had returned.
 fn open_after_close(seed: u64) -> bool {
     let disk = Profile::nand().at("/disk").call_latency(Duration::from_millis(20));
@@ -473,6 +589,17 @@ mod broken {
     fn a_directory_that_was_made_again_is_caught() {
         let mutant = Mutant::RemovedDirectoryKnown;
         worlds::is_caught(mutant, 30, |run| mutants::with(mutant, run), put_again);
+    }
+
+    #[test]
+    fn attributes_that_are_not_durable_are_caught() {
+        is_caught(Mutant::AttributesNotSynced);
+    }
+
+    #[test]
+    fn an_update_that_looks_without_the_lock_is_caught() {
+        let mutant = Mutant::TagNotChecked;
+        worlds::is_caught(mutant, 20, |run| mutants::with(mutant, run), increments);
     }
 
     #[test]
