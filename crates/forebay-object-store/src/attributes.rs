@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 /// this store has none. So only reads of such objects make a call for them, and one in a thousand of files that others wrote. A multiple
 /// of 100, which all file systems keep that keep microseconds. Tags have microseconds only.
 pub(crate) const MARK_NS: u64 = 100;
-/// What the names of extended attributes begin with.
+/// The beginning of the names of extended attributes.
 const PREFIX: &str = "user.object-store.";
 
 /// The attributes of an object.

@@ -22,7 +22,7 @@ use crate::write::{Condition, Upload};
 
 /// The name of this store in errors.
 const NAME: &str = "ForebayStore";
-/// What the names of attributes begin with whose keys are the program's own.
+/// The beginning of the names of attributes with keys of the program's own.
 const METADATA: &str = "metadata.";
 /// Deletions of one stream at a time.
 const DELETIONS: usize = 10;

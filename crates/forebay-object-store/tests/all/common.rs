@@ -44,7 +44,7 @@ pub(crate) async fn store(root: &Path) -> ForebayStore {
     settings(root).open().await.expect("a store")
 }
 
-/// What the names of a store's lock files begin with. They stay, and are no objects.
+/// The beginning of the names of a store's lock files. They stay, and are no objects.
 pub(crate) const LOCKS: &str = ".forebay#0";
 
 /// Returns what is below a directory, without the files of locks: each path with the bytes of its file, `None` for a directory. Links are named by their target.
