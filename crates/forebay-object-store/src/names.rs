@@ -83,9 +83,7 @@ async fn link(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
             Err(error) => return Err(Failure::of_new_name(to, error)),
         }
     }
-    if let Some(above) = to.parent().filter(|_| shared.is_durable()) {
-        shared.engine.sync_dir(above).await?;
-    }
+    shared.sync_name(to).await?;
     sync_parents(shared, to).await
 }
 
@@ -121,10 +119,7 @@ async fn replace(shared: &StoreState, from: &Path, staged: &Path, to: &Path) -> 
     // rename(2): of two names of one file none is removed, so the staged one would stay.
     shared.engine.remove_file(staged).await?;
     // The copy that made them one file may have failed to make that durable.
-    if let Some(above) = to.parent().filter(|_| shared.is_durable()) {
-        shared.engine.sync_dir(above).await?;
-    }
-    Ok(())
+    Ok(shared.sync_name(to).await?)
 }
 
 /// Returns whether both are names of one file, or of one symbolic link.

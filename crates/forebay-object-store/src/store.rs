@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Class, Durability, Engine, Open, Pending, shard};
+use forebay::{Class, Durability, Engine, ErrorKind, Open, Pending, shard};
 
 use crate::directories::Directories;
 use crate::handles::Handles;
@@ -87,12 +87,15 @@ impl StoreState {
         }
     }
 
-    /// Gives a file a second name, and makes that durable if the store's puts are.
-    pub(crate) fn hard_link(&self, from: &Path, to: &Path) -> Pending<()> {
-        if self.is_durable() && !is_broken!(NameNotSynced) {
-            self.engine.hard_link(from, to)
-        } else {
-            self.engine.hard_link_unsynced(from, to)
+    /// Makes the change of a name durable if the store's puts are.
+    pub(crate) async fn sync_name(&self, path: &Path) -> forebay::Result<()> {
+        let Some(above) = path.parent().filter(|_| self.is_durable() && !is_broken!(NameNotSynced)) else {
+            return Ok(());
+        };
+        match self.engine.sync_dir(above).await {
+            // The object was deleted since, and the directory with it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            synced => synced,
         }
     }
 }

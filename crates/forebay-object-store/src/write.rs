@@ -287,10 +287,15 @@ async fn publish(
     sync_parents(shared, &object.path).await?;
     let locations = [object.location.clone()];
     let object = object.clone();
-    under_locks(shared, class, &locations, move |shared: Arc<StoreState>, locks: NameLocks| async move {
-        give_name(&shared, class, &object, condition, &locks).await
-    })
-    .await
+    let path = object.path.clone();
+    let put =
+        under_locks(shared, class, &locations, move |shared: Arc<StoreState>, locks: NameLocks| async move {
+            give_name(&shared, class, &object, condition, &locks).await
+        });
+    let e_tag = put.await?;
+    // Without the lock: other puts need not wait for the device. One that follows on this one makes both durable.
+    shared.sync_name(&path).await?;
+    Ok(e_tag)
 }
 
 /// Gives an object its name, the lock of which is held.
@@ -314,10 +319,14 @@ async fn give_name(
         file.sync(Durability::All).class(class).await?;
     }
     if !matches!(condition, Condition::Absent) {
-        shared.rename(staged, path).await?;
+        shared.engine.rename_unsynced(staged, path).await?;
         return Ok(put.e_tag);
     }
-    shared.hard_link(staged, path).await.map_err(|error| Failure::of_new_name(path, error))?;
+    shared
+        .engine
+        .hard_link_unsynced(staged, path)
+        .await
+        .map_err(|error| Failure::of_new_name(path, error))?;
     // It is published: a staged name that stays is hidden, and in nobody's way.
     let _ = shared.engine.remove_file(staged).await;
     Ok(put.e_tag)
