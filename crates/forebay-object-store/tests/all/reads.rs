@@ -532,3 +532,79 @@ async fn an_empty_object_on_a_disk_costs_no_read() {
     let got = store.get(&Path::from("empty")).await.unwrap().bytes().await.unwrap();
     assert_eq!((got.len(), reads().await), (0, before));
 }
+
+/// RFC 9110, 13.2.2, as the trait has it: a tag comes before a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conditions_of_a_get_are_those_of_the_trait() {
+    let root = dir();
+    let store = store(root.path()).await;
+    let location = Path::from("a");
+    let put = store.put(&location, "data".into()).await.unwrap();
+    let tag = put.e_tag.unwrap();
+    let at = store.head(&location).await.unwrap().last_modified;
+    let (before, after) = (at - LONG, at + LONG);
+    let others = format!("\"x\", {tag} ,\"y\"");
+    let options = || [GetOptions::default(), GetOptions { head: true, ..GetOptions::default() }];
+    let matched = |tag: &str| options().map(|options| options.with_if_match(Some(tag)));
+    let unmatched = |tag: &str| options().map(|options| options.with_if_none_match(Some(tag)));
+    let modified = |since| options().map(|options| options.with_if_modified_since(Some(since)));
+    let unmodified = |since| options().map(|options| options.with_if_unmodified_since(Some(since)));
+    let table = [
+        (matched(&tag), "read"),
+        (matched("*"), "read"),
+        (matched(&others), "read"),
+        (matched("\"x\""), "precondition"),
+        (unmatched(&tag), "not modified"),
+        (unmatched("*"), "not modified"),
+        (unmatched(&others), "not modified"),
+        (unmatched("\"x\""), "read"),
+        (modified(before), "read"),
+        (modified(at), "not modified"),
+        (modified(after), "not modified"),
+        (unmodified(before), "precondition"),
+        (unmodified(at), "read"),
+        (unmodified(after), "read"),
+        (matched(&tag).map(|options| options.with_if_unmodified_since(Some(before))), "read"),
+        (unmatched("\"x\"").map(|options| options.with_if_modified_since(Some(after))), "read"),
+        (matched("\"x\"").map(|options| options.with_if_none_match(Some(tag.as_str()))), "precondition"),
+    ];
+    for (row, (options, expected)) in table.into_iter().enumerate() {
+        for options in options {
+            let got = match store.get_opts(&location, options).await {
+                Ok(_) => "read",
+                Err(Error::Precondition { .. }) => "precondition",
+                Err(Error::NotModified { .. }) => "not modified",
+                Err(error) => panic!("row {row}: {error}"),
+            };
+            assert_eq!(got, expected, "row {row}");
+        }
+    }
+}
+
+/// A range that ends beyond the object is cut, one that begins there fails; of a batch each range has to be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranges_beyond_the_end() {
+    let root = dir();
+    let store = store(root.path()).await;
+    let local = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+    write(root.path(), "a", 5000);
+    let location = Path::from("a");
+    for range in [4000..6000, 4999..7000, 5000..5001, 5000..5000, 0..5000, 6000..7000] {
+        let bounded = || GetRange::Bounded(range.clone());
+        let (one, two) =
+            (range_of(&store, &location, bounded()).await, range_of(&local, &location, bounded()).await);
+        assert_eq!(one, two, "{range:?}");
+        let ranges = [0..10, range.clone()];
+        let (one, two) =
+            (store.get_ranges(&location, &ranges).await, local.get_ranges(&location, &ranges).await);
+        assert_eq!(one.ok(), two.ok(), "{range:?}");
+    }
+    for range in [GetRange::Offset(4999), GetRange::Offset(5000), GetRange::Suffix(0), GetRange::Suffix(9000)]
+    {
+        let (one, two) = (
+            range_of(&store, &location, range.clone()).await,
+            range_of(&local, &location, range.clone()).await,
+        );
+        assert_eq!(one, two, "{range}");
+    }
+}
