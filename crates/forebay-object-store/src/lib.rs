@@ -16,6 +16,7 @@
     )
 )]
 
+mod abandoned;
 mod attributes;
 mod directories;
 mod failure;

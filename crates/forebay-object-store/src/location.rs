@@ -45,7 +45,15 @@ pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
 /// Returns the name of the file of a lock. It has the form of a staged one, so neither this store nor `LocalFileSystem` takes it for an
 /// object's; the zero makes it the staged name of no object.
 pub(crate) fn lock(number: u64) -> String {
-    format!(".forebay#0{number}")
+    format!("{LOCKS}{number}")
+}
+
+/// The beginning of the names of the files of locks.
+const LOCKS: &str = ".forebay#0";
+
+/// Returns whether a name is that of a staged file.
+pub(crate) fn is_staged(name: &str) -> bool {
+    !may_be_object(name) && !name.starts_with(LOCKS)
 }
 
 /// Returns the location of a name in the directory at `parent`.
@@ -85,7 +93,7 @@ mod tests {
             assert_eq!(may_be_object(location), expected, "{location}");
         }
         assert!(!may_be_object(&staged(Path::new("a/b"), 1).display().to_string()));
-        assert!(!may_be_object(&lock(7)));
+        assert!(!may_be_object(&lock(7)) && !is_staged(&lock(7)) && is_staged("a#7") && !is_staged("a#x"));
     }
 
     #[test]

@@ -21,9 +21,9 @@ use crate::location;
 use crate::store::StoreState;
 
 /// The number of locks. All processes must agree on it, and on the hash.
-const LOCKS: u64 = 64;
+pub(crate) const LOCKS: u64 = 64;
 /// How long a lock is waited for: that of a process that was stopped, and not killed, stays.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The locks of some names, until they are dropped.
 pub(crate) struct NameLocks {

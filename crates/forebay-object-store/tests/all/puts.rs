@@ -161,6 +161,35 @@ async fn a_tag_names_one_object_for_ever() {
     assert!((1..=4).contains(&locks), "{locks} files of locks for four names");
 }
 
+/// Of staged files those go that are old, and the last names of their files; objects, young ones and the files of locks stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_killed_processes_left_is_removed_by_its_age() {
+    let root = dir();
+    let store = store(root.path()).await;
+    for name in ["old", "d/e/object"] {
+        store.put(&Path::from(name), "data".into()).await.unwrap();
+    }
+    let path = |name: &str| root.path().join(name);
+    for name in ["old#1", "old#2", "d/e/object#7", "d/gone#12", "young#1", "d/a#b"] {
+        fs::write(path(name), "part").unwrap();
+    }
+    fs::hard_link(path("old"), path("copy#0")).unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let entries = fs::read_dir(root.path()).unwrap().chain(fs::read_dir(path("d")).unwrap());
+    let paths = entries.chain(fs::read_dir(path("d/e")).unwrap()).map(|entry| entry.unwrap().path());
+    for old in paths.filter(|path| path.is_file() && !path.ends_with("young#1")) {
+        fs::File::open(old).unwrap().set_modified(SystemTime::now() - 2 * day).unwrap();
+    }
+    assert_eq!(store.remove_abandoned(3 * day).await.unwrap(), 0);
+    assert_eq!(store.remove_abandoned(day).await.unwrap(), 4);
+    let mut left: Vec<_> = tree(root.path()).into_iter().filter(|(_, content)| content.is_some()).collect();
+    left.sort();
+    let left: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(left, ["copy#0", "d/a#b", "d/e/object", "old", "young#1"]);
+    store.delete(&Path::from("old")).await.unwrap();
+    assert_eq!(store.remove_abandoned(day).await.unwrap(), 1, "its last name was a staged one");
+}
+
 /// Where the file system has no extended attributes, they are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_go_with_the_object_or_are_refused_by_name() {

@@ -1,0 +1,84 @@
+//! The end of staged files whose processes were killed.
+
+use std::future::Future;
+use std::time::Duration;
+
+use forebay::{ErrorKind, FileKind, Lock, Open, Waitable};
+
+use crate::location;
+use crate::locks::{LOCKS, PATIENCE};
+use crate::store::{ForebayStore, StoreState};
+
+impl ForebayStore {
+    /// Removes the staged files that nothing was written to for `age`, by the clock of the file system: those of puts and uploads whose
+    /// processes were killed. Returns their number.
+    ///
+    /// An upload that is still under way and has had no part for so long, in whichever process, fails when it is completed; a day is a
+    /// good age. Other programs' files with names that end in `#` and digits count as staged ones, as they do in lists. A staged name of
+    /// an object that has another name too stays until it is the last one. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// Those of the calls for directories and files: all others are removed by a later call. [`ErrorKind::Locked`] while another process
+    /// does the same.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_object_store::ForebayStore;
+    /// # #[tokio::main]
+    /// # async fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let store = ForebayStore::builder(&engine, dir.path()).open().await?;
+    /// let removed = store.remove_abandoned(std::time::Duration::from_secs(24 * 60 * 60)).await?;
+    /// assert_eq!(removed, 0);
+    /// # engine.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn remove_abandoned(
+        &self,
+        age: Duration,
+    ) -> Waitable<impl Future<Output = forebay::Result<u64>> + use<>> {
+        let shared = self.shared.clone();
+        Waitable::new("remove_abandoned", async move { remove(&shared, age).await })
+    }
+}
+
+async fn remove(shared: &StoreState, age: Duration) -> forebay::Result<u64> {
+    // Two at a time could take a new file for the old one of its name. The lock is no name's.
+    let lock = shared.root.join(location::lock(LOCKS));
+    let lock = shared.engine.open(lock, Open::create().permissions(0o666).buffered()).await?;
+    lock.lock_within(Lock::Exclusive, PATIENCE).await?;
+    lock.write(0, vec![b'\n']).await?;
+    let now = lock.metadata().await?.modified();
+    let Some(limit) = now.and_then(|now| now.checked_sub(age)) else { return Ok(0) };
+    let (mut dirs, mut removed) = (vec![shared.root.clone()], 0);
+    while let Some(dir) = dirs.pop() {
+        let entries = match shared.engine.read_dir(&dir).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let path = dir.join(entry.name());
+            match entry.kind() {
+                FileKind::Dir => dirs.push(path),
+                FileKind::File if entry.name().to_str().is_some_and(location::is_staged) => {
+                    let Ok(found) = shared.engine.symlink_metadata(&path).await else { continue };
+                    // A copy under way has a second name of an old file.
+                    let is_last = found.is_file() && found.links() == 1;
+                    if !is_last || found.modified().is_none_or(|modified| modified >= limit) {
+                        continue;
+                    }
+                    match shared.engine.remove_file(&path).await {
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        done => {
+                            done?;
+                            removed += 1;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(removed)
+}
