@@ -24,6 +24,9 @@ use crate::options::{ForebayStoreBuilder, Settings};
 /// - **`get_opts`** returns a stream: one chunk up to 2 MiB, else a scan with four reads of 1 MiB ahead.
 /// - **A file that was replaced** is seen by the next read, whoever replaced it: names are looked up for each read (1 to 2 us), only
 ///   the open is spared. A stream goes on with the file that it began with.
+/// - **Updates** (`PutMode::Update`): of all calls that know the same tag one succeeds, in whatever processes, if all have opened the
+///   store with the same root. Every change of a name holds a lock of it; behind a process that is stopped with the lock, changes fail
+///   after 10 seconds.
 /// - **Changes run to their end**: one whose future is dropped after its first poll goes on as a task of the engine's, so that no staged
 ///   file is left. Dropping a `MultipartUpload` removes its staged file.
 ///
