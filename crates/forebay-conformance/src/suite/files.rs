@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forebay::internal::ErrorExt;
 use forebay::{Advice, Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Mode, Open};
@@ -20,6 +20,7 @@ super::group! { "files":
     a_file_dropped_with_operations_in_flight_serves_them,
     handles_share_one_file,
     locks_bind_other_holders_and_go_with_the_file,
+    times_and_attributes_are_kept,
     modes_are_what_was_asked_for [FileSystem],
     the_descriptor_goes_with_the_last_handle [Process, FileSystem],
     files_opened_elsewhere_keep_their_mode [Process, FileSystem],
@@ -228,6 +229,25 @@ async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
     one.close().await?;
     env.open(&path, Open::read()).await?.try_lock(Lock::Exclusive).await?;
     Ok(())
+}
+
+async fn times_and_attributes_are_kept(env: &Env) -> Outcome {
+    let path = put(env, "a", 4096).await?;
+    let file = env.open(&path, Open::write()).await?;
+    let modified = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_700);
+    same("the time that was set", file.set_modified(modified).await?.modified(), Some(modified))?;
+    file.sync(Durability::All).await?;
+    same("the time after a sync", file.metadata().await?.modified(), Some(modified))?;
+    let (name, value) = ("user.forebay".to_string(), b"value".to_vec());
+    match file.set_attribute(name.clone(), value.clone()).await {
+        // A file system without them.
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+        set => set?,
+    }
+    let other = env.open(&path, Open::read()).await?;
+    same("the attributes", other.attributes().await?, vec![(name, value)])?;
+    let long = file.set_attribute("user.long".to_string(), vec![7; 1 << 20]).await;
+    holds("a value that is too long is refused", long.is_err())
 }
 
 async fn modes_are_what_was_asked_for(env: &Env) -> Outcome {

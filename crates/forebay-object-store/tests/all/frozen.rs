@@ -12,7 +12,7 @@ use forebay_test::frozen::{self, NamedCall, Scene};
 use forebay_test::worlds;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 
 #[derive(Clone)]
 struct Store {
@@ -71,6 +71,8 @@ impl Scene for Store {
             upload.put_part(content[..9_000].to_vec().into()).await?;
             upload.put_part(content[9_000..].to_vec().into()).await?;
             upload.complete().await?;
+            let version = UpdateVersion { e_tag: store.head(&one).await?.e_tag, version: None };
+            store.put_opts(&one, content.clone().into(), PutMode::Update(version).into()).await?;
             for location in [one, two] {
                 assert!(store.get(&location).await?.bytes().await? == content);
             }
