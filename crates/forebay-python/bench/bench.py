@@ -247,7 +247,7 @@ def forebay_data_set(sample: Sample) -> dict[str, Any]:
     ranges = [pair for batch in sample.sample_batches() for pair in batch]
     batches = [list(range(start, start + BATCH)) for start in range(0, len(ranges), BATCH)]
     samples = RangeDataset([sample.path], ranges)
-    samples._files[0].read(0, 1)
+    samples[0]
 
     def read(batch: Any) -> int:
         return sum(view.nbytes for view in samples.__getitems__(batch))

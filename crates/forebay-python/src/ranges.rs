@@ -5,7 +5,7 @@ use std::ops::Range;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyMemoryView, PyTuple};
 
 /// The ranges of one batch.
 pub(crate) struct Ranges {
@@ -49,7 +49,7 @@ impl Ranges {
             return Ok(ranges);
         }
         if let Ok(buffer) = PyUntypedBuffer::get(object) {
-            return Ranges::of_array(object.py(), &buffer);
+            return Ranges::of_array(object, &buffer);
         }
         let mut ranges = Ranges::with_capacity(object.len().unwrap_or(0));
         for pair in object.try_iter().map_err(|_| not_ranges(object))? {
@@ -75,7 +75,7 @@ impl Ranges {
         self.push(whole(&offset, number, "offset")?, whole(&len, number, "length")?)
     }
 
-    fn of_array(py: Python<'_>, buffer: &PyUntypedBuffer) -> PyResult<Ranges> {
+    fn of_array(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> PyResult<Ranges> {
         let is_pairs = buffer.dimensions() == 2 && buffer.shape()[1] == 2;
         if !is_pairs && buffer.item_count() > 0 {
             return Err(PyValueError::new_err(format!(
@@ -83,23 +83,48 @@ impl Ranges {
                 buffer.shape()
             )));
         }
-        let mut ranges = Ranges::with_capacity(buffer.item_count() / 2);
-        if let Ok(numbers) = buffer.as_typed::<u64>() {
-            for pair in numbers.to_vec(py)?.chunks_exact(2) {
-                ranges.push(pair[0], pair[1])?;
-            }
-        } else if let Ok(numbers) = buffer.as_typed::<i64>() {
-            for pair in numbers.to_vec(py)?.chunks_exact(2) {
-                match (u64::try_from(pair[0]), u64::try_from(pair[1])) {
-                    (Ok(offset), Ok(len)) => ranges.push(offset, len)?,
-                    _ => return Err(negative(ranges.each.len(), &format!("{} and {}", pair[0], pair[1]))),
-                }
-            }
-        } else {
+        let Some((is_signed, is_swapped)) = number_form(buffer) else {
             return Err(PyTypeError::new_err("the array of ranges must have the type int64 or uint64"));
+        };
+        // Row by row, whatever the strides are.
+        let bytes = PyMemoryView::from(object)?.call_method0("tobytes")?.cast_into::<PyBytes>()?;
+        let (numbers, _) = bytes.as_bytes().as_chunks::<8>();
+        let (pairs, _) = numbers.as_chunks::<2>();
+        let mut ranges = Ranges::with_capacity(pairs.len());
+        for pair in pairs {
+            let [offset, len] = pair.map(u64::from_ne_bytes);
+            let [offset, len] =
+                if is_swapped { [offset.swap_bytes(), len.swap_bytes()] } else { [offset, len] };
+            if is_signed && ((offset | len) as i64) < 0 {
+                return Err(negative(ranges.each.len(), &format!("{} and {}", offset as i64, len as i64)));
+            }
+            ranges.push(offset, len)?;
         }
         Ok(ranges)
     }
+}
+
+/// Returns whether a buffer's numbers are signed, and whether their bytes stand in the other order than this machine's; `None` for all
+/// but whole numbers of 64 bits. (pyo3 takes numbers of the other order as this machine's.)
+fn number_form(buffer: &PyUntypedBuffer) -> Option<(bool, bool)> {
+    let (order, letter) = match *buffer.format().to_bytes() {
+        [letter] => (b'@', letter),
+        [order, letter] => (order, letter),
+        _ => return None,
+    };
+    let is_signed = match letter {
+        b'l' | b'q' | b'n' => true,
+        b'L' | b'Q' | b'N' => false,
+        _ => return None,
+    };
+    let is_swapped = match order {
+        // The last one is numpy's for numbers at any address.
+        b'@' | b'=' | b'^' => false,
+        b'<' => cfg!(target_endian = "big"),
+        b'>' | b'!' => cfg!(target_endian = "little"),
+        _ => return None,
+    };
+    (buffer.item_size() == 8).then_some((is_signed, is_swapped))
 }
 
 fn whole(value: &Bound<'_, PyAny>, number: usize, name: &str) -> PyResult<u64> {

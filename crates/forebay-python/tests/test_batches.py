@@ -48,6 +48,7 @@ def test_ranges_come_in_many_forms(data, content):
             numpy.array(pairs, "i8"),
             numpy.array(pairs, "u8"),
             numpy.array(pairs, "i8")[::-1][::-1],
+            *arrays_of(numpy, pairs),
             [(numpy.int64(offset), numpy.uint32(length)) for offset, length in pairs],
         ):
             assert b"".join(map(bytes, file.read_many(form))) == expected
@@ -67,6 +68,9 @@ def test_ranges_come_in_many_forms(data, content):
             (numpy.zeros((4, 3), "i8"), ValueError, "shape"),
             (numpy.zeros((4, 2), "i4"), TypeError, "int64"),
             (numpy.zeros((4, 2), "f8"), TypeError, "int64"),
+            (numpy.zeros((4, 2), ">i4"), TypeError, "int64"),
+            (numpy.array([(3, -1)], ">i8"), ValueError, "negative"),
+            (numpy.array([(3, 2**63)], ">u8"), ValueError, "2\\^63"),
         ):
             with pytest.raises(error, match=text):
                 file.read_many(wrong)
@@ -74,6 +78,20 @@ def test_ranges_come_in_many_forms(data, content):
             file.read_many(pairs, bytearray(3))
         with pytest.raises((ValueError, OverflowError, MemoryError)):
             file.read_many([(0, 2**62)] * 4)
+
+
+def arrays_of(numpy, pairs):
+    """The pairs as arrays of each order of bytes and each layout.
+
+    Regression: the numbers of a big-endian array were taken as this machine's, so that offset 1 became 2^56."""
+    for order in "<>=":
+        for letter in "iu":
+            plain = numpy.array(pairs, f"{order}{letter}8")
+            wide = numpy.zeros((2 * len(pairs), 5), plain.dtype)
+            wide[::2, 3:0:-2] = plain
+            packed = numpy.zeros(len(pairs), numpy.dtype([("tag", "u1"), ("pair", plain.dtype, 2)]))
+            packed["pair"] = plain
+            yield from (plain, numpy.asfortranarray(plain), wide[::2, 3:0:-2], plain[::-1].copy()[::-1], packed["pair"])
 
 
 def test_a_range_past_the_end_names_itself_and_the_others_are_read(data, content, mode):
