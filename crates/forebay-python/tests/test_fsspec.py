@@ -1,7 +1,9 @@
 """The fsspec file system: fsspec's own suite, differences to its local file system, and zarr on top."""
 
+import errno
 import os
 import pickle
+import zipfile
 
 import pytest
 
@@ -57,6 +59,49 @@ def test_the_name_leads_here(fs, data):
         assert fs.exists(path) and fs.info(path)["size"] == SIZE
     assert fs.ls(f"forebay://{data.parent}", detail=False) == [str(data)]
     assert pickle.loads(pickle.dumps(fs)) == fs
+
+
+def test_a_url_names_a_path_from_the_root(fs, data, monkeypatch, tmp_path):
+    """Regression: `datasets` passes URLs through pathlib, which leaves `forebay://tmp/x` of `forebay:///tmp/x`; it was looked for in the
+    working directory."""
+    monkeypatch.chdir(tmp_path)
+    for url in (f"forebay://{data}", f"forebay:/{data}", "forebay://" + str(data).lstrip("/")):
+        assert fs._strip_protocol(url) == str(data)
+        with fsspec.open(url) as file:
+            assert file.read(5)
+    assert fs._strip_protocol("forebay://") == "/"
+    for relative in ("forebay://./a", "forebay:a", "a", "./a"):
+        assert fs._strip_protocol(relative) == str(tmp_path / "a")
+    assert fs._strip_protocol("forebay://~/a") == os.path.expanduser("~/a")
+
+
+def test_the_mode_of_reads_has_a_word_of_its_own(data, content):
+    """Regression: it was `mode`, which fsspec.open and pandas pass as "rb", so that no URL could be read in another mode."""
+    for read_mode in ("adaptive", "direct", "buffered", "uncached"):
+        with fsspec.open(f"forebay://{data}", mode="rb", read_mode=read_mode) as file:
+            assert file.fs.read_mode == file._file.mode == read_mode
+            assert file.read(10) == content[:10]
+        fs = fsspec.filesystem("forebay", read_mode=read_mode)
+        assert pickle.loads(pickle.dumps(fs)).read_mode == read_mode
+        assert fs.cat_ranges([str(data)], [5], [15]) == [content[5:15]]
+    with pytest.raises(ValueError, match="read_mode is 'rb'"):
+        ForebayFileSystem(read_mode="rb")
+    with pytest.raises(TypeError, match="use read_mode"):
+        ForebayFileSystem(mode="direct")
+
+
+@pytest.mark.parametrize("name", ["tiny", "empty.zip"])
+def test_archives_shorter_than_their_end(fs, tmp_path, name):
+    """Regression: zipfile seeks to 22 bytes before the end and expects OSError where there is no such place; it was ValueError."""
+    (tmp_path / "tiny").write_bytes(b"hello")
+    zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
+    with fs.open(str(tmp_path / name)) as file:
+        assert zipfile.is_zipfile(file) is (name == "empty.zip")
+        for offset, whence in ((-1, 0), (-100, 1), (-100, 2)):
+            with pytest.raises(OSError) as caught:
+                file.seek(offset, whence)
+            assert caught.value.errno == errno.EINVAL
+        assert file.seek(-2, 2) + 2 == file.seek(0, 2)
 
 
 def test_ranges_are_those_of_the_local_file_system(fs, data, tmp_path, content):

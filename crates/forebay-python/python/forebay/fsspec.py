@@ -9,6 +9,7 @@ Paths, listings, writes, moves and removals are those of fsspec's local file sys
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -22,11 +23,17 @@ from forebay._forebay import Files
 
 __all__ = ["ForebayFileSystem", "ForebayFile"]
 
+_READ_MODES = ("adaptive", "direct", "buffered", "uncached")
+
 
 class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     """fsspec's local file system with reads by Forebay.
 
-    `mode` is that of forebay.open, `block_size` the bytes that an open file reads at once (4 MiB by default).
+    `read_mode` is the mode of forebay.open, `block_size` the bytes that an open file reads at once (4 MiB by default). (`mode` is
+    fsspec's word: `fsspec.open` takes it as "rb" and never gives it to a file system.)
+
+    Behind `forebay://` a path begins at the root, with one slash more or without: `forebay://srv/a` and `forebay:///srv/a` are the
+    same file. Paths without the protocol, or behind `forebay:` alone, may be relative.
     """
 
     protocol = ("forebay",)
@@ -34,10 +41,14 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     cachable = True
 
     def __init__(
-        self, auto_mkdir: bool = False, mode: str = "adaptive", block_size: int = 4 << 20, **options: Any
+        self, auto_mkdir: bool = False, read_mode: str = "adaptive", block_size: int = 4 << 20, **options: Any
     ) -> None:
+        if read_mode not in _READ_MODES:
+            raise ValueError(f"read_mode is {read_mode!r}; use one of {', '.join(_READ_MODES)}")
+        if options.get("mode") in _READ_MODES:
+            raise TypeError("mode is fsspec's word for open files; use read_mode")
         super().__init__(auto_mkdir=auto_mkdir, **options)
-        self.mode = mode
+        self.read_mode = read_mode
         self.block_size = block_size
 
     @classmethod
@@ -47,6 +58,9 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         text = os.fspath(path)
         if text.startswith("forebay://"):
             text = text[len("forebay://") :]
+            # pathlib makes one slash of several, and libraries put back two of the three: the path begins at the root all the same.
+            if not text.startswith(("/", "~", "./", "../")):
+                text = f"/{text}"
         elif text.startswith("forebay:"):
             text = text[len("forebay:") :]
         return LocalFileSystem._strip_protocol(text)
@@ -58,7 +72,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     def _open_to_read(self, path: str) -> forebay.File:
         if os.path.isdir(path):
             raise IsADirectoryError(21, "Is a directory", path)
-        return forebay.open(path, cast(Any, self.mode))
+        return forebay.open(path, cast(Any, self.read_mode))
 
     def _open(
         self,
@@ -135,7 +149,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
                 requests.append((numbers.setdefault(name, len(numbers)), start, end - start))
                 places.append(number)
         try:
-            files = Files(list(numbers), self.mode)
+            files = Files(list(numbers), self.read_mode)
             try:
                 views = files.read_many(requests, max_gap=max_gap)
             finally:
@@ -184,6 +198,14 @@ class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
         if self._whole is not None:
             return self._whole[start:end]
         return self._file.read(start, end - start)
+
+    def seek(self, loc: int, whence: int = 0) -> int:
+        """Moves the position. Before the start it raises OSError, as files of the system do."""
+        begin = self.loc if whence == 1 else self.size if whence == 2 else 0
+        if begin + int(loc) < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        position: int = super().seek(loc, whence)
+        return position
 
     def fileno(self) -> int:
         """Returns the descriptor of the file."""
