@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Union, overload
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forebay import _forebay
 from forebay._aio import end, place
 from forebay._forebay import _begin_read_many, read_many
+from forebay._reader import Reader
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, TypeVar
+    from typing_extensions import TypeVar
+
+    from forebay._forebay import _Buffer, _Ranges
 
     Out = TypeVar("Out")
 
-    Ranges = Union[Sequence[tuple[int, int]], Iterable[tuple[int, int]], Buffer]
     Mode = Literal["adaptive", "direct", "buffered", "uncached"]
 
 __all__ = ["File", "aread_many", "open", "read_many"]
@@ -41,34 +43,34 @@ class File(_forebay.File):
         data: bytes = await end(self._begin_read(*place(), offset, length))
         return data
 
-    async def aread_into(self, offset: int, buffer: Buffer) -> int:
+    async def aread_into(self, offset: int, buffer: _Buffer) -> int:
         """Reads into a writable buffer, as `read_into` does."""
         count: int = await end(self._begin_read_into(*place(), offset, buffer))
         return count
 
     @overload
     async def aread_many(
-        self, ranges: Ranges, out: None = None, *, depth: int | None = None, max_gap: int | None = None
+        self, ranges: _Ranges, out: None = None, *, depth: int | None = None, max_gap: int | None = None
     ) -> list[memoryview]: ...
 
     @overload
     async def aread_many(
-        self, ranges: Ranges, out: Out, *, depth: int | None = None, max_gap: int | None = None
+        self, ranges: _Ranges, out: Out, *, depth: int | None = None, max_gap: int | None = None
     ) -> Out: ...
 
     async def aread_many(
-        self, ranges: Ranges, out: Any = None, *, depth: int | None = None, max_gap: int | None = None
+        self, ranges: _Ranges, out: Any = None, *, depth: int | None = None, max_gap: int | None = None
     ) -> Any:
         """Reads many ranges as one batch, as `read_many` does."""
         value = await end(self._begin_read_many(*place(), ranges, out, depth=depth, max_gap=max_gap))
         return value if out is None else out
 
-    async def awrite(self, offset: int, data: Buffer, durable: bool = False) -> int:
+    async def awrite(self, offset: int, data: _Buffer, durable: bool = False) -> int:
         """Writes all of `data` at `offset`, as `write` does."""
         count: int = await end(self._begin_write(*place(), offset, data, durable))
         return count
 
-    async def aappend(self, data: Buffer, durable: bool = False) -> int:
+    async def aappend(self, data: _Buffer, durable: bool = False) -> int:
         """Writes all of `data` behind the last byte, as `append` does."""
         offset: int = await end(self._begin_append(*place(), data, durable))
         return offset
@@ -88,6 +90,14 @@ class File(_forebay.File):
             except StopAsyncIteration:
                 return
             yield view
+
+    def io(self, block_size: int = 1 << 20) -> Reader:
+        """Returns a file object over the file (io.RawIOBase), to read: for numpy.load, zipfile, tarfile, pickle, torch.load, PIL.
+
+        It has a position of its own, which begins at 0, and reads ahead in blocks of `block_size` bytes where one reads on. Closing it leaves
+        the file open; `with forebay.open(path).io() as stream` closes both, as nothing else refers to the file then.
+        """
+        return Reader(self, block_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, self._arguments()
