@@ -235,6 +235,54 @@ def test_tensors_come_into_memory_of_the_caller(tmp_path, data):
     same(tensors, load_file(path, framework="np", out=bytearray(path.stat().st_size + 4096)))
 
 
+UNALIGNED = {
+    "b": numpy.arange(3, dtype="u1"),
+    "w": numpy.arange(4, dtype="f4").reshape(2, 2),
+    "d": numpy.arange(2, dtype="f8"),
+    "h": numpy.arange(7, dtype="f2"),
+}
+BYTES_FIRST, LONGEST_FIRST = ["b", "w", "d", "h"], ["d", "w", "h", "b"]
+
+
+def unaligned(path, pad, order):
+    """Writes tensors without the padding of the package safetensors."""
+    head, body = {}, b""
+    for name in order:
+        tensor = UNALIGNED[name]
+        dtype = {"u1": "U8", "f4": "F32", "f8": "F64", "f2": "F16"}[tensor.dtype.str[1:]]
+        head[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [len(body), len(body) + tensor.nbytes]}
+        body += tensor.tobytes()
+    path.write_bytes(header(json.dumps(head).encode() + b" " * pad, body))
+
+
+@pytest.mark.parametrize("order", [BYTES_FIRST, LONGEST_FIRST])
+@pytest.mark.parametrize("pad", range(8))
+def test_tensors_at_any_byte_are_aligned_in_memory(tmp_path, pad, order):
+    """Regression: the header of a file may have any length, and tensors may follow one another at any byte. They lay unaligned in memory,
+    so that other libraries refused them or read them slowly."""
+    path = tmp_path / "model.safetensors"
+    unaligned(path, pad, order)
+    found = [load_file(path, framework="np"), load_file(path, framework="np", out=memoryview(bytearray(5000))[1:])]
+    with safe_open(path, "np") as file:
+        found.append({name: file.get_tensor(name) for name in order})
+        found.append(file.get_tensors(order[1:]))
+        found.append({"w": file.get_slice("w")[0:2]})
+        assert len(memoryview(bytearray(file.nbytes()))) >= sum(tensor.nbytes for tensor in UNALIGNED.values())
+        file.get_tensors(out=bytearray(file.nbytes()))
+        with pytest.raises(ValueError, match="need"):
+            file.get_tensors(out=bytearray(file.nbytes() - 1))
+        row = file.get_slice("w")[1]
+        assert row.flags.aligned and (row == UNALIGNED["w"][1]).all()
+    for tensors in found:
+        for name, tensor in tensors.items():
+            assert tensor.flags.aligned and tensor.flags.writeable, name
+            assert tensor.dtype == UNALIGNED[name].dtype and (tensor == UNALIGNED[name]).all()
+    if order is LONGEST_FIRST:
+        # They share one piece of memory still: it begins where the tensors do.
+        places = [found[0][name].__array_interface__["data"][0] for name in order]
+        assert [place - places[0] for place in places] == [0, 16, 32, 46]
+
+
 def test_types_that_numpy_lacks(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(header(one(dtype="BF16", shape=[2]), b"abcd"))
@@ -268,3 +316,7 @@ def test_torch_loads_as_theirs_does(tmp_path):
             assert torch.equal(loaded[name], tensor) and loaded[name].dtype == tensor.dtype
     with safe_open(path, "pt") as file:
         assert torch.equal(file.get_slice("bf16")[1:3, ::2], tensors["bf16"][1:3, ::2])
+    unaligned(path, 3, BYTES_FIRST)
+    for out in (None, memoryview(bytearray(5000))[1:]):
+        for name, tensor in load_file(path, framework="pt", out=out).items():
+            assert tensor.data_ptr() % tensor.element_size() == 0 and (tensor.numpy() == UNALIGNED[name]).all()

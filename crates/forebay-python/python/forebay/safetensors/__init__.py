@@ -11,10 +11,11 @@ A file is accepted if the crate safetensors accepts it: its header is checked be
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -89,6 +90,11 @@ class _Info:
         self.begin = begin
         self.end = end
 
+    def is_aligned(self, place: int) -> bool:
+        """Returns whether its elements may begin at this place of memory."""
+        # No element is longer than 8 bytes; those of half a byte may begin anywhere.
+        return place % 8 == 0 or place % max((self.end - self.begin) // max(math.prod(self.shape), 1), 1) == 0
+
 
 class _Numpy:
     """Arrays of numpy."""
@@ -124,7 +130,9 @@ class _Numpy:
         dtype = self.dtype(info_dtype)
         if nbytes == 0:
             return self.numpy.empty(tuple(shape), dtype)
-        return self.numpy.ndarray(shape, dtype, memory, offset)
+        array = self.numpy.ndarray(shape, dtype, memory, offset)
+        # A file may put a tensor at any byte, and so may memory of the caller.
+        return array if array.flags.aligned else array.copy()
 
 
 class _Torch:
@@ -154,6 +162,8 @@ class _Torch:
             # Tensors must begin at a multiple of their elements.
             memory, offset = bytearray(memoryview(memory)[offset : offset + nbytes]), 0
         flat = self.torch.frombuffer(memory, dtype=dtype, count=nbytes // item, offset=offset)
+        if flat.data_ptr() % item:
+            flat = flat.clone()
         return flat.reshape(tuple(shape)).to(self.device)
 
 
@@ -233,14 +243,18 @@ class SafeOpen:
         except KeyError:
             raise KeyError(f"{self._file.path} has no tensor {name!r}") from None
 
-    def _read(self, begin: int, end: int, out: Any = None) -> tuple[Any, int]:
-        """Reads bytes of the file into `out`, or new memory. Returns it, and where in it they begin."""
-        # Memory and file are aligned alike, so that the device writes into its place.
-        skip = begin % _PAGE
+    def _skip(self, begin: int, infos: Iterable[_Info]) -> int:
+        """Returns where in memory the bytes of the file from `begin` on, which have these tensors, begin."""
+        # Memory and file are aligned alike, so that the device writes into its place; tensors that the file has at any byte, as behind a
+        # header of any length, begin with the memory.
+        return begin % _PAGE if all(info.is_aligned(info.begin) for info in infos) else 0
+
+    def _read(self, begin: int, end: int, skip: int, out: Any = None) -> Any:
+        """Reads bytes of the file into `out`, or new memory, from `skip` on. Returns it."""
         memory = self._room(skip + end - begin, out)
         if self._file.read_into(begin, memoryview(memory)[skip : skip + end - begin]) != end - begin:
             raise ValueError(f"{self._file.path} became shorter while it was read")
-        return memory, skip
+        return memory
 
     def _room(self, nbytes: int, out: Any) -> Any:
         if out is None:
@@ -260,22 +274,25 @@ class SafeOpen:
             total += info.end - info.begin
         return places, total
 
-    def _span(self) -> tuple[int, int]:
+    def _span(self) -> tuple[int, int, int]:
+        """Returns the begin and the end of all tensors in the file, and where in memory they begin."""
         infos = self._open_tensors().values()
-        return min((info.begin for info in infos), default=0), max((info.end for info in infos), default=0)
+        begin = min((info.begin for info in infos), default=0)
+        return begin, max((info.end for info in infos), default=0), self._skip(begin, infos)
 
     def nbytes(self, names: Sequence[str] | None = None) -> int:
         """Returns the length of the memory that `get_tensors` needs for these tensors, or for all of them: of their bytes, and some for
         their alignment."""
         if names is None:
-            begin, end = self._span()
-            return begin % _PAGE + end - begin
+            begin, end, skip = self._span()
+            return skip + end - begin
         return self._places([self._info(name) for name in names])[1]
 
     def get_tensor(self, name: str) -> Any:
         """Reads one tensor."""
         info = self._info(name)
-        memory, skip = self._read(info.begin, info.end)
+        skip = self._skip(info.begin, [info])
+        memory = self._read(info.begin, info.end, skip)
         return self._framework.tensor(memory, skip, info.dtype, info.shape, info.end - info.begin)
 
     def get_slice(self, name: str) -> TensorSlice:
@@ -289,11 +306,13 @@ class SafeOpen:
         is no longer used, or the array of a pinned tensor (`tensor.numpy()`). Memory that begins at a page, such as that of
         `forebay.allocate`, is read into without a copy; new memory may take longer to make than to fill. Raises ValueError if
         `out` is too short.
+
+        Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy.
         """
         infos = [(name, self._info(name)) for name in (self._open_tensors() if names is None else names)]
         if names is None:
-            begin, end = self._span()
-            memory, skip = self._read(begin, end, out)
+            begin, end, skip = self._span()
+            memory = self._read(begin, end, skip, out)
             places = [skip + info.begin - begin for _, info in infos]
         else:
             places, total = self._places([info for _, info in infos])
@@ -355,7 +374,9 @@ class TensorSlice:
         shape = shape if isinstance(shape, list) else list(shape)
         if len(ranges) == 1:
             offset, length = ranges[0]
-            memory, skip = self._owner._read(info.begin + offset, info.begin + offset + length)
+            begin = info.begin + offset
+            skip = self._owner._skip(begin, [info])
+            memory = self._owner._read(begin, begin + length, skip)
             return framework.tensor(memory, skip, info.dtype, shape, length)
         total = sum(length for _, length in ranges)
         memory = forebay.allocate(total, zeroed=False)
