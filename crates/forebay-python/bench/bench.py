@@ -246,7 +246,7 @@ def forebay_data_set(sample: Sample) -> dict[str, Any]:
 
     ranges = [pair for batch in sample.sample_batches() for pair in batch]
     batches = [list(range(start, start + BATCH)) for start in range(0, len(ranges), BATCH)]
-    samples = RangeDataset([sample.path], ranges)
+    samples = RangeDataset([sample.path], ranges, shared=True)
     samples[0]
 
     def read(batch: Any) -> int:
@@ -539,7 +539,7 @@ def rows() -> dict[str, dict[tuple[str, str], Row]]:
             ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
             ("numpy.memmap", "touched"): lambda sample: memmap_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
             ("obstore", "new"): lambda sample: obstore_batches(sample, sample.sample_batches()),
-            ("forebay.torch.RangeDataset", "new"): forebay_data_set,
+            ("forebay.torch.RangeDataset(shared=True)", "new"): forebay_data_set,
         },
         "batches": {
             ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.range_batches(), RANGE_BYTES),

@@ -57,6 +57,23 @@ def test_a_batch_of_samples_is_one_batch_of_reads(paths, batches):
     assert calls == [64]
 
 
+def test_a_kept_sample_does_not_keep_its_batch(paths):
+    """Regression: one sample of 50 bytes kept the memory of the 64 that were read with it."""
+    numpy = pytest.importorskip("numpy")
+    samples = RangeDataset(paths, RANGES)
+    kept = samples.__getitems__(list(range(64)))[3]
+    assert len(kept.obj) == len(kept) == 53 and not kept.readonly and kept == EXPECTED[3]
+    arrays = RangeDataset(paths, RANGES, transform=lambda view: numpy.frombuffer(view, "u1"))
+    kept = arrays.__getitems__(list(range(64)))[3]
+    assert len(kept.base.obj) == 53 and kept.tobytes() == EXPECTED[3]
+    shared = RangeDataset(paths, RANGES, shared=True)
+    batch = shared.__getitems__(list(range(64)))
+    assert {id(view.obj) for view in batch} == {id(batch[0].obj)}
+    assert list(map(bytes, batch)) == EXPECTED[:64]
+    with pickle_of(shared) as again:
+        assert again._is_shared and again[7] == EXPECTED[7]
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_loaders_of_torch(paths, method):

@@ -21,6 +21,10 @@ class RangeDataset:
     With a single file they may be pairs of offset and length. `transform` makes the sample out of a memoryview of its bytes, such
     as `lambda view: torch.frombuffer(view, dtype=torch.float32)`; without one the samples are memoryviews.
 
+    Each sample has memory of its own. With `shared` the samples of a batch are parts of one piece of memory, which saves a copy; a sample
+    that is kept, or what a transform made over its bytes, keeps all of the batch then. It suits loaders that copy samples into a batch of
+    theirs, as torch's default collation does.
+
     There may be more files than the process may have open: those that were read last stay open, and others are opened by their paths
     when they are read again. A path that leads to another file by then raises OSError (ESTALE).
 
@@ -33,6 +37,8 @@ class RangeDataset:
         ranges: Sequence[Sequence[int]],
         transform: Callable[[memoryview], Any] | None = None,
         mode: Mode = "adaptive",
+        *,
+        shared: bool = False,
     ) -> None:
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
@@ -41,6 +47,7 @@ class RangeDataset:
         self._files = Files(list(paths), mode)
         self._ranges = ranges
         self._transform = transform
+        self._is_shared = shared
         width = len(ranges[0]) if len(ranges) else 3
         if width not in (2, 3) or (width == 2 and len(self._paths) != 1):
             raise ValueError(
@@ -61,6 +68,8 @@ class RangeDataset:
             *file, offset, length = self._ranges[number]
             requests.append((int(file[0]) if file else 0, int(offset), int(length)))
         views = self._files.read_many(requests)
+        if not self._is_shared:
+            views = [memoryview(bytearray(view)) for view in views]
         return views if self._transform is None else [self._transform(view) for view in views]
 
     def close(self) -> None:
