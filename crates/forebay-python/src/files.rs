@@ -16,6 +16,7 @@ use pyo3::types::PyIterator;
 
 use crate::fault::Fault;
 use crate::file::{Settings, identity, mode_name, parse_mode};
+use crate::hub::{Call, Hub};
 use crate::job::{Job, Outcome, Value};
 use crate::memory::{AlignedMemory, Destination, Here};
 use crate::ranges::{Ranges, position};
@@ -264,6 +265,19 @@ impl Files {
     ) -> PyResult<Py<PyAny>> {
         let job = self.read_job(py, requests, Settings { depth: None, max_gap })?;
         drive::run(py, process::engine(py)?, job, false)
+    }
+
+    /// Begins `read_many` on an asyncio loop.
+    #[pyo3(signature = (hub, make_future, requests, *, max_gap=None))]
+    fn _begin_read_many(
+        &self,
+        hub: &Bound<'_, Hub>,
+        make_future: &Bound<'_, PyAny>,
+        requests: &Bound<'_, PyAny>,
+        max_gap: Option<u64>,
+    ) -> PyResult<Call> {
+        let job = self.read_job(hub.py(), requests, Settings { depth: None, max_gap })?;
+        Hub::begin(hub, make_future, job)
     }
 
     /// Closes the files, each when the reads of it have ended, and waits for the opens that are under way. Later calls raise ValueError.

@@ -103,6 +103,10 @@ def batches(monkeypatch):
                 calls.append(len(requests))
                 return self.files.read_many(requests, **more)
 
+            def _begin_read_many(self, hub, make_future, requests, **more):
+                calls.append(len(requests))
+                return self.files._begin_read_many(hub, make_future, requests, **more)
+
             def close(self):
                 self.files.close()
 

@@ -10,7 +10,7 @@ import pytest
 fsspec = pytest.importorskip("fsspec")
 import fsspec.tests.abstract as abstract  # noqa: E402
 
-import forebay  # noqa: E402
+import forebay._batch  # noqa: E402
 from conftest import SIZE  # noqa: E402
 from forebay.fsspec import ForebayFileSystem  # noqa: E402
 
@@ -134,7 +134,7 @@ def test_ranges_are_those_of_the_local_file_system(fs, data, tmp_path, content):
 
 
 def test_cat_ranges_is_one_batch(fs, data, batches):
-    calls = batches(forebay.fsspec)
+    calls = batches(forebay._batch)
     fs.cat_ranges([str(data)] * 50, list(range(0, 50_000, 1000)), list(range(10, 50_010, 1000)))
     assert calls == [50]
 

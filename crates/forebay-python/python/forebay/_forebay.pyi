@@ -144,6 +144,9 @@ class Files:
     def read_many(
         self, requests: Iterable[tuple[int, int, int]], *, max_gap: int | None = None
     ) -> list[memoryview]: ...
+    def _begin_read_many(
+        self, hub: Hub, make_future: _MakeFuture, requests: Iterable[tuple[int, int, int]], *, max_gap: int | None = None
+    ) -> Call: ...
     def close(self) -> None: ...
 
 class _Degradation(TypedDict):

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-import forebay
-from forebay._forebay import Files
+from forebay._batch import Batch, open_to_read, read_file
 
 __all__ = ["ForebayFileSystem", "ForebayFile"]
 
@@ -69,11 +67,6 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         """Returns a path with the protocol in front."""
         return f"forebay://{self._strip_protocol(name)}"
 
-    def _open_to_read(self, path: str) -> forebay.File:
-        if os.path.isdir(path):
-            raise IsADirectoryError(21, "Is a directory", path)
-        return forebay.open(path, cast(Any, self.read_mode))
-
     def _open(
         self,
         path: str,
@@ -98,12 +91,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """Reads a file, or a part of it."""
-        with self._open_to_read(self._strip_protocol(path)) as file:
-            size = file.size
-            if size == 0 and not start and end is None:
-                return file.read(0)
-            start, end = _bounds(size, start, end)
-            return file.read(start, max(end - start, 0))
+        return read_file(self._strip_protocol(path), start, end, self.read_mode)
 
     def cat_ranges(
         self,
@@ -119,6 +107,10 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
 
         With `on_error` "return" a file that cannot be read gives its exception for each of its ranges, otherwise it raises.
         """
+        batch = self._batch(paths, starts, ends, max_gap)
+        return _checked(batch.read(max_gap), on_error)
+
+    def _batch(self, paths: Sequence[str], starts: Any, ends: Any, max_gap: int | None) -> Batch:
         if max_gap is not None and max_gap < 0:
             raise ValueError(f"max_gap is {max_gap}; it must not be negative")
         count = len(paths)
@@ -126,69 +118,22 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         ends = list(ends) if isinstance(ends, (list, tuple)) or hasattr(ends, "__iter__") else [ends] * count
         if len(starts) != count or len(ends) != count:
             raise ValueError(f"there are {count} paths, {len(starts)} starts and {len(ends)} ends")
-        numbers: dict[str, int] = {}
-        found: dict[str, int | OSError] = {}
-        results: list[Any] = [b""] * count
-        requests: list[tuple[int, int, int]] = []
-        places: list[int] = []
-        for number, (path, start, end) in enumerate(zip(paths, starts, ends)):
-            name = self._strip_protocol(path)
-            if name not in found:
-                try:
-                    found[name] = self._size(name)
-                except OSError as error:
-                    if on_error != "return":
-                        raise
-                    found[name] = error
-            size = found[name]
-            if isinstance(size, OSError):
-                results[number] = size
-                continue
-            start, end = _bounds(size, start, end)
-            if end > start:
-                requests.append((numbers.setdefault(name, len(numbers)), start, end - start))
-                places.append(number)
-        try:
-            files = Files(list(numbers), self.read_mode)
-            try:
-                views = files.read_many(requests, max_gap=max_gap)
-            finally:
-                files.close()
-        except (OSError, EOFError):
-            # One by one, so that each failure goes to its range.
-            names = list(numbers)
-            for number, (file, start, length) in zip(places, requests):
-                try:
-                    results[number] = self.cat_file(names[file], start, start + length)
-                except OSError as error:
-                    if on_error != "return":
-                        raise
-                    results[number] = error
-        else:
-            for number, view in zip(places, views):
-                results[number] = bytes(view)
-        return results
-
-    def _size(self, path: str) -> int:
-        found = os.stat(path)
-        if stat.S_ISREG(found.st_mode):
-            return found.st_size
-        with self._open_to_read(path) as file:
-            return file.size
+        return Batch(zip(map(self._strip_protocol, paths), starts, ends), self.read_mode)
 
 
-def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Returns the bounds of a range, of which negative numbers count from the end of the file."""
-    start = 0 if start is None else max(start + size, 0) if start < 0 else start
-    end = size if end is None else end + size if end < 0 else min(end, size)
-    return start, end
+def _checked(results: list[bytes | OSError], on_error: str) -> list[bytes | OSError]:
+    if on_error != "return":
+        for result in results:
+            if isinstance(result, OSError):
+                raise result
+    return results
 
 
 class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
     """An open file of the file system, to read."""
 
     def __init__(self, fs: ForebayFileSystem, path: str, mode: str = "rb", **options: Any) -> None:
-        self._file = fs._open_to_read(path)
+        self._file = open_to_read(path, fs.read_mode)
         size = self._file.size
         # A size of 0 may say nothing, as that of a file of /proc: one read finds out.
         self._whole = self._file.read(0) if size == 0 else None
