@@ -8,7 +8,7 @@ import pytest
 from conftest import known
 
 ROOT = pathlib.Path(__file__).parents[3]
-PAGES = {"README.md": 1, "docs/python.md": 8}
+PAGES = {"README.md": 1, "docs/python.md": 9}
 
 
 def recipes(page):
@@ -36,6 +36,8 @@ def test_the_code_on_the_page_runs(code, tmp_path, monkeypatch, capsys):
         saving.save_file(
             {"bias": numpy.ones(7, "f4"), "embedding": numpy.ones((1000, 16), "f2")}, tmp_path / "model.safetensors"
         )
+    if "zarr" in code:
+        pytest.importorskip("zarr", minversion="3.0")
     if "parquet" in code:
         pytest.importorskip("fsspec")
         parquet = pytest.importorskip("pyarrow.parquet")

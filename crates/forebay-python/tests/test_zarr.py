@@ -1,4 +1,7 @@
-"""zarr's own tests of stores, by way of fsspec."""
+"""zarr's own tests of stores: by way of fsspec, and of the store."""
+
+import asyncio
+import pickle
 
 import pytest
 
@@ -7,11 +10,14 @@ zarr = pytest.importorskip("zarr", minversion="3.0")
 pytest.importorskip("pytest_asyncio")
 numpy = pytest.importorskip("numpy")
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper  # noqa: E402
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest  # noqa: E402
 from zarr.core.buffer import cpu  # noqa: E402
 from zarr.storage import FsspecStore  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
+import forebay._batch  # noqa: E402
 from forebay.fsspec import ForebayFileSystem  # noqa: E402
+from forebay.zarr import ForebayStore  # noqa: E402
 
 
 class TestForebayStore(StoreTests[FsspecStore, cpu.Buffer]):
@@ -62,3 +68,96 @@ def test_an_array(tmp_path):
     array[:] = values
     again = zarr.open_array(path, mode="r")
     assert (again[:] == values).all() and (again[5:17, 3:80:7] == values[5:17, 3:80:7]).all()
+
+
+class TestForebayStoreOfZarr(StoreTests[ForebayStore, cpu.Buffer]):
+    store_cls = ForebayStore
+    buffer_cls = cpu.Buffer
+
+    @pytest.fixture
+    def store_kwargs(self, tmp_path):
+        return {"root": str(tmp_path)}
+
+    async def set(self, store, key, value):
+        path = store.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value.to_bytes())
+
+    async def get(self, store, key):
+        return self.buffer_cls.from_bytes((store.root / key).read_bytes())
+
+    def test_store_repr(self, store):
+        assert repr(store) == f"ForebayStore('file://{store.root}')"
+
+    def test_store_supports_writes(self, store):
+        assert store.supports_writes
+
+    def test_store_supports_partial_writes(self, store):
+        assert not store.supports_partial_writes
+
+    def test_store_supports_listing(self, store):
+        assert store.supports_listing
+
+
+@pytest.mark.parametrize("read_mode", ["adaptive", "direct", "buffered"])
+def test_arrays_in_a_store(tmp_path, read_mode):
+    values = numpy.arange(40_000, dtype="i4").reshape(200, 200)
+    local = zarr.storage.LocalStore(tmp_path)
+    for name, shards in (("plain", None), ("sharded", (100, 100))):
+        array = zarr.create_array(
+            local, name=name, shape=values.shape, chunks=(10, 10), shards=shards, dtype=values.dtype, fill_value=7
+        )
+        array[:150] = values[:150]
+    store = ForebayStore(tmp_path, read_only=True, read_mode=read_mode)
+    expected = values.copy()
+    expected[150:] = 7
+    for name in ("plain", "sharded"):
+        array = zarr.open_array(store, path=name, mode="r")
+        assert (array[:] == expected).all()
+        assert (array[3:170:7, 90:103] == expected[3:170:7, 90:103]).all()
+        assert (array.oindex[[0, 55, 199], [1, 101]] == expected[[0, 55, 199]][:, [1, 101]]).all()
+    assert pickle.loads(pickle.dumps(store)).read_mode == read_mode
+
+
+async def test_gets_of_one_turn_are_one_batch(tmp_path, batches):
+    calls = batches(forebay._batch)
+    prototype = cpu.buffer_prototype
+    for number in range(50):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 1000)
+    store = await ForebayStore.open(tmp_path, read_only=True)
+    found = await asyncio.gather(
+        *(store.get(str(number), prototype, RangeByteRequest(number, number + 9)) for number in range(60))
+    )
+    assert [value and value.to_bytes() for value in found] == [bytes([number]) * 9 for number in range(50)] + [None] * 10
+    assert calls == [50]
+    # A task that is given up takes nothing from the others.
+    tasks = [asyncio.ensure_future(store.get(str(number), prototype)) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found[1], asyncio.CancelledError)
+    assert [value.to_bytes() for value in found[::2]] == [bytes(1000), bytes([2]) * 1000]
+
+
+async def test_parts_of_a_value_are_one_batch(tmp_path, batches):
+    calls = batches(forebay._batch)
+    prototype = cpu.buffer_prototype
+    (tmp_path / "shard").write_bytes(bytes(range(250)) * 4)
+    store = await ForebayStore.open(tmp_path, read_only=True)
+    ranges = [RangeByteRequest(10 * number, 10 * number + 5) for number in range(90)]
+    ranges += [None, OffsetByteRequest(990), SuffixByteRequest(3), SuffixByteRequest(0), RangeByteRequest(995, 2000)]
+    whole = bytes(range(250)) * 4
+    expected = [whole[10 * number :][:5] for number in range(90)] + [whole, whole[990:], whole[-3:], b"", whole[995:]]
+    groups = [group async for group in store.get_ranges("shard", ranges, prototype=prototype, max_gap_bytes=0)]
+    assert calls == [len(ranges) - 1], "all that have bytes"
+    assert [value.to_bytes() for group in groups for _, value in sorted(group)] == expected
+    assert [value.to_bytes() for _, value in store.get_ranges_sync("shard", ranges, prototype=prototype)] == expected
+    assert [store.get_sync("shard", byte_range=byte_range).to_bytes() for byte_range in ranges] == expected
+    assert store.get_sync("none") is None and store.get_sync("shard/none") is None
+    with pytest.raises(BaseExceptionGroup) as caught:
+        store.get_ranges_sync("none", ranges, prototype=prototype)
+    assert caught.value.split(FileNotFoundError)[1] is None
+    with pytest.raises(BaseExceptionGroup):
+        async for _ in store.get_ranges("none", ranges, prototype=prototype):
+            pass
+    assert [group async for group in store.get_ranges("shard", [], prototype=prototype)] == [[]]
