@@ -1,5 +1,6 @@
 """The fsspec file system: fsspec's own suite, differences to its local file system, and zarr on top."""
 
+import asyncio
 import errno
 import os
 import pickle
@@ -12,7 +13,7 @@ import fsspec.tests.abstract as abstract  # noqa: E402
 
 import forebay._batch  # noqa: E402
 from conftest import SIZE  # noqa: E402
-from forebay.fsspec import ForebayFileSystem  # noqa: E402
+from forebay.fsspec import AsyncForebayFileSystem, ForebayFileSystem  # noqa: E402
 
 
 class Fixtures(abstract.AbstractFixtures):
@@ -137,6 +138,43 @@ def test_cat_ranges_is_one_batch(fs, data, batches):
     calls = batches(forebay._batch)
     fs.cat_ranges([str(data)] * 50, list(range(0, 50_000, 1000)), list(range(10, 50_010, 1000)))
     assert calls == [50]
+
+
+async def test_reads_of_a_loop_are_batches(data, content, tmp_path, batches, monkeypatch):
+    calls = batches(forebay._batch)
+    fs = AsyncForebayFileSystem(read_mode="direct", asynchronous=True)
+    names = [f"forebay://{data}"] * 50
+    # Threads have no part in it.
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    expected = [content[1000 * number :][:10] for number in range(50)]
+    found = await asyncio.gather(*(fs._cat_file(name, 1000 * number, 1000 * number + 10) for number, name in enumerate(names)))
+    assert found == expected and calls == [50]
+    starts = list(range(0, 50_000, 1000))
+    assert await fs._cat_ranges(names, starts, [start + 10 for start in starts]) == expected
+    assert calls == [50, 50]
+    assert await fs._cat_file(str(data), -5) == content[-5:]
+    monkeypatch.undo()
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text(f"file {number}")
+    found = await fs._cat(f"{tmp_path}/*.txt")
+    assert found == {f"{tmp_path}/{number}.txt": f"file {number}".encode() for number in range(5)}
+    for path, error in ((tmp_path / "none", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error):
+            await fs._cat_file(str(path))
+        found = await fs._cat_ranges([str(path), str(data)], 0, 5)
+        assert isinstance(found[0], error) and found[1] == content[:5]
+        with pytest.raises(error):
+            await fs._cat_ranges([str(path)], 0, 5, on_error="raise")
+    await fs._pipe_file(str(tmp_path / "new"), b"written")
+    assert (await fs._info(str(tmp_path / "new")))["size"] == 7
+
+
+def test_the_asynchronous_file_system_works_without_a_loop(data, content):
+    fs = AsyncForebayFileSystem(read_mode="buffered", asynchronous=False)
+    assert fs.cat_file(str(data), 5, 15) == content[5:15]
+    assert fs.cat_ranges([str(data)] * 2, [0, 7], [3, 9]) == [content[:3], content[7:9]]
+    again = pickle.loads(pickle.dumps(fs))
+    assert again.sync_fs.read_mode == "buffered" and again.cat_file(str(data), 0, 5) == content[:5]
 
 
 def test_open_files(fs, data, content, tmp_path):

@@ -16,7 +16,7 @@ from zarr.storage import FsspecStore  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
 import forebay._batch  # noqa: E402
-from forebay.fsspec import ForebayFileSystem  # noqa: E402
+from forebay.fsspec import AsyncForebayFileSystem, ForebayFileSystem  # noqa: E402
 from forebay.zarr import ForebayStore  # noqa: E402
 
 
@@ -59,6 +59,13 @@ class TestForebayStore(StoreTests[FsspecStore, cpu.Buffer]):
 
     def test_store_supports_listing(self, store):
         assert store.supports_listing
+
+
+class TestAsynchronousForebayStore(TestForebayStore):
+    @pytest.fixture
+    def store_kwargs(self, tmp_path):
+        fs = AsyncForebayFileSystem(auto_mkdir=True, asynchronous=True)
+        return {"fs": fs, "path": str(tmp_path / "store")}
 
 
 def test_an_array(tmp_path):

@@ -14,12 +14,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from forebay._batch import Batch, open_to_read, read_file
+from forebay._batch import Batch, Turns, open_to_read, read_file
 
-__all__ = ["ForebayFileSystem", "ForebayFile"]
+__all__ = ["AsyncForebayFileSystem", "ForebayFile", "ForebayFileSystem"]
 
 _READ_MODES = ("adaptive", "direct", "buffered", "uncached")
 
@@ -127,6 +128,36 @@ def _checked(results: list[bytes | OSError], on_error: str) -> list[bytes | OSEr
             if isinstance(result, OSError):
                 raise result
     return results
+
+
+class AsyncForebayFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]
+    """The same file system for asyncio, with the same arguments: `AsyncForebayFileSystem(asynchronous=True)`.
+
+    Its reads need no thread. `_cat_ranges` is one batch, and so are all `_cat_file` that begin in one turn of the loop, as those of `_cat`.
+    All other calls are those of ForebayFileSystem in threads.
+    """
+
+    def __init__(self, *arguments: Any, asynchronous: bool | None = None, **options: Any) -> None:
+        super().__init__(ForebayFileSystem(*arguments, **options), asynchronous=asynchronous)
+        # The wrapper has put threads before the methods of this class.
+        for name in ("_cat", "_cat_file", "_cat_ranges"):
+            self.__dict__.pop(name, None)
+        self._turns = Turns(self.sync_fs.read_mode)
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        return await self._turns.read(self._strip_protocol(path), start, end)
+
+    async def _cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **options: Any,
+    ) -> list[Any]:
+        batch = self.sync_fs._batch(paths, starts, ends, max_gap)
+        return _checked(await batch.aread(max_gap), on_error)
 
 
 class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
