@@ -239,6 +239,7 @@ def test_a_file_without_a_size_is_read_to_its_end():
         expected = file.read()
     fs = fsspec.filesystem("forebay")
     assert fs.cat_file("/proc/version") == expected
+    assert fs.cat_ranges(["/proc/version"] * 2, [None, 0], [None, 5])[0] == expected
     with fs.open("/proc/version") as file:
         assert file.read(5) == expected[:5]
         assert file.read() == expected[5:]

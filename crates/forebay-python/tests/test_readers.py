@@ -56,6 +56,24 @@ def test_any_calls_give_the_bytes_of_the_file(data, content, mode, calls, block_
             assert file.tell() == expected.tell()
 
 
+def test_a_scan_that_failed_is_begun_anew(data, content, monkeypatch):
+    with forebay.open(data).io(8192) as file:
+        assert file.read(200_000) == content[:200_000]
+        blocks, failing = file._scan, True
+
+        def some():
+            if failing:
+                raise OSError(5, "a failure of the device")
+            yield from blocks
+
+        file._scan = some()
+        with pytest.raises(OSError, match="device"):
+            file.read(200_000)
+        failing = False
+        assert file.tell() == 200_000, "a read that failed took nothing"
+        assert file.read(200_000) == content[200_000:400_000]
+
+
 def test_it_is_closed_as_files_are(data, content):
     with forebay.open(data) as owner:
         with owner.io() as file:

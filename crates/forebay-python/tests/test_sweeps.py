@@ -38,6 +38,9 @@ def test_reads_of_every_length(bytes_of_all, mode, offset):
             assert file.read(offset, length) == expected, length
             room = memoryview(memory)[:length]
             assert file.read_into(offset, room) == length and room == expected, length
+            with file.io() as stream:
+                assert stream.seek(offset) == offset and stream.read(length) == expected, length
+                assert stream.seek(offset) == offset and stream.readinto(room) == length and room == expected, length
             (view,) = file.read_many([(offset, length)])
             assert view == expected, length
 

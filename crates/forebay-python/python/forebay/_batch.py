@@ -71,6 +71,10 @@ class Batch:
             if isinstance(size, OSError):
                 self._results.append(size)
                 continue
+            if size == 0 and not start and end is None:
+                # A size of 0 may say nothing, as that of a file of /proc.
+                self._results.append(self._read_one(path, None, None))
+                continue
             self._results.append(b"")
             start, end = _bounds(size, start, end)
             if end > start:
@@ -109,10 +113,13 @@ class Batch:
         """Reads one by one, so that each failure goes to its range."""
         paths = list(self._numbers)
         for number, (file, start, length) in zip(self._places, self._requests):
-            try:
-                self._results[number] = read_file(paths[file], start, start + length, self._mode)
-            except OSError as error:
-                self._results[number] = error
+            self._results[number] = self._read_one(paths[file], start, start + length)
+
+    def _read_one(self, path: str, start: int | None, end: int | None) -> bytes | OSError:
+        try:
+            return read_file(path, start, end, self._mode)
+        except OSError as error:
+            return error
 
 
 _Asked = list[tuple[str, "int | None", "int | None", "asyncio.Future[bytes]"]]

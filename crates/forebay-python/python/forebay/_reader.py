@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ _FIRST_BYTES = 64 << 10
 # From here on a read goes to its destination; the core has all of it in flight.
 _DIRECT_BYTES = 4 << 20
 _PEEK_BYTES = 8 << 10
+_LINE_BYTES = 512
 # Blocks in flight ahead of the position.
 _DEPTH = 4
 
@@ -54,31 +56,26 @@ class Reader(io.RawIOBase):
             raise ValueError("I/O operation on a closed file")
         return self._file
 
-    def _has_next(self) -> bool:
-        """Returns whether the next byte lies ready."""
+    def _has(self, position: int) -> bool:
+        """Returns whether the byte at a position lies ready."""
         if self._process != os.getpid():
             # A forked child does not inherit I/O memory.
             self._forget()
-        return self._begin <= self._position < self._begin + len(self._ready)
+        return self._begin <= position < self._begin + len(self._ready)
 
-    def _next(self, size: int) -> memoryview | bytes:
-        """Returns the next bytes, at most `size`; none at the end."""
+    def _part(self, position: int, size: int) -> memoryview | bytes:
+        """Returns bytes at a position, at most `size`; none at the end."""
         file = self._open_file()
-        part: memoryview | bytes
-        if not self._has_next():
+        if not self._has(position):
             if size >= _DIRECT_BYTES:
-                part = file.read(self._position, size)
-                self._position += len(part)
-                return part
-            self._read_ahead(file)
-        skip = self._position - self._begin
-        part = self._ready[skip : skip + size]
-        self._position += len(part)
-        return part
+                return file.read(position, size)
+            self._read_ahead(file, position)
+        skip = position - self._begin
+        return self._ready[skip : skip + size]
 
-    def _read_ahead(self, file: File) -> None:
-        """Makes the next bytes ready; none at the end."""
-        length, position = len(self._ready), self._position
+    def _read_ahead(self, file: File, position: int) -> None:
+        """Makes bytes at a position ready; none at the end."""
+        length = len(self._ready)
         end = self._begin + length
         # As one reads on, or steps over a little.
         is_next = length > 0 and end <= position <= end + length
@@ -87,34 +84,41 @@ class Reader(io.RawIOBase):
             self._ready = memoryview(file.read(position, min(_FIRST_BYTES, self._block_size)))
             self._begin = position
             return
-        if self._scan is None:
+        # A scan that failed, or whose wait was ended by a signal, may not go on with the next byte.
+        scan, self._scan = self._scan, None
+        if scan is None:
             if not 0 < file.size <= position:
-                self._scan = iter(file.scan(position, block=self._block_size, depth=_DEPTH))
+                scan = iter(file.scan(position, block=self._block_size, depth=_DEPTH))
             end = position
-        for block in self._scan or ():
+        for block in scan or ():
             self._ready, self._begin = block, end
             end += len(block)
             if position < end:
+                self._scan = scan
                 return
-        self._scan, self._ready, self._begin = None, memoryview(b""), position
+        self._ready, self._begin = memoryview(b""), position
+
+    # Each moves the position at its end, so that a call that failed has read nothing.
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Returns the next `size` bytes, fewer at the end, or all that follow."""
         if size is None or size < 0:
             return self.readall()
-        parts = []
-        while size > 0 and (part := self._next(size)):
-            parts.append(part)
-            size -= len(part)
         self._open_file()
+        position, parts = self._position, []
+        while size > 0 and (part := self._part(position, size)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        self._position = position
         return b"".join(parts)
 
     def readall(self) -> bytes:
         """Returns all bytes up to the end."""
-        file = self._open_file()
-        first = self._next(len(self._ready)) if self._has_next() else b""
-        rest = file.read(self._position)
-        self._position += len(rest)
+        file, position = self._open_file(), self._position
+        first = self._part(position, len(self._ready)) if self._has(position) else b""
+        rest = file.read(position + len(first))
+        self._position = position + len(first) + len(rest)
         return b"".join((first, rest))
 
     def readinto(self, buffer: Any, /) -> int:
@@ -124,24 +128,38 @@ class Reader(io.RawIOBase):
             return 0
         view = view.cast("B")
         while done < len(view):
-            rest = view[done:]
-            if len(rest) >= _DIRECT_BYTES and not self._has_next():
-                count = file.read_into(self._position, rest)
-                self._position += count
+            position, rest = self._position + done, view[done:]
+            if len(rest) >= _DIRECT_BYTES and not self._has(position):
+                count = file.read_into(position, rest)
             else:
-                part = self._next(len(rest))
+                part = self._part(position, len(rest))
                 count = len(part)
                 rest[:count] = part
             if count == 0:
                 break
             done += count
+        self._position += done
         return done
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Returns the bytes up to the next line feed, with it; at most `size`."""
+        self._open_file()
+        # That of io.RawIOBase returns more than `size` where what lies ready ends within the line.
+        left = sys.maxsize if size is None or size < 0 else size
+        position, parts, is_whole = self._position, [], False
+        while not is_whole and left > 0 and (part := bytes(self._part(position, min(left, _LINE_BYTES)))):
+            end = part.find(b"\n") + 1
+            is_whole = end > 0
+            part = part[:end] if is_whole else part
+            parts.append(part)
+            position += len(part)
+            left -= len(part)
+        self._position = position
+        return b"".join(parts)
 
     def peek(self, size: int = 0, /) -> bytes:
         """Returns next bytes and stays where it is: one at least except at the end, perhaps fewer than `size`, perhaps more."""
-        part = bytes(self._next(min(max(size, _PEEK_BYTES), _DIRECT_BYTES - 1)))
-        self._position -= len(part)
-        return part
+        return bytes(self._part(self._position, min(max(size, _PEEK_BYTES), _DIRECT_BYTES - 1)))
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Moves the position: from the start, from where it is (1), or from the end (2). Returns it."""
