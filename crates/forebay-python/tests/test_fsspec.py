@@ -12,7 +12,7 @@ fsspec = pytest.importorskip("fsspec")
 import fsspec.tests.abstract as abstract  # noqa: E402
 
 import forebay._batch  # noqa: E402
-from conftest import SIZE  # noqa: E402
+from conftest import SIZE, known  # noqa: E402
 from forebay.fsspec import AsyncForebayFileSystem, ForebayFileSystem  # noqa: E402
 
 
@@ -167,6 +167,20 @@ async def test_reads_of_a_loop_are_batches(data, content, tmp_path, batches, mon
             await fs._cat_ranges([str(path)], 0, 5, on_error="raise")
     await fs._pipe_file(str(tmp_path / "new"), b"written")
     assert (await fs._info(str(tmp_path / "new")))["size"] == 7
+
+
+async def test_long_ranges_are_read_by_themselves(fs, tmp_path, batches):
+    calls = batches(forebay._batch)
+    content = known(0, 10 << 20)
+    (tmp_path / "long").write_bytes(content)
+    bounds = [(0, 4 << 20), (5, (4 << 20) + 4), (5, (4 << 20) + 6), (7, None), (None, None), (-(4 << 20), None), (3, 9)]
+    expected = [content[slice(*each)] for each in bounds]
+    names, starts, ends = [f"{tmp_path}/long"] * len(bounds), [each[0] for each in bounds], [each[1] for each in bounds]
+    assert fs.cat_ranges(names, starts, ends) == expected
+    loop = AsyncForebayFileSystem(asynchronous=True)
+    assert await loop._cat_ranges(names, starts, ends) == expected
+    assert await asyncio.gather(*(loop._cat_file(names[0], *each) for each in bounds * 10)) == expected * 10
+    assert calls == [2, 2, 20]
 
 
 def test_the_asynchronous_file_system_works_without_a_loop(data, content):

@@ -16,6 +16,11 @@ from forebay._forebay import Files
 
 __all__ = ["Batch", "Turns", "open_to_read", "read_file"]
 
+# Ranges from here on are read by themselves, into their bytes: a batch has its bytes twice for a moment.
+_LONG_BYTES = 4 << 20
+# Of these on a loop at once, each with a file that is open.
+_LONG_READS = 16
+
 
 def open_to_read(path: str, mode: str) -> forebay.File:
     """Opens a file; a directory raises IsADirectoryError."""
@@ -60,6 +65,8 @@ class Batch:
         # Of those that are left to read: a file's number, offset and length; and the places of their results.
         self._requests: list[tuple[int, int, int]] = []
         self._places: list[int] = []
+        # Long ones: the place of the result, path, start and end.
+        self._long: list[tuple[int, str, int, int]] = []
         sizes: dict[str, int | OSError] = {}
         for number, (path, start, end) in enumerate(ranges):
             if path not in sizes:
@@ -77,7 +84,9 @@ class Batch:
                 continue
             self._results.append(b"")
             start, end = _bounds(size, start, end)
-            if end > start:
+            if end - start >= _LONG_BYTES:
+                self._long.append((number, path, start, end))
+            elif end > start:
                 self._requests.append((self._numbers.setdefault(path, len(self._numbers)), start, end - start))
                 self._places.append(number)
 
@@ -91,10 +100,25 @@ class Batch:
                 files.close()
         except (OSError, EOFError):
             self._read_each()
+        for number, path, start, end in self._long:
+            self._results[number] = self._read_one(path, start, end)
         return self._results
 
     async def aread(self, max_gap: int | None = None) -> list[bytes | OSError]:
         """Reads them on an asyncio loop."""
+        turn = asyncio.Semaphore(_LONG_READS)
+        await asyncio.gather(self._aread_short(max_gap), *(self._aread_long(turn, *each) for each in self._long))
+        return self._results
+
+    async def _aread_long(self, turn: asyncio.Semaphore, number: int, path: str, start: int, end: int) -> None:
+        async with turn:
+            try:
+                with open_to_read(path, self._mode) as file:
+                    self._results[number] = await file.aread(start, end - start)
+            except OSError as error:
+                self._results[number] = error
+
+    async def _aread_short(self, max_gap: int | None) -> None:
         try:
             files = Files(list(self._numbers), self._mode)
             try:
@@ -103,7 +127,6 @@ class Batch:
                 files.close()
         except (OSError, EOFError):
             await asyncio.to_thread(self._read_each)
-        return self._results
 
     def _take(self, views: Sequence[memoryview]) -> None:
         for number, view in zip(self._places, views):
