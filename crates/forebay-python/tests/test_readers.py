@@ -56,20 +56,18 @@ def test_any_calls_give_the_bytes_of_the_file(data, content, mode, calls, block_
             assert file.tell() == expected.tell()
 
 
-def test_a_scan_that_failed_is_begun_anew(data, content, monkeypatch):
+def test_a_scan_that_failed_is_begun_anew(data, content):
+    """A scan says that it ended once it has failed, which would be the end of the file."""
     with forebay.open(data).io(8192) as file:
         assert file.read(200_000) == content[:200_000]
-        blocks, failing = file._scan, True
 
-        def some():
-            if failing:
-                raise OSError(5, "a failure of the device")
-            yield from blocks
+        def failing():
+            raise OSError(5, "a failure of the device")
+            yield
 
-        file._scan = some()
+        file._scan = failing()
         with pytest.raises(OSError, match="device"):
             file.read(200_000)
-        failing = False
         assert file.tell() == 200_000, "a read that failed took nothing"
         assert file.read(200_000) == content[200_000:400_000]
 
