@@ -1,6 +1,5 @@
 //! The bounded map of blocks below [`Cache`](crate::Cache), for libraries that read their blocks themselves.
 
-use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -460,11 +459,7 @@ impl BlockCache {
     }
 }
 
-impl fmt::Debug for BlockCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockCache").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(BlockCache, |block_cache| stats: block_cache.stats());
 
 /// Weighs blocks by the memory that they keep from other use.
 #[derive(Clone, Debug)]

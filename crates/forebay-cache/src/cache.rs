@@ -1,7 +1,6 @@
 //! The cache: its options, its figures, and the files that it knows.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::path::Path;
@@ -254,8 +253,4 @@ impl Core {
     }
 }
 
-impl fmt::Debug for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Cache, |cache| stats: cache.stats());

@@ -4,7 +4,6 @@
 //! has the bits of its keys for the current generation and for the one before, and the number of the current one. So no
 //! generation is cleared as a whole: a word ages when a key of it comes next.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::blocks::{At, hash_of};
@@ -79,11 +78,7 @@ impl Doorkeeper {
     }
 }
 
-impl fmt::Debug for Doorkeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doorkeeper").field("window", &self.window).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Doorkeeper, |doorkeeper| window: doorkeeper.window);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,5 @@
 //! A file with its cached pages.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -267,8 +266,4 @@ impl Drop for FileState {
     }
 }
 
-impl fmt::Debug for CachedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CachedFile").field("file", &self.shared.file).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(CachedFile, |cached_file| file: cached_file.shared.file);

@@ -1,6 +1,5 @@
 //! Reads: of pages in memory at once, of the others by flights.
 
-use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -106,11 +105,7 @@ impl Future for Read<'_> {
     }
 }
 
-impl fmt::Debug for Read<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Read").field("file", self.file).field("range", &self.range).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Read<'_>, |read| file: read.file, range: read.range);
 
 /// A range that lies within one page.
 struct Page {
@@ -493,8 +488,4 @@ impl Future for ReadMany {
     }
 }
 
-impl fmt::Debug for ReadMany {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadMany").field("ranges", &self.asks.len()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(ReadMany, |read_many| ranges: read_many.asks.len());

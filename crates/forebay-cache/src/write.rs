@@ -3,7 +3,6 @@
 //! From its beginning to its end a write is in its file's list. Meanwhile no page of its range comes into the cache:
 //! what a read brings may be older or newer than the write.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -139,14 +138,7 @@ impl Drop for Write {
     }
 }
 
-impl fmt::Debug for Write {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Write")
-            .field("offset", &self.offset)
-            .field("bytes", &self.data.len())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Write, |write| offset: write.offset, bytes: write.data.len());
 
 /// The writes of a file that are in flight.
 #[derive(Default)]

@@ -1,7 +1,6 @@
 //! Strided pieces of many participants, written together: each participant hands its pieces over, and few
 //! tasks write contiguous parts of the file in large aligned writes.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 
@@ -163,12 +162,9 @@ impl Drop for Collective {
     }
 }
 
-impl fmt::Debug for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collective")
-            .field("file", self.file())
-            .field("rank", &self.rank)
-            .field("participants", &self.participants())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    Collective, |collective|
+    file: collective.file(),
+    rank: collective.rank,
+    participants: collective.participants()
+);

@@ -1,6 +1,5 @@
 //! Small writes at any offsets: gathered in bounded memory, sorted, and merged into large aligned writes.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
@@ -244,8 +243,4 @@ impl WriteCombiner {
     }
 }
 
-impl fmt::Debug for WriteCombiner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteCombiner").field("file", self.file()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(WriteCombiner, |write_combiner| file: write_combiner.file());

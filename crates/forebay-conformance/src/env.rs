@@ -1,6 +1,5 @@
 //! The environment of a case.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -161,11 +160,7 @@ impl Env {
     }
 }
 
-impl fmt::Debug for Env {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Env").field("engine", &self.engine).field("dir", &self.dir()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Env, |env| engine: env.engine, dir: env.dir());
 
 /// Does [`Env::elsewhere`] in a simulated world, where a panic of a task would end the run.
 async fn in_world<F>(future: F) -> Result<F::Output>

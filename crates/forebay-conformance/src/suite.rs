@@ -81,11 +81,7 @@ impl Case {
     }
 }
 
-impl fmt::Debug for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Case").field("name", &self.name).field("needs", &self.needs).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Case, |case| name: case.name, needs: case.needs);
 
 /// Makes the list of a group's cases: names of async functions, and in brackets their requirements.
 macro_rules! group {

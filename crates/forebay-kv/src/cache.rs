@@ -356,17 +356,9 @@ impl Drop for Pin {
     }
 }
 
-impl std::fmt::Debug for Pin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pin").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Pin, |pin| bytes: pin.bytes);
 
-impl std::fmt::Debug for Cache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Cache, |cache| stats: cache.stats());
 
 /// Files of retired tables that are no longer in use. The last owner to drop a table must not wait for the
 /// file system, so a task of the store empties this list.

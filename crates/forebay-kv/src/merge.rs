@@ -427,8 +427,4 @@ impl Run {
     }
 }
 
-impl std::fmt::Debug for Merge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Merge").field("sources", &self.sources.len()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Merge, |merge| sources: merge.sources.len());

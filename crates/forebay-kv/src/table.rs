@@ -2,7 +2,6 @@
 //!
 //! `docs/kv-format.md` has the drawing of the file.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -297,11 +296,7 @@ impl Table {
     }
 }
 
-impl fmt::Debug for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("path", &self.path()).field("meta", &self.meta).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Table, |table| path: table.path(), meta: table.meta);
 
 /// Returns an error for a key of a length that is not allowed.
 fn check_key(key: &[u8]) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Values as returned to the program: shared where possible, and counted while they are kept.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -277,9 +276,5 @@ impl<const N: usize> PartialEq<&[u8; N]> for Value {
     }
 }
 
-/// Shows the length only: a value may be large, and its contents do not belong in logs.
-impl fmt::Debug for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Value").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+// Shows the length only: a value may be large, and its contents do not belong in logs.
+forebay::_debug_parts!(Value, |value| len: value.len());

@@ -1,6 +1,5 @@
 //! Futures of a store's operations, with `.wait()` for plain threads.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -88,8 +87,4 @@ impl<T> Future for Pending<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Pending<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([T] Pending<'_, T>);

@@ -34,11 +34,7 @@ pub struct SimRuntime {
     world: World,
 }
 
-impl fmt::Debug for SimRuntime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimRuntime").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(SimRuntime);
 
 /// A future that waits in a world's time. Outside of a world it is ready at once.
 #[derive(Debug)]
@@ -70,11 +66,7 @@ pub struct Timeout<F> {
     sleep: Sleep,
 }
 
-impl<F> fmt::Debug for Timeout<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("sleep", &self.sleep).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([F] Timeout<F>, |timeout| sleep: timeout.sleep);
 
 impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, TimeoutError>;

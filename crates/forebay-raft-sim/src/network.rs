@@ -124,11 +124,7 @@ impl<C: RaftTypeConfig, T> SimNetwork<C, T> {
     }
 }
 
-impl<C: RaftTypeConfig, T> fmt::Debug for SimNetwork<C, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimNetwork").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([C: RaftTypeConfig, T] SimNetwork<C, T>);
 
 /// A connection to one Raft node: each request is a call of its own ([`net::call`]), which may be lost, or arrive
 /// twice or late.
@@ -137,11 +133,7 @@ pub struct Connection<T> {
     transfer: T,
 }
 
-impl<T> fmt::Debug for Connection<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("to", &self.to).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([T] Connection<T>, |connection| to: connection.to);
 
 impl<C: RaftTypeConfig, T: Transfer> RaftNetworkFactory<C> for SimNetwork<C, T> {
     type Network = Connection<T>;

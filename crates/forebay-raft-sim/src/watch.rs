@@ -2,7 +2,6 @@
 //!
 //! Tokio's spreads them over eight lists by a thread's random numbers, which no seed decides.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -98,17 +97,9 @@ impl<T> Drop for WatchReceiver<T> {
     }
 }
 
-impl<T> fmt::Debug for WatchSender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchSender").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([T] WatchSender<T>);
 
-impl<T> fmt::Debug for WatchReceiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchReceiver").field("seen", &self.seen).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([T] WatchReceiver<T>, |watch_receiver| seen: watch_receiver.seen);
 
 impl Watch for SimWatch {
     type Sender<T: OptionalSend + OptionalSync> = WatchSender<T>;

@@ -1,6 +1,5 @@
 //! [`RaftLog`]: the log of a Raft node.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -400,8 +399,4 @@ impl<C: RaftTypeConfig> Clone for RaftLog<C> {
     }
 }
 
-impl<C: RaftTypeConfig> fmt::Debug for RaftLog<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RaftLog").field("wal", &self.inner.wal).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([C: RaftTypeConfig] RaftLog<C>, |raft_log| wal: raft_log.inner.wal);

@@ -201,14 +201,11 @@ impl SnapshotReader {
     }
 }
 
-impl fmt::Debug for SnapshotReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SnapshotReader")
-            .field("snapshot", &self.snapshot)
-            .field("next", &self.next)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    SnapshotReader, |snapshot_reader|
+    snapshot: snapshot_reader.snapshot,
+    next: snapshot_reader.next
+);
 
 /// Reads a part of a file; an empty one has none.
 async fn read(open: Option<Shared<Pending<File>>>, name: String, range: Range<u64>) -> Result<SnapshotPart> {

@@ -1,7 +1,6 @@
 //! [`RaftStore`]: the state machine of a Raft node, and its snapshots.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -535,8 +534,4 @@ impl<C: RaftTypeConfig, A> Clone for RaftStore<C, A> {
     }
 }
 
-impl<C: RaftTypeConfig, A> fmt::Debug for RaftStore<C, A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RaftStore").field("dir", &self.inner.dir).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([C: RaftTypeConfig, A] RaftStore<C, A>, |raft_store| dir: raft_store.inner.dir);

@@ -1,6 +1,5 @@
 //! The functions that a program may call inside a world.
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -161,11 +160,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-impl<T> fmt::Debug for Task<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([T] Task<T>);
 
 /// Returns a future that waits for a time by the current node's clock, which costs no real time. Resolution: a
 /// nanosecond.

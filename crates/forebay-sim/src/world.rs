@@ -1,6 +1,5 @@
 //! A world: the machine, the time and the randomness of one seed, and everything that outlives its runs.
 
-use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -249,15 +248,7 @@ impl World {
     }
 }
 
-impl fmt::Debug for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World")
-            .field("seed", &self.seed)
-            .field("now", &self.now())
-            .field("steps", &self.steps)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(World, |world| seed: world.seed, now: world.now(), steps: world.steps);
 
 /// Returns the failure of a run whose engine did not start.
 pub(crate) fn refused(error: &Error, seed: u64) -> Failure {

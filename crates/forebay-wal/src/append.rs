@@ -1,6 +1,5 @@
 //! Futures of appends.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -225,14 +224,6 @@ impl Future for PendingAppend {
     }
 }
 
-impl fmt::Debug for Append<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Append").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Append<'_>);
 
-impl fmt::Debug for PendingAppend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingAppend").field("lsn", &self.lsn()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(PendingAppend, |pending_append| lsn: pending_append.lsn());

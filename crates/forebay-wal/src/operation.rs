@@ -1,6 +1,5 @@
 //! The future of calls that append no record.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -124,8 +123,4 @@ impl Drop for LogOperation {
     }
 }
 
-impl fmt::Debug for LogOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogOperation").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(LogOperation);

@@ -311,8 +311,4 @@ fn total_len(chunk: &[u8]) -> usize {
     (length as usize).max(GRAIN as usize)
 }
 
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("next", &self.next).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Reader, |reader| next: reader.next);

@@ -1,6 +1,5 @@
 //! [`Wal`]: the handle of an open log.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::append::{Append, Attempt, PendingAppend};
@@ -563,8 +562,4 @@ impl Wal {
     }
 }
 
-impl fmt::Debug for Wal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wal").field("durable_lsn", &self.durable_lsn()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Wal, |wal| durable_lsn: wal.durable_lsn());

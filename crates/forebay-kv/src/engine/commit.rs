@@ -3,7 +3,6 @@
 //! durable. Insertion takes longer than the section; it happens outside ([`insertion`](super::insertion)).
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -560,8 +559,4 @@ impl Future for Write<'_> {
     }
 }
 
-impl fmt::Debug for Write<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Write").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Write<'_>);

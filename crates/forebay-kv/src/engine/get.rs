@@ -1,7 +1,6 @@
 //! Gets: memtables first, then tables from the newest to the oldest. A get that memory can serve completes at
 //! once, on the caller's thread and without an allocation; the rest goes on as a future of its own.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -513,11 +512,7 @@ impl Future for Get<'_> {
     }
 }
 
-impl fmt::Debug for Get<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Get").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Get<'_>);
 
 /// Maximum number of gets in flight in a [`MultiGet`].
 const AT_ONCE: u64 = 128;
@@ -588,8 +583,4 @@ impl Future for MultiGet<'_> {
     }
 }
 
-impl fmt::Debug for MultiGet<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MultiGet").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(MultiGet<'_>);

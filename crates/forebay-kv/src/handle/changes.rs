@@ -1,7 +1,6 @@
 //! [`Changes`]: the writes of a store in the order of its log, for caches, indexes and watchers.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -155,8 +154,4 @@ impl Drop for Changes {
     }
 }
 
-impl fmt::Debug for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").field("next", &self.next).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Changes, |changes| next: changes.next);

@@ -4,7 +4,6 @@
 //! (`engine/install.rs`); their first names are removed.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -161,11 +160,7 @@ impl Future for Ingest<'_> {
     }
 }
 
-impl fmt::Debug for Ingest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ingest").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Ingest<'_>);
 
 /// A file that was checked.
 struct Candidate {

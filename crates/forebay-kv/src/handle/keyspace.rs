@@ -1,6 +1,5 @@
 //! [`Keyspace`]: a named part of a store with its own keys.
 
-use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -547,8 +546,4 @@ pub(crate) fn other_store() -> Error {
     Error::new(ErrorKind::InvalidInput, "a keyspace of another store")
 }
 
-impl fmt::Debug for Keyspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyspace").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Keyspace, |keyspace| name: keyspace.name);

@@ -1,6 +1,5 @@
 //! [`BulkLoad`]: sorted entries that go straight into tables.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -138,8 +137,4 @@ impl BulkLoad {
     }
 }
 
-impl fmt::Debug for BulkLoad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BulkLoad").field("entries", &self.entries()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(BulkLoad, |bulk_load| entries: bulk_load.entries());

@@ -1,6 +1,5 @@
 //! [`OpenFuture`]: the future of an open.
 
-use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
@@ -58,8 +57,4 @@ impl Future for OpenFuture {
     }
 }
 
-impl fmt::Debug for OpenFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenFuture").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(OpenFuture);

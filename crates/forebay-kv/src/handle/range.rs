@@ -1,7 +1,6 @@
 //! [`Range`]: the entries between two keys, in order.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
 use std::pin::Pin;
@@ -293,8 +292,4 @@ impl futures_core::Stream for Range {
     }
 }
 
-impl fmt::Debug for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Range").field("bounds", &self.wanted.bounds).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Range, |range| bounds: range.wanted.bounds);

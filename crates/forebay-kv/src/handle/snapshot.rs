@@ -1,6 +1,5 @@
 //! [`Snapshot`]: a store as it was at one moment.
 
-use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -126,8 +125,4 @@ impl Snapshot {
     }
 }
 
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("lsn", &self.moment.lsn).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Snapshot, |snapshot| lsn: snapshot.moment.lsn);

@@ -1,6 +1,5 @@
 //! [`SortedFile`]: entries in ascending order, written outside of a store for a later ingest.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -380,11 +379,4 @@ impl SortedFile {
     }
 }
 
-impl fmt::Debug for SortedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SortedFile")
-            .field("path", &self.path)
-            .field("entries", &self.entries())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(SortedFile, |sorted_file| path: sorted_file.path, entries: sorted_file.entries());

@@ -1,6 +1,5 @@
 //! [`Store`]: the handle of an open store.
 
-use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -871,8 +870,4 @@ impl Store {
     }
 }
 
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("dir", &self.shared().dir).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Store, |store| dir: store.shared().dir);

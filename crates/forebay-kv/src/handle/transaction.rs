@@ -5,7 +5,6 @@
 //! (`engine/recent_changes.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::future::Future;
 use std::iter::Peekable;
 use std::ops::{Bound, RangeBounds};
@@ -441,12 +440,11 @@ impl Drop for Transaction {
     }
 }
 
-impl fmt::Debug for Transaction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lsn, changes) = (self.moment.lsn, self.writes.len());
-        f.debug_struct("Transaction").field("lsn", &lsn).field("changes", &changes).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    Transaction, |transaction|
+    lsn: transaction.moment.lsn,
+    changes: transaction.writes.len()
+);
 
 /// A key and its value.
 type Pair = (Vec<u8>, Value);
@@ -519,8 +517,4 @@ impl TransactionRange {
     }
 }
 
-impl fmt::Debug for TransactionRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransactionRange").finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(TransactionRange);

@@ -6,7 +6,6 @@
 //! MB in use.
 
 use std::cmp::Ordering;
-use std::fmt;
 
 use forebay::{BlockMut, Engine};
 
@@ -133,8 +132,4 @@ impl Pages {
     }
 }
 
-impl fmt::Debug for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages").field("pages", &self.pages.len()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Pages, |pages| pages: pages.pages.len());

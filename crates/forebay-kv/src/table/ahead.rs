@@ -2,7 +2,6 @@
 //! in flight. `cursor/values.rs` reads values with the same [`PartRead`].
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
@@ -248,8 +247,4 @@ impl Ahead {
     }
 }
 
-impl fmt::Debug for Ahead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ahead").field("chunks", &self.chunks.len()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Ahead, |ahead| chunks: ahead.chunks.len());

@@ -1,6 +1,5 @@
 //! Long values outside of their leaves: a walk finds them, and they are read when there is memory for them.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -104,11 +103,4 @@ impl PartialEq for Blob {
 
 impl Eq for Blob {}
 
-impl fmt::Debug for Blob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Blob")
-            .field("file", &self.file.id())
-            .field("blob", &self.blob)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Blob, |blob| file: blob.file.id(), blob: blob.blob);

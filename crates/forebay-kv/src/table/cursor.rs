@@ -1,7 +1,6 @@
 //! Cursors: going through a table in the order of its keys, forward or backward.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -482,14 +481,7 @@ fn unread<'c>(
     })
 }
 
-impl fmt::Debug for Cursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cursor")
-            .field("table", &self.table.meta.id)
-            .field("how", &self.how)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Cursor, |cursor| table: cursor.table.meta.id, how: cursor.how);
 
 impl Cursor {
     /// Reads the value at the cursor, if it was not read yet.

@@ -1,7 +1,6 @@
 //! The file of a table. Other tables may refer to the long values in it, so it can outlast its keys.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -282,8 +281,4 @@ impl Drop for TableFile {
     }
 }
 
-impl fmt::Debug for TableFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableFile").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(TableFile, |table_file| path: table_file.path());

@@ -1,6 +1,5 @@
 //! Lookup of a key: on the caller's thread as far as memory goes, and from there read by read.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -333,14 +332,7 @@ impl Lookup {
     }
 }
 
-impl fmt::Debug for Lookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookup")
-            .field("table", &self.table.meta.id)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Lookup, |lookup| table: lookup.table.meta.id, at: lookup.at);
 
 impl Key {
     const SHORT: usize = 38;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 #[cfg(test)]
 use std::path::Path;
 
@@ -453,14 +452,11 @@ impl TableWriter {
     }
 }
 
-impl fmt::Debug for TableWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableWriter")
-            .field("path", &self.dir.path().join(&self.name))
-            .field("bytes", &self.bytes())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    TableWriter, |table_writer|
+    path: table_writer.dir.path().join(&table_writer.name),
+    bytes: table_writer.bytes()
+);
 
 /// A value that is written before its leaf, with its expiry.
 type Blob<'a> = (&'a [u8], Option<u64>);

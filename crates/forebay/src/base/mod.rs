@@ -3,6 +3,7 @@
 
 pub(crate) mod affinity;
 pub(crate) mod class;
+mod debug_parts;
 pub(crate) mod error;
 pub(crate) mod fork;
 pub(crate) mod health;

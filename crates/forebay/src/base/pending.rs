@@ -250,11 +250,7 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("operation", &self.operation).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([T] Sender<T>, |sender| operation: sender.operation);
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {

@@ -376,11 +376,7 @@ impl MetaRequest {
     }
 }
 
-impl fmt::Debug for MetaRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetaRequest").field("operation", &self.operation()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(MetaRequest, |meta_request| operation: meta_request.operation());
 
 /// Executes the call. Errors name the path where the request has one.
 pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {

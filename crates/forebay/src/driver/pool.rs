@@ -149,11 +149,7 @@ impl Pool {
     }
 }
 
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("name", &self.handle.shared.name).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Pool, |pool| name: pool.handle.shared.name);
 
 impl Drop for Handle {
     fn drop(&mut self) {

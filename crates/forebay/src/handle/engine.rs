@@ -3,7 +3,6 @@
 mod gather;
 mod pin;
 
-use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -578,14 +577,7 @@ enum Environment {
     World(Arc<dyn crate::reactor::world::World>),
 }
 
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
-            .field("driver", &self.driver())
-            .field("shards", &self.shard_count())
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Engine, |engine| driver: engine.driver(), shards: engine.shard_count());
 
 impl Engine {
     /// Returns the class with that name and number of shares (1 to 10,000), and creates it if needed. A
@@ -686,11 +678,7 @@ pub struct EngineThread {
     _stay: Stay,
 }
 
-impl fmt::Debug for EngineThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineThread").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(EngineThread);
 
 /// A reference to an engine that does not keep it running.
 #[derive(Clone)]
@@ -751,11 +739,7 @@ impl MemoryReservation {
     }
 }
 
-impl fmt::Debug for MemoryReservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryReservation").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(MemoryReservation, |memory_reservation| bytes: memory_reservation.bytes);
 
 impl Drop for MemoryReservation {
     fn drop(&mut self) {

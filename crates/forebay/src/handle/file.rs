@@ -1,6 +1,5 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -490,11 +489,7 @@ impl AsFd for File {
     }
 }
 
-impl fmt::Debug for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("path", &self.path()).field("mode", &self.mode()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(File, |file| path: file.path(), mode: file.mode());
 
 impl File {
     /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its

@@ -1,6 +1,5 @@
 //! The settings that a program may choose when it starts an engine.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -495,26 +494,23 @@ impl Default for Config {
     }
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("shards", &self.shards)
-            .field("driver", &self.driver)
-            .field("arena_bytes", &self.arena_bytes)
-            .field("arena_bytes_max", &self.arena_bytes_max)
-            .field("overflow_bytes_max", &self.overflow_bytes_max)
-            .field("descriptors_max", &self.descriptors_max)
-            .field("queue_depth", &self.queue_depth)
-            .field("inbox_depth", &self.inbox_depth)
-            .field("shutdown_deadline", &self.shutdown_deadline)
-            .field("spin", &self.spin)
-            .field("priority", &self.priority)
-            .field("placement", &self.placement)
-            .field("polling", &self.polling)
-            .field("stall_after", &self.stall_after)
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(
+    Config, |config|
+    shards: config.shards,
+    driver: config.driver,
+    arena_bytes: config.arena_bytes,
+    arena_bytes_max: config.arena_bytes_max,
+    overflow_bytes_max: config.overflow_bytes_max,
+    descriptors_max: config.descriptors_max,
+    queue_depth: config.queue_depth,
+    inbox_depth: config.inbox_depth,
+    shutdown_deadline: config.shutdown_deadline,
+    spin: config.spin,
+    priority: config.priority,
+    placement: config.placement,
+    polling: config.polling,
+    stall_after: config.stall_after
+);
 
 #[cfg(test)]
 mod tests {

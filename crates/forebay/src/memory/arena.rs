@@ -29,7 +29,6 @@
 //! **Fork**: regions are not inherited (MADV_DONTFORK). A child must not touch the bytes of an inherited
 //! block; dropping one is harmless.
 
-use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -337,11 +336,7 @@ impl Drop for Handle {
     }
 }
 
-impl fmt::Debug for Arena {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("regions", &self.regions()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Arena, |arena| regions: arena.regions());
 
 /// Returns a buffer from the arena of `header`, if there is room without overflow memory; for copies of
 /// blocks.

@@ -1,6 +1,5 @@
 //! [`Block`]: bytes that came from a device, shared without copying.
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::ptr::NonNull;
@@ -283,12 +282,8 @@ impl From<Block> for Vec<u8> {
     }
 }
 
-/// Shows the length only: a block may be large, and its contents do not belong in logs.
-impl fmt::Debug for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block").field("len", &self.len).finish_non_exhaustive()
-    }
-}
+// Shows the length only: a block may be large, and its contents do not belong in logs.
+crate::_debug_parts!(Block, |block| len: block.len);
 
 /// Shares the buffer without copying; costs one small allocation, and the buffer returns when the last `Bytes` is
 /// dropped.

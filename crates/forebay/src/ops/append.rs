@@ -1,6 +1,5 @@
 //! Writing a file from front to back: any sizes in, large aligned writes out, in the background.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 
 use writer::{Plan, Writer};
@@ -274,15 +273,12 @@ impl Append {
     }
 }
 
-impl fmt::Debug for Append {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Append")
-            .field("file", self.file())
-            .field("position", &self.position())
-            .field("in_flight_bytes", &self.in_flight_bytes())
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(
+    Append, |append|
+    file: append.file(),
+    position: append.position(),
+    in_flight_bytes: append.in_flight_bytes()
+);
 
 /// A buffer being filled, and its place in the file.
 struct AppendBuffer {

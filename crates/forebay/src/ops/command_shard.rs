@@ -84,11 +84,7 @@ impl CommandShard {
     }
 }
 
-impl std::fmt::Debug for CommandShard {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("CommandShard").field("index", &self.index).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(CommandShard, |command_shard| index: command_shard.index);
 
 impl std::fmt::Debug for CommandRing<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -458,20 +458,9 @@ impl FilePlace {
     pub const NONE: FilePlace = FilePlace(None);
 }
 
-impl fmt::Debug for FileCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileCache").field("open", &self.core.open).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(FileCache, |file_cache| open: file_cache.core.open);
 
-impl fmt::Debug for FileEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileEntry")
-            .field("path", &self.path())
-            .field("is_open", &self.is_open())
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(FileEntry, |file_entry| path: file_entry.path(), is_open: file_entry.is_open());
 
 impl fmt::Debug for FileUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,5 @@
 //! An operation that does nothing, to measure the cost of the path itself.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -57,8 +56,4 @@ impl Future for Nop<'_> {
     }
 }
 
-impl fmt::Debug for Nop<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nop").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Nop<'_>);

@@ -537,11 +537,7 @@ impl<B: IoMemory> Future for ReadManyInto<B> {
 // No field is pinned.
 impl<B: IoMemory> Unpin for ReadManyInto<B> {}
 
-impl<B: IoMemory> fmt::Debug for ReadManyInto<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadManyInto").field("batch", &self.batch).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([B: IoMemory] ReadManyInto<B>, |read_many_into| batch: read_many_into.batch);
 
 /// The requests that a batch makes; see [`ReadMany::plan`].
 #[derive(Clone, Debug)]
@@ -729,11 +725,7 @@ impl futures_core::Stream for ReadManyStream {
     }
 }
 
-impl fmt::Debug for ReadManyStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadManyStream").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(ReadManyStream);
 
 /// A batch, and whether it was sent to its shard.
 struct Run {

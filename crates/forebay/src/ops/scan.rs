@@ -1,7 +1,6 @@
 //! Reading a file from front to back: read-ahead by parallel requests, not by larger ones.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
@@ -357,15 +356,7 @@ impl futures_core::Stream for Scan {
     }
 }
 
-impl fmt::Debug for Scan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scan")
-            .field("file", &self.file)
-            .field("next", &self.next)
-            .field("pace", &self.pace)
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Scan, |scan| file: scan.file, next: scan.next, pace: scan.pace);
 
 /// Settings of a scan, which reads a file from front to back; see [`File::scan`].
 ///

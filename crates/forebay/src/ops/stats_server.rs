@@ -3,7 +3,6 @@
 mod client;
 mod socket;
 
-use std::fmt;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -83,11 +82,7 @@ impl Drop for StatsServer {
     }
 }
 
-impl fmt::Debug for StatsServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatsServer").field("path", &self.bell.name.path()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(StatsServer, |stats_server| path: stats_server.bell.name.path());
 
 /// Notifies the server's thread of its end.
 pub(crate) struct Bell {

@@ -1,7 +1,6 @@
 //! Many writes to one or several files as one operation: put together where they touch, several in flight.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -397,11 +396,8 @@ impl Future for WriteMany {
     }
 }
 
-impl fmt::Debug for WriteMany {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteMany")
-            .field("path", &self.pieces.first().map(|piece| piece.core.path()))
-            .field("pieces", &self.pieces.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(
+    WriteMany, |write_many|
+    path: write_many.pieces.first().map(|piece| piece.core.path()),
+    pieces: write_many.pieces.len()
+);

@@ -1,7 +1,6 @@
 //! The class of the task that runs, and scopes that set one for a future on any executor.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -94,8 +93,4 @@ impl<F: Future> Future for ClassScope<F> {
     }
 }
 
-impl<F> fmt::Debug for ClassScope<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClassScope").field("class", &self.class).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([F] ClassScope<F>, |class_scope| class: class_scope.class);

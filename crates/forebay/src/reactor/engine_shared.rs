@@ -1,6 +1,5 @@
 //! State shared by an engine's handles, files and shards.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -84,11 +83,7 @@ pub struct EngineShared {
     pub(crate) servers: Mutex<Vec<Weak<dyn AtEnd>>>,
 }
 
-impl fmt::Debug for EngineShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineShared").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(EngineShared);
 
 impl EngineShared {
     pub(crate) fn check(&self, operation: &'static str) -> Result<()> {

@@ -1,7 +1,6 @@
 //! A shard without a thread of its own: a simulated world steps it, and it is the thread's current shard for as long.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::Rc;
@@ -140,8 +139,4 @@ impl SteppedShard {
     }
 }
 
-impl fmt::Debug for SteppedShard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SteppedShard").field("is_over", &self.is_over()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(SteppedShard, |stepped_shard| is_over: stepped_shard.is_over());

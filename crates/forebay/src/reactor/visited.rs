@@ -31,7 +31,6 @@ mod takeover;
 mod watch;
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -112,11 +111,7 @@ pub struct VisitedShard {
     is_abandoned: AtomicBool,
 }
 
-impl fmt::Debug for VisitedShard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VisitedShard").field("index", &self.inbox.index).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(VisitedShard, |visited_shard| index: visited_shard.inbox.index);
 
 /// The contents that the lock protects.
 struct Seat {

@@ -43,11 +43,7 @@ impl MachineCall {
     }
 }
 
-impl fmt::Debug for MachineCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MachineCall").field("operation", &self.operation).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(MachineCall, |machine_call| operation: machine_call.operation);
 
 /// What takes the reply of a call. Whatever the call names is dropped before its sender, which tells its waiter.
 struct Answer<T, F> {

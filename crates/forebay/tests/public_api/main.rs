@@ -6,7 +6,8 @@
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
 //!
 //! The sources are parsed, not compiled, so the list has the items of every feature and platform at once.
-//! Items that a macro would generate are not expanded: the macro's body and its uses are listed instead.
+//! Items that a macro would generate are not expanded: the macro's body and its uses are listed instead. A use of
+//! `_debug_parts` is listed as the impl that it writes.
 
 mod foreign;
 mod impls;
@@ -158,7 +159,7 @@ fn reexports_methods_and_variants_are_listed_under_the_shortest_path() {
     let (lines, foreign, exhaustive) = listing_of(&[
         (
             "lib.rs",
-            "mod file; pub mod error; pub use file::{File, Open as Options}; pub use error::Error;\n\
+            "mod file; pub mod error; pub use file::{File, Handle, Open as Options}; pub use error::Error;\n\
              #[cfg(test)] mod tests { pub fn unseen() {} }",
         ),
         (
@@ -169,6 +170,8 @@ fn reexports_methods_and_variants_are_listed_under_the_shortest_path() {
              fn unseen(&self) {} }\n\
              impl fmt::Debug for File { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { loop {} } }\n\
              #[non_exhaustive] pub struct Open { pub mode: u32 }\n\
+             forebay::_debug_parts!(Open, |open| mode: open.mode);\n\
+             pub struct Handle<'a, T>(&'a T); forebay::_debug_parts!([T] Handle<'_, T>);\n\
              pub fn unseen() {}",
         ),
         ("error.rs", "pub enum Error { Eof { got: u64 }, Io(std::io::Error) }"),
@@ -181,7 +184,10 @@ fn reexports_methods_and_variants_are_listed_under_the_shortest_path() {
         "demo::File  impl Debug for File",
         "demo::File  struct File { .. }",
         "demo::File::read  async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error>",
+        "demo::Handle  impl<T> Debug for Handle<'_, T>",
+        "demo::Handle  struct Handle<'a, T>(..)",
         "demo::Options  #[non_exhaustive] struct Open { .. }",
+        "demo::Options  impl Debug for Open",
         "demo::Options::mode  field mode: u32",
         "demo::error  mod error",
         "demo::error::Error  is demo::Error",

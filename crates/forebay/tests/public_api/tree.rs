@@ -6,8 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use proc_macro2::TokenStream;
 use quote::ToTokens;
-use syn::{Attribute, Item, UseTree, Visibility};
+use syn::parse::ParseStream;
+use syn::{Attribute, Item, ItemImpl, Type, UseTree, Visibility};
 
 /// A module's path from the crate's root, without the crate's name.
 pub(crate) type ModulePath = Vec<String>;
@@ -80,6 +82,8 @@ impl Krate {
                     }
                 }
             }
+            let written = debug_impl(&item).map_err(|error| format!("{}: {error}", path.join("::")))?;
+            let item = written.map_or(item, Item::Impl);
             let module = self.modules.entry(path.clone()).or_default();
             if let Item::Use(line) = &item {
                 let mut found = Vec::new();
@@ -175,6 +179,30 @@ impl Krate {
             }
         })
     }
+}
+
+/// Returns the impl that a use of `_debug_parts` writes.
+fn debug_impl(item: &Item) -> syn::Result<Option<ItemImpl>> {
+    let Item::Macro(used) = item else { return Ok(None) };
+    if used.mac.path.segments.last().is_none_or(|last| last.ident != "_debug_parts") {
+        return Ok(None);
+    }
+    let mut written = used.mac.parse_body_with(debug_of)?;
+    written.attrs.clone_from(&used.attrs);
+    Ok(Some(written))
+}
+
+/// Parses the parameters of a generic type, in brackets, the type, and the parts that it shows.
+fn debug_of(input: ParseStream<'_>) -> syn::Result<ItemImpl> {
+    let mut parameters = TokenStream::new();
+    if input.peek(syn::token::Bracket) {
+        let inside;
+        syn::bracketed!(inside in input);
+        parameters = inside.parse()?;
+    }
+    let of: Type = input.parse()?;
+    let _parts: TokenStream = input.parse()?;
+    Ok(syn::parse_quote!(impl<#parameters> std::fmt::Debug for #of {}))
 }
 
 /// Returns the name that an item defines, for those that signatures can mention or the crate can re-export.

@@ -1,6 +1,5 @@
 //! A future with a `.wait()`, for calls that are made of several operations.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -101,8 +100,4 @@ impl<F: Future> Future for Waitable<F> {
     }
 }
 
-impl<F> fmt::Debug for Waitable<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waitable").field("operation", &self.operation).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([F] Waitable<F>, |waitable| operation: waitable.operation);

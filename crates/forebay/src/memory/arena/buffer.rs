@@ -1,6 +1,5 @@
 //! The sole ownership of one buffer, as an operation in flight has it.
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -87,11 +86,4 @@ impl Drop for Buffer {
     }
 }
 
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("capacity", &self.capacity())
-            .field("region", &self.region_index())
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Buffer, |buffer| capacity: buffer.capacity(), region: buffer.region_index());

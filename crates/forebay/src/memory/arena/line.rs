@@ -8,7 +8,6 @@
 //! room. The lock is taken twice for each long read, which takes milliseconds; short ones never come here.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -179,11 +178,7 @@ impl Drop for UnderWay {
     }
 }
 
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").field("under_way", &self.under_way).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Line, |line| under_way: line.under_way);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! The stacks for buffers that are dropped away from their own thread, and the wake-up of a shard without
 //! memory.
 
-use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
@@ -157,11 +156,7 @@ impl WaitingShards {
     }
 }
 
-impl fmt::Debug for WaitingShards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitingShards").field("bits", &self.bits).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(WaitingShards, |waiting_shards| bits: waiting_shards.bits);
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;

@@ -1,6 +1,5 @@
 //! [`BlockMut`]: aligned memory to fill and write.
 
-use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 
@@ -233,12 +232,5 @@ impl AsMut<[u8]> for BlockMut {
     }
 }
 
-/// Shows length and capacity only.
-impl fmt::Debug for BlockMut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockMut")
-            .field("len", &self.len)
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
-    }
-}
+// Shows length and capacity only.
+crate::_debug_parts!(BlockMut, |block_mut| len: block_mut.len, capacity: block_mut.capacity());

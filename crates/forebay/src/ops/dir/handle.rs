@@ -1,7 +1,6 @@
 //! An open directory, and the calls on its entries.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::future::poll_fn;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -369,11 +368,7 @@ impl Dir {
     }
 }
 
-impl fmt::Debug for Dir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dir").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(Dir, |dir| path: dir.path());
 
 /// Opens a directory.
 pub(super) fn open(engine: &Engine, at: At) -> Pending<Dir> {

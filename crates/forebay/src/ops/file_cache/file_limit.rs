@@ -181,11 +181,7 @@ impl Drop for FileCount {
     }
 }
 
-impl std::fmt::Debug for FileCount {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileCount").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(FileCount);
 
 /// A task that ends when its handle is dropped.
 pub(super) struct AbortOnDrop<T>(pub(super) JoinHandle<T>);

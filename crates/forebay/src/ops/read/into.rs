@@ -1,6 +1,5 @@
 //! Reading into the caller's memory.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -155,12 +154,9 @@ impl<B: IoMemory> Future for ReadInto<'_, B> {
 // No field is pinned.
 impl<B: IoMemory> Unpin for ReadInto<'_, B> {}
 
-impl<B: IoMemory> fmt::Debug for ReadInto<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadInto")
-            .field("path", &self.core.path())
-            .field("offset", &self.offset)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(
+    [B: IoMemory] ReadInto<'_, B>, |read_into|
+    path: read_into.core.path(),
+    offset: read_into.offset,
+    len: read_into.len
+);

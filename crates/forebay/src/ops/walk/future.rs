@@ -1,7 +1,6 @@
 //! The futures of walks, on a shard or anywhere else. As with single operations, a future remembers where its
 //! walk lives, and notifies the owner when it is polled or dropped on another thread.
 
-use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -272,14 +271,7 @@ impl<W: Walk> Future for WalkOne<'_, W> {
     }
 }
 
-impl<W: Walk> fmt::Debug for WalkOne<'_, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkOne")
-            .field("path", &self.core.path())
-            .field("root", &self.root)
-            .finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([W: Walk] WalkOne<'_, W>, |walk_one| path: walk_one.core.path(), root: walk_one.root);
 
 impl<W: Walk> Drop for WalkOne<'_, W> {
     #[inline]
@@ -397,11 +389,7 @@ impl<W: Walk> Future for WalkMany<W> {
     }
 }
 
-impl<W: Walk> fmt::Debug for WalkMany<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkMany").field("path", &self.core.path()).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([W: Walk] WalkMany<W>, |walk_many| path: walk_many.core.path());
 
 /// A batch, and whether it was sent to its shard.
 struct Run {

@@ -1,6 +1,5 @@
 //! Functions for code that runs on a shard: spawn, sleep, yield.
 
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -166,11 +165,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-impl<T> fmt::Debug for JoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle").finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([T] JoinHandle<T>);
 
 /// Returns a future that lets the other ready tasks and completions of this shard go first.
 ///
@@ -358,8 +353,4 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-impl<F> fmt::Debug for Timeout<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("sleep", &self.sleep).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!([F] Timeout<F>, |timeout| sleep: timeout.sleep);

@@ -1,6 +1,5 @@
 //! Visited shards of a simulated world, which is itself the runtime: it visits after completions, or is late, or stops in the middle.
 
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,11 +63,7 @@ impl VisitedShard {
     }
 }
 
-impl fmt::Debug for InterruptedVisit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InterruptedVisit").field("visited", &self.visited).finish_non_exhaustive()
-    }
-}
+crate::_debug_parts!(InterruptedVisit, |interrupted_visit| visited: interrupted_visit.visited);
 
 impl InterruptedVisit {
     /// Ends the visit.
