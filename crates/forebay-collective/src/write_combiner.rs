@@ -188,8 +188,7 @@ impl WriteCombiner {
     /// # Ok(()) }
     /// ```
     pub fn barrier(&self) -> Result<()> {
-        #[cfg(feature = "_mutants")]
-        if crate::mutants::Mutant::BarrierIgnored.is_on() {
+        if forebay::_is_broken!(BarrierIgnored) {
             return Ok(());
         }
         let sealed = self.core().open()?.seal(Durability::Data);

@@ -125,17 +125,7 @@ pub use options::{Compression, FilterPolicy, Options};
 pub use value::Value;
 pub use wait::Pending;
 
-/// Returns whether a fault is put in on purpose; never outside of this crate's own tests.
-macro_rules! is_broken {
-    ($mutant:ident) => {{
-        #[cfg(feature = "_mutants")]
-        let is_on = crate::mutants::Mutant::$mutant.is_on();
-        #[cfg(not(feature = "_mutants"))]
-        let is_on = false;
-        is_on
-    }};
-}
-use is_broken;
+use forebay::_is_broken as is_broken;
 
 // The examples of the pages use the core, the log and the store; this crate depends on all three.
 #[cfg(doctest)]

@@ -89,17 +89,7 @@ pub use snapshot::{RaftSnapshot, SnapshotPart, SnapshotReader, SnapshotReceiver}
 pub use store::RaftStore;
 pub use tree::SnapshotFile;
 
-/// Returns whether a fault is put in on purpose; never outside of this crate's own tests.
-macro_rules! is_broken {
-    ($mutant:ident) => {{
-        #[cfg(feature = "_mutants")]
-        let is_on = crate::mutants::Mutant::$mutant.is_on();
-        #[cfg(not(feature = "_mutants"))]
-        let is_on = false;
-        is_on
-    }};
-}
-use is_broken;
+use forebay::_is_broken as is_broken;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

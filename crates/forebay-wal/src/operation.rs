@@ -95,7 +95,7 @@ impl Future for LogOperation {
                 *stage = Stage::Queued(ticket);
                 done
             }
-            Stage::Value(_) if is_early() => Poll::Ready(Ok(())),
+            Stage::Value(_) if forebay::_is_broken!(ValueAcknowledgedEarly) => Poll::Ready(Ok(())),
             Stage::Queued(ticket) | Stage::Value(ticket) => shared.poll_done(ticket, context.waker()),
             Stage::Refused(error) => Poll::Ready(Err(error.clone())),
             Stage::Room(bytes) => shared.poll_room(*bytes, context.waker()),
@@ -105,14 +105,6 @@ impl Future for LogOperation {
             Stage::Close => shared.poll_end(context.waker()),
         }
     }
-}
-
-/// Returns whether this log was broken on purpose and acknowledges values before they are durable.
-fn is_early() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::ValueAcknowledgedEarly.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 impl Drop for LogOperation {

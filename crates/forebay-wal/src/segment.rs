@@ -155,7 +155,7 @@ impl Maker {
             let _ = self.remove(used.generation).await;
         }
         let segment = self.make_at(&segment_name(generation), generation, fill, pace).await?;
-        if is_not_flushed() {
+        if forebay::_is_broken!(SegmentNotFlushed) {
             return Ok(segment);
         }
         match self.dir.sync().await {
@@ -317,18 +317,10 @@ impl Maker {
 /// Makes the length and the extents of a new segment durable. No group does that: one that is written with FUA persists its own
 /// sectors alone.
 async fn flush_new(file: &File) -> Result<()> {
-    if is_not_flushed() {
+    if forebay::_is_broken!(SegmentNotFlushed) {
         return Ok(());
     }
     Ok(file.sync(Durability::All).await?)
-}
-
-/// Returns whether this log was broken on purpose and leaves the flush of a new segment to its groups.
-fn is_not_flushed() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::SegmentNotFlushed.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 /// How long a segment's lock is waited for.

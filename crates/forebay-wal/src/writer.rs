@@ -191,8 +191,7 @@ impl Writer {
         self.next.retire(retired);
         // Without space, a group after this one is due soon: it frees the segments.
         self.chain.marked &= !(self.shared.is_short() && self.next.is_leaving());
-        #[cfg(feature = "_mutants")]
-        if crate::mutants::Mutant::SegmentGoneEarly.is_on() {
+        if forebay::_is_broken!(SegmentGoneEarly) {
             self.next.settle(&self.maker);
         }
         self.set_pace(written.group.end.offset - written.group.start.offset);
@@ -302,7 +301,7 @@ impl Writer {
         let write = self.segment.file.write(self.offset, block.clone()).class(self.class);
         let flush = self.way.next(total);
         match write.durable(self.durability).flush(flush).await {
-            Err(error) if !is_ignored() => return Err(error.into()),
+            Err(error) if !forebay::_is_broken!(PoisonIgnored) => return Err(error.into()),
             _ => {}
         }
         self.maker.written_bytes.fetch_add(u64::from(total), Ordering::Relaxed);
@@ -347,7 +346,8 @@ impl Writer {
         if let Some(values) = &group.values {
             self.values = values.clone();
         }
-        let repeats = self.offset == 0 && self.chain.values.is_some() && !is_not_carried();
+        let repeats =
+            self.offset == 0 && self.chain.values.is_some() && !forebay::_is_broken!(ValuesNotCarried);
         if group.values.is_some() || repeats {
             self.values.write(&mut self.table);
         }
@@ -487,20 +487,4 @@ pub(crate) fn note(state: &mut QueueState, written: &GroupWrite) {
     stats.flush_ns.record(written.flush_ns);
     stats.way = written.way;
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
-}
-
-/// Returns whether this log was broken on purpose and begins segments without the values.
-fn is_not_carried() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::ValuesNotCarried.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
-}
-
-/// Returns whether this log was broken on purpose and treats a failed write as a good one.
-fn is_ignored() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::PoisonIgnored.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }

@@ -110,8 +110,7 @@ impl Runs {
     /// Adds a run; `incomplete` are the parts of it that must be read first, in whole pages.
     pub(crate) fn begin(&mut self, range: Range<u64>, incomplete: Vec<Range<u64>>) {
         debug_assert!(self.has_room(range.end - range.start) && !self.meet(&range));
-        #[cfg(feature = "_mutants")]
-        let incomplete = if crate::mutants::Mutant::EdgeNotRead.is_on() { Vec::new() } else { incomplete };
+        let incomplete = if forebay::_is_broken!(EdgeNotRead) { Vec::new() } else { incomplete };
         let bytes = FileInternals::capacity(range.end - range.start);
         self.bytes += bytes;
         self.stats.read_requests += incomplete.len() as u64;

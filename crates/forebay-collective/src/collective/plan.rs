@@ -186,8 +186,7 @@ impl Run {
         self.add_incomplete(whole_until, self.range.end, page);
         // The highest rank comes last, and of one participant its last piece: so they win.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
-        #[cfg(feature = "_mutants")]
-        if crate::mutants::Mutant::LowestRankWins.is_on() {
+        if forebay::_is_broken!(LowestRankWins) {
             self.pieces.reverse();
         }
         self

@@ -52,7 +52,8 @@ impl Codec {
 
     /// Returns the feature of this crate that a build needs to decode it, if this build lacks it.
     pub(crate) fn missing_feature(self) -> Option<&'static str> {
-        (self == Codec::Zstd && (!cfg!(feature = "zstd") || is_taken_away())).then_some("zstd")
+        (self == Codec::Zstd && (!cfg!(feature = "zstd") || forebay::_is_broken!(ZstdMissing)))
+            .then_some("zstd")
     }
 
     /// Decodes `stored` into exactly `bytes`. Never writes elsewhere, whatever `stored` holds.
@@ -63,13 +64,6 @@ impl Codec {
         };
         if len == Some(bytes.len()) { Ok(()) } else { Err("compressed bytes that cannot be decoded") }
     }
-}
-
-fn is_taken_away() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::ZstdMissing.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 #[cfg(feature = "zstd")]

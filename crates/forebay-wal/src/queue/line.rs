@@ -123,7 +123,11 @@ impl Line {
                 WaiterState::Passed => {}
                 WaiterState::Waits if fits(limits, pending, waiter.framed) => {
                     pending = pending.saturating_add(waiter.framed);
-                    let patience = if keeps_its_turn() { u64::MAX } else { PATIENCE_NS << waiter.refusals };
+                    let patience = if forebay::_is_broken!(WokenKeepsItsTurn) {
+                        u64::MAX
+                    } else {
+                        PATIENCE_NS << waiter.refusals
+                    };
                     waiter.state = WaiterState::Called(now_ns.saturating_add(patience));
                     woken.push(waiter.waker.clone());
                 }
@@ -158,14 +162,6 @@ impl Line {
     fn index_of(&self, place: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.place < place)
     }
-}
-
-/// Returns whether this log was broken on purpose and never passes a called waiter.
-fn keeps_its_turn() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::WokenKeepsItsTurn.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 /// Returns whether a record fits; any record does if nothing is pending.

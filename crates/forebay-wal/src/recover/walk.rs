@@ -107,9 +107,7 @@ pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
 /// after it.
 pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
     let watermark = live.iter().map(|header| header.watermark).max()?;
-    #[cfg(feature = "_mutants")]
-    let watermark =
-        if crate::mutants::Mutant::WatermarkIgnored.is_on() { Position::default() } else { watermark };
+    let watermark = if forebay::_is_broken!(WatermarkIgnored) { Position::default() } else { watermark };
     let declared: Vec<_> = live.iter().filter(|header| header.kind == Kind::Gap).collect();
     loop {
         let newest = live.last()?;

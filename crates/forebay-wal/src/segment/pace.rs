@@ -117,7 +117,7 @@ impl Pace {
         if state.stopped {
             return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the log was closed")));
         }
-        let demand = if is_burst() { Demand::Wait } else { state.demand };
+        let demand = if forebay::_is_broken!(ZerosInOneBurst) { Demand::Wait } else { state.demand };
         let due = match demand {
             Demand::Idle => STEP_BYTES,
             Demand::Wait => ZEROS_BYTES,
@@ -136,14 +136,6 @@ impl Pace {
         };
         Poll::Ready(Ok(Step { bytes: left.min(due), is_ahead: demand == Demand::Idle }))
     }
-}
-
-/// Returns whether this log was broken on purpose and writes all zeros at once.
-fn is_burst() -> bool {
-    #[cfg(feature = "_mutants")]
-    return crate::mutants::Mutant::ZerosInOneBurst.is_on();
-    #[cfg(not(feature = "_mutants"))]
-    false
 }
 
 #[cfg(test)]

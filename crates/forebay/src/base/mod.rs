@@ -2,6 +2,7 @@
 //! switch to model checking. Imports no other layer.
 
 pub(crate) mod affinity;
+mod broken;
 pub(crate) mod class;
 mod debug_parts;
 pub(crate) mod error;

@@ -195,11 +195,7 @@ impl<T> Call<T> {
 
 impl<T> Drop for Call<T> {
     fn drop(&mut self) {
-        #[cfg(feature = "_mutants")]
-        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
-            return self.leave(true);
-        }
-        self.leave(false);
+        self.leave(crate::_is_broken!(DroppedCallsStayQueued));
     }
 }
 

@@ -1,8 +1,6 @@
 //! A lock that is tried and never waited for. A thread that finds it held leaves a mark, and the holder looks again before it
 //! leaves.
 
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
 use crate::base::sync::atomic::{AtomicU8, Ordering};
 
 const FREE: u8 = 0;
@@ -48,8 +46,7 @@ impl TryLock {
     /// Takes the lock if it is free, else leaves the mark: everything that the caller did before is then seen by the holder's next
     /// look.
     pub(crate) fn try_lock_or_mark(&self) -> bool {
-        #[cfg(feature = "_mutants")]
-        if Mutant::HeldLockUnmarked.is_on() {
+        if crate::_is_broken!(HeldLockUnmarked) {
             return self.try_lock();
         }
         loop {
@@ -83,8 +80,7 @@ impl TryLock {
         if self.unlock() {
             return false;
         }
-        #[cfg(feature = "_mutants")]
-        if Mutant::SecondLookSkipped.is_on() {
+        if crate::_is_broken!(SecondLookSkipped) {
             self.unlock_anyway();
             return false;
         }

@@ -13,8 +13,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::task::Waker;
 
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
 use crate::base::sync::AtomicWaker;
 
 thread_local! {
@@ -29,8 +27,7 @@ pub(crate) fn wake(waker: Waker) {
     if list.is_null() {
         return waker.wake();
     }
-    #[cfg(feature = "_mutants")]
-    if Mutant::WokenUnderLock.is_on() {
+    if crate::_is_broken!(WokenUnderLock) {
         return waker.wake();
     }
     // SAFETY: `collect` set the pointer to a list on its own stack frame, which is below this one, and nothing else uses the list

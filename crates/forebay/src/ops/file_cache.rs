@@ -193,8 +193,7 @@ impl FileCache {
         } else {
             list.close_idle(owner);
         }
-        #[cfg(feature = "_mutants")]
-        if crate::base::mutants::Mutant::OpensOutliveClose.is_on() {
+        if crate::_is_broken!(OpensOutliveClose) {
             return Pending::ready(Ok(()));
         }
         if before.is_empty() {

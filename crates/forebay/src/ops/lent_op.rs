@@ -8,8 +8,6 @@ use std::task::{Context, Poll};
 
 use crate::base::class::Class;
 use crate::base::error::{Error, Result};
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpRequest};
 use crate::memory::lent::{IoMemory, Lender, LentMemory};
 use crate::ops::submit::{FileRef, OpFuture};
@@ -362,8 +360,7 @@ impl Part<'_> {
     /// Copies a bounced part to its place. Returns how many of its bytes the file had.
     fn finish(&self, bytes: u64, buffer: &OpBuffer, memory: &LentMemory) -> u64 {
         let moved = bytes.saturating_sub(self.skip.unwrap_or(0) as u64).min(self.len);
-        #[cfg(feature = "_mutants")]
-        if Mutant::BounceNotCopied.is_on() {
+        if crate::_is_broken!(BounceNotCopied) {
             return moved;
         }
         if let (Some(skip), OpBuffer::Buffer(buffer)) = (self.skip, buffer) {

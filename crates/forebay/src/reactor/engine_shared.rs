@@ -209,8 +209,7 @@ impl EngineShared {
         let second = second.map_or(Ok(None), |owner| owner.enter(operation))?;
         let engine = self.in_flight.enter();
         self.check(operation)?;
-        #[cfg(feature = "_mutants")]
-        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
+        if crate::_is_broken!(DroppedCallsStayQueued) {
             return Ok(Stays::default());
         }
         Ok([first, second, Some(engine)])

@@ -8,8 +8,6 @@ use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
 
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
 use crate::base::priority::Gate;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::base::sync::{ArrayQueue, Mutex, SegQueue};
@@ -304,8 +302,7 @@ impl Inbox {
         let waiting: VecDeque<Waker> = {
             let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
             let most = if self.is_empty() { usize::MAX } else { taken };
-            #[cfg(feature = "_mutants")]
-            let most = if Mutant::OneSenderWoken.is_on() { 1 } else { most };
+            let most = if crate::_is_broken!(OneSenderWoken) { 1 } else { most };
             let woken =
                 if most < room.len() { room.drain(..most).collect() } else { std::mem::take(&mut *room) };
             self.room_waiters.store(room.len(), Ordering::SeqCst);

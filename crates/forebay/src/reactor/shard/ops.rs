@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
-#[cfg(feature = "_mutants")]
-use crate::base::mutants::Mutant;
 use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE};
 use crate::io::op::{
@@ -210,8 +208,7 @@ impl Shard {
             let slot = ops.table.slot(key.index);
             slot.state = SlotState::Staged;
             slot.kind = request.kind;
-            #[cfg(feature = "_mutants")]
-            if Mutant::IgnoredFlush.is_on() && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
+            if crate::_is_broken!(IgnoredFlush) && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
                 slot.kind = OpKind::Nop;
             }
             slot.class = request.class;
@@ -311,16 +308,13 @@ impl Shard {
                     ops.table.give_back(key.index);
                 }
                 SlotState::InFlight => {
-                    #[cfg(feature = "_mutants")]
-                    let freed = Mutant::BufferFreedAtDrop.is_on()
-                        || (Mutant::AbandonedReadFreed.is_on()
+                    let freed = crate::_is_broken!(BufferFreedAtDrop)
+                        || (crate::_is_broken!(AbandonedReadFreed)
                             && matches!(continuation, Continuation::Walk { .. }));
-                    #[cfg(feature = "_mutants")]
-                    if Mutant::LentGivenBackEarly.is_on() && matches!(slot.buffer, OpBuffer::Lent(_)) {
+                    if crate::_is_broken!(LentGivenBackEarly) && matches!(slot.buffer, OpBuffer::Lent(_)) {
                         // The test's memory is never freed. The device goes on with its copy of the address.
                         buffer = slot.buffer.take();
                     }
-                    #[cfg(feature = "_mutants")]
                     if freed && matches!(slot.memory(), Some((_, Some(_)))) {
                         // Only memory of a region: it stays mapped, so that the device's late bytes hit a
                         // neighbour.
@@ -724,8 +718,7 @@ impl Shard {
             OpKind::Command => Verdict::Finished(Ok(result as u32)),
             OpKind::Read => {
                 slot.done += result as u32;
-                #[cfg(feature = "_mutants")]
-                if Mutant::ShortReadIsSuccess.is_on() && slot.done < slot.len && result > 0 && !orphan {
+                if crate::_is_broken!(ShortReadIsSuccess) && slot.done < slot.len && result > 0 && !orphan {
                     return Verdict::Finished(Ok(slot.len));
                 }
                 let grain = || self.file_target(slot.file).map_or(1, |target| target.read_grain);
@@ -743,10 +736,7 @@ impl Shard {
                     Ok(true) => return Verdict::Again,
                     Err(failure) => return Verdict::Finished(Err(failure)),
                 }
-                let sync_kind = slot.durability.sync_kind();
-                #[cfg(feature = "_mutants")]
-                let sync_kind = sync_kind.filter(|_| !Mutant::IgnoredFlush.is_on());
-                match sync_kind {
+                match slot.durability.sync_kind().filter(|_| !crate::_is_broken!(IgnoredFlush)) {
                     // The sync is the same operation's second half: same slot, same key, submitted with this turn.
                     Some(sync) => {
                         slot.kind = sync;

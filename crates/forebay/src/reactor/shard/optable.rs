@@ -167,9 +167,7 @@ impl OpTable {
     pub(crate) fn find(&mut self, key: OpKey) -> Option<&mut Slot> {
         let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
         let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
-        let same_use = slot.generation == key.generation;
-        #[cfg(feature = "_mutants")]
-        let same_use = same_use || crate::base::mutants::Mutant::NoGenerationCheck.is_on();
+        let same_use = slot.generation == key.generation || crate::_is_broken!(NoGenerationCheck);
         (same_use && slot.state != SlotState::Free).then_some(slot)
     }
 

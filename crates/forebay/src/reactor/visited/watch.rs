@@ -27,8 +27,7 @@ pub(crate) fn visit_all(shard: &Shard, mut asked: u64) {
 /// Has shard 0 look after the rings from now on, if it does not.
 #[inline]
 pub(super) fn begin(engine: &Arc<EngineShared>) {
-    #[cfg(feature = "_mutants")]
-    if crate::base::mutants::Mutant::RingsUnwatched.is_on() {
+    if crate::_is_broken!(RingsUnwatched) {
         return;
     }
     if engine.visited.watched.starts() {
