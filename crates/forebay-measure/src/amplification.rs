@@ -168,7 +168,7 @@ struct Run {
 
 impl Plan for Run {
     fn place(&self) -> Place {
-        self.scratch.place(self.sets.first().and_then(|files| files.device_stat.clone()))
+        self.scratch.place_of(self.sets.first().map(|files| &files.preconditions))
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -227,10 +227,6 @@ impl Plan for Run {
         ];
         notes.extend((!self.is_cold.get()).then(|| PARTLY_WARM.to_owned()));
         notes
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.sets.first().map_or_else(Vec::new, |files| files.preconditions.conditions())
     }
 }
 

@@ -191,10 +191,6 @@ impl Plan for Run {
         }
     }
 
-    fn cache(&self, _: &Parameters, way: &Way) -> Option<CacheState> {
-        (!way.cached).then_some(CacheState::Direct)
-    }
-
     fn method(&self, _: &Parameters, seconds: f64) -> String {
         format!(
             "The file was written before, with data that do not compress, so no write allocates. Each sample is a fresh \
@@ -203,10 +199,6 @@ impl Plan for Run {
              the time from the submission to the completion as the program sees it, of `sync` that of both calls. CPU is user \
              and system time. Rows take turns within a repeat; figures are medians of the repeats."
         )
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.preconditions.conditions()
     }
 }
 

@@ -105,7 +105,7 @@ impl Experiment for Collective {
         };
         let preconditions = Preconditions::of_device(device_stat.as_deref());
         let settings = ranks.into_iter().map(setting).collect();
-        Ok(Box::new(Run { scratch, device_stat, preconditions, label, rank, shared, own, settings }))
+        Ok(Box::new(Run { scratch, preconditions, label, rank, shared, own, settings }))
     }
 
     fn file_bytes(&self, options: &Values) -> u64 {
@@ -172,7 +172,6 @@ impl Experiment for Collective {
 #[derive(Debug)]
 struct Run {
     scratch: ScratchDir,
-    device_stat: Option<PathBuf>,
     preconditions: Preconditions,
     /// The label of the shared file, by which the ranks of other hosts find it.
     label: String,
@@ -212,7 +211,7 @@ impl Run {
 
 impl Plan for Run {
     fn place(&self) -> Place {
-        self.scratch.place(self.device_stat.clone())
+        self.scratch.place_of(&self.preconditions)
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -263,10 +262,6 @@ impl Plan for Run {
             bytes(count("rank_bytes")),
             bytes(count("block_bytes")),
         )
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.preconditions.conditions()
     }
 }
 

@@ -250,6 +250,8 @@ pub struct Place {
     pub file_system: String,
     /// The `stat` file of the block device below, when there is one.
     pub device_stat: Option<PathBuf>,
+    /// Gates that concern all rows, as of now: tables have those after the run.
+    pub conditions: Vec<Condition>,
 }
 
 /// One run of an experiment: its files, its tables, and the job of each sample.
@@ -329,11 +331,6 @@ pub trait Plan {
 
     /// Returns the caveats on the numbers.
     fn notes(&self, _setting: &Parameters) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns gates that concern all rows, after the run.
-    fn conditions(&self) -> Vec<Condition> {
         Vec::new()
     }
 

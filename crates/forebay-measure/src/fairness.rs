@@ -176,10 +176,6 @@ impl Plan for Run<'_> {
             text(setting, "hog_does"),
         )
     }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.preconditions.conditions()
-    }
 }
 
 /// The parameters that a sample needs.

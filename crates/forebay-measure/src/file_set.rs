@@ -61,8 +61,6 @@ impl FileSet {
 pub(super) struct Files {
     pub(super) directory: TempDirectory,
     pub(super) file_set: FileSet,
-    /// The `stat` file of the block device below, when there is one.
-    pub(super) device_stat: Option<PathBuf>,
     /// The preconditions of the files; the first file stands for all.
     pub(super) preconditions: Preconditions,
 }
@@ -83,7 +81,7 @@ impl Files {
         let first = File::open(FileSet::path(directory.path(), 0))?;
         let device_stat = device_stat(&first);
         let preconditions = Preconditions::of_file(&first, file_set.file_bytes, device_stat.as_deref());
-        Ok(Self { directory, file_set, device_stat, preconditions })
+        Ok(Self { directory, file_set, preconditions })
     }
 
     /// Evicts all files from the page cache. Returns whether they are gone, as far as the

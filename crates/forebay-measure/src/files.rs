@@ -173,7 +173,7 @@ struct Run<'a> {
 
 impl Plan for Run<'_> {
     fn place(&self) -> Place {
-        self.scratch.place(self.files.device_stat.clone())
+        self.scratch.place_of(&self.files.preconditions)
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -245,10 +245,6 @@ impl Plan for Run<'_> {
         };
         let is_warm = text(setting, "call") == "read" && !self.is_cold.get();
         [note].into_iter().chain(is_warm.then_some(PARTLY_WARM)).map(str::to_owned).collect()
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.files.preconditions.conditions()
     }
 }
 

@@ -238,10 +238,6 @@ impl Plan for Run {
              is the median of the repeats."
         )
     }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.preconditions.conditions()
-    }
 }
 
 /// Makes the seed of the contents from that of the sample.

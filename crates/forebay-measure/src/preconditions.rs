@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::backing_device::queue_setting;
+use crate::experiment::Place;
 use crate::extents::{self, Extents};
 use crate::gates;
 use forebay_report::result::Condition;
@@ -37,8 +38,17 @@ impl Preconditions {
         self.extents = Some(extents);
     }
 
-    /// Returns the gates, after the measurement has ended.
-    pub(super) fn conditions(&self) -> Vec<Condition> {
+    /// Returns the facts on the place of these files, as of now.
+    pub(super) fn place(&self, path: &Path, file_system: &str) -> Place {
+        Place {
+            path: path.to_owned(),
+            file_system: file_system.to_owned(),
+            device_stat: self.device_stat.clone(),
+            conditions: self.conditions(),
+        }
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
         let after = self.device_stat.as_deref().and_then(write_cache);
         let mut conditions = vec![gates::write_cache(self.write_cache.as_deref(), after.as_deref())];
         conditions.extend(self.extents.as_ref().map(extents::gate));

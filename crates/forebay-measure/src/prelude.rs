@@ -4,7 +4,7 @@ pub(crate) use forebay_report::failure::Failure;
 pub(crate) use forebay_report::page::noise::{Difference, difference, too_wide};
 pub(crate) use forebay_report::result::columns::{self, column};
 pub(crate) use forebay_report::result::view::{Axis, Gain, Role};
-pub(crate) use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, metric};
+pub(crate) use forebay_report::result::{CacheState, Experiment as Table, Metrics, Row, metric};
 pub(crate) use forebay_report::units::{bytes, number};
 pub(crate) use serde::Deserialize;
 pub(crate) use serde_json::{Value, json};

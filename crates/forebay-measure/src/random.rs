@@ -367,10 +367,6 @@ impl Plan for Run {
         notes
     }
 
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.test_file.preconditions.conditions()
-    }
-
     fn finish(&self, _: &Parameters, table: &mut Table) {
         *table = IoLimit::note(self.file.test_file.io_limit.as_ref(), table.clone());
     }

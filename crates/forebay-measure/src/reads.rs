@@ -235,10 +235,6 @@ impl Plan for Run {
         self.notes.clone()
     }
 
-    fn conditions(&self) -> Vec<Condition> {
-        self.test_file.preconditions.conditions()
-    }
-
     fn finish(&self, _: &Parameters, table: &mut Table) {
         if let Some(repeats) = table.number("repeats").filter(|repeats| *repeats < 3.0) {
             table.notes.push(format!("only {repeats} repeat(s): take small differences for chance"));

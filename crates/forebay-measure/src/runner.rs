@@ -225,9 +225,10 @@ pub(crate) fn table(
     if let Some(seconds) = seconds {
         table = table.parameter("seconds", seconds);
     }
-    let mut table = table.parameter("file_system", plan.place().file_system.as_str());
+    let place = plan.place();
+    let mut table = table.parameter("file_system", place.file_system);
     table.notes = plan.notes(setting);
-    table.conditions = plan.conditions();
+    table.conditions = place.conditions;
     table.rows = rows;
     plan.finish(setting, &mut table);
     table
@@ -398,7 +399,8 @@ mod tests {
 
     impl Plan for Fake {
         fn place(&self) -> Place {
-            Place { path: "/data".into(), file_system: "ext4".to_owned(), device_stat: None }
+            let (path, file_system) = ("/data".into(), "ext4".to_owned());
+            Place { path, file_system, device_stat: None, conditions: Vec::new() }
         }
 
         fn settings(&self) -> Vec<Parameters> {

@@ -155,7 +155,7 @@ struct Run {
 
 impl Plan for Run {
     fn place(&self) -> Place {
-        self.scratch.place(self.files.device_stat.clone())
+        self.scratch.place_of(&self.files.preconditions)
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -217,10 +217,6 @@ impl Plan for Run {
                     from its memory";
         let warm = (!self.is_cold.get()).then_some(PARTLY_WARM);
         [note].into_iter().chain(warm).map(str::to_owned).collect()
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.files.preconditions.conditions()
     }
 }
 

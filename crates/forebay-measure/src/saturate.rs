@@ -6,22 +6,15 @@
 
 use std::path::Path;
 
-use serde_json::json;
-
-use crate::context::Context;
-use crate::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
-use crate::job::Job;
-use crate::options::{Length, Opt, Values};
+use crate::options::Length;
 use crate::plan::fit_seconds;
+use crate::prelude::*;
 use crate::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block};
 use crate::runner;
 use forebay_report::page::facts::{self, IO_LIMIT_BY};
 use forebay_report::page::histogram::{counts_us, two_sorts};
 use forebay_report::page::knee::{KNEES, Level, Saturation, saturation};
-use forebay_report::result::columns::{self, Definition, column};
-use forebay_report::result::view::{Axis, Role};
-use forebay_report::result::{Experiment as Table, Row, metric};
-use forebay_report::units::number;
+use forebay_report::result::columns::Definition;
 
 /// The experiment.
 #[derive(Debug)]
@@ -457,7 +450,7 @@ fn keeps_up(row: &Row) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Sample;
 
     #[test]
     fn readers_go_to_256_in_powers_of_two_and_rates_to_95_percent() {

@@ -242,10 +242,6 @@ impl Plan for Run {
         self.file.notes()
     }
 
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.test_file.preconditions.conditions()
-    }
-
     fn finish(&self, setting: &Parameters, table: &mut Table) {
         if let Some(depth) = setting.get("depth") {
             for row in &mut table.rows {

@@ -8,6 +8,7 @@ use crate::backing_device::filesystem_of;
 use crate::cleanup::{TempDirectory, TempFile};
 use crate::context::{Context, Target};
 use crate::experiment::Place;
+use crate::preconditions::Preconditions;
 use crate::test_file::refuse_memory_filesystem;
 use forebay_report::failure::Failure;
 
@@ -42,7 +43,14 @@ impl ScratchDir {
 
     /// Returns the facts on the place, with the device's `stat` file.
     pub fn place(&self, device_stat: Option<PathBuf>) -> Place {
-        Place { path: self.directory.clone(), file_system: self.filesystem.clone(), device_stat }
+        let (path, file_system) = (self.directory.clone(), self.filesystem.clone());
+        Place { path, file_system, device_stat, conditions: Vec::new() }
+    }
+
+    /// Returns the facts on the place of files with these preconditions.
+    pub(super) fn place_of<'p>(&self, preconditions: impl Into<Option<&'p Preconditions>>) -> Place {
+        let preconditions = preconditions.into();
+        preconditions.map_or_else(|| self.place(None), |known| known.place(&self.directory, &self.filesystem))
     }
 
     /// Creates a new directory there.

@@ -215,10 +215,6 @@ impl Plan for Run {
         )
     }
 
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.preconditions.conditions()
-    }
-
     fn finish(&self, _: &Parameters, table: &mut Table) {
         let seconds = table.number("seconds").unwrap_or_default();
         table.parameters.insert("too_short".to_owned(), (seconds < SECONDS).into());

@@ -52,11 +52,7 @@ pub(super) struct TestFile {
 impl TestFile {
     /// Returns the facts on the place.
     pub(super) fn place(&self) -> Place {
-        Place {
-            path: self.path.clone(),
-            file_system: self.filesystem.clone(),
-            device_stat: self.device_stat.clone(),
-        }
+        self.preconditions.place(&self.path, &self.filesystem)
     }
 
     /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when

@@ -4,7 +4,6 @@
 //! [`ways`] are the rows, [`sample`] runs one with a load and a schedule, [`verdicts`] has the sentences and the limits.
 
 use std::fs::File;
-use std::path::PathBuf;
 
 use crate::backing_device::device_stat;
 use crate::extents::Extents;
@@ -196,7 +195,7 @@ impl Experiment for Appends {
         check_space(&scratch.directory, self.file_bytes(options), "name a directory with more space")?;
         let device_stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
         let preconditions = Preconditions::of_device(device_stat.as_deref());
-        Ok(Box::new(Run { scratch, device_stat, works, preconditions, context }))
+        Ok(Box::new(Run { scratch, works, preconditions, context }))
     }
 
     fn check(&self, tables: &mut [Table]) {
@@ -282,7 +281,6 @@ impl Appends {
 #[derive(Debug)]
 struct Run<'a> {
     scratch: ScratchDir,
-    device_stat: Option<PathBuf>,
     works: Vec<Work>,
     preconditions: Preconditions,
     context: &'a Context,
@@ -290,7 +288,7 @@ struct Run<'a> {
 
 impl Plan for Run<'_> {
     fn place(&self) -> Place {
-        self.scratch.place(self.device_stat.clone())
+        self.scratch.place_of(&self.preconditions)
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -391,10 +389,6 @@ impl Plan for Run<'_> {
         let reused = "old records are given up as it goes: rows without a log start again at the beginning of their file, \
              and the log reuses its segments";
         has_peers.then(|| reused.to_owned()).into_iter().collect()
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.preconditions.conditions()
     }
 
     fn finish(&self, setting: &Parameters, table: &mut Table) {

@@ -262,7 +262,7 @@ struct Run<'a> {
 
 impl Plan for Run<'_> {
     fn place(&self) -> Place {
-        self.scratch.place(self.files.first().and_then(|file| file.device_stat.clone()))
+        self.scratch.place_of(self.files.first().map(|file| &file.preconditions))
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -355,10 +355,6 @@ impl Plan for Run<'_> {
             ]
         };
         notes.iter().map(|note| (*note).to_owned()).collect()
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.files.first().map_or_else(Vec::new, |file| file.preconditions.conditions())
     }
 
     fn finish(&self, _: &Parameters, table: &mut Table) {

@@ -8,30 +8,14 @@ use std::time::{Duration, Instant};
 
 use forebay::{Config, Durability, Engine, Open};
 use forebay_collective::{Options, WriteCombiner};
-use serde::Deserialize;
-use serde_json::json;
 
 use crate::aligned::AlignedBuffer;
-use crate::context::Context;
-use crate::experiment::{
-    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once, parameters,
-};
-use crate::gates::{Claim, processors};
-use crate::gauge::Gauge;
-use crate::job::Job;
-use crate::lanes::{on_threads, on_tokio, ready, shared, with_engine};
-use crate::latency::Latency;
-use crate::options::{Opt, Values};
-use crate::pattern::{PAGE_BYTES, Pattern, SplitMix};
+use crate::gates::processors;
+use crate::lanes::ready;
+use crate::prelude::*;
 use crate::residency::evict;
-use crate::scratch_dir::ScratchDir;
-use crate::test_file::TestFile;
-use forebay_report::failure::Failure;
-use forebay_report::page::noise::{NOTEWORTHY, too_wide};
-use forebay_report::result::columns::{self, column};
-use forebay_report::result::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, Sample, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::page::noise::NOTEWORTHY;
+use forebay_report::result::Sample;
 
 /// The experiment.
 #[derive(Debug)]
@@ -238,10 +222,6 @@ impl Plan for Run {
         }
     }
 
-    fn cache(&self, _: &Parameters, way: &Way) -> Option<CacheState> {
-        (!way.cached).then_some(CacheState::Direct)
-    }
-
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
         let places = match setting.get("pattern").and_then(serde_json::Value::as_str) {
             Some("dense") => "each block of one range of the file once, in random order",
@@ -259,10 +239,6 @@ impl Plan for Run {
 
     fn notes(&self, _: &Parameters) -> Vec<String> {
         vec!["`naive` and `o-direct` do not wait until their writes are durable: there is nothing in them to rely on".to_owned()]
-    }
-
-    fn conditions(&self) -> Vec<Condition> {
-        self.file.preconditions.conditions()
     }
 }
 

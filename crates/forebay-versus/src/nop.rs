@@ -37,7 +37,8 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let place = Place { path: ".".into(), file_system: "none".to_owned(), device_stat: None };
+    let (path, file_system) = (".".into(), "none".to_owned());
+    let place = Place { path, file_system, device_stat: None, conditions: Vec::new() };
     let work = json!({ "depth": options.count("depth"), "operations": options.count("operations") });
     let method = "Each sample is a process of its own; a tenth of the operations go before, to warm up. Rows take turns \
         within a repeat; differences are those of the same repeat, and figures medians.";

@@ -229,7 +229,7 @@ fn measure(
                     Ok((outcome, claim)) => FromAgent::Sampled {
                         outcome: Box::new(outcome),
                         claim,
-                        conditions: plan.conditions(),
+                        conditions: plan.place().conditions,
                     },
                     Err(error) => FromAgent::Failed { round, why: format!("{error:#}") },
                 })?;

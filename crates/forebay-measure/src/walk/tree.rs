@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use forebay::{Block, Step, Walk};
@@ -222,8 +222,6 @@ pub(super) struct IndexFile {
     pub(super) tree: Tree,
     /// Alignment of a direct read.
     pub(super) unit_bytes: u64,
-    /// The `stat` file of the block device below, when there is one.
-    pub(super) device_stat: Option<PathBuf>,
     pub(super) preconditions: Preconditions,
     /// Name of that device: `vda`, `zram0`.
     pub(super) device: Option<String>,
@@ -252,7 +250,6 @@ impl IndexFile {
             preconditions: Preconditions::of_file(temp.file(), bytes, device_stat.as_deref()),
             temp,
             tree,
-            device_stat,
         })
     }
 }

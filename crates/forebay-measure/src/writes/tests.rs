@@ -4,7 +4,6 @@ use super::*;
 use crate::cleanup::TempFile;
 use crate::lanes::{test_file, test_job};
 use crate::system_counters::Bytes;
-use forebay_report::result::Metrics;
 
 const FILE_BYTES: u64 = 2 << 20;
 
