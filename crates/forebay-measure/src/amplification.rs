@@ -142,12 +142,8 @@ impl Experiment for Amplification {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let size = |name: &str| table.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
-        let heading = format!(
-            "Pieces of {} to {} wanted at random",
-            size("wanted_bytes_min"),
-            size("wanted_bytes_max")
-        );
+        let [least, most] = ["wanted_bytes_min", "wanted_bytes_max"].map(|name| shown_bytes(table, name));
+        let heading = format!("Pieces of {least} to {most} wanted at random");
         (format!("{heading} from {} file(s)", shown(table, "files")), heading)
     }
 

@@ -146,8 +146,7 @@ impl Experiment for Baseline {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let file = table.number("file_bytes").map_or_else(|| "?".to_owned(), |file| bytes(file as u64));
-        let title = format!("Headline figures, on a file of {file}");
+        let title = format!("Headline figures, on a file of {}", shown_bytes(table, "file_bytes"));
         (title.clone(), title)
     }
 

@@ -145,8 +145,8 @@ impl Experiment for Collective {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let size = |name: &str| table.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
-        let heading = format!("Writes of {} by ranks with {} each", size("block_bytes"), size("rank_bytes"));
+        let [block, of_rank] = ["block_bytes", "rank_bytes"].map(|name| shown_bytes(table, name));
+        let heading = format!("Writes of {block} by ranks with {of_rank} each");
         (format!("{heading}, {} ranks", shown(table, "ranks")), heading)
     }
 

@@ -24,7 +24,7 @@ use forebay_report::result::columns::Definition;
 use forebay_report::result::targets::Targets;
 use forebay_report::result::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
-use forebay_report::units::number;
+use forebay_report::units::{bytes, number};
 
 pub use crate::gates::Claim;
 use crate::gates::Evidence;
@@ -186,6 +186,11 @@ pub(crate) fn shown(table: &Table, name: &str) -> String {
         Some(Value::String(text)) => text.clone(),
         value => value.and_then(Value::as_f64).map_or_else(|| "?".to_owned(), number),
     }
+}
+
+/// The same of a number of bytes.
+pub(crate) fn shown_bytes(table: &Table, name: &str) -> String {
+    table.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64))
 }
 
 /// The turn of one sample.

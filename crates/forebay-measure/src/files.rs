@@ -138,7 +138,7 @@ impl Experiment for Files {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let size = table.number("file_bytes").map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
+        let size = shown_bytes(table, "file_bytes");
         let heading = match shown(table, "call").as_str() {
             "read" => format!("Open, read and close of files of {size}"),
             "create" => format!("Create, write, sync and close of files of {size}"),

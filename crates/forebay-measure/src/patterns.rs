@@ -437,7 +437,7 @@ fn verify(path: &Path, pieces: &[Vec<Range<u64>>], data: &[u8], done: &[usize]) 
 }
 
 fn heading(table: &Table) -> String {
-    let piece = table.number("piece_bytes").map_or_else(|| "?".to_owned(), |piece| bytes(piece as u64));
+    let piece = shown_bytes(table, "piece_bytes");
     let participants = shown(table, "participants");
     match shown(table, "pattern").as_str() {
         "random" => format!("Random pieces of {piece} until durable"),

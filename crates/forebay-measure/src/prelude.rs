@@ -12,7 +12,7 @@ pub(crate) use serde_json::{Value, json};
 pub(crate) use crate::context::Context;
 pub(crate) use crate::experiment::{
     Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
-    parameters, shown, text,
+    parameters, shown, shown_bytes, text,
 };
 pub(crate) use crate::gates::Claim;
 pub(crate) use crate::gauge::{Cost, Gauge};

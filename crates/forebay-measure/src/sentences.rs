@@ -4,16 +4,6 @@ use forebay_report::page::noise::{Difference, difference};
 use forebay_report::result::{Experiment, Gate, Row};
 use forebay_report::units::number;
 
-/// Returns a parameter that is a text, or an empty one.
-pub(crate) fn text<'a>(table: &'a Experiment, name: &str) -> &'a str {
-    table.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
-}
-
-/// Shows a parameter that is a number; `?` where it is missing.
-pub(crate) fn shown(table: &Experiment, name: &str, show: impl Fn(f64) -> String) -> String {
-    table.number(name).map_or_else(|| "?".to_owned(), show)
-}
-
 /// Returns whether each operation had a file of its own, as in published benchmarks.
 pub(crate) fn is_published(table: &Experiment) -> bool {
     table.parameters.get("as_published").is_some_and(|value| value == true)
@@ -45,11 +35,6 @@ pub(crate) fn compared(row: &Row, other: &Row, metric: &str, words: [&str; 3]) -
 /// Formats a time: `310 µs`, `2.90 ms`.
 pub(crate) fn time(us: f64) -> String {
     if us < 1000.0 { format!("{} µs", number(us)) } else { format!("{} ms", number(us / 1000.0)) }
-}
-
-/// Returns the end of a sentence when no repeats show the noise.
-pub(crate) fn once(row: &Row) -> &'static str {
-    if row.samples.len() < 2 { " (measured once)" } else { "" }
 }
 
 /// [`Gate::at_least`] or [`Gate::at_most`].

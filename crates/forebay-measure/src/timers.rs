@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::experiment::Outcome;
+use crate::experiment::{Outcome, once};
 use crate::latency::Latency;
-use crate::sentences::{once, time};
+use crate::sentences::time;
 use forebay_report::page::noise::{Difference, difference};
 use forebay_report::result::{Experiment, Row, metric};
 use forebay_report::units::number;
@@ -161,7 +161,7 @@ pub(super) fn verdicts(table: &Experiment, alone: &str, load: &str) -> Vec<Strin
             worst.name,
             number(*times),
             time(calm),
-            once(base)
+            once(&[base])
         ));
         let rest: Vec<&Row> = rest.iter().map(|(_, row)| *row).collect();
         if !rest.is_empty() {

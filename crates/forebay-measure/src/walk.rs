@@ -8,7 +8,7 @@ use crate::gates::processors;
 use crate::options::Length;
 use crate::prelude::*;
 use crate::residency::evict;
-use crate::sentences::{Bound, Limit, compared, hold, is_published, measured, once, ranked, shown, text};
+use crate::sentences::{Bound, Limit, compared, hold, is_published, measured, ranked};
 use crate::timers;
 use crate::units::show_bytes;
 use forebay_report::result::{Gate, median};
@@ -188,11 +188,11 @@ impl Experiment for Walk {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let count = |name| shown(table, name, number);
+        let count = |name| shown(table, name);
         let heading = format!(
             "{} in nodes of {}, {} in flight from {} thread(s){}",
             if is_published(table) { "Lookups, each in a file that is made and removed," } else { "Lookups" },
-            shown(table, "node_bytes", |node| bytes(node as u64)),
+            shown_bytes(table, "node_bytes"),
             count("in_flight"),
             count("threads"),
             if is_beside_timers(table) { ", beside 1,000 timers" } else { "" }
@@ -364,7 +364,7 @@ impl Plan for Run<'_> {
 
 /// Returns whether a thousand timer tasks ran beside the lookups.
 fn is_beside_timers(table: &Table) -> bool {
-    text(table, "beside") == "timers"
+    table.text("beside") == "timers"
 }
 
 /// Returns the sentences: for each index on the lookups with the most reads, from the fewest threads.
@@ -397,8 +397,7 @@ fn verdicts(tables: &[&Table]) -> Vec<String> {
 /// Describes a table in few words: `depth 6, 512 B`.
 fn setting_of(table: &Table) -> String {
     let published = if is_published(table) { "published, " } else { "" };
-    let (depth, node) =
-        (shown(table, "depth", number), shown(table, "node_bytes", |node| bytes(node as u64)));
+    let (depth, node) = (shown(table, "depth"), shown_bytes(table, "node_bytes"));
     format!("{published}depth {depth}, {node}")
 }
 
@@ -413,7 +412,7 @@ fn against(table: &Table, name: &str, others: &[&str]) -> Option<String> {
         compared(own, other, RATE, ["more than", "fewer than", "as many as"])?,
         other.name,
         compared(own, other, CPU, ["more", "less", "the same"])?,
-        once(own)
+        once(&[own])
     ))
 }
 
@@ -445,7 +444,7 @@ fn check(tables: &mut [Table], processors: usize) {
     {
         let (one, many) = (has(own, "threads", 1.0), has(own, "threads", 4.0 * processors as f64));
         let few = all.iter().find(|few| many && has(few, "threads", processors as f64) && same(few, own));
-        let is_zram = text(own, "device").starts_with("zram");
+        let is_zram = own.text("device").starts_with("zram");
         let worst = |name: &str, others: &[&str], metric: &str| {
             let ratios = others.iter().filter_map(|other| ratio(own.row(name)?, own.row(other)?, metric));
             ratios.max_by(f64::total_cmp).filter(|_| one)

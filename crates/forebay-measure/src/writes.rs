@@ -178,7 +178,8 @@ impl Experiment for Writes {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let heading = format!("Random writes of {}, {}", block(table), pattern(table));
+        let heading =
+            format!("Random writes of {}, {}", shown_bytes(table, "block_bytes"), shown(table, "pattern"));
         (format!("{heading}, {}", clients(table)), heading)
     }
 
@@ -510,16 +511,8 @@ fn verify(job: &Job, clients: &[Client]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn block(table: &Table) -> String {
-    table.number("block_bytes").map_or_else(|| "?".to_owned(), |block| bytes(block as u64))
-}
-
-fn pattern(table: &Table) -> &str {
-    table.parameters.get("pattern").and_then(serde_json::Value::as_str).unwrap_or("?")
-}
-
 fn clients(table: &Table) -> String {
-    format!("{} client(s)", table.number("clients").map_or_else(|| "?".to_owned(), number))
+    format!("{} client(s)", shown(table, "clients"))
 }
 
 /// Minimum cost factor of durability: below it, a write that must be durable is as good as durable without a flush.
@@ -535,14 +528,14 @@ const DRAIN_SHARE: f64 = 0.05;
 fn verdicts(tables: &[&Table]) -> Vec<String> {
     let mut fewest: Vec<&Table> = Vec::new();
     for table in tables {
-        match fewest.iter_mut().find(|known| pattern(known) == pattern(table)) {
+        match fewest.iter_mut().find(|known| shown(known, "pattern") == shown(table, "pattern")) {
             Some(known) if table.number("clients") < known.number("clients") => *known = table,
             Some(_) => {}
             None => fewest.push(table),
         }
     }
     let of = |table: &&Table| {
-        let title = format!("{}, {}", pattern(table), clients(table));
+        let title = format!("{}, {}", shown(table, "pattern"), clients(table));
         let found = range(table).into_iter().chain(each_durable(table)).chain(flush(table));
         found.map(|sentence| format!("{title}: {sentence}")).collect::<Vec<_>>()
     };

@@ -2,7 +2,8 @@
 //! beside busy processors.
 
 use super::BASE;
-use crate::sentences::{Limit, compared, hold, is_published, measured, once, ranked, shown, text, time};
+use crate::experiment::{once, shown};
+use crate::sentences::{Limit, compared, hold, is_published, measured, ranked, time};
 use crate::timers;
 use forebay_report::page::noise::NOTEWORTHY;
 use forebay_report::result::{Experiment as Table, Gate, Row, metric};
@@ -15,16 +16,16 @@ const OTHERS: [&str; 5] = ["tokio-fs", "spawn-blocking", "own-runtime", "std-thr
 
 /// Returns the title of a table.
 pub(super) fn title(table: &Table) -> String {
-    let count = |name| shown(table, name, number);
+    let count = |name| shown(table, name);
     let threads = table.number("threads").map_or_else(String::new, |count| format!("{count} "));
-    let load = match text(table, "load") {
+    let load = match table.text("load") {
         "cpu" => "workers busy",
         "timers" => "workers beside 1,000 timers",
         _ => "workers idle",
     };
     let appends =
         if is_published(table) { "Appends to a file each, made and removed" } else { "Durable appends" };
-    let what = match (table.name.as_str(), text(table, "loop")) {
+    let what = match (table.name.as_str(), table.text("loop")) {
         ("blocking", _) => {
             format!("Batches of {} records, {} caller(s)", count("batch_records"), count("appenders"))
         }
@@ -46,11 +47,11 @@ pub(super) fn verdicts(tables: &[&Table]) -> Vec<String> {
     if let Some(busy) = open("cpu") {
         sentences.extend(busy_workers(busy, open("none")));
     }
-    let closed = all().filter(|table| text(table, "loop") == "closed" && text(table, "load") != "timers");
+    let closed = all().filter(|table| table.text("loop") == "closed" && table.text("load") != "timers");
     sentences.extend(closed.filter_map(throughput));
     let batches = tables.iter().filter(|table| table.name == "blocking");
     sentences.extend(batches.flat_map(|table| ["", "store-"].map(|of| three_ways(table, of))).flatten());
-    for table in tables.iter().filter(|table| text(table, "load") == "timers") {
+    for table in tables.iter().filter(|table| table.text("load") == "timers") {
         sentences.extend(timers::verdicts(table, BASE, &load_of(table)));
     }
     let mut degraded: Vec<&str> = Vec::new();
@@ -68,13 +69,13 @@ pub(super) fn verdicts(tables: &[&Table]) -> Vec<String> {
 
 /// Returns whether the table has this loop and this load.
 fn is(table: &Table, kind: &str, load: &str) -> bool {
-    text(table, "loop") == kind && text(table, "load") == load
+    table.text("loop") == kind && table.text("load") == load
 }
 
 /// Describes the load of a table in few words: `64 appender(s), 8 thread(s)`.
 fn load_of(table: &Table) -> String {
-    let count = |name| shown(table, name, number);
-    let mut load = if text(table, "loop") == "open" {
+    let count = |name| shown(table, name);
+    let mut load = if table.text("loop") == "open" {
         format!("{} appends/s", count("rate_per_s"))
     } else {
         format!("{} appender(s)", count("appenders"))
@@ -107,7 +108,7 @@ fn published(table: &Table) -> Option<String> {
         first.name,
         time(*most),
         last.name,
-        once(first)
+        once(&[*first])
     ))
 }
 
@@ -124,7 +125,7 @@ fn busy_workers(busy: &Table, idle: Option<&Table>) -> Vec<String> {
             own.name,
             other.name,
             time(*theirs),
-            once(own)
+            once(&[own])
         ));
         if let (Some(own), Some(theirs)) = (time_of(own, metric::SEEN[1]), time_of(other, metric::SEEN[1])) {
             sentences.push(format!(
@@ -164,7 +165,7 @@ fn throughput(table: &Table) -> Option<String> {
     let rate = metric::APPENDS_PER_S;
     let (own, ours) = *ranked(table, &LOGS, rate).last()?;
     let (other, theirs) = *ranked(table, &OTHERS, rate).last()?;
-    let load = if text(table, "load") == "cpu" { "busy" } else { "idle" };
+    let load = if table.text("load") == "cpu" { "busy" } else { "idle" };
     Some(format!(
         "{}, {load} workers: {} appends/s with `{}`, {} `{}` ({}){}",
         load_of(table),
@@ -173,7 +174,7 @@ fn throughput(table: &Table) -> Option<String> {
         compared(own, other, rate, ["more than", "fewer than", "no clear difference to"])?,
         other.name,
         number(theirs),
-        once(own)
+        once(&[own])
     ))
 }
 
@@ -182,7 +183,7 @@ fn three_ways(table: &Table, of: &str) -> Option<String> {
     let row = |name: &str| measured(table, &format!("{of}{name}"));
     let (waits, moved, awaits) = (row("direct")?, row("spawn-blocking")?, row("async")?);
     let p50 = metric::SEEN[0];
-    let load = if text(table, "load") == "cpu" { "busy" } else { "idle" };
+    let load = if table.text("load") == "cpu" { "busy" } else { "idle" };
     Some(format!(
         "{}, {load} workers: `{}` p50 {}, {} `{}`; `{}` {}{}",
         load_of(table).replace("appender", "caller"),
@@ -192,7 +193,7 @@ fn three_ways(table: &Table, of: &str) -> Option<String> {
         moved.name,
         waits.name,
         time_of(waits, p50)?,
-        once(awaits)
+        once(&[awaits])
     ))
 }
 
