@@ -53,6 +53,45 @@ pub(crate) async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output
 /// A boxed future of a result.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
+/// Where a call stands that begins at its first poll.
+pub(crate) enum Stage<'a, W, T> {
+    Wanted(W),
+    Running(BoxFuture<'a, T>),
+    Failed(Error),
+    Over,
+}
+
+/// What the first step of such a call comes to.
+pub(crate) enum FirstStep<'a, T> {
+    Done(T),
+    Running(BoxFuture<'a, T>),
+}
+
+impl<'a, W, T> Stage<'a, W, T> {
+    /// Polls the call, whose first step is `begin`.
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        begin: impl FnOnce(W) -> Result<FirstStep<'a, T>>,
+    ) -> Poll<Result<T>> {
+        let mut running = match std::mem::replace(self, Stage::Over) {
+            Stage::Wanted(wanted) => match begin(wanted)? {
+                FirstStep::Done(output) => return Poll::Ready(Ok(output)),
+                FirstStep::Running(running) => running,
+            },
+            Stage::Running(running) => running,
+            Stage::Failed(error) => return Poll::Ready(Err(error)),
+            Stage::Over => return Poll::Ready(Err(Error::polled_again())),
+        };
+        let polled = running.as_mut().poll(context);
+        if polled.is_pending() {
+            *self = Stage::Running(running);
+        }
+        polled
+    }
+}
+
 /// The result of an infrequent operation: await it, or [`wait`](Pending::wait) for it. The operation begins at
 /// the first poll, unless its documentation says otherwise.
 #[must_use = "nothing happens unless this is awaited or waited for"]

@@ -19,7 +19,7 @@ use crate::options::FilterPolicy;
 use crate::table::{Blob, FilterUse, GetHow, Hit, Lookup, OpenTables, Probe, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::{Moment, View};
-use crate::wait::{BoxFuture, block_in_turn, block_on};
+use crate::wait::{BoxFuture, FirstStep, Stage, block_in_turn, block_on};
 
 /// The parameters of a get.
 #[derive(Clone)]
@@ -45,12 +45,6 @@ enum Location {
     Here(Value),
     /// In a table, apart from its key.
     Blob(Blob),
-}
-
-/// The state of a get after its first step.
-enum GetState<'a> {
-    Known(Option<Value>),
-    Reads(BoxFuture<'a, Option<Value>>),
 }
 
 impl StoreCore {
@@ -119,7 +113,11 @@ impl StoreCore {
 
     /// Completes from memory or begins to read. `may_block`: the future is polled by a thread that waits for
     /// it.
-    fn begin<'a>(self: &'a Arc<Self>, wanted: GetParams<'a>, may_block: bool) -> Result<GetState<'a>> {
+    fn begin<'a>(
+        self: &'a Arc<Self>,
+        wanted: GetParams<'a>,
+        may_block: bool,
+    ) -> Result<FirstStep<'a, Option<Value>>> {
         self.check_open()?;
         let GetParams { keyspace, key, pinned } = wanted;
         let (looked, view, now_s) = match pinned {
@@ -131,14 +129,14 @@ impl StoreCore {
                 let lsn = self.visible();
                 let view = self.loaded_view();
                 match self.look(&view, lsn, None, keyspace, key)? {
-                    InMemory::Known(answer) => return Ok(GetState::Known(answer)),
+                    InMemory::Known(answer) => return Ok(FirstStep::Done(answer)),
                     reads => (reads, Guard::into_inner(view), None),
                 }
             }
         };
         Ok(match looked {
-            InMemory::Known(answer) => GetState::Known(answer),
-            looked => GetState::Reads(Box::pin(async move {
+            InMemory::Known(answer) => FirstStep::Done(answer),
+            looked => FirstStep::Running(Box::pin(async move {
                 self.read(&view, now_s, keyspace, key, looked, may_block).await
             })),
         })
@@ -455,16 +453,9 @@ impl StoreCore {
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct Get<'a> {
     shared: &'a Arc<StoreCore>,
-    stage: Stage<'a>,
+    stage: Stage<'a, GetParams<'a>, Option<Value>>,
     /// Whether a thread waits for it, which may block in the kernel.
     may_block: bool,
-}
-
-enum Stage<'a> {
-    Wanted(GetParams<'a>),
-    Reading(BoxFuture<'a, Option<Value>>),
-    Failed(Error),
-    Over,
 }
 
 impl<'a> Get<'a> {
@@ -492,23 +483,8 @@ impl Future for Get<'_> {
     type Output = Result<Option<Value>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Wanted(wanted) => match self.shared.begin(wanted, self.may_block)? {
-                    GetState::Known(answer) => return Poll::Ready(Ok(answer)),
-                    GetState::Reads(read) => self.stage = Stage::Reading(read),
-                },
-                Stage::Reading(mut read) => {
-                    let answer = read.as_mut().poll(context);
-                    if answer.is_pending() {
-                        self.stage = Stage::Reading(read);
-                    }
-                    return answer;
-                }
-                Stage::Failed(error) => return Poll::Ready(Err(error)),
-                Stage::Over => return Poll::Ready(Err(Error::polled_again())),
-            }
-        }
+        let (shared, may_block) = (self.shared, self.may_block);
+        self.stage.poll(context, |wanted| shared.begin(wanted, may_block))
     }
 }
 
@@ -521,16 +497,15 @@ const AT_ONCE: u64 = 128;
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct MultiGet<'a> {
     shared: &'a Arc<StoreCore>,
-    stage: ManyStage<'a>,
+    stage: Stage<'a, ManyParams<'a>, Vec<Option<Value>>>,
     /// Whether a thread waits for it, which may block in the kernel.
     may_block: bool,
 }
 
-enum ManyStage<'a> {
-    Wanted { keyspace: u32, keys: Vec<&'a [u8]>, pinned: Option<Moment> },
-    Reading(BoxFuture<'a, Vec<Option<Value>>>),
-    Failed(Error),
-    Over,
+struct ManyParams<'a> {
+    keyspace: u32,
+    keys: Vec<&'a [u8]>,
+    pinned: Option<Moment>,
 }
 
 impl<'a> MultiGet<'a> {
@@ -540,11 +515,11 @@ impl<'a> MultiGet<'a> {
         keys: Vec<&'a [u8]>,
         pinned: Option<Moment>,
     ) -> MultiGet<'a> {
-        MultiGet { shared, stage: ManyStage::Wanted { keyspace, keys, pinned }, may_block: false }
+        MultiGet { shared, stage: Stage::Wanted(ManyParams { keyspace, keys, pinned }), may_block: false }
     }
 
     pub(crate) fn failed(shared: &'a Arc<StoreCore>, error: Error) -> MultiGet<'a> {
-        MultiGet { shared, stage: ManyStage::Failed(error), may_block: false }
+        MultiGet { shared, stage: Stage::Failed(error), may_block: false }
     }
 
     /// Blocks the calling thread until all gets complete.
@@ -561,25 +536,12 @@ impl Future for MultiGet<'_> {
     type Output = Result<Vec<Option<Value>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match std::mem::replace(&mut self.stage, ManyStage::Over) {
-                ManyStage::Wanted { keyspace, keys, pinned } => {
-                    let (shared, may_block) = (self.shared, self.may_block);
-                    self.stage = ManyStage::Reading(Box::pin(async move {
-                        shared.get_many(keyspace, &keys, pinned, may_block).await
-                    }));
-                }
-                ManyStage::Reading(mut read) => {
-                    let answers = read.as_mut().poll(context);
-                    if answers.is_pending() {
-                        self.stage = ManyStage::Reading(read);
-                    }
-                    return answers;
-                }
-                ManyStage::Failed(error) => return Poll::Ready(Err(error)),
-                ManyStage::Over => return Poll::Ready(Err(Error::polled_again())),
-            }
-        }
+        let (shared, may_block) = (self.shared, self.may_block);
+        self.stage.poll(context, |ManyParams { keyspace, keys, pinned }| {
+            Ok(FirstStep::Running(Box::pin(async move {
+                shared.get_many(keyspace, &keys, pinned, may_block).await
+            })))
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
 use crate::table::{Table, TableMeta};
 use crate::value::HeldShare;
-use crate::wait::{BoxFuture, block_on};
+use crate::wait::{FirstStep, Stage, block_on};
 
 /// Memory of the buffers of a verification or a copy.
 const MEMORY: u64 = 1 << 20;
@@ -36,13 +36,7 @@ const NO_LINK: [i32; 5] = [1, 18, 31, 38, 95];
 #[must_use = "nothing is ingested unless this is awaited or waited for"]
 pub struct Ingest<'a> {
     shared: &'a Arc<StoreCore>,
-    state: State<'a>,
-}
-
-enum State<'a> {
-    Ready(Result<Request>),
-    Running(BoxFuture<'a, IngestReport>),
-    Over,
+    stage: Stage<'a, Request, IngestReport>,
 }
 
 struct Request {
@@ -102,14 +96,14 @@ impl<'a> Ingest<'a> {
             Ok(Source { keyspace, name, path: path.as_ref().to_path_buf() })
         };
         let files: Result<Vec<Source>> = files.into_iter().map(source).collect();
-        let request = files.map(|files| Request { files, is_verified: true, keeps_files: false });
-        Ingest { shared, state: State::Ready(request) }
+        let wanted = |files| Stage::Wanted(Request { files, is_verified: true, keeps_files: false });
+        Ingest { shared, stage: files.map_or_else(Stage::Failed, wanted) }
     }
 
     /// Skips the verification of the files, which reads all of their bytes once. Their two ends are still checked. For
     /// files that this machine has just written: damage elsewhere in them is found only when it is read.
     pub fn unverified(mut self) -> Ingest<'a> {
-        if let State::Ready(Ok(request)) = &mut self.state {
+        if let Stage::Wanted(request) = &mut self.stage {
             request.is_verified = false;
         }
         self
@@ -118,7 +112,7 @@ impl<'a> Ingest<'a> {
     /// Leaves the files where they are, so that other stores can ingest them too. They share their bytes with the store,
     /// as a second name of the same file, and must not be written to.
     pub fn keep_files(mut self) -> Ingest<'a> {
-        if let State::Ready(Ok(request)) = &mut self.state {
+        if let Stage::Wanted(request) = &mut self.stage {
             request.keeps_files = true;
         }
         self
@@ -138,25 +132,11 @@ impl Future for Ingest<'_> {
     type Output = Result<IngestReport>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<IngestReport>> {
-        loop {
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Ready(request) => {
-                    let shared = self.shared;
-                    self.state = State::Running(Box::pin(async move {
-                        let request = request?;
-                        in_task(shared, move |shared| async move { ingest(&shared, request).await }).await
-                    }));
-                }
-                State::Running(mut running) => {
-                    let polled = running.as_mut().poll(context);
-                    if polled.is_pending() {
-                        self.state = State::Running(running);
-                    }
-                    return polled;
-                }
-                State::Over => return Poll::Ready(Err(Error::polled_again())),
-            }
-        }
+        let shared = self.shared;
+        self.stage.poll(context, |request| {
+            let running = in_task(shared, move |shared| async move { ingest(&shared, request).await });
+            Ok(FirstStep::Running(Box::pin(running)))
+        })
     }
 }
 
