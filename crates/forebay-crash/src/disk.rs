@@ -2,7 +2,6 @@
 //! be lost.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use crate::random::{Random, mix};
 
@@ -236,14 +235,7 @@ impl Disk {
     }
 }
 
-impl fmt::Debug for Disk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disk")
-            .field("bytes", &self.bytes)
-            .field("counts", &self.counts)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(Disk, |disk| bytes: disk.bytes, counts: disk.counts);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,5 @@
 //! Walks in the kernel for the one thread that owns them.
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -239,15 +238,11 @@ impl<P: Program> LocalWalk<P> {
     }
 }
 
-impl<P: Program> fmt::Debug for LocalWalk<P> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("LocalWalk")
-            .field("program", &self.program.name())
-            .field("under_way", &self.under_way())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    [P: Program] LocalWalk<P>, |local_walk|
+    program: local_walk.program.name(),
+    under_way: local_walk.under_way()
+);
 
 /// Checks whether an engine is possible here, by trying it; this takes some milliseconds. The module takes
 /// some files and not others, which this does not check.

@@ -243,15 +243,11 @@ impl ModuleSession {
     }
 }
 
-impl std::fmt::Debug for ModuleSession {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("ModuleSession")
-            .field("shape", &self.bound.shape)
-            .field("under_way", &self.under_way)
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    ModuleSession, |module_session|
+    shape: module_session.bound.shape,
+    under_way: module_session.under_way
+);
 
 fn ring(entries: u32, is_polled: bool, device: &Device) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();

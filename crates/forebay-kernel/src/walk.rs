@@ -155,16 +155,12 @@ impl<P: Program> KernelWalk<P> {
     }
 }
 
-impl<P: Program> fmt::Debug for KernelWalk<P> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("KernelWalk")
-            .field("program", &self.program.name())
-            .field("engine", &self.engine())
-            .field("why", &self.why())
-            .finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!(
+    [P: Program] KernelWalk<P>, |kernel_walk|
+    program: kernel_walk.program.name(),
+    engine: kernel_walk.engine(),
+    why: kernel_walk.why()
+);
 
 /// A walk in flight; see [`KernelWalk::walk`].
 #[must_use = "the result is in the future"]
@@ -305,11 +301,7 @@ impl<P: Program> PendingWalks<P> {
 
 impl<P: Program> Unpin for PendingWalks<P> {}
 
-impl<P: Program> fmt::Debug for PendingWalks<P> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PendingWalks").field("walks", &self.walks.len()).finish_non_exhaustive()
-    }
-}
+forebay::_debug_parts!([P: Program] PendingWalks<P>, |pending_walks| walks: pending_walks.walks.len());
 
 fn refuse_on_shard() -> Result<()> {
     match forebay::shard::current() {
