@@ -11,7 +11,6 @@ use crate::batch::{Batch, Entries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 use crate::queue::{Duty, Queue, Ticket};
-use crate::wait;
 
 /// The future of [`Wal::append`](crate::Wal::append): completes with the LSN of the batch's first record when the whole
 /// batch is durable.
@@ -123,7 +122,7 @@ impl<'a> Append<'a> {
             shared.write_here(&mut duty);
             entry.poll(shared, context)
         });
-        wait::block_in_turn(&shared.engine, durable)
+        shared.engine.block_on_in_turn(durable)?
     }
 
     /// Completes once the batch is in the queue.
@@ -210,7 +209,7 @@ impl PendingAppend {
     /// [`ErrorKind::Poisoned`] and [`ErrorKind::Closed`]; [`ErrorKind::WaitOnShard`] on a shard's thread and
     /// [`ErrorKind::WaitInWorld`] in a simulated world.
     pub fn wait(self) -> Result<Lsn> {
-        wait::block_on(&self.shared.engine.clone(), self)
+        self.shared.engine.clone().block_on(self)?
     }
 }
 

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use crate::error::{Error, Result};
 use crate::queue::{Change, Queue, Ticket};
 use crate::values::ValueChange;
-use crate::wait;
 
 /// The future of the calls of a [`Wal`](crate::Wal) that append no record: changes, values, waits and the close. Each call says
 /// when it begins.
@@ -76,7 +75,7 @@ impl LogOperation {
     /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
     /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is the way.
     pub fn wait(self) -> Result<()> {
-        wait::block_on(&self.shared.engine.clone(), self)
+        self.shared.engine.clone().block_on(self)?
     }
 }
 
