@@ -137,7 +137,7 @@ fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String>
     Ok(folders)
 }
 
-/// What a dependency switches on in a package: the features that it names and what these include, in the words of a manifest.
+/// The features that a dependency switches on in a package: the features that it names and what these include, in the words of a manifest.
 fn enabled(package: &Value, dependency: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let mut on: Vec<String> =
@@ -221,7 +221,7 @@ impl Tree {
         Ok(all.join("; "))
     }
 
-    /// What the step reads, as git's pathspecs: paths, and packages. They are apart, as what packages leave out may be among the paths.
+    /// The step's inputs, as git's pathspecs: paths, and packages. They are apart, as what packages leave out may be among the paths.
     fn paths(&self, step: &str) -> Result<Vec<Vec<String>>, String> {
         let inputs = self.inputs(step)?;
         let paths =

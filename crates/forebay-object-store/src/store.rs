@@ -57,7 +57,7 @@ pub struct ForebayStore {
     class: Option<Class>,
 }
 
-/// What the clones of a store share.
+/// The state that a store's clones share.
 pub(crate) struct StoreState {
     pub(crate) engine: Engine,
     pub(crate) root: PathBuf,

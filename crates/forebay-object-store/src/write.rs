@@ -105,7 +105,7 @@ pub(crate) struct Upload {
     begun_bytes: u64,
 }
 
-/// What the parts of an upload share.
+/// The state of an upload that its parts share.
 struct Parts {
     /// None once the upload was completed or aborted.
     file: Mutex<Option<File>>,
@@ -240,7 +240,7 @@ pub(crate) async fn sync_parents(shared: &StoreState, path: &Path) -> Result<()>
     }
 }
 
-/// What the name of a new object has so far.
+/// The state of its name that a put asks for.
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
     /// Anything.

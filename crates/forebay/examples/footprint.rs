@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release -p forebay --example footprint --features tokio [repeats]`; it writes 1 MiB into the current folder and
 //! removes it again. Each engine is in a process of its own, so that its memory is its own; the figures are medians of that many
-//! processes, one without an argument, in half a minute. Memory is what each step adds to the process. `docs/containers.md` says what is in it.
+//! processes, one without an argument, in half a minute. Memory is that which each step adds to the process; `docs/containers.md` has its parts.
 
 use std::error::Error;
 use std::fs;
@@ -30,7 +30,7 @@ const LINES: [(&str, &str, &str); 8] = [
     ("16", "threads", "shards"),
 ];
 
-/// What a child prints, and the table's columns.
+/// A child's output, and the table's columns.
 const COLUMNS: [&str; 10] = [
     "start us",
     "threads",

@@ -142,7 +142,8 @@ fn no_update_of_many_processes_is_lost() {
             threads.spawn(move || {
                 // Of each second lane one process is killed, and another takes its place.
                 let killed_after = 1 + mix(lane) as usize % lines as usize;
-                let killed = (lane % 2 == 0).then(|| run(root, PROCESSES + lane, lines, Some(killed_after)));
+                let killed =
+                    lane.is_multiple_of(2).then(|| run(root, PROCESSES + lane, lines, Some(killed_after)));
                 let mut reports = killed.unwrap_or_default();
                 reports.extend(run(root, lane, lines, None));
                 reports

@@ -40,8 +40,8 @@ const STALE_BYTES: i64 = 16 << 20;
 const REFAULTS_MAX: u64 = 64;
 /// For how long there is no room after a rise.
 const CLOSED_NS: u64 = 5_000_000_000;
-/// A page that is read again was taken back because memory was short if the kernel took any back for that in so long. What a reclaimer takes back
-/// from a machine with free memory (DAMON's, a service that writes memory.reclaim) is read again as well, and is no reason not to load.
+/// A page that is read again was taken back because memory was short if the kernel took any back for that in so long. Pages that a reclaimer takes
+/// from a machine with free memory (DAMON's, a service that writes memory.reclaim) are read again as well, and are no reason not to load.
 const SHORT_NS: u64 = 60_000_000_000;
 /// The time of the last look before there was one.
 const NEVER: u64 = u64::MAX;
@@ -63,7 +63,7 @@ pub(crate) struct Loads {
 struct Refaults {
     /// The count at the last look.
     count: u64,
-    /// What the kernel had taken back at the last look.
+    /// The pages that the kernel had taken back at the last look.
     steals: Option<u64>,
     /// When it was last seen to have taken pages back.
     short_ns: Option<u64>,
@@ -103,8 +103,8 @@ impl Loads {
         }
     }
 
-    /// Returns whether a read that the page cache has not served should load it. `file` is a hash of the file's identity, `window` what the
-    /// last load of the open file has paid for, `ahead` what the kernel may read ahead of this one.
+    /// Returns whether a read that the page cache has not served should load it. `file` is a hash of the file's identity, `window` the part that the
+    /// last load of the open file has paid for, `ahead` the bytes that the kernel may read ahead of this one.
     pub(super) fn admits(&self, file: u64, range: &Range<u64>, window: &PaidWindow, ahead: u64) -> bool {
         if range.is_empty() || range.end - range.start > TRY_BYTES_MAX || !self.misses.knows(file, range) {
             return false;
