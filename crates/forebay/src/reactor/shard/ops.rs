@@ -308,9 +308,9 @@ impl Shard {
                     ops.table.give_back(key.index);
                 }
                 SlotState::InFlight => {
+                    let of_walks = crate::_is_broken!(AbandonedReadFreed);
                     let freed = crate::_is_broken!(BufferFreedAtDrop)
-                        || (crate::_is_broken!(AbandonedReadFreed)
-                            && matches!(continuation, Continuation::Walk { .. }));
+                        || of_walks && matches!(continuation, Continuation::Walk { .. });
                     if crate::_is_broken!(LentGivenBackEarly) && matches!(slot.buffer, OpBuffer::Lent(_)) {
                         // The test's memory is never freed. The device goes on with its copy of the address.
                         buffer = slot.buffer.take();
