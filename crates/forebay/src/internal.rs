@@ -1,7 +1,7 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
-//! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]); a world of `forebay-sim` and the
-//! suite of `forebay-conformance` find the rest behind the feature `_sim`.
+//! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
+//! forked](is_forked); a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the feature `_sim`.
 
 use std::any::Any;
 use std::future::Future;
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::memory::arena::{self, Buffer};
 use crate::memory::block::{Block, BlockMut};
@@ -80,6 +81,11 @@ impl ErrorExt for Error {
     fn with_note(self, note: impl Into<String>) -> Error {
         Error::with_note(self, note)
     }
+}
+
+/// Returns whether this process was forked from the engine's. The C interface takes none of its locks there.
+pub fn is_forked(engine: &Engine) -> bool {
+    engine.shared().is_forked()
 }
 
 /// A file's engine, for the writers of `forebay-collective`, which act as a part of it.
