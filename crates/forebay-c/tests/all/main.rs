@@ -1,0 +1,5 @@
+//! The C interface: its header beside the sources, its functions, and programs in C and C++ that use it.
+
+mod functions;
+mod header;
+mod programs;
