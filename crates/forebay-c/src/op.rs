@@ -282,7 +282,8 @@ pub(crate) fn pending() -> Fault {
 
 /// Returns the failure of an operation whose memory does not come back.
 pub(crate) fn memory_lost() -> Fault {
-    let text = "the engine ended before the device gave the memory back, to which it may still write: never free it";
+    let text =
+        "the engine ended before the device gave the memory back, to which it may still write: never free it";
     Fault::new(Code::MemoryLost, text)
 }
 

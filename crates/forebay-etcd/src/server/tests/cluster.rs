@@ -161,7 +161,7 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("a step of the test hangs")
 }
 
-fn put(key: &str, value: &str) -> Change {
+pub(crate) fn put(key: &str, value: &str) -> Change {
     Change::Put(PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, Member, is_unsettled, within};
+use super::cluster::{self, Cluster, Member, is_unsettled, within};
 use super::http::get;
 use super::starts::open_files;
 use crate::mvcc::View;
@@ -20,6 +20,7 @@ use crate::proto::etcdserverpb::{
     AlarmMember, AlarmType, CompactionRequest, DeleteRangeRequest, WatchCreateRequest, WatchRequest,
 };
 use crate::proto::peer::command::Change;
+use crate::proto::peer::outcome::Result as Response;
 
 async fn alarms(member: &Member) -> Vec<AlarmMember> {
     View::of(member.node().store()).await.unwrap().alarms().await.unwrap()
@@ -123,8 +124,9 @@ async fn a_member_with_another_state_is_named_and_does_not_start_with_the_check(
     // The entry is there, and changes nothing.
     let member = &cluster.members[cluster.leader().await];
     let before = revision(member).await;
-    let refused = member.put(&key, "refused").await.unwrap();
-    member.applied(refused).await;
+    let (outcome, index) = member.propose(cluster::put(&key, "refused")).await.unwrap();
+    assert!(matches!(outcome.result, Some(Response::Refusal(_))), "{outcome:?}");
+    member.applied(index).await;
     assert_eq!(revision(member).await, before);
     let refused = loop {
         cluster.members[changed].stop().await;
