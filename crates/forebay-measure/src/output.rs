@@ -15,10 +15,10 @@ pub fn print(text: &str) -> io::Result<()> {
     print_raw(&escaped(text, &OF_TEXTS))
 }
 
-/// Prints as [`print`] does a text that controls the terminal.
+/// Prints as [`print()`] does a text that controls the terminal.
 ///
 /// # Errors
-/// As for [`print`].
+/// As for [`print()`].
 pub fn print_raw(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
