@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release -p forebay-kv --example growth -- keys 1 10 100       millions of keys of 16 + 200 bytes
 //! cargo run --release -p forebay-kv --example growth -- keyspaces 100 1000 10000
+//! cargo run --release -p forebay-kv --example growth -- writes 1.5          durable puts in random order, then three overwrites of all
 //! ```
 
 use std::error::Error;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, Stats, Store};
+use forebay_kv::{Batch, Compression, Keyspace, Options, Stats, Store};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -29,10 +30,13 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["keys", ref millions @ ..] if !millions.is_empty() => each(millions, keys),
         ["keyspaces", ref counts @ ..] if !counts.is_empty() => each(counts, keyspaces),
+        ["writes", ref millions @ ..] if !millions.is_empty() => each(millions, writes),
         ["write-and-die", dir, bytes] => write_and_die(Path::new(dir), bytes),
         // Small enough to be run with all other examples.
-        [] => each(&["0.02"], keys).and_then(|()| each(&["20"], keyspaces)),
-        _ => Err("usage: growth keys MILLIONS... | growth keyspaces COUNT...".into()),
+        [] => each(&["0.02"], keys)
+            .and_then(|()| each(&["20"], keyspaces))
+            .and_then(|()| each(&["0.002"], writes)),
+        _ => Err("usage: growth keys MILLIONS... | keyspaces COUNT... | writes MILLIONS...".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -233,6 +237,46 @@ fn overwrite(store: &Store, keyspace: &Keyspace, keys: u64) -> Outcome {
         let threads = [0, 1].map(|writer| scope.spawn(write(writer)));
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
     })
+}
+
+/// Puts all keys in random order from threads that wait for each, three times over again, with 64 MiB of memory.
+fn writes(millions: f64, dir: &Path) -> Outcome {
+    let keys = (millions * 1e6) as u64;
+    let engine = Engine::start(Config::new())?;
+    let options = Options::new().memory_bytes_max(64 << 20).compression(Compression::None);
+    let store = Store::open(&engine, dir, options).wait()?;
+    let keyspace = store.default_keyspace();
+    println!("{millions} M keys of 16 + {VALUE_BYTES} bytes, 64 MiB");
+    for round in 0..4 {
+        let (before, begun) = (store.stats(), Instant::now());
+        std::thread::scope(|scope| {
+            let keyspace = &keyspace;
+            let put = |thread: u64| {
+                move || -> Outcome {
+                    for place in (thread..keys).step_by(THREADS as usize) {
+                        // All keys, each once.
+                        let number = place * 2_654_435_761 % keys;
+                        keyspace.put(&key(number), value(number ^ round << 32)).wait()?;
+                    }
+                    Ok(())
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(put(thread))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })?;
+        let (seconds, (_, reads)) = (begun.elapsed().as_secs_f64(), gets(&store, &keyspace, keys)?);
+        store.settle().wait()?;
+        let stats = store.stats();
+        println!(
+            "  {}: {:.0} k puts a second, {:.2} reads a get right behind; settled: {:.2} bytes written for each byte put, space {:.3} times",
+            if round == 0 { "load" } else { "all again" },
+            keys as f64 / seconds / 1e3,
+            reads,
+            per(stats.written_bytes - before.written_bytes, stats.put_bytes - before.put_bytes),
+            per(table_bytes(&stats), keys * ENTRY_BYTES),
+        );
+    }
+    close(engine, &store)
 }
 
 /// Fills the log, and dies without a close.
