@@ -59,7 +59,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) use ahead::STREAM_MAX;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
-pub(crate) use guard::{is_grpc, not_found};
+pub(crate) use guard::{is_call, not_found};
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::gateway;
 use crate::config::{Config, Names};
 use crate::listen::Caller;
-use crate::services::{Users, is_grpc};
+use crate::services::{Users, is_call};
 
 /// Why etcd refuses a certificate with a common name at the gateway.
 const IGNORED_NAME: &str =
@@ -51,7 +51,7 @@ impl Access {
 }
 
 async fn look(State(access): State<Access>, request: Request, next: Next) -> Response {
-    if is_grpc(request.headers()) {
+    if is_call(&request) {
         return next.run(request).await;
     }
     if !access.hosts.has(host(&request)) {

@@ -78,6 +78,8 @@ impl Gateway {
             let requests = Requests {
                 body: request.into_body().into_data_stream(),
                 read: Vec::new(),
+                used: 0,
+                scan: json::Scan::default(),
                 of: method.input(),
                 text_bytes_max: self.text_bytes_max,
                 is_over: false,
@@ -126,8 +128,11 @@ fn metadata(headers: &HeaderMap) -> MetadataMap {
 /// The requests of a stream: values in the body, behind one another.
 struct Requests {
     body: BodyDataStream,
-    /// Bytes that are read and not used.
+    /// Bytes that are read, of which the first ones are used.
     read: Vec<u8>,
+    used: usize,
+    /// The rest so far.
+    scan: json::Scan,
     of: MessageDescriptor,
     text_bytes_max: usize,
     /// A text was none. As in etcd, this is like the end of the body.
@@ -139,20 +144,19 @@ struct Requests {
 impl Requests {
     async fn next(mut self) -> Option<(DynamicMessage, Requests)> {
         loop {
-            if !self.is_over {
-                let next = json::first(&self.read)
+            if !self.is_over && self.scan.has_value(&self.read[self.used..]) {
+                let next = json::first(&self.read[self.used..])
                     .map(|first| first.map(|(text, end)| (json::read(text, self.of.clone()), end)));
                 match next {
                     Ok(Some((Ok(message), end))) => {
-                        self.read.drain(..end);
+                        self.used += end;
+                        self.scan = json::Scan::default();
                         return Some((message, self));
                     }
-                    // Spaces, or the beginning of one.
-                    Ok(None) => {}
-                    Err(error) if error.is_eof() => {}
-                    Ok(Some((Err(_), _))) | Err(_) => self.is_over = true,
+                    _ => self.is_over = true,
                 }
             }
+            self.read.drain(..std::mem::take(&mut self.used));
             if self.read.len() > self.text_bytes_max {
                 return None;
             }
@@ -307,6 +311,8 @@ mod tests {
         let requests = Requests {
             body: Body::from_stream(stream::iter(parts.collect::<Vec<_>>())).into_data_stream(),
             read: Vec::new(),
+            used: 0,
+            scan: json::Scan::default(),
             of: routes::calls()["lease/keepalive"].method.input(),
             text_bytes_max: 100,
             is_over: false,

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, header};
+use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, Version, header};
 use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
@@ -52,7 +52,12 @@ fn refused(refusal: Refusal) -> BoxFuture<Response<Body>, Infallible> {
     ready_with(Status::from(refusal).into_http())
 }
 
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+/// Returns whether a request is a call of gRPC. A page of a browser can name its content so, but without TLS it cannot speak HTTP/2.
+pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_2 && is_grpc(request.headers())
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
@@ -105,7 +110,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if !is_grpc(request.headers()) {
+        if !is_call(&request) {
             return ready_with(not_found(request.headers()));
         }
         let node = &self.server.node;

@@ -24,6 +24,37 @@ pub(super) fn first(text: &[u8]) -> Result<Option<(&RawValue, usize)>, serde_jso
     Ok(value.map(|value| (value, values.byte_offset())))
 }
 
+/// Finds the end of a value in a text that comes in parts, each byte of which is looked at once.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    seen: usize,
+    depth: usize,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl Scan {
+    /// Returns whether the text begins with a whole object, or with what is none. The text is the one of the last call, with more behind it.
+    pub(super) fn has_value(&mut self, text: &[u8]) -> bool {
+        while let Some(byte) = text.get(self.seen) {
+            self.seen += 1;
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' if self.is_in_string => self.is_escaped = true,
+                b'"' if self.depth > 0 => self.is_in_string = !self.is_in_string,
+                _ if self.is_in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' if self.depth > 1 => self.depth -= 1,
+                b'}' | b']' => return true,
+                b' ' | b'\t' | b'\n' | b'\r' => {}
+                _ if self.depth == 0 => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+}
+
 /// Reads a message. Names of no field are passed over, with their values.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! [`Passwords`]: bcrypt, off the runtime's threads.
 
+use std::sync::Arc;
+
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -7,13 +9,15 @@ use crate::refusal::Refusal;
 
 /// Longer ones are refused, as etcd does: bcrypt does not look at the bytes behind these.
 const PASSWORD_BYTES_MAX: usize = 72;
+/// Longer ones are nobody's, and are not kept until their turn.
+const GUESS_BYTES_MAX: usize = 4096;
 
 /// Makes and compares hashes.
 #[derive(Debug)]
 pub(in crate::services) struct Passwords {
     cost: u32,
     /// A part of the processors: guesses of passwords must not take them all.
-    at_once: Semaphore,
+    at_once: Arc<Semaphore>,
 }
 
 fn failed(error: impl std::fmt::Display) -> Status {
@@ -23,15 +27,18 @@ fn failed(error: impl std::fmt::Display) -> Status {
 impl Passwords {
     pub(super) fn new(cost: u32) -> Passwords {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Passwords { cost, at_once: Semaphore::new(processors.div_ceil(2)) }
+        Passwords { cost, at_once: Arc::new(Semaphore::new(processors.div_ceil(2))) }
     }
 
-    /// Runs one of the two on a thread that may block.
+    /// Runs one of the two on a thread that may block. Its turn lasts as long as the work, whether the caller waits for it or has gone.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-        let turn = self.at_once.acquire().await.map_err(failed)?;
-        let done = tokio::task::spawn_blocking(work).await.map_err(failed);
-        drop(turn);
-        done
+        let turn = self.at_once.clone().acquire_owned().await.map_err(failed)?;
+        let work = move || {
+            let done = work();
+            drop(turn);
+            done
+        };
+        tokio::task::spawn_blocking(work).await.map_err(failed)
     }
 
     /// Returns the hash of a password.
@@ -46,6 +53,9 @@ impl Passwords {
 
     /// Returns whether a hash is of this password. Bytes that are no hash are of none.
     pub(in crate::services) async fn is_of(&self, hash: Vec<u8>, password: String) -> Result<bool, Status> {
+        if password.len() > GUESS_BYTES_MAX {
+            return Ok(false);
+        }
         let is_of = move || {
             let hash = String::from_utf8(hash).unwrap_or_default();
             bcrypt::verify(password, &hash).unwrap_or(false)
@@ -56,6 +66,8 @@ impl Passwords {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -70,6 +82,29 @@ mod tests {
         assert!(passwords.hash(long.clone()).await.is_ok());
         let refused = passwords.hash(long + "x").await.unwrap_err();
         assert_eq!(refused.message(), "bcrypt: password length exceeds 72 bytes");
+    }
+
+    /// Story: callers that gave up made room for the next ones, while their work went on: hundreds of threads compared passwords.
+    #[tokio::test]
+    async fn work_keeps_its_turn_when_its_caller_has_gone() {
+        let passwords = Passwords::new(4);
+        let turns = passwords.at_once.available_permits();
+        let (begun, is_begun) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let work = move || {
+            begun.send(()).unwrap();
+            ends.recv().unwrap();
+        };
+        let mut run = Box::pin(passwords.run(work));
+        assert!(run.as_mut().now_or_never().is_none());
+        is_begun.recv().unwrap();
+        drop(run);
+        assert_eq!(passwords.at_once.available_permits(), turns - 1);
+        end.send(()).unwrap();
+        while passwords.at_once.available_permits() < turns {
+            tokio::task::yield_now().await;
+        }
+        assert!(!passwords.is_of(Vec::new(), "x".repeat(GUESS_BYTES_MAX + 1)).await.unwrap());
     }
 
     /// Two that etcd 3.7.3 has written.
