@@ -18,7 +18,7 @@ impl ForebayStore {
     /// an object that has another name too stays until it is the last one. Symbolic links are not followed.
     ///
     /// # Errors
-    /// Those of the calls for directories and files: all others are removed by a later call. [`ErrorKind::Locked`] while another process
+    /// The first one of a directory or file, when all the others were looked at. [`ErrorKind::Locked`] while another process
     /// does the same.
     ///
     /// ```
@@ -51,11 +51,16 @@ async fn remove(shared: &StoreState, age: Duration) -> forebay::Result<u64> {
     lock.write(0, vec![b'\n']).await?;
     let now = lock.metadata().await?.modified();
     let Some(limit) = now.and_then(|now| now.checked_sub(age)) else { return Ok(0) };
-    let (mut dirs, mut removed) = (vec![shared.root.clone()], 0);
+    let (mut dirs, mut removed, mut failure) = (vec![shared.root.clone()], 0, None);
     while let Some(dir) = dirs.pop() {
         let entries = match shared.engine.read_dir(&dir).await {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            entries => entries?,
+            // What is behind it may be removed all the same.
+            Err(error) => {
+                failure.get_or_insert(error);
+                continue;
+            }
+            Ok(entries) => entries,
         };
         for entry in entries {
             let path = dir.join(entry.name());
@@ -70,15 +75,13 @@ async fn remove(shared: &StoreState, age: Duration) -> forebay::Result<u64> {
                     }
                     match shared.engine.remove_file(&path).await {
                         Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        done => {
-                            done?;
-                            removed += 1;
-                        }
+                        Err(error) => drop(failure.get_or_insert(error)),
+                        Ok(()) => removed += 1,
                     }
                 }
                 _ => {}
             }
         }
     }
-    Ok(removed)
+    failure.map_or(Ok(removed), Err)
 }

@@ -140,8 +140,10 @@ async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>>
         let Some(file) = open(engine, &path).await? else { return Ok(None) };
         match file.lock_within(Lock::Exclusive, PATIENCE).await {
             Ok(()) => {}
-            // A network file system without locks, as one that is not there.
-            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            // A network file system without locks, or whose locks want what another user's file does not allow: as one that is not there.
+            Err(error) if error.kind() == ErrorKind::Unsupported || is_without_locks(&error) => {
+                return Ok(None);
+            }
             Err(error) if error.kind() == ErrorKind::Locked => {
                 return Err(Failure::text(format!(
                     "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then \
@@ -157,6 +159,11 @@ async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>>
             return Ok(Some(file));
         }
     }
+}
+
+/// Returns whether NFS said so: its service of locks is not there, or it wants a descriptor for writing.
+fn is_without_locks(error: &forebay::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EBADF))
 }
 
 /// Opens a lock file. One that cannot be made is no reason to refuse a change: on a full disk objects are deleted.

@@ -315,6 +315,8 @@ struct PartSender<T> {
     parts: mpsc::Sender<Result<T, Status>>,
     context: Context,
     pace: Pace,
+    /// How long the client was waited for beside the present view.
+    view_waited: Duration,
     /// Parts that come next, with their bytes.
     unsent: VecDeque<(T, usize)>,
 }
@@ -337,7 +339,11 @@ impl<T> PartSender<T> {
 
     /// Sends them beside a view, which is not held long.
     async fn send_beside_view(&mut self) -> Result<(), RangeEnd> {
-        self.send(self.context.limits.snapshot_patience / STALLS).await
+        let limit = (self.context.limits.snapshot_patience / STALLS).saturating_sub(self.view_waited);
+        let before = self.pace.waited;
+        let sent = self.send(limit).await;
+        self.view_waited += self.pace.waited - before;
+        sent
     }
 
     /// Sends them, however long the client may take. Hold no view meanwhile.
@@ -366,6 +372,7 @@ impl<T> PartSender<T> {
             }
             end => return Err(end),
         }
+        self.view_waited = Duration::ZERO;
         Ok(View::of(self.context.node.store()).await?)
     }
 
@@ -552,7 +559,8 @@ impl<T> Parts<T> {
     fn new(context: &Context) -> (PartSender<T>, Parts<T>) {
         let (sender, parts) = mpsc::channel(PARTS_MAX);
         let (context, patience) = (context.clone(), context.limits.snapshot_patience);
-        let sender = PartSender { parts: sender, context, pace: Pace::default(), unsent: VecDeque::new() };
+        let (pace, view_waited, unsent) = (Pace::default(), Duration::ZERO, VecDeque::new());
+        let sender = PartSender { parts: sender, context, pace, view_waited, unsent };
         (sender, Parts { parts, patience, is_over: false })
     }
 

@@ -1,7 +1,7 @@
 //! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which
 //! a full store shrinks. A process without descriptors counts as a full disk: the same work finds none, and is tried again.
 //!
-//! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One
+//! A flush or a compaction that finds no space has changed nothing but whole pieces, so the store goes on: it is *full*. One
 //! task here manages the state. It releases the reserve, so that deletions can be compacted down to the last
 //! level. It retries the work whenever space may be free again, and twice a second. It ends the state when
 //! the reserve can be allocated again. That takes more space than the work had lacked, so the state does not

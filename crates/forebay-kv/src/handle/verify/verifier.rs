@@ -121,6 +121,8 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
     /// Records an error of the store as a finding; returns any other error, which ends the verification.
     fn judge(&mut self, error: Error) -> Result<()> {
         match error.kind() {
+            // Of descriptors or memory there may be enough later: that is no fault of a file.
+            _ if error.is_crowded() => Err(error),
             ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Io | ErrorKind::Foreign => {
                 self.report.findings.push(error);
                 Ok(())

@@ -209,8 +209,11 @@ pub(super) fn attributes(file: BorrowedFd<'_>) -> Result<Vec<(String, Vec<u8>)>>
         let Some(name) = std::str::from_utf8(name).ok().filter(|name| name.starts_with("user.")) else {
             continue;
         };
-        let len = rustix::fs::fgetxattr(file, name, &mut value[..]).map_err(failed)?;
-        found.push((name.to_owned(), value[..len].to_vec()));
+        match rustix::fs::fgetxattr(file, name, &mut value[..]) {
+            // It was removed meanwhile.
+            Err(Errno::NODATA) => {}
+            got => found.push((name.to_owned(), value[..got.map_err(failed)?].to_vec())),
+        }
     }
     Ok(found)
 }
