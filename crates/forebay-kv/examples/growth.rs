@@ -256,7 +256,7 @@ fn writes(millions: f64, dir: &Path) -> Outcome {
                     for place in (thread..keys).step_by(THREADS as usize) {
                         // All keys, each once.
                         let number = place * 2_654_435_761 % keys;
-                        keyspace.put(&key(number), value(number ^ round << 32)).wait()?;
+                        keyspace.put(key(number), value(number ^ round << 32)).wait()?;
                     }
                     Ok(())
                 }
