@@ -20,7 +20,7 @@ super::group! { "files":
     a_file_dropped_with_operations_in_flight_serves_them,
     handles_share_one_file,
     locks_bind_other_holders_and_go_with_the_file,
-    times_and_attributes_are_kept,
+    times_and_attributes_are_kept [FileSystem],
     modes_are_what_was_asked_for [FileSystem],
     the_descriptor_goes_with_the_last_handle [Process, FileSystem],
     files_opened_elsewhere_keep_their_mode [Process, FileSystem],
