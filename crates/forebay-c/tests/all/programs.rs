@@ -161,7 +161,8 @@ fn the_programs_under_the_address_sanitizer() {
     if !have("cc") || !have_flags(&flags) {
         return;
     }
-    for name in ["blocking", "submitted", "ends", "forked"] {
+    // Not `forked`: the sanitizer's allocator has no care for a fork while another thread allocates, and the child waits for its lock for ever.
+    for name in ["blocking", "submitted", "ends"] {
         let installation = Installation::new();
         let program = installation.compile("cc", &format!("tests/c/{name}.c"), &flags, &SHARED);
         let files = installation.path("files");
