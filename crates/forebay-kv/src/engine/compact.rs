@@ -69,9 +69,6 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
     let compaction = &shared.compaction;
     // The attempt of a full store at which compaction last looked for work.
     let mut looked = None;
-    // Runs were merged as far as there was space. They take that again and again if the next try begins with them, so tables go down one by
-    // one until nothing is left to do.
-    let mut is_tight = false;
     loop {
         let is_resting = match reason(shared, looked).await {
             Reason::Over => return,
@@ -83,11 +80,8 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             let edits = compaction.edits();
             let attempt = shared.full.attempt();
             looked = Some(attempt);
-            let mut how = shared.pick_how();
-            how.is_full |= is_tight;
-            let job = shared.with_view(|view| pick::next(&view.version, &how, is_resting));
+            let job = shared.with_view(|view| pick::next(&view.version, &shared.pick_how(), is_resting));
             let Some(job) = job else {
-                is_tight = false;
                 shared.needs_no_space();
                 keep_filters(shared).await;
                 if is_resting {
@@ -97,12 +91,10 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
                 }
                 break;
             };
-            let merges_runs = job.upper.len() > 1;
             match run::run(shared, job).await {
                 Ok(true) => shared.found_space(Work::Compaction),
                 Ok(false) => return,
                 Err(error) if error.is_shortage() => {
-                    is_tight |= merges_runs;
                     shared.lacks_space(Work::Compaction, &error);
                     break;
                 }
