@@ -2,9 +2,10 @@
 
 use std::os::raw::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use forebay::internal::PerProcess;
 use forebay::{Config, DriverChoice, Engine};
 use pyo3::exceptions::{PyImportError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
@@ -15,7 +16,7 @@ use crate::memory::Owner;
 
 /// The number of forks between the process that loaded the module and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
-static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+static CURRENT: PerProcess<Process> = PerProcess::new();
 /// The interpreter has begun to end: no object of it is touched from outside any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The settings for the engine; never held while the interpreter is released, so that no fork finds it locked.
@@ -58,8 +59,8 @@ impl Settings {
 }
 
 /// The state of one process. It is never freed: threads that the interpreter leaves behind still use it.
+#[derive(Default)]
 pub(crate) struct Process {
-    generation: u64,
     engine: OnceLock<Engine>,
     /// Held while the engine starts, with the interpreter released.
     starting: Mutex<()>,
@@ -99,27 +100,7 @@ pub(crate) fn generation() -> u64 {
 
 /// Returns this process's state. A child's is new: locks that other threads held at the fork are not part of it.
 pub(crate) fn current() -> &'static Process {
-    let generation = generation();
-    loop {
-        let found = CURRENT.load(Ordering::Acquire);
-        // SAFETY: null, or out of `Box::leak` below.
-        if let Some(process) = unsafe { found.as_ref() }
-            && process.generation == generation
-        {
-            return process;
-        }
-        let new = Box::into_raw(Box::new(Process {
-            generation,
-            engine: OnceLock::new(),
-            starting: Mutex::new(()),
-            returned: Mutex::new(Vec::new()),
-            has_returned: AtomicBool::new(false),
-        }));
-        if CURRENT.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: no other thread has seen it.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
+    CURRENT.get(Process::default)
 }
 
 /// Returns the engine, which the first call starts: a few milliseconds, with the interpreter released.

@@ -1,7 +1,8 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
 //! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked); a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the feature `_sim`.
+//! forked](is_forked), `forebay-fs` goes to values of the process ([`PerProcess`]) and to the thread's world ([`is_in_world`]); a world
+//! of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the feature `_sim`.
 
 use std::any::Any;
 use std::future::Future;
@@ -19,8 +20,18 @@ use crate::reactor::shard;
 #[cfg(feature = "_sim")]
 mod simulation;
 
+pub use crate::base::fork::PerProcess;
 #[cfg(feature = "_sim")]
 pub use simulation::*;
+
+/// Returns whether a simulated world runs on this thread. `forebay-fs` keeps its programs from the machine's own files then.
+pub fn is_in_world() -> bool {
+    #[cfg(feature = "_sim")]
+    if crate::base::here::world() != 0 {
+        return true;
+    }
+    false
+}
 
 /// The making of [`Error`]s, with the texts and fields of the core's own.
 pub trait ErrorExt: Sized {

@@ -1,7 +1,9 @@
 //! Distinguishes a forked child from its parent without a system call.
 
+use std::fmt;
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The process in which an object was made. A child's inherited objects count as made elsewhere.
 ///
@@ -32,6 +34,49 @@ impl Origin {
     #[inline]
     pub(crate) fn is_elsewhere(self) -> bool {
         mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != self.0)
+    }
+}
+
+/// A value of which each process has its own, for a `static`: locks that other threads of a parent held at a fork are not part of a
+/// child's. It is made at its first use and never freed, because threads that outlive `main` still use it.
+pub struct PerProcess<T> {
+    current: AtomicPtr<ProcessValue<T>>,
+}
+
+struct ProcessValue<T> {
+    origin: Origin,
+    value: T,
+}
+
+impl<T: Send + Sync + 'static> PerProcess<T> {
+    /// Returns the place for the values.
+    #[allow(clippy::new_without_default, reason = "it is a static")]
+    pub const fn new() -> PerProcess<T> {
+        PerProcess { current: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Returns this process's value. Of several threads that make it at the same time, one's stays.
+    pub fn get(&self, make: impl Fn() -> T) -> &'static T {
+        loop {
+            let known = self.current.load(Ordering::Acquire);
+            // SAFETY: null, or out of `Box::into_raw` below, and never freed once it is here.
+            if let Some(known) = unsafe { known.as_ref() }
+                && !known.origin.is_elsewhere()
+            {
+                return &known.value;
+            }
+            let new = Box::into_raw(Box::new(ProcessValue { origin: Origin::here(), value: make() }));
+            if self.current.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: out of `Box::into_raw` above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerProcess").finish_non_exhaustive()
     }
 }
 
