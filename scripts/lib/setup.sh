@@ -110,7 +110,7 @@ features_without() {
         FNR == 1 { section = ""; crate = FILENAME; sub(/.*crates\//, "", crate); sub(/\/.*/, "", crate) }
         /^\[/ { section = $0 }
         section == "[features]" && /^[a-z0-9_]+ *=/ && !index(left_out, " " $1 " ") && $1 != "default" { printf "%s/%s,", crate, $1 }
-    ' crates/{forebay,forebay-sim,forebay-conformance,forebay-cache,forebay-collective,forebay-wal,forebay-kv,forebay-object-store,forebay-raft,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
+    ' crates/{forebay,forebay-sim,forebay-conformance,forebay-cache,forebay-collective,forebay-fs,forebay-wal,forebay-kv,forebay-object-store,forebay-raft,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
 }
 
 # The folder that cargo builds into, as an absolute path.

@@ -1,0 +1,291 @@
+//! Random calls on a file beside the same calls on tokio's: results, bytes, cursors, and the errors that come later are the same.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use forebay_test::draw::Random;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+
+use crate::common::{comparable, dir};
+
+/// The methods that no trait has.
+trait Subject: AsyncRead + AsyncWrite + AsyncSeek + Unpin + Sized {
+    async fn open_as(path: &Path, access: Access) -> io::Result<Self>;
+    async fn resize(&self, len: u64) -> io::Result<()>;
+    async fn sync(&self) -> io::Result<()>;
+    async fn len(&self) -> io::Result<u64>;
+    async fn duplicate(&self) -> io::Result<Self>;
+    async fn through_std(self) -> (Self, std::fs::File);
+    fn limit(&mut self, bytes: usize);
+}
+
+macro_rules! subject {
+    ($file:ty, $options:ty) => {
+        impl Subject for $file {
+            async fn open_as(path: &Path, access: Access) -> io::Result<Self> {
+                let mut options = <$options>::new();
+                options.read(access.reads).write(access.writes).append(access.appends).create(access.creates);
+                options.open(path).await
+            }
+
+            async fn resize(&self, len: u64) -> io::Result<()> {
+                self.set_len(len).await
+            }
+
+            async fn sync(&self) -> io::Result<()> {
+                self.sync_data().await
+            }
+
+            async fn len(&self) -> io::Result<u64> {
+                Ok(self.metadata().await?.len())
+            }
+
+            async fn duplicate(&self) -> io::Result<Self> {
+                self.try_clone().await
+            }
+
+            async fn through_std(self) -> (Self, std::fs::File) {
+                let std = self.into_std().await;
+                let probe = std.try_clone().expect("a descriptor");
+                (<$file>::from_std(std), probe)
+            }
+
+            fn limit(&mut self, bytes: usize) {
+                self.set_max_buf_size(bytes);
+            }
+        }
+    };
+}
+
+subject!(tokio::fs::File, tokio::fs::OpenOptions);
+subject!(forebay_fs::File, forebay_fs::OpenOptions);
+
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    reads: bool,
+    writes: bool,
+    appends: bool,
+    creates: bool,
+}
+
+impl Access {
+    fn drawn(random: &mut Random) -> Access {
+        let access = |reads, writes, appends| Access { reads, writes, appends, creates: writes || appends };
+        match random.below(6) {
+            0 => access(true, false, false),
+            1 => access(false, true, false),
+            2 => access(true, false, true),
+            _ => access(true, true, false),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read(usize),
+    /// A read that is polled once and dropped, if it is not over then.
+    Glance(usize),
+    Write(Vec<u8>),
+    WriteVectored(Vec<u8>, Vec<u8>),
+    Flush,
+    Seek(SeekFrom),
+    Place,
+    Resize(u64),
+    Sync,
+    Len,
+    /// Makes a clone, and works with that from here on.
+    Duplicate,
+    ThroughStd,
+    Limit(usize),
+}
+
+impl Step {
+    fn drawn(random: &mut Random) -> Step {
+        let len = |random: &mut Random| {
+            let limit = [3, 100, 5_000, 70_000][random.below(4) as usize];
+            random.below(limit)
+        };
+        let bytes = |random: &mut Random| {
+            let len = len(random);
+            random.bytes(len)
+        };
+        match random.below(24) {
+            0..=4 => Step::Read(len(random) as usize),
+            5..=7 => Step::Glance(len(random) as usize),
+            8..=11 => Step::Write(bytes(random)),
+            12 => Step::WriteVectored(bytes(random), bytes(random)),
+            13 | 14 => Step::Flush,
+            15 => Step::Seek(SeekFrom::Start(len(random))),
+            16 => Step::Seek(SeekFrom::Current(len(random) as i64 - 2_000)),
+            17 => Step::Seek(SeekFrom::End(len(random) as i64 - 3_000)),
+            18 => Step::Place,
+            19 => Step::Resize(len(random)),
+            20 => Step::Sync,
+            21 => Step::Len,
+            22 if random.below(8) == 0 => Step::Duplicate,
+            22 => Step::ThroughStd,
+            _ => Step::Limit(1 + len(random) as usize),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Value {
+    Bytes(Vec<u8>),
+    Number(u64),
+    Nothing,
+}
+
+/// A file, and a second descriptor of it once it has been through the standard library.
+struct Run<F> {
+    file: F,
+    probe: Option<std::fs::File>,
+}
+
+impl<F: Subject> Run<F> {
+    async fn make(self, step: &Step) -> (Run<F>, io::Result<Value>) {
+        let Run { mut file, mut probe } = self;
+        let result = match step {
+            Step::Read(len) | Step::Glance(len) => {
+                let mut bytes = vec![0; *len];
+                file.read(&mut bytes).await.map(|count| Value::Bytes(bytes[..count].to_vec()))
+            }
+            Step::Write(bytes) => file.write(bytes).await.map(|count| Value::Number(count as u64)),
+            Step::WriteVectored(one, other) => {
+                let slices = [IoSlice::new(one), IoSlice::new(other)];
+                file.write_vectored(&slices).await.map(|count| Value::Number(count as u64))
+            }
+            Step::Flush => file.flush().await.map(|()| Value::Nothing),
+            Step::Seek(to) => file.seek(*to).await.map(Value::Number),
+            Step::Place => file.stream_position().await.map(Value::Number),
+            Step::Resize(len) => file.resize(*len).await.map(|()| Value::Nothing),
+            Step::Sync => file.sync().await.map(|()| Value::Nothing),
+            Step::Len => {
+                // A length does not wait for bytes in flight.
+                let _ = file.sync().await;
+                file.len().await.map(Value::Number)
+            }
+            Step::Duplicate => match file.duplicate().await {
+                Ok(clone) => {
+                    file = clone;
+                    Ok(Value::Nothing)
+                }
+                Err(error) => Err(error),
+            },
+            Step::ThroughStd => {
+                let (back, second) = file.through_std().await;
+                (file, probe) = (back, Some(second));
+                // Nothing is in flight or unread any more: the cursor is the descriptor's.
+                probe.as_mut().expect("made right here").stream_position().map(Value::Number)
+            }
+            Step::Limit(bytes) => {
+                file.limit(*bytes);
+                Ok(Value::Nothing)
+            }
+        };
+        (Run { file, probe }, result)
+    }
+}
+
+async fn poll_once<T>(mut poll: impl FnMut(&mut Context<'_>) -> T) -> T {
+    poll_fn(|context| Poll::Ready(poll(context))).await
+}
+
+/// Polls both reads once. Where one of them is over, the other is awaited, else both are dropped.
+async fn glance<A: Subject, B: Subject>(
+    one: &mut A,
+    other: &mut B,
+    len: usize,
+) -> Option<[io::Result<Value>; 2]> {
+    let (mut one_bytes, mut other_bytes) = (vec![0; len], vec![0; len]);
+    let results = {
+        let mut one = pin!(one.read(&mut one_bytes));
+        let mut other = pin!(other.read(&mut other_bytes));
+        let both = |context: &mut Context<'_>| (one.as_mut().poll(context), other.as_mut().poll(context));
+        match poll_once(both).await {
+            (Poll::Pending, Poll::Pending) => None,
+            (Poll::Ready(one), Poll::Pending) => Some((one, other.await)),
+            (Poll::Pending, Poll::Ready(other)) => Some((one.await, other)),
+            (Poll::Ready(one), Poll::Ready(other)) => Some((one, other)),
+        }
+    };
+    let (one, other) = results?;
+    let one = one.map(|count| Value::Bytes(one_bytes[..count].to_vec()));
+    let other = other.map(|count| Value::Bytes(other_bytes[..count].to_vec()));
+    Some([one, other])
+}
+
+/// Flushes both, twice: an error of bytes that were accepted comes once.
+async fn flushed<A: Subject, B: Subject>(
+    mut one: Run<A>,
+    mut other: Run<B>,
+    steps: &[Step],
+) -> (Run<A>, Run<B>) {
+    for _ in 0..2 {
+        let (expected, found);
+        (one, expected) = one.make(&Step::Flush).await;
+        (other, found) = other.make(&Step::Flush).await;
+        assert_eq!(comparable(found), comparable(expected), "a flush after {steps:?}");
+    }
+    (one, other)
+}
+
+async fn compare(seed: u64, calls: u64) {
+    let mut random = Random(seed);
+    let dir = dir();
+    let paths = [dir.path().join("tokio"), dir.path().join("forebay")];
+    let first = random.bytes(9_000);
+    paths.iter().for_each(|path| std::fs::write(path, &first).unwrap());
+    let mut steps = Vec::new();
+    let mut made = 0;
+    while made < calls {
+        // A file of each access, for some calls.
+        let access = Access::drawn(&mut random);
+        let tokio = tokio::fs::File::open_as(&paths[0], access).await.unwrap();
+        let forebay = forebay_fs::File::open_as(&paths[1], access).await.unwrap();
+        let mut tokio = Run { file: tokio, probe: None };
+        let mut forebay = Run { file: forebay, probe: None };
+        steps.clear();
+        for _ in 0..40 {
+            made += 1;
+            let step = Step::drawn(&mut random);
+            steps.push(step.clone());
+            let (expected, found);
+            if let Step::Glance(len) = step {
+                // Behind a write in flight a read may not have begun in its first poll.
+                (tokio, forebay) = flushed(tokio, forebay, &steps).await;
+                match glance(&mut tokio.file, &mut forebay.file, len).await {
+                    Some([one, other]) => (expected, found) = (one, other),
+                    None => continue,
+                }
+            } else {
+                (tokio, expected) = tokio.make(&step).await;
+                (forebay, found) = forebay.make(&step).await;
+            }
+            let story = || format!("seed {seed}, {access:?}, the last of {steps:?}");
+            assert_eq!(comparable(found), comparable(expected), "{}", story());
+        }
+        flushed(tokio, forebay, &steps).await;
+        let contents = paths.each_ref().map(|path| std::fs::read(path).unwrap());
+        assert!(contents[0] == contents[1], "seed {seed}, {access:?}, {steps:?}: other contents");
+    }
+}
+
+/// A program that changes its import must not notice. A million calls: `FOREBAY_FS_CALLS=1000000`.
+#[tokio::test]
+async fn random_calls_have_the_results_of_tokio() {
+    let calls = forebay_test::number_from("FOREBAY_FS_CALLS").unwrap_or(8_000);
+    for seed in 0..4 {
+        compare(seed, calls / 4).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_calls_on_workers_have_the_results_of_tokio() {
+    for seed in 100..102 {
+        compare(seed, 2_000).await;
+    }
+}
