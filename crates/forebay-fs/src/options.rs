@@ -178,7 +178,7 @@ impl SimulatedOptions {
     fn open(self) -> io::Result<Open> {
         let writes = self.write || self.append;
         let makes = self.truncate || self.create || self.create_new;
-        if !self.read && !writes || !writes && makes || self.append && self.truncate && !self.create_new {
+        if !(writes || self.read && !makes) || self.append && self.truncate && !self.create_new {
             return Err(Errno::INVAL.into());
         }
         let open = if self.create_new {

@@ -73,7 +73,7 @@ async fn files_of_the_standard_library_share_it() {
     let mut back = file.into_std().await;
     back.seek(SeekFrom::Start(150)).unwrap();
     let mut text = String::new();
-    std.by_ref().take(9).read_to_string(&mut text).unwrap();
+    (&mut std).take(9).read_to_string(&mut text).unwrap();
     assert_eq!(text, "herethere");
 }
 

@@ -8,5 +8,4 @@ mod names;
 mod ranges;
 mod signatures;
 mod specials;
-mod tokio_tests;
 mod worlds;
