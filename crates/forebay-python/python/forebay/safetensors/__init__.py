@@ -15,66 +15,25 @@ import math
 import os
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import forebay
-from forebay._forebay import parse_header, slice_ranges
+from forebay._calls import Calls
+from forebay._forebay import Call, parse_header, slice_ranges
+from forebay.safetensors._dtypes import HEADER_BYTES_MAX, ML_DTYPES, NUMPY, TORCH
+from forebay.safetensors._save import save_file
 
-__all__ = ["SafeOpen", "SafetensorError", "TensorSlice", "load_file", "safe_open"]
+__all__ = ["SafeOpen", "SafetensorError", "TensorSlice", "load_file", "safe_open", "save_file", "stream_files"]
 
-_HEADER_BYTES_MAX = 100_000_000
 # The first read has the whole header of most files.
 _FIRST_READ_BYTES = 256 << 10
 _PAGE = 4096
-
-_NUMPY = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-}
-# Types that numpy knows with the package ml_dtypes only.
-_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}
-_TORCH = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F4": "float4_e2m1fn_x2",
-}
+# Tensors of a stream that are read together, and the bytes that one call reads.
+_GROUP_BYTES = 8 << 20
+_CALL_BYTES = 4 << 20
 
 
 class SafetensorError(ValueError):
@@ -114,16 +73,16 @@ class _Numpy:
         return dtype
 
     def _find_dtype(self, name: str) -> Any:
-        if name in _NUMPY:
-            return self.numpy.dtype(_NUMPY[name])
-        if name in _ML_DTYPES:
+        if name in NUMPY:
+            return self.numpy.dtype(NUMPY[name])
+        if name in ML_DTYPES:
             try:
                 import ml_dtypes
             except ImportError:
                 raise TypeError(
                     f"numpy has no type for {name}; install the package ml_dtypes, or use framework=\"pt\""
                 ) from None
-            return self.numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+            return self.numpy.dtype(getattr(ml_dtypes, ML_DTYPES[name]))
         raise TypeError(f"numpy has no type for {name}")
 
     def tensor(self, memory: Any, offset: int, info_dtype: str, shape: Sequence[int], nbytes: int) -> Any:
@@ -145,7 +104,7 @@ class _Torch:
         self.device = torch.device("cpu" if device is None else device)
 
     def dtype(self, name: str) -> Any:
-        dtype = getattr(self.torch, _TORCH.get(name, ""), None)
+        dtype = getattr(self.torch, TORCH.get(name, ""), None)
         if dtype is None:
             raise TypeError(f"this version of torch has no type for {name}")
         return dtype
@@ -193,8 +152,8 @@ class SafeOpen:
         if len(first) < 8:
             raise self._refusal(f"it has {len(first)} bytes")
         (length,) = struct.unpack("<Q", first[:8])
-        if length > _HEADER_BYTES_MAX:
-            raise self._refusal(f"its header would have {length} bytes, and {_HEADER_BYTES_MAX} are allowed")
+        if length > HEADER_BYTES_MAX:
+            raise self._refusal(f"its header would have {length} bytes, and {HEADER_BYTES_MAX} are allowed")
         if length + 8 > self._size:
             raise self._refusal(f"its header would have {length} bytes, and the file has {self._size}")
         header = first[8 : 8 + length] if 8 + length <= len(first) else self._file.read(8, length)
@@ -431,7 +390,110 @@ def load_file(
     are enough. `backend` is as for `safe_open`. Raises SafetensorError, a ValueError, for a file that is not valid.
     """
     _check_backend(backend)
-    if framework is None:
-        framework = "pt" if "torch" in sys.modules or device not in (None, "cpu") else "np"
-    with SafeOpen(filename, framework, device) as file:
+    with SafeOpen(filename, framework or _default_framework(device), device) as file:
         return file.get_tensors(out=out)
+
+
+def _default_framework(device: str | int | None) -> str:
+    return "pt" if "torch" in sys.modules or device not in (None, "cpu") else "np"
+
+
+def stream_files(
+    filenames: Iterable[str | os.PathLike[str]],
+    device: str | int | None = "cpu",
+    *,
+    framework: str | None = None,
+    ahead_bytes: int = 256 << 20,
+    progress: Callable[[int, int], object] | None = None,
+) -> Iterator[tuple[str, Any]]:
+    """Yields the names and tensors of several files, such as the parts of a model, one file behind the other.
+
+    The tensors behind the yielded one are read meanwhile, also those of the next file: up to `ahead_bytes`, and one tensor at least.
+    Tensors that lie side by side share memory of up to 8 MiB, and longer ones have their own: the program's memory stays small if it
+    copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end and those of all files.
+    `device` and `framework` are as for `load_file`.
+
+    Raises as `load_file` does, when a file is begun. Closing the iterator gives up what is read ahead.
+    """
+    paths = [os.fspath(filename) for filename in filenames]
+    total = sum(os.path.getsize(path) for path in paths)
+    files = (SafeOpen(path, framework or _default_framework(device), device) for path in paths)
+    return _stream(files, total, ahead_bytes, progress)
+
+
+class _Group:
+    """Tensors side by side in a file, which are read together."""
+
+    def __init__(self, file: SafeOpen, tensors: list[tuple[str, _Info]], is_last: bool) -> None:
+        self.file = file
+        self.tensors = tensors
+        self.is_last = is_last
+        self.begin = tensors[0][1].begin if tensors else 0
+        self.nbytes = tensors[-1][1].end - self.begin if tensors else 0
+        self.calls: list[Call] = []
+
+    def begin_read(self, calls: Calls) -> None:
+        self.skip = self.file._skip(self.begin, [info for _, info in self.tensors])
+        self.memory = forebay.allocate(self.skip + self.nbytes, zeroed=False)
+        view = memoryview(self.memory)[self.skip :]
+        at = 0
+        while at < self.nbytes:
+            begin = self.begin + at
+            until = min(at + _CALL_BYTES - begin % _CALL_BYTES, self.nbytes)
+            self.calls.append(calls.begin(self.file._file._begin_read_into, begin, view[at:until]))
+            at = until
+
+    def end_read(self, calls: Calls) -> None:
+        if sum(calls.end(call) for call in self.calls) != self.nbytes:
+            raise ValueError(f"{self.file._file.path} became shorter while it was read")
+
+    def tensor(self, info: _Info) -> Any:
+        place = self.skip + info.begin - self.begin
+        return self.file._framework.tensor(self.memory, place, info.dtype, info.shape, info.end - info.begin)
+
+
+def _groups(files: Iterable[SafeOpen]) -> Iterator[_Group]:
+    for file in files:
+        group: list[tuple[str, _Info]] = []
+        for name, info in file._tensors.items():
+            if group and info.end - group[0][1].begin > _GROUP_BYTES:
+                yield _Group(file, group, False)
+                group = []
+            group.append((name, info))
+        yield _Group(file, group, True)
+
+
+def _stream(
+    files: Iterable[SafeOpen], total: int, ahead_bytes: int, progress: Callable[[int, int], object] | None
+) -> Iterator[tuple[str, Any]]:
+    calls, groups = Calls(), _groups(files)
+    reads: deque[_Group] = deque()
+    ahead = done = 0
+    group = next(groups, None)
+    try:
+        while reads or group:
+            while group and (not reads or ahead + group.nbytes <= ahead_bytes):
+                reads.append(group)
+                group.begin_read(calls)
+                ahead += group.nbytes
+                group = next(groups, None)
+            first = reads[0]
+            first.end_read(calls)
+            for name, info in first.tensors:
+                tensor = first.tensor(info)
+                if progress:
+                    progress(done + info.end, total)
+                yield name, tensor
+                del tensor
+            if first.is_last:
+                done += first.file._size
+                first.file.close()
+            ahead -= first.nbytes
+            reads.popleft()
+            # Its memory goes before that of the next reads is made.
+            del first
+    finally:
+        for group in (*reads, *([group] if group else [])):
+            for call in group.calls:
+                call.cancel()
+            group.file.close()

@@ -1,4 +1,4 @@
-"""`load_file` as in `safetensors.numpy`."""
+"""`load_file` and `save_file` as in `safetensors.numpy`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from forebay import safetensors
+from forebay.safetensors import save_file
 
-__all__ = ["load_file"]
+__all__ = ["load_file", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str | None = None) -> dict[str, Any]:

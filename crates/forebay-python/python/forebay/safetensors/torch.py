@@ -1,4 +1,4 @@
-"""`load_file` as in `safetensors.torch`."""
+"""`load_file` and `save_file` as in `safetensors.torch`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from forebay import safetensors
+from forebay.safetensors import save_file
 
-__all__ = ["load_file"]
+__all__ = ["load_file", "save_file"]
 
 
 def load_file(

@@ -1,0 +1,126 @@
+"""New files, which take the place of old ones once they are whole and durable."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections import deque
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import forebay
+from forebay._calls import Calls
+from forebay._forebay import Call
+
+__all__ = ["Output", "sync_folder"]
+
+# Each write is one operation of the core, which goes on without a poll.
+_CHUNK_BYTES = 8 << 20
+# Writes under way, while the next chunk is filled.
+_DEPTH = 3
+
+
+class Output:
+    """A file object to write a new file from front to back. The end of its `with` block makes the bytes durable and puts the file in the
+    place of the old one at `path`; an exception in the block, or a failed write, leaves the old one as it is.
+
+    A process that is killed within the block leaves the new bytes in a file `.forebay-*.tmp` beside `path`.
+    It uses at most `_CHUNK_BYTES * (_DEPTH + 1)` bytes of memory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], background: bool = True) -> None:
+        # A link stays one.
+        self._path = os.path.realpath(path)
+        self._calls = Calls()
+        self._writes: deque[tuple[Call, memoryview]] = deque()
+        self._chunk = memoryview(forebay.allocate(_CHUNK_BYTES, zeroed=False))
+        self._filled = 0
+        # Of the chunk in the file.
+        self._begin = 0
+        self._temporary = os.path.join(os.path.dirname(self._path), f".forebay-{secrets.token_hex(8)}.tmp")
+        self._file = forebay.open(
+            self._temporary, "direct", write=True, create=True, exclusive=True, background=background
+        )
+
+    def tell(self) -> int:
+        """Returns the number of bytes that were written."""
+        return self._begin + self._filled
+
+    def write(self, data: Any) -> int:
+        """Writes all bytes of a buffer, which may be changed afterwards. Returns their number."""
+        view = memoryview(data)
+        # A view without bytes may have a shape that no cast takes.
+        rest = view.cast("B") if view.nbytes else memoryview(b"")
+        while rest:
+            part = rest[: _CHUNK_BYTES - self._filled]
+            self._chunk[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            rest = rest[len(part) :]
+            if self._filled == _CHUNK_BYTES:
+                self._begin_write()
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Nothing: the end of the block does."""
+
+    def close(self) -> None:
+        """Nothing: the end of the block does."""
+
+    def _begin_write(self) -> None:
+        chunk = self._chunk
+        call = self._calls.begin(self._file._begin_write, self._begin, chunk[: self._filled])
+        self._writes.append((call, chunk))
+        self._begin += self._filled
+        self._filled = 0
+        if len(self._writes) <= _DEPTH:
+            self._chunk = memoryview(forebay.allocate(_CHUNK_BYTES, zeroed=False))
+        else:
+            self._chunk = self._end_write()
+
+    def _end_write(self) -> memoryview:
+        """Waits for the oldest write; returns its memory."""
+        call, chunk = self._writes[0]
+        self._calls.end(call)
+        self._writes.popleft()
+        return chunk
+
+    def _take_place(self) -> None:
+        if self._filled:
+            self._begin_write()
+        while self._writes:
+            self._end_write()
+        with suppress(FileNotFoundError):
+            shutil.copymode(self._path, self._temporary)
+        self._file.sync()
+        os.replace(self._temporary, self._path)
+        sync_folder(os.path.dirname(self._path))
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._take_place()
+        finally:
+            for call, _ in self._writes:
+                call.cancel()
+            try:
+                self._file.close()
+            finally:
+                # It is not there once it has taken the place of the old one.
+                with suppress(FileNotFoundError):
+                    os.unlink(self._temporary)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Makes the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
