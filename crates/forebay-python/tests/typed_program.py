@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import forebay
+from forebay.safetensors import save_file, stream_files
 
 pixels: npt.NDArray[np.uint8] = np.empty((256, 1024), dtype=np.uint8)
 weights: npt.NDArray[np.float32] = np.empty(100, dtype=np.float32)
@@ -44,6 +45,14 @@ def writes(path: str) -> int:
         return file.write(0, weights) + file.write(0, b"bytes", durable=True) + file.append(Tensor())
 
 
+def models(paths: list[str]) -> int:
+    save_file({"weights": weights}, paths[0], {"format": "np"}, background=False)
+    count = 0
+    for name, tensor in stream_files(paths, framework="np", progress=lambda done, total: print(done / total)):
+        count += len(name) + tensor.nbytes
+    return count
+
+
 async def twins(path: str) -> int:
     with forebay.open(path) as file:
         data: bytes = await file.aread(0, 10)
@@ -57,4 +66,4 @@ async def twins(path: str) -> int:
 
 
 asyncio.run(twins("file"))
-print(reads("file"), writes("file"))
+print(reads("file"), writes("file"), models(["file"]))

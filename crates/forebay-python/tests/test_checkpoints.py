@@ -1,0 +1,156 @@
+"""Checkpoints of torch.distributed: in torch's own format, whole whenever a process is killed, from several ranks to fewer."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def dcp():
+    pytest.importorskip("torch")
+    return pytest.importorskip("torch.distributed.checkpoint")
+
+
+def state(start):
+    import torch
+
+    numbers = torch.arange(start, start + 5000, dtype=torch.float32)
+    return {"weights": numbers.reshape(50, 100), "nested": {"bias": numbers[:7].clone()}, "step": start}
+
+
+def loaded(dcp, reader):
+    import torch
+
+    found = {"weights": torch.zeros(50, 100), "nested": {"bias": torch.zeros(7)}, "step": -1}
+    dcp.load(found, storage_reader=reader)
+    return found
+
+
+def same(left, right):
+    import torch
+
+    return (
+        torch.equal(left["weights"], right["weights"])
+        and torch.equal(left["nested"]["bias"], right["nested"]["bias"])
+        and left["step"] == right["step"]
+    )
+
+
+@pytest.mark.parametrize("thread_count", [1, 3])
+def test_the_format_is_that_of_torch(dcp, tmp_path, thread_count):
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    dcp.save(state(5), storage_writer=CheckpointWriter(tmp_path / "ours", thread_count=thread_count))
+    dcp.save(state(6), storage_writer=dcp.FileSystemWriter(tmp_path / "theirs"))
+    for reader in (CheckpointReader, dcp.FileSystemReader):
+        assert same(loaded(dcp, reader(tmp_path / "ours")), state(5))
+        assert same(loaded(dcp, reader(tmp_path / "theirs")), state(6))
+
+
+def test_a_checkpoint_that_is_replaced_is_the_old_one_or_the_new(dcp, tmp_path):
+    """The process that replaces it is killed before each call in turn that writes, names or removes a file."""
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    old, new = state(0), state(1_000_000)
+    number, ends = 0, []
+    while True:
+        dcp.save(old, storage_writer=CheckpointWriter(tmp_path))
+        child = os.fork()
+        if child == 0:
+            left = number
+
+            def kill(frame, event, _):
+                nonlocal left
+                if event == "c_call" and frame.f_globals["__name__"] in ("forebay._output", "forebay.checkpoint"):
+                    left -= 1
+                    if left < 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            code = 1
+            try:
+                sys.setprofile(kill)
+                dcp.save(new, storage_writer=CheckpointWriter(tmp_path))
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), f"call {number}"
+        found = loaded(dcp, CheckpointReader(tmp_path))
+        ends.append("new" if same(found, new) else "old")
+        assert ends[-1] == "new" or same(found, old)
+        if code == 0:
+            break
+        number += 1
+    assert ends == sorted(ends, reverse=True) and "old" in ends and ends.count("new") > 1
+
+
+def test_the_files_of_the_old_checkpoint_are_removed(dcp, tmp_path):
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    files = set()
+    for number in range(3):
+        dcp.save(state(number), storage_writer=CheckpointWriter(tmp_path))
+        found = set(os.listdir(tmp_path))
+        assert found & files <= {".metadata"} and len(found) == 2
+        files = found
+    assert same(loaded(dcp, CheckpointReader(tmp_path)), state(2))
+
+
+def test_ranks_save_and_fewer_ranks_load(dcp, program, tmp_path):
+    program(
+        """
+        import os, sys, traceback
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        import torch
+        import torch.distributed as dist
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+        folder = sys.argv[1]
+        whole = torch.arange(1000 * 640, dtype=torch.float32).reshape(1000, 640)
+
+        def ranks(count, work):
+            children = []
+            for rank in range(count):
+                child = os.fork()
+                if child == 0:
+                    code = 1
+                    try:
+                        store = f"file://{folder}/store-{work.__name__}"
+                        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
+                        work(init_device_mesh("cpu", (count,)))
+                        dist.barrier()
+                        dist.destroy_process_group()
+                        code = 0
+                    except BaseException:
+                        traceback.print_exc()
+                    finally:
+                        os._exit(code)
+                children.append(child)
+            for child in children:
+                assert os.waitpid(child, 0)[1] == 0, f"a rank of {work.__name__} failed"
+
+        def save(mesh):
+            state = {"weights": distribute_tensor(whole, mesh, [Shard(0)]), "step": 7}
+            dcp.save(state, storage_writer=CheckpointWriter(folder + "/waited"))
+            dcp.async_save(state, storage_writer=CheckpointWriter(folder + "/async")).result()
+
+        def load(mesh):
+            for name in ("waited", "async"):
+                state = {"weights": distribute_tensor(torch.zeros(1000, 640), mesh, [Shard(1)]), "step": 0}
+                dcp.load(state, storage_reader=CheckpointReader(f"{folder}/{name}"))
+                assert state["step"] == 7
+                assert torch.equal(state["weights"].full_tensor(), whole), name
+
+        ranks(3, save)
+        ranks(2, load)
+        """,
+        tmp_path,
+        timeout=300,
+    )
