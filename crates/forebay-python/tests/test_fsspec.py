@@ -2,8 +2,11 @@
 
 import asyncio
 import errno
+import importlib
+import io
 import os
 import pickle
+import tarfile
 import zipfile
 
 import pytest
@@ -257,3 +260,51 @@ def test_a_file_without_a_size_is_read_to_its_end():
     with fs.open("/proc/version") as file:
         assert file.read(5) == expected[:5]
         assert file.read() == expected[5:]
+
+
+def test_references_as_kerchunk_writes_them(data, content):
+    references = {
+        "array/0": [f"forebay://{data}", 10, 20],
+        "array/1": [str(data), 300_000, 5],
+        "inline": "text",
+        "whole": [str(data)],
+    }
+    found = fsspec.filesystem("reference", fo={"version": 1, "refs": references}, remote_protocol="forebay")
+    assert found.cat(["array/0", "array/1", "inline"]) == {
+        "array/0": content[10:30],
+        "array/1": content[300_000:300_005],
+        "inline": b"text",
+    }
+    assert found.cat("whole") == content
+    with found.open("array/0") as file:
+        assert file.read() == content[10:30]
+
+
+@pytest.mark.filterwarnings("ignore:UPath 'forebay' filesystem not explicitly implemented")
+def test_paths_of_universal_pathlib(data, content):
+    upath = pytest.importorskip("upath")
+    path = upath.UPath(f"forebay://{data}", read_mode="direct")
+    assert path.read_bytes() == content and path.fs.read_mode == "direct"
+    assert upath.UPath(f"forebay:/{data}").read_bytes() == content, "a slash less"
+    assert path.name == data.name and path.stat().st_size == SIZE
+    assert [found.name for found in path.parent.glob("*.bin")] == [data.name]
+    assert (path.parent / data.name).exists() and not path.with_suffix(".none").exists()
+    assert pickle.loads(pickle.dumps(path)).read_bytes() == content
+
+
+def test_shards_of_webdataset(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    schemes = importlib.import_module("webdataset.gopen").gopen_schemes
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        for number in range(2000):
+            info = tarfile.TarInfo(f"{number:04}.bin")
+            info.size = number * 7
+            archive.addfile(info, io.BytesIO(known(number, number * 8)))
+    schemes["forebay"] = lambda url, mode, bufsize: forebay.open(url.removeprefix("forebay://")).io()
+    try:
+        samples = webdataset.WebDataset(f"forebay://{tmp_path}/shard.tar", shardshuffle=False)
+        for number, sample in enumerate(samples):
+            assert sample["__key__"] == f"{number:04}" and sample["bin"] == known(number, number * 8), number
+        assert number == 1999
+    finally:
+        del schemes["forebay"]
