@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import importlib
 import io
 import os
 import pickle
@@ -294,17 +293,18 @@ def test_paths_of_universal_pathlib(data, content):
 
 def test_shards_of_webdataset(tmp_path):
     webdataset = pytest.importorskip("webdataset")
-    schemes = importlib.import_module("webdataset.gopen").gopen_schemes
+    from webdataset.gopen import gopen_schemes
+
     with tarfile.open(tmp_path / "shard.tar", "w") as archive:
         for number in range(2000):
             info = tarfile.TarInfo(f"{number:04}.bin")
             info.size = number * 7
             archive.addfile(info, io.BytesIO(known(number, number * 8)))
-    schemes["forebay"] = lambda url, mode, bufsize: forebay.open(url.removeprefix("forebay://")).io()
+    gopen_schemes["forebay"] = lambda url, mode, bufsize: forebay.open(url.removeprefix("forebay://")).io()
     try:
         samples = webdataset.WebDataset(f"forebay://{tmp_path}/shard.tar", shardshuffle=False)
         for number, sample in enumerate(samples):
             assert sample["__key__"] == f"{number:04}" and sample["bin"] == known(number, number * 8), number
         assert number == 1999
     finally:
-        del schemes["forebay"]
+        del gopen_schemes["forebay"]
