@@ -92,6 +92,7 @@ def test_the_files_of_the_old_checkpoint_are_removed(dcp, tmp_path):
     from forebay.checkpoint import CheckpointReader, CheckpointWriter
 
     files = set()
+    (tmp_path / ".forebay-0123.tmp").write_bytes(b"of a save that was killed")
     for number in range(3):
         dcp.save(state(number), storage_writer=CheckpointWriter(tmp_path))
         found = set(os.listdir(tmp_path))

@@ -57,11 +57,11 @@ def test_arrays_of_any_layout_and_order_of_bytes(tmp_path):
 def test_memory_is_bounded(program, tmp_path):
     program(
         """
-        import resource, sys
+        import re, sys
         import numpy
         from forebay.safetensors import save_file
         rows = numpy.broadcast_to(numpy.arange(1000.0), (50_000, 1000))
-        peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
         before = peak()
         save_file({"rows": rows}, sys.argv[1])
         assert peak() - before < 200_000, f"{peak() - before} KiB for a tensor of 400 MB"
@@ -115,6 +115,32 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new(tmp_path, monke
             break
         number += 1
     assert ends == sorted(ends, reverse=True) and ends.count("old") > 20 and ends.count("new") > 2, ends
+
+
+def test_a_signal_at_any_moment_leaves_the_old_file_or_the_new(program, tmp_path):
+    program(
+        """
+        import signal, sys
+        import numpy
+        from forebay.safetensors import load_file, save_file
+
+        class Stop(Exception): pass
+        def stop(*_): raise Stop
+        signal.signal(signal.SIGALRM, stop)
+        path, arrays = sys.argv[1], [numpy.full(2_000_000, number) for number in range(2)]
+        save_file({"a": arrays[0]}, path)
+        for number in range(1, 40):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, number / 1000)
+                save_file({"a": arrays[number % 2]}, path)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                pass
+            found = load_file(path, framework="np")["a"]
+            assert len(found) == 2_000_000 and (found == found[0]).all()
+        """,
+        tmp_path / "model.safetensors",
+    )
 
 
 def test_bytes_are_durable_before_the_name_is_theirs(tmp_path, monkeypatch):

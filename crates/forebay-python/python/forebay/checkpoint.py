@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
@@ -52,8 +53,8 @@ class CheckpointWriter(FileSystemWriter):
     """A StorageWriter for torch.distributed.checkpoint's save and async_save.
 
     Every file is durable before the metadata name it, and the metadata come last. Data files have new names in each save: while a
-    checkpoint is replaced, all of the old one or all of the new one is there, whenever the processes are killed. The files of the old
-    one are removed at the end; a save that was killed may leave some that no metadata name.
+    checkpoint is replaced, all of the old one or all of the new one is there, whenever the processes are killed. Data files in the
+    folder that the new metadata do not name are removed at the end: those of the old checkpoint, and of saves that were killed.
 
     The writes give way to other I/O of the process unless `background` is False. `options` are those of torch's FileSystemWriter,
     such as `thread_count`.
@@ -72,17 +73,14 @@ class CheckpointWriter(FileSystemWriter):
         return named
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
-        # Where each rank has its own metadata, those of this one.
-        rank = {} if getattr(self, "use_collectives", True) else {"rank": self.rank}
-        old: set[str] = set()
-        # Without an old checkpoint there is nothing to remove, and one that is damaged names nothing.
-        with suppress(Exception):
-            read = CheckpointReader(self.path).read_metadata(**rank)
-            old = {info.relative_path for info in read.storage_data.values()}
         super().finish(metadata, results)
-        for name in old - {info.relative_path for info in metadata.storage_data.values()}:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
+        named = {info.relative_path for info in metadata.storage_data.values()}
+        # Other ranks may still write where each has its own metadata.
+        is_last = getattr(self, "use_collectives", True)
+        for pattern in ("__*.distcp", ".forebay-*.tmp") if is_last else (f"*__{self.rank}_*.distcp",):
+            for file in Path(self.path).glob(pattern):
+                if file.name not in named:
+                    file.unlink(missing_ok=True)
 
 
 class CheckpointReader(FileSystemReader):
