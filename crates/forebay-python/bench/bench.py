@@ -1,8 +1,9 @@
-"""Reads of Python programs: Forebay beside the ways that they have without it. Run by `scripts/bench python`.
+"""Reads and saves of Python programs: Forebay beside the ways that they have without it. Run by `scripts/bench python`.
 
 | work | reads |
 |---|---|
 | `model-300`, `model-18000` | all tensors of a safetensors file of 2 GiB with so many of them |
+| `save` | such a file with 300 tensors is written anew, and synced |
 | `samples` | batches of 256 samples of 4 to 150 KiB, out of 200,000 |
 | `batches` | batches of 256 random ranges of 4 KiB, also from Rust |
 | `ranges` | one batch of 20,000 such ranges |
@@ -33,7 +34,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-WORK = ["model-300", "model-18000", "samples", "batches", "ranges", "scan", "calls", "asyncio"]
+WORK = ["model-300", "model-18000", "save", "samples", "batches", "ranges", "scan", "calls", "asyncio"]
 CACHES = ["cold", "warm"]
 RANGE_BYTES = 4096
 CALL_BYTES = 4096
@@ -239,6 +240,87 @@ def forebay_model(sample: Sample, is_new: bool) -> dict[str, Any]:
         return sum(tensor.nbytes for tensor in tensors.values())
 
     return sample.measured(work)
+
+
+def forebay_stream(sample: Sample) -> dict[str, Any]:
+    from forebay.safetensors import stream_files
+
+    return sample.measured(lambda: sum(tensor.nbytes for _, tensor in stream_files([sample.path], framework="np")))
+
+
+def saved(sample: Sample, save: Callable[[dict[str, Any], str], None]) -> dict[str, Any]:
+    """Times a function that writes the tensors of the file to another one."""
+    from forebay.safetensors import load_file
+
+    tensors = load_file(sample.path, framework="np")
+    target = f"{sample.path}.saved"
+
+    def work() -> int:
+        save(tensors, target)
+        return os.path.getsize(target)
+
+    try:
+        return sample.measured(work)
+    finally:
+        os.unlink(target)
+
+
+def forebay_save(tensors: dict[str, Any], target: str) -> None:
+    from forebay.safetensors import save_file
+
+    save_file(tensors, target)
+
+
+def safetensors_save(tensors: dict[str, Any], target: str) -> None:
+    import safetensors.numpy
+
+    safetensors.numpy.save_file(tensors, target)
+    sync(target)
+
+
+def torch_save(tensors: dict[str, Any], target: str) -> None:
+    import torch
+
+    torch.save({name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, target)
+    sync(target)
+
+
+def sync(path: str) -> None:
+    """Makes a file and its name durable."""
+    for name in (path, os.path.dirname(path)):
+        descriptor = os.open(name, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def direct_save(sample: Sample) -> dict[str, Any]:
+    """The bare writes of such a save: whole blocks, past the page cache, by threads."""
+    import forebay
+
+    length = sample.bytes // 4096 * 4096
+    room = memoryview(forebay.allocate(length))
+    room[::4096] = b"\1" * len(room[::4096])
+    target = f"{sample.path}.saved"
+    part_bytes, threads = 4 << 20, 4
+
+    def work() -> int:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+
+        def part(number: int) -> int:
+            starts = range(number * part_bytes, length, part_bytes * threads)
+            return sum(os.pwrite(descriptor, room[start : start + part_bytes], start) for start in starts)
+
+        moved = sum(pool.map(part, range(threads)))
+        os.close(descriptor)
+        sync(target)
+        return moved
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: time.sleep(0.001), range(threads)))
+        try:
+            return sample.measured(work)
+        finally:
+            os.unlink(target)
 
 
 def forebay_data_set(sample: Sample) -> dict[str, Any]:
@@ -530,11 +612,18 @@ def rows() -> dict[str, dict[tuple[str, str], Row]]:
         ("preadv, O_DIRECT", "touched"): direct_model,
         ("forebay", "touched"): functools.partial(forebay_model, is_new=False),
         ("forebay", "new"): functools.partial(forebay_model, is_new=True),
+        ("forebay, stream_files", "new"): forebay_stream,
         ("core, scan", "-"): lambda sample: core(sample, "scan", sample.path),
     }
     table: dict[str, dict[tuple[str, str], Row]] = {
         "model-300": model,
         "model-18000": model,
+        "save": {
+            ("pwrite, O_DIRECT", "touched"): direct_save,
+            ("safetensors, fsync", "touched"): functools.partial(saved, save=safetensors_save),
+            ("torch, save and fsync", "touched"): functools.partial(saved, save=torch_save),
+            ("forebay, save_file", "touched"): functools.partial(saved, save=forebay_save),
+        },
         "samples": {
             ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
             ("numpy.memmap", "touched"): lambda sample: memmap_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
@@ -559,7 +648,7 @@ def rows() -> dict[str, dict[tuple[str, str], Row]]:
         "calls": {("os.pread", "new"): pread_calls},
         "asyncio": {("to_thread, os.pread", "new"): threads_asyncio, ("aiofiles", "new"): aiofiles_asyncio},
     }
-    for package in ("obstore", "aiofiles", "safetensors", "fastsafetensors"):
+    for package in ("obstore", "aiofiles", "safetensors", "fastsafetensors", "torch"):
         if importlib.util.find_spec(package) is None:
             table = {
                 work: {row: run for row, run in own.items() if row[0].split(",")[0] != package}
@@ -613,8 +702,9 @@ def write_model(path: pathlib.Path, nbytes: int, tensors: int) -> str:
 
 def make_file(work: str, folder: pathlib.Path, mib: int, samples: int) -> str:
     """Returns the file of a work, which it writes unless it is there."""
-    if work.startswith("model-"):
-        return write_model(folder / f"bench-{work}.safetensors", mib << 20, int(work.removeprefix("model-")))
+    if work == "save" or work.startswith("model-"):
+        tensors = 300 if work == "save" else int(work.removeprefix("model-"))
+        return write_model(folder / f"bench-{work}.safetensors", mib << 20, tensors)
     if work == "samples":
         return write_file(folder / "bench-samples.bin", sum(length for _, length in sample_ranges(samples)))
     return write_file(folder / "bench.bin", mib << 20)

@@ -117,6 +117,21 @@ def test_what_a_slice_cannot_be(tmp_path):
         load_file(tmp_path / "none", framework="np")
 
 
+def test_parts_of_a_tensor_of_more_than_four_gigabytes(tmp_path):
+    count = (6 << 30) + 5
+    text = json.dumps({"a": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}).encode()
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        begin = file.tell()
+        for place in ((5 << 30) - 1, count - 2):
+            file.seek(begin + place)
+            file.write(b"xy")
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        part = file.get_slice("a")
+        assert part[(5 << 30) - 2 : (5 << 30) + 2].tobytes() == b"\0xy\0"
+        assert part[-3:].tobytes() == b"\0xy" and part[:: 5 << 30].tobytes() == b"\0y"
+
+
 def header(text, body=b"", length=None):
     encoded = text if isinstance(text, bytes) else json.dumps(text).encode()
     return struct.pack("<Q", len(encoded) if length is None else length) + encoded + body
