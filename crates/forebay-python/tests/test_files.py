@@ -6,6 +6,7 @@ import mmap
 import os
 import pickle
 import threading
+import weakref
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import forebay
 from conftest import SIZE, known
+from forebay._calls import Calls
 
 slow_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 
@@ -175,6 +177,30 @@ def test_tensors_are_destinations_by_dlpack(data, content):
         with pytest.raises(ValueError, match="not in the memory of this machine"):
             file.read_into(0, Tensor(array, (2, 0)))
     assert sys.getrefcount(array) == count, "the exports have ended"
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_a_tensor_lives_until_its_call_has_ended(data, content, eventually, give_up):
+    """Also while the file is closed, and if nothing else refers to the tensor or the call."""
+    numpy = pytest.importorskip("numpy")
+    array = numpy.zeros(1_000_000, "u1")
+    alive = weakref.ref(array)
+    calls = Calls()
+    with forebay.open(data, "direct") as file:
+        call = calls.begin(file._begin_read_into, 5, Tensor(array))
+        if give_up:
+            call.cancel()
+        else:
+            assert calls.end(call) == len(array) and array.tobytes() == content[5:1_000_005]
+        del array
+    del call
+
+    def is_gone():
+        # The exports of calls that were given up end in a later call.
+        forebay.open(data).close()
+        return alive() is None
+
+    eventually(is_gone)
 
 
 def test_what_is_no_destination_is_refused(data):
