@@ -14,7 +14,7 @@ use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 use forebay_measure::calibrate::CalibrateOptions;
 use forebay_measure::hosts::agent::AgentArgs;
-use forebay_measure::kind::{self, ALL, Entry};
+use forebay_measure::kind::{self, ALL, Kind};
 
 /// Tests the I/O features of a storage path and measures the performance that programs get from it.
 #[derive(Debug, Parser)]
@@ -102,7 +102,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug)]
 pub(crate) struct Measure {
     /// The experiment named on the command line.
-    pub(crate) kind: Entry,
+    pub(crate) kind: Kind,
     /// Options common to all experiments.
     pub(crate) args: MeasureArgs,
     /// The matches from which the experiment reads its own options.
@@ -111,12 +111,14 @@ pub(crate) struct Measure {
 
 impl Subcommand for Measure {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
-        let commands = ALL.iter().map(|kind| {
+        let of_kind = |kind: Kind| {
             let command = MeasurePath::augment_args(clap::Command::new(kind.name()));
             // Last, because each set of options brings its own description of the command that
             // it belongs to.
             MeasureArgs::augment_args(kind.augment(command)).about(kind.about()).long_about(None::<&str>)
-        });
+        };
+        let unlisted = kind::unlisted().map(|kind| of_kind(kind).hide(true));
+        let commands = ALL.iter().copied().map(of_kind).chain(unlisted);
         command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
     }
 
@@ -239,7 +241,7 @@ pub(crate) struct ReportArgs {
     pub(crate) json: JsonArgs,
     /// Only these experiments, in the report's order
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = kind::parse_name)]
-    pub(crate) only: Vec<Entry>,
+    pub(crate) only: Vec<Kind>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     fn every_experiment_has_its_own_options_and_the_common_ones() {
-        for kind in ALL {
+        for kind in ALL.iter().copied().chain(kind::unlisted()) {
             let cli = Cli::try_parse_from(["forebay", "measure", kind.name(), "/data", "--quick", "--json"]);
             let Ok(Cli { command: Command::Measure(measure) }) = cli else { panic!("{}", kind.name()) };
             assert_eq!(measure.kind.name(), kind.name());

@@ -31,7 +31,7 @@ use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, OwnComma
 use forebay_measure::cleanup::{Cleanup, leftovers};
 use forebay_measure::context::{Context, Target};
 use forebay_measure::hosts::{Setup, Task};
-use forebay_measure::kind::{ALL, Entry};
+use forebay_measure::kind::{self, Entry, Kind};
 use forebay_measure::progress::Progress;
 use forebay_measure::{self as measure, doctor};
 use forebay_report::environment::Environment;
@@ -57,11 +57,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
         Command::Calibrate(args) => run_calibrate(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
-        Command::Agent(args) => measure::hosts::agent::run(
-            &args,
-            &|name| measure::kind::find(name).map(|kind| kind.0),
-            &cleanup()?,
-        ),
+        Command::Agent(args) => {
+            measure::hosts::agent::run(&args, &|name| kind::part(name).map(|part| part.0), &cleanup()?)
+        }
         Command::Report(args) => run_report(&args, &cleanup()?),
         Command::Diff(args) => saved::diff(&args),
         Command::Assert(args) => saved::assert(&args),
@@ -83,7 +81,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
     match command {
         OwnCommand::MeasureChild { job, start_line } => {
-            print_raw(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
+            let parts: Vec<Entry> = kind::parts().copied().collect();
+            print_raw(&format!("{}\n", measure::run_child(&job, start_line, &parts)?))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -131,12 +130,29 @@ fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<Exit
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let json = measure.args.json.destination()?;
-    if let Some(task) = Task::of(measure.kind.0, &measure.matches)? {
-        return run_on_hosts(&task, measure, &json, cleanup);
+    let parts = measure.kind.chosen(&measure.matches)?;
+    if let Some(part) = parts.iter().find(|part| part.0.runs_on_hosts())
+        && let Some(task) = Task::of(part.0, &measure.matches)?
+    {
+        return run_on_hosts(*part, &task, measure, &json, cleanup);
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let before = doctor::machine_only();
-    let experiments = measure.kind.measure(&measure.matches, &mut context)?;
+    let mut left_out = LeftOut::default();
+    let experiments = match parts.as_slice() {
+        [part] => part.measure(&measure.matches, &mut context)?,
+        parts => {
+            let mut experiments = Vec::new();
+            for part in parts {
+                let measured = part.measure(&measure.matches, &mut context);
+                experiments.extend(left_out.none(*part, measured, &context).unwrap_or_default());
+            }
+            experiments
+        }
+    };
+    if experiments.is_empty() {
+        left_out.failed()?;
+    }
     // Last, as the doctor takes two seconds: an option that makes no sense is refused without them. Its failure costs no figures.
     let (time_unix_s, memory_available_bytes) = (before.time_unix_s, before.memory_available_bytes);
     let environment = match examine(&context.target, cleanup) {
@@ -147,7 +163,8 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
         }
     };
     let mut report = Report::new(environment, experiments);
-    report.verdicts = measure::kind::verdicts(&report.experiments);
+    report.left_out = left_out.reasons;
+    report.verdicts = kind::verdicts(&report.experiments);
     let text = || report::summary::render(&report, measure.args.common.verbose);
     json.write_beside(|| report.to_json(), text, cleanup)?;
     // Only a run with `--check` has gates in its rows; all others succeed here.
@@ -157,7 +174,13 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
 }
 
 /// Runs this process's part in a measurement on several hosts. The result reports gates that failed.
-fn run_on_hosts(task: &Task, measure: &Measure, json: &Json, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+fn run_on_hosts(
+    part: Entry,
+    task: &Task,
+    measure: &Measure,
+    json: &Json,
+    cleanup: &Cleanup,
+) -> anyhow::Result<ExitCode> {
     let common = &measure.args.common;
     let setup = Setup {
         path: &measure.path()?,
@@ -167,7 +190,7 @@ fn run_on_hosts(task: &Task, measure: &Measure, json: &Json, cleanup: &Cleanup) 
         destructive: common.overwrite || common.destroy_data,
     };
     let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
-    measure.kind.present(&mut experiments);
+    part.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
     let text = || report::summary::render(&report, common.verbose);
     json.write_beside(|| report.to_json(), text, cleanup)?;
@@ -189,25 +212,25 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let mut left_out = LeftOut::default();
     // Files without room are known before anything is measured.
-    let mut kinds = kinds(&args.only, &context)?;
-    kinds.retain(|kind| left_out.none(*kind, kind.check_space(&context), &context).is_some());
-    if kinds.is_empty() {
+    let mut parts = parts(&args.only, &context)?;
+    parts.retain(|part| left_out.none(*part, part.check_space(&context), &context).is_some());
+    if parts.is_empty() {
         left_out.failed()?;
     }
     context.progress.print_line("doctor: testing the features of this path");
     let mut report = Report::new(examine(&context.target, cleanup)?, Vec::new());
-    let seconds: Vec<u64> = kinds.iter().map(|kind| kind.seconds(context.quick)).collect();
-    for (done, kind) in kinds.iter().enumerate() {
+    let seconds: Vec<u64> = parts.iter().map(|part| part.seconds(context.quick)).collect();
+    for (done, part) in parts.iter().enumerate() {
         context.begin(&seconds, done);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
-        let (number, count) = (done + 1, kinds.len());
-        context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name()));
-        let measured = kind.report(&mut context);
-        let tables = left_out.none(*kind, measured, &context).unwrap_or_default();
+        let (number, count) = (done + 1, parts.len());
+        context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", part.name()));
+        let measured = part.report(&mut context);
+        let tables = left_out.none(*part, measured, &context).unwrap_or_default();
         report.add(Report::new(Environment::default(), tables));
         report.left_out.clone_from(&left_out.reasons);
-        report.verdicts = measure::kind::verdicts(&report.experiments);
-        if let Some(rest) = kinds.get(number..).filter(|rest| !rest.is_empty()) {
+        report.verdicts = kind::verdicts(&report.experiments);
+        if let Some(rest) = parts.get(number..).filter(|rest| !rest.is_empty()) {
             keep(&report, rest, &page, &json, cleanup);
         }
     }
@@ -229,13 +252,13 @@ struct LeftOut {
 
 impl LeftOut {
     /// Returns what there is of an experiment; of one that failed nothing, and the reason is kept.
-    fn none<T>(&mut self, kind: Entry, result: anyhow::Result<T>, context: &Context) -> Option<T> {
+    fn none<T>(&mut self, part: Entry, result: anyhow::Result<T>, context: &Context) -> Option<T> {
         match result {
             Ok(found) => Some(found),
             Err(error) => {
                 let why = format!("{error:#}");
-                context.progress.print_line(&format!("{} is left out: {why}", kind.name()));
-                self.reasons.insert(kind.name().to_owned(), why);
+                context.progress.print_line(&format!("{} is left out: {why}", part.name()));
+                self.reasons.insert(part.name().to_owned(), why);
                 self.first.get_or_insert(error);
                 None
             }
@@ -251,7 +274,7 @@ impl LeftOut {
 /// Writes what was measured until now, so that an end by a signal costs no more than the rest.
 fn keep(report: &Report, rest: &[Entry], page: &Destination, json: &Json, cleanup: &Cleanup) {
     let mut part = report.clone();
-    let of = |kind: &Entry| (kind.name().to_owned(), "the report was ended before it".to_owned());
+    let of = |part: &Entry| (part.name().to_owned(), "the report was ended before it".to_owned());
     part.left_out.extend(rest.iter().map(of));
     // What cannot be written now may be at the end, which says so where it cannot.
     if !page.is_stdout() {
@@ -284,21 +307,21 @@ fn summary(report: &Report, args: &ReportArgs) -> String {
     brief + &tables.unwrap_or_default() + &claims.unwrap_or_default()
 }
 
-/// Returns the experiments of a report: those named, or all that the path allows.
-fn kinds(only: &[Entry], context: &Context) -> Result<Vec<Entry>, Failure> {
+/// Returns the parts of a report: those of the experiments named, or all that the path allows.
+fn parts(only: &[Kind], context: &Context) -> Result<Vec<Entry>, Failure> {
     let is_directory = matches!(context.target, Target::Directory(_));
-    let chosen = |kind: &Entry| only.is_empty() || only.iter().any(|named| named.name() == kind.name());
-    let (kinds, others): (Vec<Entry>, Vec<Entry>) =
-        ALL.iter().copied().filter(chosen).partition(|kind| is_directory || !kind.needs_directory());
+    let chosen = |part: &Entry| only.is_empty() || only.iter().any(|named| named.has(part.name()));
+    let (parts, others): (Vec<Entry>, Vec<Entry>) =
+        kind::parts().copied().filter(chosen).partition(|part| is_directory || !part.needs_directory());
     if !others.is_empty() {
-        let names: Vec<&str> = others.iter().map(|kind| kind.name()).collect();
+        let names: Vec<&str> = others.iter().map(|part| part.name()).collect();
         let why = format!("{}: these need a directory for files of their own", names.join(", "));
-        if !only.is_empty() {
+        if only.iter().any(|named| named.parts().iter().all(|part| part.needs_directory())) {
             return Err(Failure::Path(format!("{why}, and {} is none", context.target.path().display())));
         }
         context.progress.print_line(&format!("not measured: {why}"));
     }
-    Ok(kinds)
+    Ok(parts)
 }
 
 fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Result<Context> {

@@ -12,7 +12,7 @@ use forebay_report::units::number;
 use serde::Deserialize;
 
 use crate::experiment::once;
-use crate::saturate;
+use crate::reads;
 
 /// Whether a claim holds, and the figures behind that; or why it is not decided.
 pub(crate) type Decision = Result<(bool, String), String>;
@@ -94,7 +94,7 @@ impl Check {
     /// The reason why no table decides it.
     fn decide(&self, tables: &[&Table]) -> Decision {
         if self.rule.as_deref() == Some("saturation") {
-            return saturate::past_saturation(tables);
+            return reads::past_saturation(tables);
         }
         let of = fitting(tables, &self.only);
         let per = if self.per_only.is_empty() { of.clone() } else { fitting(tables, &self.per_only) };
@@ -296,7 +296,7 @@ mod tests {
                 continue;
             };
             assert!(undecided.is_none() && command.is_none(), "{claim}");
-            let entry = kind::find(&check.experiment).expect("an experiment");
+            let entry = kind::part(&check.experiment).expect("an experiment");
             if let Some(rule) = &check.rule {
                 assert_eq!(rule, "saturation", "{claim}");
                 continue;

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use clap::{ArgMatches, Args as _, Command};
+use clap::{ArgMatches, Command};
 
 use crate::cold::ColdFile;
 use crate::context::{Context, Target};
 use crate::experiment::{Experiment as Definition, Outcome};
 use crate::fio;
 use crate::gauge::peak_resident_bytes;
-use crate::hosts::HostsArgs;
 use crate::job::Job;
-use crate::options::{self, Length, Values};
+use crate::options::{self, Length, Part, Values};
 use crate::start_barrier;
 use crate::test_file::check_space;
 use forebay_report::result::Experiment;
@@ -46,9 +45,13 @@ impl Entry {
 
     /// Adds the experiment's options to its command.
     pub fn augment(self, command: Command) -> Command {
+        options::augment(command, &[self.part()])
+    }
+
+    /// Returns the names of its options and rows.
+    pub(crate) fn part(self) -> Part {
         let spec = self.0.spec();
-        let command = options::augment(command, spec.options, spec.ways);
-        if self.0.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
+        (spec.name, spec.options, spec.ways)
     }
 
     /// Measures with the given options.

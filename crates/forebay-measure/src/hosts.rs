@@ -112,6 +112,9 @@ pub struct Setup<'a> {
 }
 
 impl HostsArgs {
+    /// The group of the options that name hosts.
+    pub(crate) const REMOTE: &str = "remote";
+
     /// Returns the part of this process; `None` when it measures alone.
     fn part(self) -> Result<Option<Part>, Failure> {
         let hosts = match &self.hosts_file {

@@ -1,60 +1,150 @@
 //! The registry of experiments: [`ALL`] lists them, and nothing else names one. A new experiment is a module and a line
 //! there.
 
-use crate::amplification::Amplification;
-use crate::baseline::Baseline;
-use crate::collective::Collective;
-use crate::cpu::Cpu;
-use crate::fairness::Fairness;
-use crate::files::Files;
-use crate::patterns::Patterns;
-use crate::random::Random;
-use crate::samples::Samples;
-use crate::saturate::Saturate;
-use crate::scan::Scan;
-use crate::sustain::Sustain;
-use crate::writes::Writes;
+use clap::{ArgMatches, Args as _, Command};
+use forebay_report::failure::Failure;
 use forebay_report::result::{Experiment, Report};
 use forebay_report::saved::waited;
 
+use crate::amplification::Amplification;
+use crate::baseline::Baseline;
+use crate::collective::Collective;
+use crate::files::Files;
+use crate::hosts::HostsArgs;
+use crate::options::{self, Part};
+use crate::reads::{Cpu, Fairness, Random, Saturate};
+use crate::samples::Samples;
+use crate::scan::Scan;
+use crate::writes::sustain::Sustain;
+use crate::writes::{Patterns, Writes};
+
 pub use crate::entry::Entry;
 
+/// An experiment: one command. Its parts are measured one after the other, and tables have the name of their part.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// Name and purpose, where it has several parts.
+    merged: Option<(&'static str, &'static str)>,
+    parts: &'static [Entry],
+}
+
 /// Every experiment, in the order in which the report runs and shows them.
-pub static ALL: &[Entry] = &[
-    Entry(&Baseline),
-    Entry(&Scan),
-    Entry(&Random),
-    Entry(&Saturate),
-    Entry(&Cpu),
-    Entry(&crate::wal::WAL),
-    Entry(&crate::wal::BLOCKING),
-    Entry(&crate::walk::Walk),
-    Entry(&Writes),
-    Entry(&Patterns),
-    Entry(&Sustain),
-    Entry(&Fairness),
-    Entry(&Amplification),
-    Entry(&Files),
-    Entry(&Samples),
-    Entry(&Collective),
+pub static ALL: &[Kind] = &[
+    alone(&[Entry(&Baseline)]),
+    alone(&[Entry(&Scan)]),
+    Kind {
+        merged: Some((
+            "reads",
+            "Read blocks at random: at a depth, by more readers, by processor time, beside others",
+        )),
+        parts: &[Entry(&Random), Entry(&Saturate), Entry(&Cpu), Entry(&Fairness)],
+    },
+    alone(&[Entry(&crate::wal::WAL)]),
+    alone(&[Entry(&crate::wal::BLOCKING)]),
+    alone(&[Entry(&crate::walk::Walk)]),
+    Kind {
+        merged: Some((
+            "writes",
+            "Write at random until all is durable, gathered in memory, and for a minute or longer",
+        )),
+        parts: &[Entry(&Writes), Entry(&Patterns), Entry(&Sustain)],
+    },
+    alone(&[Entry(&Amplification)]),
+    alone(&[Entry(&Files)]),
+    alone(&[Entry(&Samples)]),
+    alone(&[Entry(&Collective)]),
 ];
+
+const fn alone(parts: &'static [Entry]) -> Kind {
+    Kind { merged: None, parts }
+}
 
 /// The most seconds that the experiments of `report --quick` take together. Its 110 seconds also include the doctor and the
 /// page.
 #[cfg(test)]
 const QUICK_SECONDS: u64 = 106;
 
+impl Kind {
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        self.merged.map_or_else(|| self.parts[0].name(), |(name, _)| name)
+    }
+
+    /// Returns the experiment's purpose: one sentence without its end.
+    pub fn about(self) -> &'static str {
+        self.merged.map_or_else(|| self.parts[0].about(), |(_, about)| about)
+    }
+
+    /// Returns its parts; one, where it has no others.
+    pub fn parts(self) -> &'static [Entry] {
+        self.parts
+    }
+
+    /// Returns whether a part of this name belongs to it.
+    pub fn has(self, name: &str) -> bool {
+        self.parts.iter().any(|part| part.name() == name)
+    }
+
+    fn runs_on_hosts(self) -> bool {
+        self.parts.iter().any(|part| part.0.runs_on_hosts())
+    }
+
+    /// Adds the options of all parts to the experiment's command.
+    pub fn augment(self, command: Command) -> Command {
+        let parts: Vec<Part> = self.parts.iter().map(|part| part.part()).collect();
+        let command = options::augment(command, &parts);
+        if self.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
+    }
+
+    /// Returns the parts that take all options of a command line.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: none does; with the parts that take each option.
+    pub fn chosen(self, matches: &ArgMatches) -> Result<Vec<Entry>, Failure> {
+        let parts: Vec<Part> = self.parts.iter().map(|part| part.part()).collect();
+        let mut takers = options::takers(&parts, matches);
+        if self.runs_on_hosts() && matches.contains_id(HostsArgs::REMOTE) {
+            let remote = self.parts.iter().filter(|part| part.0.runs_on_hosts());
+            takers.push(("hosts", remote.map(|part| part.name()).collect()));
+        }
+        let is_chosen = |part: &&Entry| takers.iter().all(|(_, names)| names.contains(&part.name()));
+        let chosen: Vec<Entry> = self.parts.iter().filter(is_chosen).copied().collect();
+        if chosen.is_empty() {
+            let taken = takers.iter().map(|(option, names)| format!("--{option} ({})", names.join(", ")));
+            let taken = taken.collect::<Vec<_>>().join(", ");
+            return Err(Failure::Usage(format!("no part of `{}` takes all of {taken}", self.name())));
+        }
+        Ok(chosen)
+    }
+}
+
+/// Returns the parts of all experiments, in the order in which the report runs and shows them.
+pub fn parts() -> impl Iterator<Item = &'static Entry> {
+    ALL.iter().flat_map(|kind| kind.parts)
+}
+
+/// Returns the part called `name`, which is the name of its tables.
+pub fn part(name: &str) -> Option<Entry> {
+    parts().find(|part| part.name() == name).copied()
+}
+
+/// Returns the parts whose name is not their experiment's. Each is an experiment, too, which no list has: it was one before.
+pub fn unlisted() -> impl Iterator<Item = Kind> {
+    let is_listed = |part: &Entry| ALL.iter().any(|kind| kind.name() == part.name());
+    parts().filter(move |part| !is_listed(part)).map(|part| alone(std::slice::from_ref(part)))
+}
+
 /// Returns the experiment called `name`.
-pub fn find(name: &str) -> Option<Entry> {
-    ALL.iter().copied().find(|kind| kind.name() == name)
+pub fn find(name: &str) -> Option<Kind> {
+    ALL.iter().copied().chain(unlisted()).find(|kind| kind.name() == name)
 }
 
 /// Adds to a document of schema 1 what later ones contain: titles, views and sentences.
 pub fn adopt(report: &mut Report) {
-    for kind in ALL {
-        let is_own = |experiment: &mut Experiment| experiment.name == kind.name();
+    for part in parts() {
+        let is_own = |experiment: &mut Experiment| experiment.name == part.name();
         let mut own: Vec<Experiment> = report.experiments.extract_if(.., is_own).collect();
-        kind.present(&mut own);
+        part.present(&mut own);
         report.experiments.extend(own);
     }
     report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waited::present);
@@ -62,18 +152,18 @@ pub fn adopt(report: &mut Report) {
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.
 pub fn verdicts(experiments: &[Experiment]) -> Vec<String> {
-    let of_kind = |kind: &Entry| {
-        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name()).collect();
-        kind.verdicts(&own)
+    let of_part = |part: &Entry| {
+        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == part.name()).collect();
+        part.verdicts(&own)
     };
-    ALL.iter().flat_map(of_kind).collect()
+    parts().flat_map(of_part).collect()
 }
 
 /// Parses the name of an experiment.
 ///
 /// # Errors
 /// Fails with a sentence that lists the existing names.
-pub fn parse_name(text: &str) -> Result<Entry, String> {
+pub fn parse_name(text: &str) -> Result<Kind, String> {
     find(text).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|kind| kind.name()).collect();
         format!("there is no experiment {text:?}; there are {}", names.join(", "))
@@ -87,29 +177,85 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for (index, kind) in ALL.iter().enumerate() {
-            assert_eq!(
-                find(kind.name()).map(Entry::about),
-                Some(kind.about()),
-                "{} stands twice",
-                kind.name()
-            );
-            assert!(ALL[..index].iter().all(|other| other.about() != kind.about()));
+        for kind in ALL.iter().copied().chain(unlisted()) {
+            let name = kind.name();
+            assert_eq!(find(name).map(Kind::about), Some(kind.about()), "{name} stands twice");
+            let same = ALL.iter().copied().chain(unlisted()).filter(|other| other.about() == kind.about());
+            assert_eq!(same.count(), 1, "{name}");
         }
+        for entry in parts() {
+            assert_eq!(
+                part(entry.name()).map(Entry::about),
+                Some(entry.about()),
+                "{} stands twice",
+                entry.name()
+            );
+        }
+        assert_eq!((ALL.len(), unlisted().count()), (11, 6));
         let wrong = parse_name("scna").expect_err("a typing error");
-        assert!(wrong.contains("scan, random, saturate"), "{wrong}");
+        assert!(wrong.contains("scan, reads, wal"), "{wrong}");
+    }
+
+    /// Returns the names of the parts that a command line of `measure` chooses.
+    fn chosen(name: &str, words: &[&str]) -> Result<Vec<&'static str>, String> {
+        let kind = find(name).expect("an experiment");
+        let matches = matches(kind, words).map_err(|error| error.to_string())?;
+        let parts = kind.chosen(&matches).map_err(|error| error.to_string())?;
+        Ok(parts.iter().map(|part| part.name()).collect())
+    }
+
+    fn matches(kind: Kind, words: &[&str]) -> Result<ArgMatches, clap::Error> {
+        kind.augment(Command::new("measure").no_binary_name(true)).try_get_matches_from(words)
+    }
+
+    #[test]
+    fn options_and_rows_choose_the_parts_that_take_them() {
+        for (name, words, parts) in [
+            ("reads", &[][..], &["random", "saturate", "cpu", "fairness"][..]),
+            ("reads", &["--seconds", "1", "--size", "1GiB"], &["random", "saturate", "cpu", "fairness"]),
+            ("reads", &["--depth", "8"], &["random"]),
+            ("reads", &["--readers", "1,8"], &["saturate", "cpu"]),
+            ("reads", &["--readers", "1,8", "--load", "0"], &["saturate"]),
+            ("reads", &["--rows", "tokio-fs,classes"], &["cpu", "fairness"]),
+            ("reads", &["--writes"], &["fairness"]),
+            ("reads", &["--hosts", "a,b"], &["random"]),
+            ("writes", &["--pattern", "dense,sparse"], &["writes"]),
+            ("writes", &["--pattern", "random"], &["patterns"]),
+            ("writes", &["--pattern", "dense,strided"], &["writes", "patterns"]),
+            ("writes", &["--rows", "o-direct"], &["writes", "patterns"]),
+            ("writes", &["--size", "2MiB"], &["writes"]),
+            ("sustain", &["--idle", "1"], &["sustain"]),
+        ] {
+            assert_eq!(chosen(name, words).as_deref(), Ok(parts), "{name} {words:?}");
+        }
+        let writes = find("writes").expect("an experiment");
+        let both = matches(writes, &["--pattern", "dense,strided"]).expect("each part takes one");
+        for (part, word) in writes.parts().iter().zip(["dense", "strided"]) {
+            let values = Values::new(part.0.spec().options, Some(&both), Length::Full).expect("its own");
+            assert_eq!(values.words("pattern"), [word], "{}", part.name());
+        }
+        let none = chosen("reads", &["--depth", "8", "--hogs", "1"]).expect_err("no part has both");
+        assert!(
+            none.contains("no part of `reads` takes all of --depth (random), --hogs (fairness)"),
+            "{none}"
+        );
+        let wrong = chosen("writes", &["--pattern", "striped"]).expect_err("a typing error");
+        assert!(
+            wrong.contains("there are dense, sparse; ") && wrong.contains("there are random, strided"),
+            "{wrong}"
+        );
     }
 
     #[test]
     fn a_quick_report_of_everything_ends_within_110_seconds() {
-        let sum: u64 = ALL.iter().map(|kind| kind.seconds(true)).sum();
+        let sum: u64 = parts().map(|part| part.seconds(true)).sum();
         assert!(sum <= QUICK_SECONDS, "{sum} s");
     }
 
     #[test]
     fn compared_and_drawn_columns_are_shown() {
-        for kind in ALL {
-            let (view, name) = (kind.view(), kind.name());
+        for part in parts() {
+            let (view, name) = (part.view(), part.name());
             assert!(view.column(&view.compared).is_some(), "{name}: {}", view.compared);
             assert!(
                 view.charts.iter().all(|metric| view.column(metric).is_some()),
@@ -121,8 +267,8 @@ mod tests {
 
     #[test]
     fn changes_lead_from_ways_of_their_experiment_to_others_of_it() {
-        for kind in ALL {
-            let (spec, view) = (kind.0.spec(), kind.view());
+        for part in parts() {
+            let (spec, view) = (part.0.spec(), part.view());
             for gain in &view.gains {
                 let is_way = |name: &str| spec.ways.iter().any(|way| way.name == name);
                 assert!(!gain.to.is_empty() && gain.to.iter().all(|name| is_way(name)), "{gain:?}");
@@ -134,7 +280,7 @@ mod tests {
     /// A report leaves an experiment out before the first one begins where its files have no room, so each knows their size.
     #[test]
     fn every_experiment_knows_about_how_large_its_files_are() {
-        for entry in ALL {
+        for entry in parts() {
             let values = Values::new(entry.0.spec().options, None, Length::Quick).expect("defaults");
             let bytes = entry.0.file_bytes(&values);
             assert!(values.has("memory") || (1 << 20..4 << 30).contains(&bytes), "{}: {bytes}", entry.name());
@@ -143,7 +289,7 @@ mod tests {
 
     #[test]
     fn defaults_of_all_options_are_valid() {
-        for entry in ALL {
+        for entry in parts() {
             for length in [Length::Full, Length::Quick, Length::Report] {
                 let values = Values::new(entry.0.spec().options, None, length);
                 assert!(values.is_ok(), "{}: {values:?}", entry.name());
@@ -165,10 +311,11 @@ mod tests {
     #[test]
     fn no_other_place_names_an_experiment() {
         // Keys of other documents, the beginning of metrics, and a check of the doctor.
-        const OTHER_MEANINGS: [&str; 6] = [
+        const OTHER_MEANINGS: [&str; 7] = [
             "wal in wal/inspection.rs",
             "files in top/exposition.rs",
             "files in top/view.rs",
+            "reads in top/view.rs",
             "writes in top/view.rs",
             "cpu in diff/significance.rs",
             "writes in doctor/probe_file.rs",
@@ -201,9 +348,10 @@ mod tests {
             let text = std::fs::read_to_string(&place).unwrap_or_default();
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             read += usize::from(place.extension().is_some_and(|end| end == "rs"));
-            let named = ALL.iter().filter(|entry| code.contains(&format!("\"{}\"", entry.name())));
+            let all = ALL.iter().copied().chain(unlisted()).map(Kind::name);
+            let named = all.filter(|name| code.contains(&format!("\"{name}\"")));
             let parts: Vec<_> = place.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
-            found.extend(named.map(|entry| format!("{} in {}/{}", entry.name(), parts[1], parts[0])));
+            found.extend(named.map(|name| format!("{name} in {}/{}", parts[1], parts[0])));
         }
         assert!(read > 60, "only {read} files; this test looks in the wrong place");
         found.retain(|name| !OTHER_MEANINGS.contains(&name.as_str()));

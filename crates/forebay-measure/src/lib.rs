@@ -1,7 +1,8 @@
 //! The experiments of the program `forebay`, the runner that takes their samples, and the examination of a machine.
 //!
-//! - An experiment implements [`experiment::Experiment`], and [`kind::ALL`] lists it: one module and one line. Its
-//!   [`Spec`](experiment::Spec) has name, options, rows and columns as data; its [`Plan`](experiment::Plan) is one run.
+//! - An experiment, or a part of one, implements [`experiment::Experiment`]; [`kind::ALL`] lists the experiments: one module
+//!   and one line each. Its [`Spec`](experiment::Spec) has name, options, rows and columns as data; its
+//!   [`Plan`](experiment::Plan) is one run.
 //! - The [`runner`] takes the samples of all rows in turn, each in a process of its own: the program starts itself with
 //!   [`CHILD_SUBCOMMAND`], whose argument it passes to [`run_child`] with its registry. Metrics, gates and tables are the
 //!   runner's work. Another program has a registry of [`kind::Entry`] values of its own, and runs plans with
@@ -30,11 +31,9 @@ pub mod claims;
 mod cold;
 mod collective;
 mod commands;
-mod cpu;
 mod entry;
 pub mod experiment;
 mod extents;
-mod fairness;
 mod file_set;
 mod files;
 mod fio;
@@ -47,22 +46,18 @@ mod latency;
 pub mod options;
 mod pace;
 mod pattern;
-mod patterns;
 mod plan;
 mod preconditions;
 mod prelude;
-mod random;
 mod reads;
 pub mod residency;
 pub mod runner;
 mod sampler;
 mod samples;
-mod saturate;
 mod scan;
 pub mod scratch_dir;
 mod sentences;
 mod start_barrier;
-pub(crate) mod sustain;
 mod system_counters;
 mod test_file;
 mod timers;
@@ -85,7 +80,7 @@ pub use test_file::{check_space, write_direct};
 /// goes to [`run_child`].
 pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample of an experiment of `registry`, such as [`kind::ALL`], and returns the line to print on standard output.
+/// Runs one sample of an experiment of `registry`, such as [`kind::parts`], and returns the line to print on standard output.
 /// With `start_line` it begins at the
 /// instant that it reads on standard input.
 ///

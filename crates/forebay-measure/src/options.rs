@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use forebay_report::failure::Failure;
+use forebay_report::result::columns::{once, together};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Way;
@@ -245,31 +246,90 @@ pub struct Values {
     pub length: Length,
 }
 
+/// The name, the options and the ways of a part of an experiment, or of one without parts.
+pub type Part = (&'static str, &'static [Opt], &'static [Way]);
+
 /// The option that selects rows, which every experiment has.
 const ROWS: &str = "rows";
 
-/// Adds the options of an experiment, and `--rows`, to its command.
-pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
-    let command = options.iter().fold(command, |command, option| {
-        let arg = Arg::new(option.name).long(option.name).help(option.help());
+/// An option, with the part that has it.
+type PartOpt = (&'static str, &'static Opt);
+
+/// Returns the options of all parts, those of one name together.
+fn by_name(parts: &[Part]) -> Vec<Vec<PartOpt>> {
+    let all = parts.iter().flat_map(|(part, options, _)| options.iter().map(move |option| (*part, option)));
+    together(all, |(_, one), (_, other)| one.name == other.name)
+}
+
+/// Adds the options of an experiment's parts, and `--rows`, to its command. A value is one that some part takes.
+pub fn augment(command: Command, parts: &[Part]) -> Command {
+    let command = by_name(parts).into_iter().fold(command, |command, same| {
+        let option = same[0].1;
+        let arg = Arg::new(option.name).long(option.name).help(help(&same, parts.len()));
         if matches!(option.value, Kind::Flag) {
             return command.arg(arg.action(ArgAction::SetTrue));
         }
-        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| option.parse(text));
+        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| parse(&same, text));
         command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
     });
-    let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
-    if choice().count() < 2 {
+    let choice =
+        once(parts.iter().flat_map(|(.., ways)| *ways).filter(|way| !way.always).map(|way| way.name));
+    if choice.len() < 2 {
         return command;
     }
-    let names = choice().collect::<Vec<_>>().join(", ");
+    let names = choice.join(", ");
     let help = format!("Only these rows: {names}");
     let parser = move |text: &str| {
-        let known = ways.iter().any(|way| way.name == text && !way.always);
+        let known = choice.contains(&text);
         if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
     };
     let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
     command.arg(arg.value_delimiter(',').action(ArgAction::Append))
+}
+
+/// Describes an option of an experiment with `count` parts: of each part, where not all have the same.
+fn help(same: &[PartOpt], count: usize) -> String {
+    let first = same[0].1.help();
+    if same.len() == count && same.iter().all(|(_, option)| option.help() == first) {
+        return first;
+    }
+    let of_part = |(part, option): &PartOpt| format!("{part}: {}", option.help());
+    same.iter().map(of_part).collect::<Vec<_>>().join("; ")
+}
+
+/// Parses a value of options of one name: the first one that takes it decides.
+fn parse(same: &[PartOpt], text: &str) -> Result<Value, String> {
+    let parsed: Vec<Result<Value, String>> = same.iter().map(|(_, option)| option.parse(text)).collect();
+    let faults =
+        once(parsed.iter().filter_map(|parsed| parsed.as_ref().err()).map(String::as_str)).join("; ");
+    parsed.into_iter().find_map(Result::ok).ok_or(faults)
+}
+
+/// Returns the options that a command line has, with the parts that take a value of theirs; of rows, those that have one.
+pub(crate) fn takers(parts: &[Part], matches: &ArgMatches) -> Vec<(&'static str, Vec<&'static str>)> {
+    let is_flag = |option: &Opt| matches!(option.value, Kind::Flag);
+    let is_given = |option: &Opt| {
+        if is_flag(option) { matches.get_flag(option.name) } else { matches.contains_id(option.name) }
+    };
+    let takes = |option: &Opt| {
+        let is_own = |text: &std::ffi::OsStr| text.to_str().is_some_and(|text| option.parse(text).is_ok());
+        is_flag(option) || matches.get_raw(option.name).into_iter().flatten().any(is_own)
+    };
+    let of_name = |same: Vec<PartOpt>| {
+        let names = same.iter().filter(|(_, option)| takes(option)).map(|(part, _)| *part);
+        is_given(same[0].1).then(|| (same[0].1.name, names.collect()))
+    };
+    let mut takers: Vec<(&str, Vec<&str>)> = by_name(parts).into_iter().filter_map(of_name).collect();
+    if let Some(rows) = rows(matches) {
+        let has = |(.., ways): &&Part| ways.iter().any(|way| rows.iter().any(|row| row == way.name));
+        takers.push((ROWS, parts.iter().filter(has).map(|(part, ..)| *part).collect()));
+    }
+    takers
+}
+
+/// Returns the rows that a command line names.
+fn rows(matches: &ArgMatches) -> Option<Vec<String>> {
+    Some(matches.try_get_many::<String>(ROWS).ok()??.cloned().collect())
 }
 
 impl Values {
@@ -289,11 +349,12 @@ impl Values {
                 all.given.extend(is_given.then(|| option.name.to_owned()));
                 continue;
             }
-            let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
+            let given = matches.and_then(|matches| matches.get_raw(option.name));
             let values = match given {
                 Some(given) => {
                     all.given.push(option.name.to_owned());
-                    given.cloned().collect()
+                    // Of a list, another part takes the others.
+                    given.filter_map(|text| option.parse(text.to_str()?).ok()).collect()
                 }
                 None => {
                     let default = match length {
@@ -308,9 +369,7 @@ impl Values {
             };
             all.values.insert(option.name.to_owned(), values);
         }
-        if let Some(rows) = matches.and_then(|matches| matches.try_get_many::<String>(ROWS).ok().flatten()) {
-            all.rows = rows.cloned().collect();
-        }
+        all.rows = matches.and_then(rows).unwrap_or_default();
         Ok(all)
     }
 
@@ -388,7 +447,7 @@ mod tests {
     static WAYS: &[Way] = &[Way::base("nothing", ""), Way::direct("direct", ""), Way::cached("buffered", "")];
 
     fn parse(words: &[&str]) -> Result<Values, String> {
-        let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
+        let command = augment(Command::new("measure").no_binary_name(true), &[("measure", OPTIONS, WAYS)]);
         let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
         Values::new(OPTIONS, Some(&matches), Length::Full).map_err(|error| error.to_string())
     }
@@ -433,7 +492,7 @@ mod tests {
 
     #[test]
     fn the_help_has_the_defaults() {
-        let mut command = augment(Command::new("measure"), OPTIONS, WAYS);
+        let mut command = augment(Command::new("measure"), &[("measure", OPTIONS, WAYS)]);
         let help = command.render_help().to_string();
         for part in [
             "[default: 1,8, with --quick 8]",

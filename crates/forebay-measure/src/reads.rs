@@ -1,8 +1,9 @@
-//! Random reads by many readers, each with one read in flight: the plan and the samples of `saturate` and `cpu`.
+//! `measure reads`: random reads at a depth ([`random`]), by more and more readers ([`saturate`]), by their processor time
+//! ([`cpu`]), and beside others ([`fairness`]).
 //!
-//! A reader begins its next read as the last one ends (*closed loop*), or takes the next due read at times
-//! that were fixed beforehand (*open loop*). [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases
-//! of a sample.
+//! Here are the plan and the samples of `saturate` and `cpu`: many readers, each with one read in flight. A reader begins its
+//! next read as the last one ends (*closed loop*), or takes the next due read at times that were fixed beforehand (*open
+//! loop*). [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases of a sample.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +25,17 @@ use crate::residency::evict;
 use crate::units::show_bytes;
 use forebay_report::result::columns::Definition;
 
+mod cpu;
+mod fairness;
+mod random;
 mod reader;
+mod saturate;
 mod system_calls;
+
+pub(crate) use cpu::Cpu;
+pub(crate) use fairness::Fairness;
+pub(crate) use random::Random;
+pub(crate) use saturate::{Saturate, past_saturation};
 
 use reader::{CALLS, Pacer, Phase, Reader, Tally, WARM};
 pub use system_calls::CallCounter;
@@ -410,7 +420,6 @@ impl Drop for Conductor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cpu::Cpu;
     use super::super::lanes::{test_file, test_job};
     use super::*;
     use crate::cleanup::TempFile;

@@ -1,5 +1,7 @@
-//! `measure writes`: random writes of 4 KiB into a file that was written before, with the parts of a program's time for them
-//! that are usually left out: open, sync, close.
+//! `measure writes`: until they are durable, gathered in memory ([`patterns`]), and for a minute and longer ([`sustain`]).
+//!
+//! Here are random writes of 4 KiB into a file that was written before, with the parts of a program's time for them that are
+//! usually left out: open, sync, close.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,6 +18,11 @@ use crate::prelude::*;
 use crate::residency::evict;
 use forebay_report::page::noise::NOTEWORTHY;
 use forebay_report::result::Sample;
+
+mod patterns;
+pub(crate) mod sustain;
+
+pub(crate) use patterns::Patterns;
 
 /// The experiment.
 #[derive(Debug)]

@@ -58,7 +58,7 @@ fn experiments_that_there_are_not() {
     refused(
         &["report", "--only", "scan,scna"],
         2,
-        &["\"scna\"", "scan, random, saturate, cpu, wal, blocking, walk, writes"],
+        &["\"scna\"", "scan, reads, wal, blocking, walk, writes"],
     );
     let directory = Directory::new("only");
     let file = directory.file("data", 40 << 20);

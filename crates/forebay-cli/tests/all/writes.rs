@@ -71,6 +71,22 @@ fn every_row_writes_in_every_setting() {
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
+#[test]
+fn rows_of_several_parts_give_the_tables_of_all_of_them() {
+    let directory = Directory::new("parts");
+    let size = ["--size", "8MiB", "--seconds", "1", "--repeats", "1", "--quick"];
+    let rows = ["--rows", "o-direct,random-read", "--json", "--quiet"];
+    let outcome = run(&[&["measure", "writes", directory.text()][..], &size, &rows].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let tables = value["experiments"].as_array().expect("a list").iter();
+    let mut names: Vec<&str> = tables.map(|table| table["name"].as_str().expect("a name")).collect();
+    names.dedup();
+    assert_eq!(names, ["writes", "patterns", "sustain"]);
+    assert_eq!(value["views"].as_object().expect("an object").len(), 3);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
 fn check_row(row: &Value) {
     has_samples(row, 2);
     let is_durable = row["name"] != "naive" && row["name"] != "o-direct";

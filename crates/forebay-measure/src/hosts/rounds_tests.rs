@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::random::Random;
+use crate::reads::Random;
 
 /// Returns a sample of a host whose every operation took `us` microseconds.
 fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample {

@@ -16,9 +16,9 @@ use simulated::{Device, devices};
 
 use crate::experiment::Experiment as _;
 use crate::latency::Latency;
-use crate::saturate::Saturate;
-use crate::sustain::{self, Sustain};
+use crate::reads::Saturate;
 use crate::writes;
+use crate::writes::sustain::{self, Sustain};
 use forebay_report::page::knee::{Level, saturation};
 use forebay_report::result::{Experiment, Metrics, Row, Sample, metric};
 

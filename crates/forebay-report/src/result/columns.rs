@@ -157,7 +157,7 @@ pub(crate) fn row_names<'a>(group: &[&'a Experiment]) -> Vec<&'a str> {
 }
 
 /// Returns each item once, in the order in which they appear.
-pub(crate) fn once<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn once<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     together(items, |one, other| one == other)
         .into_iter()
         .filter_map(|same| same.into_iter().next())
@@ -165,7 +165,7 @@ pub(crate) fn once<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
 }
 
 /// Returns the items that are alike together, in the order in which the first of them appear.
-pub(crate) fn together<T>(items: impl IntoIterator<Item = T>, alike: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+pub fn together<T>(items: impl IntoIterator<Item = T>, alike: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = Vec::new();
     for item in items {
         match all.iter_mut().find(|group| alike(&group[0], &item)) {

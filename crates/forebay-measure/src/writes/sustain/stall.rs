@@ -128,8 +128,8 @@ fn regular(starts: &[f64], steps: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::pattern::SplitMix;
     use super::*;
+    use crate::pattern::SplitMix;
 
     const SECOND: usize = (1000 / STEP_MS) as usize;
 

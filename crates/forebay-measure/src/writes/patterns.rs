@@ -480,13 +480,13 @@ fn than(row: &Row, other: &Row) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::test_job;
-    use super::super::system_counters::Bytes as CountedBytes;
     use super::*;
     use crate::cleanup::{Cleanup, TempFile};
     use crate::context::Target;
+    use crate::lanes::test_job;
     use crate::options::Length;
     use crate::progress::Progress;
+    use crate::system_counters::Bytes as CountedBytes;
     use forebay_report::result::Sample;
 
     const BYTES: u64 = 4 << 20;

@@ -440,9 +440,9 @@ pub(crate) fn simulated(time: Duration, depth: usize, operations: &[(Duration, u
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::test_job;
     use super::*;
     use crate::cleanup::Cleanup;
+    use crate::lanes::test_job;
     use forebay_report::result::Sample;
 
     fn load(parts: &[(u64, usize)]) -> Timeline {

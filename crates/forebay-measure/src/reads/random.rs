@@ -572,10 +572,10 @@ fn cache(tables: &[(f64, &Table)]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend::NO_POLLING;
-    use super::super::lanes::{test_context, test_file, test_job, test_row, test_table};
-    use super::super::options::Length;
     use super::*;
+    use crate::backend::NO_POLLING;
+    use crate::lanes::{test_context, test_file, test_job, test_row, test_table};
+    use crate::options::Length;
 
     fn job(path: &Path, row: &str, depth: usize, threads: usize) -> Job {
         let work = json!({

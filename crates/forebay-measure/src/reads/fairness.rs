@@ -445,8 +445,8 @@ fn hog_loss(table: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::test_job;
     use super::*;
+    use crate::lanes::test_job;
     use forebay_report::result::Sample;
 
     /// On a busy machine the reader began after the end of a sample of a tenth of a second. Its row had a rate of zero.

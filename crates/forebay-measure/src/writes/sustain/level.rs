@@ -101,8 +101,8 @@ fn variation(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::pattern::SplitMix;
     use super::*;
+    use crate::pattern::SplitMix;
 
     /// Returns `count` bins around `level` with a scatter of `share` of it (uniform, so the
     /// deviation is 0.58 of that).

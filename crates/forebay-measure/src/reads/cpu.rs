@@ -256,8 +256,8 @@ fn calls(table: &Table, readers: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_row, test_table};
     use super::*;
+    use crate::lanes::{test_row, test_table};
 
     fn row(name: &str, cpu_us: f64, calls: Option<f64>) -> Row {
         let mut metrics = vec![
