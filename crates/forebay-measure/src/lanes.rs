@@ -243,6 +243,15 @@ pub(crate) fn test_file(seed: u64, bytes: usize) -> (crate::cleanup::Cleanup, cr
     (cleanup, temp)
 }
 
+/// Returns a file of zeros, of which no block has space.
+#[cfg(test)]
+pub(crate) fn sparse_file(bytes: u64) -> crate::cleanup::TempFile {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let temp = crate::cleanup::Cleanup::default().temp_file(directory, "lanes").expect("writable");
+    temp.file().set_len(bytes).expect("a sparse file");
+    temp
+}
+
 /// Returns the path of the sample as the tests of this crate use it.
 #[cfg(test)]
 pub(crate) fn test_job(
@@ -297,7 +306,7 @@ pub(crate) fn test_options(
     words: &[&str],
 ) -> crate::options::Values {
     let command = clap::Command::new("measure").no_binary_name(true);
-    let command = crate::options::augment(command, spec.options, spec.ways);
+    let command = crate::options::augment(command, &[(spec.name, spec.options, spec.ways)]);
     let matches = command.try_get_matches_from(words).expect("valid");
     crate::options::Values::new(spec.options, Some(&matches), length).expect("valid")
 }

@@ -55,11 +55,7 @@ fn experiments_that_take_a_directory_only() {
 
 #[test]
 fn experiments_that_there_are_not() {
-    refused(
-        &["report", "--only", "scan,scna"],
-        2,
-        &["\"scna\"", "scan, reads, wal, blocking, walk, writes"],
-    );
+    refused(&["report", "--only", "scan,scna"], 2, &["\"scna\"", "scan, reads, wal, blocking, walk, writes"]);
     let directory = Directory::new("only");
     let file = directory.file("data", 40 << 20);
     let page = directory.path().join("page.html");

@@ -446,33 +446,31 @@ fn hog_loss(table: &Table) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lanes::test_job;
-    use forebay_report::result::Sample;
+    use crate::cleanup::TempFile;
+    use crate::lanes::{sparse_file, test_job, test_row, test_table};
+
+    /// Takes a sample of a row for so many seconds in a sparse file, which stays until its handle is dropped.
+    fn sample_of(row: &str, hogs: u64, does: &str, seconds: f64) -> (TempFile, anyhow::Result<Outcome>) {
+        let temp = sparse_file(8 << 20);
+        let all = json!({ "hogs": hogs, "hog_does": does, "file_bytes": 8 << 20 });
+        let job = Job { seconds, ..test_job(SPEC.name, row, temp.path(), all, 3) };
+        let outcome = Fairness.sample(&job);
+        (temp, outcome)
+    }
 
     /// On a busy machine the reader began after the end of a sample of a tenth of a second. Its row had a rate of zero.
     #[test]
     fn a_sample_that_is_over_when_its_reader_begins_has_a_read() {
-        let cleanup = Cleanup::default();
-        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), SPEC.name).expect("writable");
-        temp.file().set_len(8 << 20).expect("a sparse file");
-        let all = json!({ "hogs": 1, "hog_does": "read", "file_bytes": 8 << 20 });
-        let mut job = test_job(SPEC.name, "reader-alone", temp.path(), all, 3);
-        job.seconds = 1e-9;
-        let outcome = Fairness.sample(&job).expect("a read");
-        assert_eq!(outcome.operations, 1);
+        let (_temp, outcome) = sample_of("reader-alone", 1, "read", 1e-9);
+        assert_eq!(outcome.expect("a read").operations, 1);
     }
 
     #[test]
     fn every_row_has_its_participants() {
-        let cleanup = Cleanup::default();
         for (way, does) in SPEC.ways.iter().flat_map(|way| [(way, "read"), (way, "write")]) {
             let name = way.name;
-            let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), SPEC.name).expect("writable");
-            temp.file().set_len(8 << 20).expect("a sparse file");
-            let all = json!({ "hogs": 2, "hog_does": does, "file_bytes": 8 << 20 });
-            let mut job = test_job(SPEC.name, name, temp.path(), all, 3);
-            job.seconds = 0.5;
-            let outcome = match Fairness.sample(&job) {
+            let (temp, outcome) = sample_of(name, 2, does, 0.5);
+            let outcome = match outcome {
                 // This row needs another program.
                 Err(error) if name == "ionice" => {
                     assert!(format!("{error:#}").contains("ionice"), "{error:#}");
@@ -526,29 +524,19 @@ mod tests {
     }
 
     fn row(name: &str, p99: Option<f64>, hogs: Option<f64>) -> Row {
-        let samples = (0..2).map(|repeat| {
-            let mut metrics = Metrics::default();
-            for (name, value) in
-                [(metric::P99_US, p99), (metric::HOG_MB_PER_S, hogs), (metric::IOPS, Some(0.0))]
-            {
-                if let Some(value) = value {
-                    metrics.set(name, value);
-                }
-            }
-            Sample { repeat, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        let all = [(metric::P99_US, p99), (metric::HOG_MB_PER_S, hogs), (metric::IOPS, Some(0.0))];
+        let known: Vec<_> = all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        test_row(name, &[1.0, 1.0], &known)
     }
 
     fn table(with_us: f64) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("hogs", 1).parameter("hog_does", "read");
-        table.rows = vec![
+        let rows = vec![
             row("reader-alone", Some(80.0), None),
             row("hogs-alone", None, Some(1000.0)),
             row("no-classes", Some(9000.4), Some(990.0)),
             row("classes", Some(with_us), Some(900.0)),
         ];
-        table
+        test_table(SPEC.name, json!({ "hogs": 1, "hog_does": "read" }), rows)
     }
 
     #[test]

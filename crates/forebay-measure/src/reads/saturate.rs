@@ -450,7 +450,7 @@ fn keeps_up(row: &Row) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_report::result::Sample;
+    use crate::lanes::{test_row, test_table};
 
     #[test]
     fn readers_go_to_256_in_powers_of_two_and_rates_to_95_percent() {
@@ -471,14 +471,7 @@ mod tests {
     }
 
     fn row(name: &str, figures: &[(&str, f64)]) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            for (name, value) in figures {
-                metrics.set(name, value * factor);
-            }
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        test_row(name, &[0.99, 1.0, 1.01], figures)
     }
 
     /// Returns the tables of a device with `places` places, each read in 100 us.
@@ -487,29 +480,21 @@ mod tests {
             let readers = f64::from(1 << doublings);
             let per_second = readers.min(places) * 10_000.0;
             let mean_us = readers / per_second * 1e6;
-            let mut table = Table::new("saturate", "")
-                .parameter("loop", "closed")
-                .parameter("block_bytes", 4096)
-                .parameter("readers", readers);
-            table.rows = vec![row(
-                name,
-                &[
-                    (metric::IOPS, per_second),
-                    (metric::MEAN_US, mean_us),
-                    (metric::P99_US, 2.0 * mean_us),
-                    (metric::CPU_SHARE, share),
-                ],
-            )];
-            table
+            let figures = [
+                (metric::IOPS, per_second),
+                (metric::MEAN_US, mean_us),
+                (metric::P99_US, 2.0 * mean_us),
+                (metric::CPU_SHARE, share),
+            ];
+            let all = json!({ "loop": "closed", "block_bytes": 4096, "readers": readers });
+            test_table(SPEC.name, all, vec![row(name, &figures)])
         };
         (0..=8).map(of_readers).collect()
     }
 
     fn open(load: u32, offered: f64, got: f64, wait_us: f64) -> Table {
-        let mut table = Table::new("saturate", "").parameter("loop", "open").parameter("load_percent", load);
         let figures = [(metric::OFFERED_PER_S, offered), (metric::IOPS, got), (metric::P99_US, wait_us)];
-        table.rows = vec![row("pread", &figures)];
-        table
+        test_table(SPEC.name, json!({ "loop": "open", "load_percent": load }), vec![row("pread", &figures)])
     }
 
     #[test]

@@ -481,28 +481,16 @@ fn than(row: &Row, other: &Row) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cleanup::{Cleanup, TempFile};
-    use crate::context::Target;
-    use crate::lanes::test_job;
+    use crate::lanes::{test_context, test_file, test_job, test_row, test_table};
     use crate::options::Length;
-    use crate::progress::Progress;
     use crate::system_counters::Bytes as CountedBytes;
-    use forebay_report::result::Sample;
 
     const BYTES: u64 = 4 << 20;
     const PATTERNS: [(&str, u64); 2] = [("random", BLOCK_BYTES), ("strided", RECORD_BYTES)];
 
-    fn temp() -> TempFile {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let temp = Cleanup::default().temp_file(directory, SPEC.name).expect("writable");
-        temp.file().write_all_at(&vec![7; BYTES as usize], 0).expect("space for 4 MiB");
-        temp.file().sync_all().expect("it can be flushed");
-        temp
-    }
-
     #[test]
     fn every_row_writes_all_of_its_pieces() {
-        let temp = temp();
+        let (_cleanup, temp) = test_file(7, BYTES as usize);
         let mut seed = 0;
         for ((pattern, piece_bytes), way) in
             PATTERNS.iter().flat_map(|one| SPEC.ways.iter().map(move |way| (one, way)))
@@ -532,7 +520,7 @@ mod tests {
 
     #[test]
     fn direct_writes_end_in_time() {
-        let temp = temp();
+        let (_cleanup, temp) = test_file(7, BYTES as usize);
         let all = json!({
             "pattern": "random", "bytes": BYTES, "piece_bytes": 4096, "participants": 2, "memory_bytes": 0,
         });
@@ -543,9 +531,10 @@ mod tests {
 
     #[test]
     fn a_piece_that_was_not_written_is_noticed() {
-        let temp = temp();
+        let (_cleanup, temp) = test_file(7, BYTES as usize);
         let pieces: Vec<Range<u64>> = (0..256).map(|number| number * 4096..(number + 1) * 4096).collect();
-        let (pieces, data) = ([pieces], vec![7; 1 << 20]);
+        let (pieces, mut data) = ([pieces], vec![0; 1 << 20]);
+        Pattern::new(7).fill(0, &mut data);
         verify(temp.path(), &pieces, &data, &[256]).expect("all are there");
         temp.file().write_all_at(&[0; 8], 8192).expect("it may be written");
         verify(temp.path(), &pieces, &data, &[2]).expect("it was not said to be written");
@@ -590,8 +579,7 @@ mod tests {
 
     #[test]
     fn rows_without_memory_are_measured_once() {
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let options = Values::new(SPEC.options, None, Length::Quick).expect("defaults");
         let plan = Patterns.plan(&options, &context).expect("space for 64 MiB");
         let rows = |setting: &Parameters| {
@@ -610,22 +598,14 @@ mod tests {
     }
 
     fn row(name: &str, rate: f64) -> Row {
-        let samples = (0..3).map(|repeat| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::MB_PER_S, rate);
-            Sample { repeat, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        test_row(name, &[1.0; 3], &[(metric::MB_PER_S, rate)])
     }
 
     fn table(pattern: &str, memory: u64, rows: Vec<Row>) -> Table {
-        let mut table = Table::new(SPEC.name, "")
-            .parameter("pattern", pattern)
-            .parameter("participants", 2)
-            .parameter("memory_mib", memory)
-            .parameter("piece_bytes", 4096);
-        table.rows = rows;
-        table
+        let all = json!({
+            "pattern": pattern, "participants": 2, "memory_mib": memory, "piece_bytes": 4096,
+        });
+        test_table(SPEC.name, all, rows)
     }
 
     #[test]

@@ -441,8 +441,7 @@ pub(crate) fn simulated(time: Duration, depth: usize, operations: &[(Duration, u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cleanup::Cleanup;
-    use crate::lanes::test_job;
+    use crate::lanes::{sparse_file, test_job, test_row, test_table};
     use forebay_report::result::Sample;
 
     fn load(parts: &[(u64, usize)]) -> Timeline {
@@ -502,14 +501,10 @@ mod tests {
 
     #[test]
     fn every_load_fills_its_bins_and_reaches_the_whole_file() {
-        let cleanup = Cleanup::default();
         for Way { name, .. } in SPEC.ways {
-            let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-            let temp = cleanup.temp_file(directory, SPEC.name).expect("writable");
-            temp.file().set_len(8 << 20).expect("a sparse file");
+            let temp = sparse_file(8 << 20);
             let all = json!({ "idle_seconds": 0.01, "depth": 4, "file_bytes": 8 << 20 });
-            let mut job = test_job(SPEC.name, name, temp.path(), all, 2);
-            job.seconds = 0.5;
+            let job = Job { seconds: 0.5, ..test_job(SPEC.name, name, temp.path(), all, 2) };
             let outcome = Sustain.sample(&job).unwrap_or_else(|error| panic!("{name}: {error:#}"));
             let rates = &outcome.series["mb_per_s"];
             assert_eq!(rates.len(), 5, "{name}");
@@ -542,19 +537,13 @@ mod tests {
     }
 
     fn verdicts(seconds: u32, rows: Vec<Row>) -> Vec<String> {
-        let mut table =
-            Table::new(SPEC.name, "").parameter("seconds", seconds).parameter("too_short", seconds < 60);
-        table.rows = rows;
-        Sustain.verdicts(&[&table])
+        let all = json!({ "seconds": seconds, "too_short": seconds < 60 });
+        Sustain.verdicts(&[&test_table(SPEC.name, all, rows)])
     }
 
     fn stalling(figures: &[(&str, f64)]) -> Vec<String> {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::STALL_STEP_MS, 20.0);
-        for (name, value) in figures {
-            metrics.set(name, *value);
-        }
-        verdicts(60, vec![Row::from_samples("random-write", vec![Sample { repeat: 0, metrics }])])
+        let figures = [figures, &[(metric::STALL_STEP_MS, 20.0)]].concat();
+        verdicts(60, vec![test_row("random-write", &[1.0], &figures)])
     }
 
     #[test]
@@ -579,13 +568,9 @@ mod tests {
     #[test]
     fn of_several_loads_that_stall_the_worst_is_reported() {
         let row = |name: &str, share: f64| {
-            let mut metrics = Metrics::default();
-            metrics
-                .set(metric::STALL_COUNT, 9.0)
-                .set(metric::STALL_MS, 50.0)
-                .set(metric::STALL_STEP_MS, 10.0);
-            metrics.set(metric::STALL_SHARE, share);
-            Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
+            let lengths = [(metric::STALL_MS, 50.0), (metric::STALL_STEP_MS, 10.0)];
+            let shares = [(metric::STALL_COUNT, 9.0), (metric::STALL_SHARE, share)];
+            test_row(name, &[1.0], &[lengths, shares].concat())
         };
         let sentences = verdicts(60, vec![row("random-read", 0.02), row("random-write", 0.2)]);
         assert!(sentences.len() == 1 && sentences[0].starts_with("`random-write` stalls"), "{sentences:?}");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cleanup::TempFile;
-use crate::lanes::{test_file, test_job};
+use crate::lanes::{test_file, test_job, test_row, test_table};
 use crate::system_counters::Bytes;
 
 const FILE_BYTES: u64 = 2 << 20;
@@ -106,27 +106,13 @@ fn advertised_features_leave_out_the_reliable_ones() {
     assert_eq!((naive.get(RELIABLE), naive.get(LEFT_OUT_MS)), (None, Some(300.0)));
 }
 
-fn row_of(name: &str, advertised: [f64; 3], reliable: Option<[f64; 3]>) -> Row {
-    let samples = (0..3).map(|repeat| {
-        let mut metrics = Metrics::default();
-        metrics.set(ADVERTISED, advertised[repeat]);
-        if let Some(reliable) = reliable {
-            metrics.set(RELIABLE, reliable[repeat]);
-        }
-        Sample { repeat: 0, metrics }
-    });
-    Row::from_samples(name, samples.collect())
-}
-
 fn row(name: &str, advertised: f64, reliable: Option<f64>) -> Row {
-    let near = |rate: f64| [0.98, 1.0, 1.02].map(|factor| rate * factor);
-    row_of(name, near(advertised), reliable.map(near))
+    let rates = [Some((ADVERTISED, advertised)), reliable.map(|rate| (RELIABLE, rate))];
+    test_row(name, &[0.98, 1.0, 1.02], &rates.into_iter().flatten().collect::<Vec<_>>())
 }
 
 fn table(pattern: &str, clients: u32, rows: Vec<Row>) -> Table {
-    let mut table = Table::new(SPEC.name, "").parameter("pattern", pattern).parameter("clients", clients);
-    table.rows = rows;
-    table
+    test_table(SPEC.name, json!({ "pattern": pattern, "clients": clients }), rows)
 }
 
 /// A device with a slow flush: the page cache takes everything at once, and each flush costs.
@@ -169,7 +155,8 @@ fn a_device_on_which_all_are_alike_is_not_accused() {
 #[test]
 fn repeats_that_spread_widely_are_not_called_alike() {
     let rows = |first: [f64; 3]| {
-        let wide = |name: &str, rates: [f64; 3]| row_of(name, rates, Some(rates));
+        let wide =
+            |name: &str, rates: [f64; 3]| test_row(name, &rates, &[(ADVERTISED, 1.0), (RELIABLE, 1.0)]);
         vec![
             wide("o-direct", first),
             wide("o-direct-dsync", [12e3, 20e3, 75e3]),
