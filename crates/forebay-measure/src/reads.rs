@@ -67,24 +67,39 @@ pub(super) const SHARE: Definition = column(
 
 /// Returns the back end of a row, if there is this row.
 fn backend_of(row: &str) -> Option<Backend> {
+    Some(way_of(row)?.0)
+}
+
+/// Returns the same with fio's engine and options for the same work, where fio can do it.
+fn way_of(row: &str) -> Option<(Backend, &'static str)> {
     let (plain, full) = (Setup::default(), Setup::full());
     Some(match row {
-        "pread" => Backend::Threads(Calls::Direct),
-        "preadv2-hipri" => Backend::Threads(Calls::Polled),
-        "io_submit" => Backend::Aio,
-        "io_uring" => Backend::Ring(plain),
-        "io_uring-fixed-buffers" => Backend::Ring(Setup { fixed_buffers: true, ..plain }),
-        "io_uring-fixed-files" => Backend::Ring(Setup { defer_taskrun: false, ..full }),
-        "io_uring-defer-taskrun" => Backend::Ring(full),
-        "io_uring-sqpoll" => Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..full }),
-        "io_uring-iopoll" => Backend::Ring(Setup { iopoll: true, ..full }),
-        "io_uring-commands" => Backend::Ring(Setup { iopoll: true, commands: true, ..full }),
-        "tokio-fs" => Backend::TokioFs,
-        "spawn-blocking" => Backend::SpawnBlocking,
-        "forebay-shard" => Backend::Shards(Polling::Off),
-        "forebay-polled" => Backend::Shards(Polling::On),
-        "forebay-commands" => Backend::Commands,
-        "forebay-tokio" => Backend::Tokio,
+        "buffered" => (Backend::Threads(Calls::Cached), "psync"),
+        "pread" | "direct-pread" => (Backend::Threads(Calls::Direct), "psync"),
+        "preadv2-hipri" => (Backend::Threads(Calls::Polled), "pvsync2 --hipri"),
+        "io_submit" => (Backend::Aio, "libaio"),
+        "io_uring" => (Backend::Ring(plain), ""),
+        "io_uring-fixed-buffers" => (Backend::Ring(Setup { fixed_buffers: true, ..plain }), ""),
+        "io_uring-fixed-files" => (Backend::Ring(Setup { defer_taskrun: false, ..full }), ""),
+        // Since 3.33 fio sets up its rings so.
+        "io_uring-defer-taskrun" => (Backend::Ring(full), "io_uring --fixedbufs --registerfiles"),
+        "io_uring-sqpoll" => (
+            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..full }),
+            "io_uring --fixedbufs --registerfiles --sqthread_poll",
+        ),
+        "io_uring-iopoll" => {
+            (Backend::Ring(Setup { iopoll: true, ..full }), "io_uring --fixedbufs --registerfiles --hipri")
+        }
+        "io_uring-commands" => (Backend::Ring(Setup { iopoll: true, commands: true, ..full }), ""),
+        "tokio-fs" => (Backend::TokioFs, ""),
+        "spawn-blocking" => (Backend::SpawnBlocking, ""),
+        "forebay-shard" => (Backend::Shards(Polling::Off), ""),
+        "forebay-polled" => (Backend::Shards(Polling::On), ""),
+        "forebay-commands" | "direct-commands" => (Backend::Commands, ""),
+        "forebay-tokio" => (Backend::Tokio, ""),
+        "direct" => (Backend::Shards(Polling::Off), "io_uring"),
+        "direct-polled" => (Backend::Shards(Polling::On), "io_uring --hipri"),
+        "direct-tokio" => (Backend::Tokio, "io_uring"),
         _ => return None,
     })
 }
@@ -293,25 +308,20 @@ struct Work {
     system_calls_by: Option<String>,
 }
 
-/// Returns the job of fio that does the work of a row with a fixed number of readers, where fio can.
+/// Returns the job of fio that does the work of a row with a fixed number of reads in flight, where fio can.
 pub(super) fn fio(table: &Table, row: &Row, path: &Path) -> Option<String> {
-    let (engine, mode) = match row.name.as_str() {
-        "pread" => ("psync", ""),
-        "preadv2-hipri" => ("pvsync2", " --hipri"),
-        "io_submit" => ("libaio", ""),
-        // Since 3.33 fio sets up its rings so.
-        "io_uring-defer-taskrun" => ("io_uring", " --fixedbufs --registerfiles"),
-        "io_uring-sqpoll" => ("io_uring", " --fixedbufs --registerfiles --sqthread_poll"),
-        "io_uring-iopoll" => ("io_uring", " --fixedbufs --registerfiles --hipri"),
-        _ => return None,
-    };
+    let words = if row.name == "mmap" { "mmap" } else { way_of(&row.name)?.1 };
+    let (engine, mode) = words.split_once(' ').unwrap_or((words, ""));
+    let size = if table.number("span_bytes").is_some() { "span_bytes" } else { "file_bytes" };
+    let more = format!("--time_based --lat_percentiles=1 {mode}");
     let job = FioJob {
         rw: "randread",
         block_bytes: table.number("block_bytes")?,
-        depth: table.number("readers")?,
-        engine,
-        more: &format!("--time_based --lat_percentiles=1{mode}"),
-        ..FioJob::of(table, row, path, "file_bytes")?
+        depth: table.number("depth").or_else(|| table.number("readers"))?,
+        engine: Some(engine).filter(|engine| !engine.is_empty())?,
+        is_direct: !["buffered", "mmap"].contains(&&*row.name),
+        more: more.trim_end(),
+        ..FioJob::of(table, row, path, size)?
     };
     Some(job.command())
 }

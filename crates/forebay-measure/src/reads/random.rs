@@ -5,19 +5,19 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay::{Class, Config, Open, Polling};
+use forebay::{Class, Config, Open};
 use rustix::mm::Advice;
 
 use crate::aligned::Map;
-use crate::backend::{Backend, Calls, LoopTally, Target, until_deadline};
+use crate::backend::{LoopTally, Target, until_deadline};
 use crate::cold::{ColdFile, MEMORY, SIZE};
 use crate::commands::{self, NAMESPACE};
-use crate::fio::FioJob;
 use crate::io_limit::IoLimit;
 use crate::pace::Offsets;
 use crate::pattern::Checker;
 use crate::plan::Sizes;
 use crate::prelude::*;
+use crate::reads::{self, backend_of, of_block};
 use crate::scan::{compare, cost};
 use crate::units::show_bytes;
 use forebay_report::page::knee::saturated_at;
@@ -190,23 +190,7 @@ impl Experiment for Random {
     }
 
     fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
-        let (engine, more) = match row.name.as_str() {
-            "buffered" | "direct-pread" => ("psync", ""),
-            "mmap" => ("mmap", ""),
-            "direct" | "direct-tokio" => ("io_uring", ""),
-            "direct-polled" => ("io_uring", " --hipri"),
-            _ => return None,
-        };
-        let job = FioJob {
-            rw: "randread",
-            block_bytes: table.number("block_bytes")?,
-            depth: table.number("depth")?,
-            engine,
-            is_direct: row.name.starts_with("direct"),
-            more: &format!("--time_based --lat_percentiles=1{more}"),
-            ..FioJob::of(table, row, path, "span_bytes")?
-        };
-        Some(job.command())
+        reads::fio(table, row, path)
     }
 
     fn runs_on_hosts(&self) -> bool {
@@ -214,10 +198,7 @@ impl Experiment for Random {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let block = table
-            .number("block_bytes")
-            .map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
-        let heading = format!("Random reads{block} over {}", span(table));
+        let heading = format!("Random reads{} over {}", of_block(table), span(table));
         let depth = table.number("depth").map_or_else(String::new, |depth| format!(", {depth} in flight"));
         (format!("{heading}{depth}"), heading)
     }
@@ -406,19 +387,6 @@ fn warm(job: &Job, work: &Work) -> anyhow::Result<()> {
         done += length as u64;
     }
     Ok(())
-}
-
-/// Returns the back end of a row; `None` for a row with a loop of its own.
-fn backend_of(row: &str) -> Option<Backend> {
-    Some(match row {
-        "buffered" => Backend::Threads(Calls::Cached),
-        "direct-pread" => Backend::Threads(Calls::Direct),
-        "direct" => Backend::Shards(Polling::Off),
-        "direct-polled" => Backend::Shards(Polling::On),
-        COMMANDS => Backend::Commands,
-        "direct-tokio" => Backend::Tokio,
-        _ => return None,
-    })
 }
 
 /// Touches each page of a block in a map of the thread's own: the maps share the page cache's pages, as those of several
