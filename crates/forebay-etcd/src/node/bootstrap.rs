@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use openraft::errors::{InitializeError, RaftError};
+use tonic::{Code, Status};
 
 use super::Node;
 use super::identity::{Founders, Identity};
@@ -56,7 +57,7 @@ async fn joined(config: &Config, dialer: &Dialer) -> Result<Identity, StartError
     for url in others {
         match ask(dialer, url, true, ASK_TIMEOUT).await {
             Ok(reply) => return found(config, url, &reply),
-            Err(reason) => failures.push(format!("{url}: {reason}")),
+            Err((_, reason)) => failures.push(format!("{url}: {reason}")),
         }
     }
     Err(StartError::new(format!(
@@ -73,9 +74,17 @@ async fn joined(config: &Config, dialer: &Dialer) -> Result<Identity, StartError
 async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> Result<(), StartError> {
     let own = &config.initial_advertise_peer_urls;
     let others = config.initial_cluster.values().flatten().filter(|url| !own.contains(url));
-    let asked = others.map(|url| ask(dialer, url, false, ASK_FIRST_TIMEOUT));
-    // Members that do not reply may have started as little as this one.
-    for reply in futures_util::future::join_all(asked).await.into_iter().flatten() {
+    let asked = others.map(|url| async move { (url, ask(dialer, url, false, ASK_FIRST_TIMEOUT).await) });
+    for (url, reply) in futures_util::future::join_all(asked).await {
+        let reply = match reply {
+            Ok(reply) => reply,
+            // It runs, and may count on this member.
+            Err((Code::FailedPrecondition, reason)) => {
+                return Err(StartError::new(format!("the member of {url} refuses this one: {reason}")));
+            }
+            // Members that do not reply may have started as little as this one.
+            Err(_) => continue,
+        };
         if reply.cluster_id != identity.cluster_id || reply.members.is_empty() {
             continue;
         }
@@ -102,18 +111,21 @@ async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> R
     Ok(())
 }
 
+/// Returns the members that one knows, or a code and the reason.
 async fn ask(
     dialer: &Dialer,
     url: &Url,
     is_linearizable: bool,
     limit: Duration,
-) -> Result<MembersReply, String> {
-    let mut client = dialer.stranger(&url.to_string()).map_err(|status| status.message().to_owned())?;
+) -> Result<MembersReply, (Code, String)> {
+    let failed = |status: Status| (status.code(), status.message().to_owned());
+    let mut client = dialer.stranger(&url.to_string()).map_err(failed)?;
     let request = MembersRequest { is_linearizable };
     match tokio::time::timeout(limit, client.members(request)).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),
-        Ok(Err(status)) => Err(causes(&status)),
-        Err(_) => Err(format!("no reply within {} s", limit.as_secs())),
+        Ok(Err(status)) if status.code() == Code::FailedPrecondition => Err(failed(status)),
+        Ok(Err(status)) => Err((status.code(), causes(&status))),
+        Err(_) => Err((Code::DeadlineExceeded, format!("no reply within {} s", limit.as_secs()))),
     }
 }
 

@@ -44,7 +44,9 @@ async fn has_format(member: &Member, format: u64) {
 /// Builds that count differently, or did not know each other's entries, went on together, and their states differed from then on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_without_a_common_format_refuse_each_other() {
-    let mut cluster = start(&[FIRST, FIRST, SECOND], 2).await;
+    let mut cluster = start(&[FIRST; 3], 3).await;
+    cluster.members[2].stop().await;
+    try_start(&mut cluster.members[2], SECOND).await.unwrap();
     let member = &cluster.members[0];
     member.put("key", "value").await.unwrap();
     within(async {
@@ -96,5 +98,18 @@ async fn the_format_is_raised_when_all_members_know_it() {
     let refused = try_start(&mut cluster.members[1], FIRST).await.unwrap_err().to_string();
     assert!(refused.contains("the state has format 2, and this version knows those up to 1"), "{refused}");
     assert_eq!(cluster.members[0].get("key").await.as_deref(), Some("other"));
+    cluster.stop().await;
+}
+
+/// The others refused to say whether it had been there, which counted as no reply: a first member that had lost its data began anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_its_data_says_who_refuses_its_version() {
+    let mut cluster = start(&[FIRST; 3], 3).await;
+    cluster.members[2].stop().await;
+    std::fs::remove_dir_all(&cluster.members[2].dir).unwrap();
+    let refused = try_start(&mut cluster.members[2], SECOND).await.unwrap_err().to_string();
+    assert!(refused.contains("refuses this one: versions that do not work together"), "{refused}");
+    assert!(refused.contains("formats 2 to 2 calls member"), "{refused}");
+    assert!(!cluster.members[2].dir.join("member/identity.json").exists());
     cluster.stop().await;
 }
