@@ -1,15 +1,18 @@
 //! [`Auth`]: users, roles and their permissions. It is a part of the state, as a value: entries change it alike on all members, and both
 //! the checks before a service and those of entries ask it.
 
+mod name_map;
 mod needs;
 mod spans;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+use prost::Message;
+
+use self::name_map::NameMap;
 pub(crate) use self::needs::{Check, Need, delete_needs, put_needs, range_needs, txn_needs};
 use self::spans::Spans;
 use crate::proto::authpb::permission::Type;
@@ -28,8 +31,8 @@ pub(crate) struct Auth {
     is_enabled: bool,
     /// Counts the changes.
     revision: u64,
-    users: BTreeMap<String, Account>,
-    roles: BTreeMap<String, Role>,
+    users: NameMap<Account>,
+    roles: NameMap<Role>,
 }
 
 /// A user, with the keys of all its roles.
@@ -45,6 +48,8 @@ struct Account {
 pub(crate) struct RecordNames {
     pub(crate) users: Vec<String>,
     pub(crate) roles: Vec<String>,
+    /// Whether the change goes on with the next entry that asks for it.
+    pub(crate) is_partial: bool,
 }
 
 /// A token that a member gives out for a password: an entry makes it known to all members.
@@ -75,12 +80,12 @@ impl fmt::Debug for Auth {
 
 impl Default for Auth {
     fn default() -> Auth {
-        Auth { is_enabled: false, revision: 1, users: BTreeMap::new(), roles: BTreeMap::new() }
+        Auth { is_enabled: false, revision: 1, users: NameMap::default(), roles: NameMap::default() }
     }
 }
 
 impl Account {
-    fn new(user: User, roles: &BTreeMap<String, Role>) -> Account {
+    fn new(user: User, roles: &NameMap<Role>) -> Account {
         let of_roles = user.roles.iter().filter_map(|role| roles.get(role));
         let permissions: Vec<&Permission> = of_roles.flat_map(|role| &role.key_permission).collect();
         let spans =
@@ -130,6 +135,14 @@ impl Permit<'_> {
         if spans.has(from, until.as_deref()) { Ok(()) } else { Err(Refusal::PermissionDenied) }
     }
 
+    /// Returns the key until which all may be written from one on; `None` if that has no end. Refuses a key that may not be written.
+    pub(crate) fn written_until(&self, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
+        match self {
+            Permit::All => Ok(None),
+            Permit::Of(PermitKeys(account)) => account.writes.end_of(key).ok_or(Refusal::PermissionDenied),
+        }
+    }
+
     /// Returns whether everything is permitted.
     pub(crate) fn is_all(&self) -> bool {
         matches!(self, Permit::All)
@@ -148,11 +161,11 @@ impl Auth {
         let text =
             |name: &[u8]| String::from_utf8(name.to_vec()).map_err(|_| format!("{name:02x?} is no name"));
         for role in roles {
-            auth.roles.insert(text(&role.name)?, role);
+            auth.roles.insert(&text(&role.name)?, role);
         }
         for mut user in users {
             user.roles.sort_unstable();
-            auth.users.insert(text(&user.name)?, Account::new(user, &auth.roles));
+            auth.users.insert(&text(&user.name)?, Account::new(user, &auth.roles));
         }
         Ok(auth)
     }
@@ -167,17 +180,24 @@ impl Auth {
 
     /// Returns whether nothing was ever changed.
     pub(crate) fn is_untouched(&self) -> bool {
-        *self == Auth::default()
+        self.revision == 1 && !self.is_enabled && self.users.is_empty() && self.roles.is_empty()
     }
 
     /// Returns the users, in the order of their names.
     pub(crate) fn users(&self) -> impl Iterator<Item = (&str, &User)> {
-        self.users.iter().map(|(name, account)| (&name[..], &account.user))
+        self.users.iter().map(|(name, account)| (name, &account.user))
     }
 
     /// Returns the roles, in the order of their names.
     pub(crate) fn roles(&self) -> impl Iterator<Item = (&str, &Role)> {
-        self.roles.iter().map(|(name, role)| (&name[..], role))
+        self.roles.iter()
+    }
+
+    /// Returns the names of all.
+    pub(crate) fn names(&self) -> RecordNames {
+        let users = self.users().map(|(name, _)| name.to_owned()).collect();
+        let roles = self.roles().map(|(name, _)| name.to_owned()).collect();
+        RecordNames { users, roles, is_partial: false }
     }
 
     pub(crate) fn user(&self, name: &str) -> Option<&User> {
@@ -232,8 +252,9 @@ impl Auth {
         self.user(&author.user).is_some_and(|user| user.roles.iter().any(|of| of == role))
     }
 
-    /// Makes a change, or refuses it with everything as it was.
-    pub(crate) fn change(&mut self, change: Change) -> Result<RecordNames, Refusal> {
+    /// Makes a change, or refuses it with everything as it was. One that touches users whose records have more than about `room_bytes` is
+    /// made in part, for one user at least.
+    pub(crate) fn change(&mut self, change: Change, room_bytes: u64) -> Result<RecordNames, Refusal> {
         let mut touched = RecordNames::default();
         match change {
             Change::Enable(_) => {
@@ -247,7 +268,9 @@ impl Auth {
                 if self.is_enabled && request.name == ROOT {
                     return Err(Refusal::InvalidAuthMgmt);
                 }
-                self.users.remove(&request.name).ok_or(Refusal::UserNotFound)?;
+                if !self.users.remove(&request.name) {
+                    return Err(Refusal::UserNotFound);
+                }
                 touched.users.push(request.name);
             }
             Change::ChangePassword(request) => {
@@ -260,7 +283,7 @@ impl Auth {
                 touched.users.push(name);
             }
             Change::GrantRole(request) => {
-                let is_known = request.role == ROOT || self.roles.contains_key(&request.role);
+                let is_known = request.role == ROOT || self.roles.has(&request.role);
                 let account = self.users.get(&request.user).ok_or(Refusal::UserNotFound)?;
                 if !is_known {
                     return Err(Refusal::RoleNotFound);
@@ -268,7 +291,7 @@ impl Auth {
                 let mut user = account.user.clone();
                 let Err(at) = user.roles.binary_search(&request.role) else { return Ok(touched) };
                 user.roles.insert(at, request.role);
-                self.set_user(request.user.clone(), user);
+                self.set_user(&request.user, user);
                 touched.users.push(request.user);
             }
             Change::RevokeRole(request) => {
@@ -278,32 +301,43 @@ impl Auth {
                 let mut user = self.user(&request.name).ok_or(Refusal::UserNotFound)?.clone();
                 let at = user.roles.binary_search(&request.role).map_err(|_| Refusal::RoleNotGranted)?;
                 user.roles.remove(at);
-                self.set_user(request.name.clone(), user);
+                self.set_user(&request.name, user);
                 touched.users.push(request.name);
             }
             Change::AddRole(request) => {
                 if request.name.is_empty() {
                     return Err(Refusal::RoleEmpty);
                 }
-                if self.roles.contains_key(&request.name) {
+                if self.roles.has(&request.name) {
                     return Err(Refusal::RoleExists);
                 }
                 let role = Role { name: request.name.clone().into_bytes(), key_permission: Vec::new() };
-                self.roles.insert(request.name.clone(), role);
+                self.roles.insert(&request.name, role);
                 touched.roles.push(request.name);
             }
             Change::DeleteRole(request) => {
                 if self.is_enabled && request.role == ROOT {
                     return Err(Refusal::InvalidAuthMgmt);
                 }
-                self.roles.remove(&request.role).ok_or(Refusal::RoleNotFound)?;
-                touched.users = self.users_of(&request.role);
-                for name in &touched.users {
-                    let Some(mut user) = self.user(name).cloned() else { continue };
-                    user.roles.retain(|role| *role != request.role);
-                    self.set_user(name.clone(), user);
+                if !self.roles.has(&request.role) {
+                    return Err(Refusal::RoleNotFound);
                 }
-                touched.roles.push(request.role);
+                let mut bytes = 0;
+                for name in self.users_of(&request.role) {
+                    let Some(mut user) = self.user(&name).cloned() else { continue };
+                    bytes += (name.len() + user.encoded_len()) as u64;
+                    if bytes > room_bytes && !touched.users.is_empty() {
+                        touched.is_partial = true;
+                        break;
+                    }
+                    user.roles.retain(|role| *role != request.role);
+                    self.set_user(&name, user);
+                    touched.users.push(name);
+                }
+                if !touched.is_partial {
+                    self.roles.remove(&request.role);
+                    touched.roles.push(request.role);
+                }
             }
             Change::GrantPermission(request) => touched.roles.push(self.grant_permission(request)?),
             Change::RevokePermission(request) => touched.roles.push(self.revoke_permission(request)?),
@@ -330,13 +364,13 @@ impl Auth {
         if name.is_empty() {
             return Err(Refusal::UserEmpty);
         }
-        if self.users.contains_key(&name) {
+        if self.users.has(&name) {
             return Err(Refusal::UserExists);
         }
         let no_password = has_no_password(&user);
         let password = if no_password { Vec::new() } else { user.password };
         let options = Some(UserAddOptions { no_password });
-        self.set_user(name.clone(), User { name: user.name, password, roles: Vec::new(), options });
+        self.set_user(&name, User { name: user.name, password, roles: Vec::new(), options });
         Ok(name)
     }
 
@@ -378,23 +412,23 @@ impl Auth {
         if request.revision != self.revision {
             return Err(Refusal::AuthOldRevision);
         }
-        if self.users.contains_key(&request.user) { Ok(()) } else { Err(Refusal::AuthFailed) }
+        if self.users.has(&request.user) { Ok(()) } else { Err(Refusal::AuthFailed) }
     }
 
-    fn set_user(&mut self, name: String, user: User) {
+    fn set_user(&mut self, name: &str, user: User) {
         self.users.insert(name, Account::new(user, &self.roles));
     }
 
     fn users_of(&self, role: &str) -> Vec<String> {
         let has = |account: &Account| account.user.roles.iter().any(|of| of == role);
-        self.users.iter().filter(|(_, account)| has(account)).map(|(name, _)| name.clone()).collect()
+        self.users.iter().filter(|(_, account)| has(account)).map(|(name, _)| name.to_owned()).collect()
     }
 
     /// Gives the users of a role its keys.
     fn role_changed(&mut self, role: &str) {
         for name in self.users_of(role) {
             if let Some(user) = self.user(&name).cloned() {
-                self.set_user(name, user);
+                self.set_user(&name, user);
             }
         }
     }

@@ -43,7 +43,7 @@ use crate::proto::etcdserverpb::watch_server::WatchServer;
 use crate::proto::etcdserverpb::{AlarmType, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
-use crate::proto::peer::{self, Alarm, Author, KeepAliveReply, KeepAliveRequest};
+use crate::proto::peer::{self, Alarm, Author, Done, KeepAliveReply, KeepAliveRequest};
 use crate::proto::v3electionpb::election_server::ElectionServer;
 use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
@@ -164,6 +164,27 @@ impl Context {
     ) -> Result<(Option<Outcome>, i64), Status> {
         let (outcome, _) = self.node.propose_by(author, change).await?;
         result_of(outcome)
+    }
+
+    /// Has a change applied, in several steps if it is more than an entry of the log may change, and returns the revision after the last. If
+    /// that fails in between, the rest is as it was. The last step is refused as `gone` where another caller has made it.
+    async fn change_in_steps(
+        &self,
+        author: Option<Author>,
+        change: Change,
+        gone: Refusal,
+    ) -> Result<i64, Status> {
+        let mut before = None;
+        loop {
+            match (self.change_by(author.clone(), change.clone()).await, before) {
+                (Ok((Some(Outcome::Done(Done { is_partial: true })), revision)), _) => {
+                    before = Some(revision);
+                }
+                (Ok((_, revision)), _) => return Ok(revision),
+                (Err(error), Some(revision)) if error.message() == gone.text() => return Ok(revision),
+                (Err(error), _) => return Err(error),
+            }
+        }
     }
 
     /// Has a change applied that follows from what this member knows as the leader of this term, by itself: see

@@ -31,15 +31,21 @@ impl Spans {
         Spans(joined)
     }
 
+    /// Returns the end of the span that has a key, `Some(None)` if it has none; `None` if the key is not here.
+    pub(super) fn end_of(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let after = self.0.partition_point(|(first, _)| &first[..] <= key);
+        let (_, end) = self.0.get(after.checked_sub(1)?)?;
+        let end = end.as_deref();
+        end.is_none_or(|end| key < end).then_some(end)
+    }
+
     /// Returns whether all keys between the bounds are here.
     pub(super) fn has(&self, from: &[u8], until: Option<&[u8]>) -> bool {
-        let after = self.0.partition_point(|(first, _)| &first[..] <= from);
-        let Some((_, end)) = after.checked_sub(1).and_then(|at| self.0.get(at)) else { return false };
-        match (end, until) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            // The first key as well: a range may be empty.
-            (Some(end), Some(until)) => from < &end[..] && until <= &end[..],
+        // The first key as well: a range may be empty.
+        match (self.end_of(from), until) {
+            (None, _) | (Some(Some(_)), None) => false,
+            (Some(None), _) => true,
+            (Some(Some(end)), Some(until)) => until <= end,
         }
     }
 }

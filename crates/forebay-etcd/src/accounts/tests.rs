@@ -23,7 +23,7 @@ fn permission(role: &str, kind: Type, key: &str, range_end: &[u8]) -> Change {
 fn changed(changes: impl IntoIterator<Item = Change>) -> Auth {
     let mut auth = Auth::default();
     for change in changes {
-        auth.change(change).unwrap();
+        auth.change(change, u64::MAX).unwrap();
     }
     auth
 }
@@ -74,7 +74,7 @@ fn keys_of_several_roles_are_one_span() {
 #[test]
 fn an_open_end_is_permitted_by_an_open_end_alone() {
     let mut auth = enabled();
-    auth.change(permission("r", Type::Read, "m", &[0])).unwrap();
+    auth.change(permission("r", Type::Read, "m", &[0]), u64::MAX).unwrap();
     assert_eq!(refused(&auth, Need::Read(b"m", &[0])), None);
     assert_eq!(refused(&auth, Need::Read(b"zz", &[0])), None);
     assert_eq!(refused(&auth, Need::Read(b"l", &[0])), Some(Refusal::PermissionDenied));
@@ -108,6 +108,11 @@ fn spans_are_those_of_a_plain_list() {
                 });
                 let (from, until) = spans::bounds(point, b"");
                 assert_eq!(spans.has(from, until.as_deref()), is_in, "{bounded:?} {point:?}");
+                let end = spans.end_of(point);
+                assert_eq!(end.is_some(), is_in, "{bounded:?} {point:?}");
+                if let Some(end) = end {
+                    assert!(spans.has(point, end) && end.is_none_or(|end| spans.end_of(end).is_none()));
+                }
             }
         }
     }
@@ -116,7 +121,7 @@ fn spans_are_those_of_a_plain_list() {
 #[test]
 fn root_may_do_everything_and_users_without_roles_nothing() {
     let mut auth = enabled();
-    auth.change(user("plain")).unwrap();
+    auth.change(user("plain"), u64::MAX).unwrap();
     let root = author(&auth, "root");
     assert!(auth.permit(Some(&root)).unwrap().is_all());
     assert_eq!(auth.check_root(Some(&root)), Ok(()));
@@ -134,7 +139,7 @@ fn root_may_do_everything_and_users_without_roles_nothing() {
 fn an_author_of_an_older_revision_is_refused() {
     let mut auth = enabled();
     let before = author(&auth, "root");
-    auth.change(role("another")).unwrap();
+    auth.change(role("another"), u64::MAX).unwrap();
     assert_eq!(auth.permit(Some(&before)).err(), Some(Refusal::AuthOldRevision));
 }
 
@@ -186,7 +191,7 @@ fn changes_are_refused_as_etcd_refuses_them() {
     ];
     for (at, (change, expected)) in steps.into_iter().enumerate() {
         let before = auth.clone();
-        let found = auth.change(change).map(|_| auth.revision());
+        let found = auth.change(change, u64::MAX).map(|_| auth.revision());
         assert_eq!(found, expected, "step {at}");
         if found.is_err() {
             assert!(auth == before, "step {at}");
@@ -262,4 +267,73 @@ fn the_walk_sees_all_of_a_transaction() {
     assert_eq!(all_needs(|check| txn_needs(&outer, check)), expected);
     let plain = PutRequest { key: "p".into(), ..Default::default() };
     assert_eq!(all_needs(|check| put_needs(&plain, check)), ["write p.."]);
+}
+
+/// A plain map is the model.
+#[test]
+fn names_are_those_of_a_plain_map() {
+    let (mut map, mut model) = (NameMap::default(), std::collections::BTreeMap::new());
+    for step in 0..2_000_u32 {
+        let drawn = step.wrapping_mul(2_654_435_761) >> 16;
+        let name = format!("name {}", drawn % 50);
+        match drawn / 50 % 4 {
+            0 | 1 => {
+                map.insert(&name, step);
+                model.insert(name.clone(), step);
+            }
+            2 => assert_eq!(map.remove(&name), model.remove(&name).is_some(), "step {step}"),
+            _ => {
+                if let Some(value) = map.get_mut(&name) {
+                    *value += 1;
+                }
+                model.entry(name.clone()).and_modify(|value| *value += 1);
+            }
+        }
+        assert_eq!(map.get(&name), model.get(&name), "step {step}");
+        assert!(map.iter().eq(model.iter().map(|(name, value)| (&name[..], value))), "step {step}");
+        assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()), "step {step}");
+    }
+}
+
+/// Each change of one user copied all of them.
+#[test]
+fn a_change_copies_what_is_beside_its_user() {
+    let before = changed((0..100).map(|number| user(&format!("user {number}"))));
+    for change in [user("user 50b"), Change::DeleteUser(AuthUserDeleteRequest { name: "user 50".into() })] {
+        let mut after = before.clone();
+        after.change(change, u64::MAX).unwrap();
+        let apart = after.users.parts_apart(&before.users);
+        assert!((1..=2).contains(&apart), "{apart} parts");
+        assert!(before.user("user 50").is_some() && before.user("user 50b").is_none());
+    }
+}
+
+/// A role could not be deleted once the records of its users were more than an entry of the log may change.
+#[test]
+fn a_role_of_many_users_is_deleted_in_steps() {
+    let users = || (0..10).map(|number| format!("user {number}"));
+    let mut auth = changed([role("r")]);
+    for name in users() {
+        auth.change(user(&name), u64::MAX).unwrap();
+        auth.change(grant(&name, "r"), u64::MAX).unwrap();
+    }
+    let delete = || Change::DeleteRole(AuthRoleDeleteRequest { role: "r".into() });
+    let mut left: std::collections::BTreeSet<String> = users().collect();
+    loop {
+        let revision = auth.revision();
+        let touched = auth.change(delete(), 100).unwrap();
+        assert!(!touched.users.is_empty() && touched.users.iter().all(|name| left.remove(name)));
+        assert_eq!(auth.revision(), revision + 1);
+        for name in users() {
+            assert_eq!(auth.user(&name).unwrap().roles.is_empty(), !left.contains(&name), "{name}");
+        }
+        assert_eq!(auth.role("r").is_some(), touched.is_partial);
+        if !touched.is_partial {
+            break;
+        }
+    }
+    assert!(left.is_empty());
+    // A user is enough for a step, however long its record is.
+    let mut auth = changed([role("r"), user("u"), grant("u", "r")]);
+    assert!(!auth.change(delete(), 0).unwrap().is_partial);
 }

@@ -20,6 +20,7 @@ use crate::proto::peer::command::Change as Command;
 use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{Alarm, Attributes, Author, Done};
 use crate::refusal::Refusal;
+use crate::version::Formats;
 
 /// Keys of a lease that are listed before they are deleted.
 const LEASE_KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
@@ -99,6 +100,8 @@ pub(super) struct Basis<'a> {
     /// Members and types.
     pub(super) alarms: &'a BTreeSet<(u64, i32)>,
     pub(super) auth: &'a Auth,
+    /// The state's format; see [`Formats`].
+    pub(super) format: u64,
 }
 
 /// Carries a command of an author out, or refuses it with the batch empty. `None` is a command that this version does not know.
@@ -131,7 +134,7 @@ async fn carry_out(
     command: Command,
     author: Option<&Author>,
 ) -> Result<Effects, Failure> {
-    let Basis { alarms, auth, .. } = *basis;
+    let Basis { alarms, auth, format, .. } = *basis;
     check_alarms(alarms, &command)?;
     users::check(&change, auth, author, &command).await?;
     let mut effects = Effects::default();
@@ -178,8 +181,16 @@ async fn carry_out(
         Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
         Command::Clean(_) => effects.is_clean = true,
         Command::Checkpoint(_) => effects.is_checkpoint = true,
-        Command::Format(raised) => effects.format = Some(raised.format),
-        Command::Auth(request) => effects.users = users::change(&mut change, auth, request)?,
+        Command::Format(raised) => {
+            if (format + 1..=raised.format).contains(&Formats::WITH_ACCOUNTS) {
+                users::count(&mut change, auth);
+            }
+            effects.format = Some(raised.format);
+        }
+        Command::Auth(request) => {
+            let (users, done) = users::change(&mut change, auth, format, request)?;
+            (effects.users, effects.result) = (users, Response::Done(done));
+        }
     }
     effects.state = change.state;
     effects.state.revision = change.revision();

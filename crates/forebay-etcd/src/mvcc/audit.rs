@@ -8,6 +8,7 @@ use super::codec::{self, At, Now, Record};
 use super::reader::Part;
 use super::sums::{Sums, add, event_hash, lease_key_hash, now_hash, version_hash};
 use super::view::View;
+use crate::version::Formats;
 
 /// The most replaced events that an audit keeps in memory.
 const REPLACED_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 18 };
@@ -18,6 +19,7 @@ enum Stretch {
     Values,
     Leases,
     LeaseKeys,
+    Accounts,
     /// Those that no compaction has looked at. They name the older ones that they have replaced.
     NewEvents,
     OldEvents,
@@ -29,6 +31,7 @@ const STRETCHES: &[Stretch] = &[
     Stretch::Values,
     Stretch::Leases,
     Stretch::LeaseKeys,
+    Stretch::Accounts,
     Stretch::NewEvents,
     Stretch::OldEvents,
     Stretch::Versions,
@@ -40,6 +43,7 @@ impl Stretch {
             Stretch::Values => Part::Now,
             Stretch::Leases => Part::Leases,
             Stretch::LeaseKeys => Part::LeaseKeys,
+            Stretch::Accounts => Part::Meta,
             Stretch::NewEvents | Stretch::OldEvents => Part::Events,
             Stretch::Versions => Part::Versions,
         }
@@ -93,7 +97,7 @@ impl TableSums {
                     add(&mut self.lease_keys_of_values, lease_key_hash(&lease_key));
                 }
             }
-            Stretch::Leases => {}
+            Stretch::Leases | Stretch::Accounts => {}
             Stretch::LeaseKeys => add(&mut self.lease_keys, lease_key_hash(key)),
             Stretch::NewEvents => {
                 let (at, record) = (At::of_key(key)?, Record::decode(value)?);
@@ -143,6 +147,12 @@ impl Audit {
     /// Damage, and the store's.
     pub(crate) async fn step(&mut self, bytes_max: u64) -> Result<Option<u64>, Failure> {
         let Some((&stretch, rest)) = self.left.split_first() else { return Ok(None) };
+        if matches!(stretch, Stretch::Accounts)
+            && self.view.reader()?.format().await?.unwrap_or(Formats::FIRST) < Formats::WITH_ACCOUNTS
+        {
+            self.left = rest;
+            return Ok(Some(0));
+        }
         let cleaned = self.view.state().cleaned;
         let first = cleaned.key();
         let (low, high) = match stretch {
@@ -180,7 +190,7 @@ impl Audit {
         // None until the first entry after a count.
         let sums = self.view.state().sums?;
         if found.state.current != sums.current {
-            return Some("current values or leases are not those that were written");
+            return Some("current values, leases, users or roles are not those that were written");
         }
         (found.state != sums).then_some("events are not those that were written")
     }

@@ -9,7 +9,7 @@ use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
 use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
-use super::sums::{add, event_hash, lease_hash, now_hash};
+use super::sums::{add, event_hash, lease_hash, now_hash, record_hash};
 use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
@@ -291,6 +291,18 @@ impl<'a> Change<'a> {
     pub(super) fn sum_revoked(&mut self, id: i64, ttl_s: i64) {
         if let Some(sums) = &mut self.state.sums {
             sums.current = sums.current.wrapping_sub(lease_hash(id, ttl_s));
+        }
+    }
+
+    /// Counts a record of users and roles in `meta` instead of another one.
+    pub(super) fn replace_record(&mut self, key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        if let Some(before) = before {
+            self.take_bytes(entry_bytes(key, before.len()));
+        }
+        self.state.used_bytes += after.map_or(0, |after| entry_bytes(key, after.len()));
+        if let Some(sums) = &mut self.state.sums {
+            let hash = |record: Option<&[u8]>| record.map_or(0, |record| record_hash(key, record));
+            sums.current = sums.current.wrapping_sub(hash(before)).wrapping_add(hash(after));
         }
     }
 

@@ -368,6 +368,11 @@ pub(super) const AUTH: &[u8] = b"auth";
 pub(super) const USER: &[u8] = b"user/";
 pub(super) const ROLE: &[u8] = b"role/";
 
+/// Returns whether a key of `meta` is one of users and roles.
+pub(super) fn is_account(key: &[u8]) -> bool {
+    key == AUTH || key.starts_with(USER) || key.starts_with(ROLE)
+}
+
 /// Returns the key of a user or role.
 pub(super) fn named_key(prefix: &[u8], name: &str) -> Vec<u8> {
     [prefix, name.as_bytes()].concat()

@@ -4,21 +4,26 @@ use std::ops::Bound;
 
 use super::Failure;
 use super::change::{entry_bytes, event_bytes};
-use super::codec::{At, Record};
+use super::codec::{self, At, Record};
 use super::reader::{Part, Reader};
 use super::sums::Sums;
+use crate::version::Formats;
 
-/// Counts the space that a state takes, and its sums. It reads all entries.
-pub(super) async fn count(reader: &Reader<'_>, cleaned: At) -> Result<(u64, Sums), Failure> {
+/// Counts the space that a state of this format takes, and its sums. It reads all entries.
+pub(super) async fn count(reader: &Reader<'_>, cleaned: At, format: u64) -> Result<(u64, Sums), Failure> {
     let (mut bytes, mut sums) = (0, Sums::default());
-    for part in [Part::Now, Part::Leases, Part::LeaseKeys, Part::Events] {
+    let accounts = (format >= Formats::WITH_ACCOUNTS).then_some(Part::Meta);
+    for part in [Part::Now, Part::Leases, Part::LeaseKeys, Part::Events].into_iter().chain(accounts) {
         let mut entries = reader.walk(part, (Bound::Unbounded, Bound::Unbounded));
         while let Some((key, value)) = entries.next().await? {
-            bytes += if part == Part::Events {
-                let record = Record::decode(&value)?;
-                event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64))
-            } else {
-                entry_bytes(&key, 0)
+            bytes += match part {
+                Part::Events => {
+                    let record = Record::decode(&value)?;
+                    event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64))
+                }
+                Part::Meta if !codec::is_account(&key) => 0,
+                Part::Meta => entry_bytes(&key, value.len()),
+                _ => entry_bytes(&key, 0),
             };
             sums.add(part, &key, &value, cleaned)?;
         }

@@ -251,10 +251,12 @@ impl<'a> Import<'a> {
     /// # Errors
     /// Names or records that are too long, and the store's.
     pub(crate) async fn auth(&mut self, auth: &Auth) -> Result<(), Failure> {
-        let users =
-            auth.users().map(|(name, _)| RecordNames { users: vec![name.to_owned()], roles: Vec::new() });
-        let roles =
-            auth.roles().map(|(name, _)| RecordNames { users: Vec::new(), roles: vec![name.to_owned()] });
+        let users = auth
+            .users()
+            .map(|(name, _)| RecordNames { users: vec![name.to_owned()], ..RecordNames::default() });
+        let roles = auth
+            .roles()
+            .map(|(name, _)| RecordNames { roles: vec![name.to_owned()], ..RecordNames::default() });
         for touched in users.chain(roles) {
             let mut batch = Batch::new();
             users::write(&self.reader, &mut batch, auth, &touched)

@@ -137,11 +137,12 @@ impl Apply<Types> for Machine {
     async fn opened(&self, keyspaces: &[Keyspace]) -> io::Result<()> {
         let reader = Reader::new(keyspaces, None)?;
         let (mut state, format) = (reader.state().await?, reader.format().await?);
-        self.set_format(format.unwrap_or(Formats::FIRST))?;
+        let format = format.unwrap_or(Formats::FIRST);
+        self.set_format(format)?;
         let is_counted_anew = state.sums.is_none();
         if is_counted_anew {
             tracing::info!("an earlier build made the state, or it was restored: its entries are counted");
-            let (used_bytes, sums) = count::count(&reader, state.cleaned).await?;
+            let (used_bytes, sums) = count::count(&reader, state.cleaned, format).await?;
             (state.used_bytes, state.sums) = (used_bytes, Some(sums));
         }
         let alarms = view::alarms(&reader).await?.into_iter().collect();
@@ -201,7 +202,8 @@ impl Apply<Types> for Machine {
         let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
         let mut effects = Effects { state: before, ..Effects::default() };
         if matches!(entry.payload, EntryPayload::Normal(_)) {
-            let basis = Basis { state: before, alarms: &alarms, auth: &auth };
+            let format = self.format.load(Ordering::Acquire);
+            let basis = Basis { state: before, alarms: &alarms, auth: &auth, format };
             effects = apply(reader, &self.recent, batch, &basis, change).await?;
         }
         if effects.is_checkpoint

@@ -116,6 +116,11 @@ impl<'a> Reader<'a> {
 
     /// Walks over the entries whose keys begin with these bytes.
     pub(super) fn walk_prefix(&self, part: Part, prefix: &[u8]) -> Walk<'a> {
+        self.walk_prefix_from(part, prefix, prefix)
+    }
+
+    /// Walks over those of them from one of these keys on.
+    pub(super) fn walk_prefix_from(&self, part: Part, prefix: &[u8], from: &[u8]) -> Walk<'a> {
         // The first bytes that sort after all of them, if there are such.
         let mut end = prefix.to_vec();
         while end.pop_if(|last| *last == u8::MAX).is_some() {}
@@ -126,7 +131,7 @@ impl<'a> Reader<'a> {
             }
             None => Bound::Unbounded,
         };
-        self.walk(part, (Bound::Included(prefix), high))
+        self.walk(part, (Bound::Included(from), high))
     }
 
     /// Walks over the events from one revision on, until another.

@@ -23,7 +23,7 @@ pub(super) struct Sums {
     pub(super) events: u128,
     /// Of the [`place_hash`]es of the others. Compactions know no more of the events that they remove.
     pub(super) left: u128,
-    /// Of current values, and of leases.
+    /// Of current values, of leases, and of users and roles if the state's format counts them.
     pub(super) current: u128,
 }
 
@@ -53,6 +53,7 @@ impl Sums {
                     add(&mut self.events, event_hash(at, &record));
                 }
             }
+            Part::Meta if codec::is_account(key) => add(&mut self.current, record_hash(key, value)),
             Part::Versions | Part::LeaseKeys | Part::Meta => {}
         }
         Ok(())
@@ -146,6 +147,11 @@ fn put_hash(key: &[u8], at: At, put: &PutRecord<'_>) -> u128 {
 /// Returns the hash of a lease.
 pub(super) fn lease_hash(id: i64, ttl_s: i64) -> u128 {
     hash(b'l', &[&id.to_le_bytes(), &ttl_s.to_le_bytes()])
+}
+
+/// Returns the hash of a record of users and roles.
+pub(super) fn record_hash(key: &[u8], record: &[u8]) -> u128 {
+    hash(b'u', &[key, record])
 }
 
 /// Returns the hash of the place of an event, with the length of its value.

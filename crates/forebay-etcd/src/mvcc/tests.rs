@@ -4,6 +4,7 @@
 mod audits;
 mod checks;
 mod cost;
+mod counted_users;
 mod edges;
 mod harness;
 mod hashes;

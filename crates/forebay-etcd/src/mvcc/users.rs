@@ -13,8 +13,12 @@ use crate::accounts::{Auth, Need, Permit, RecordNames, Token, delete_needs, put_
 use crate::proto::authpb::{Role, User};
 use crate::proto::peer::auth_change::Change as Command;
 use crate::proto::peer::command::Change as Entry;
-use crate::proto::peer::{AuthChange, Author};
+use crate::proto::peer::{AuthChange, Author, Done};
 use crate::refusal::Refusal;
+use crate::version::Formats;
+
+/// The most bytes of users that an entry takes a role from: half of what it may change.
+const USERS_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 2;
 
 /// The result of a change of users and roles, beside the batch.
 #[derive(Debug)]
@@ -41,6 +45,24 @@ pub(super) async fn load(reader: &Reader<'_>) -> Result<Auth, Failure> {
     Auth::of(is_enabled, revision, users, roles).map_err(Failure::Damaged)
 }
 
+/// Returns the entries of `meta` for these users and roles, and for the numbers, which are there once anything was changed.
+fn records(auth: &Auth, names: &RecordNames) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+    let user = move |name: &String| (codec::named_key(USER, name), auth.user(name).map(User::encode_to_vec));
+    let role = move |name: &String| (codec::named_key(ROLE, name), auth.role(name).map(Role::encode_to_vec));
+    let mut numbers = Vec::new();
+    put_number(auth.revision(), &mut numbers);
+    put_number(auth.is_enabled().into(), &mut numbers);
+    let numbers = (!auth.is_untouched()).then_some(numbers);
+    names.users.iter().map(user).chain(names.roles.iter().map(role)).chain([(AUTH.to_vec(), numbers)])
+}
+
+/// Adds all users and roles to the space and the sums, as an entry raises the format that counts them.
+pub(super) fn count(change: &mut Change<'_>, auth: &Auth) {
+    for (key, record) in records(auth, &auth.names()) {
+        change.replace_record(&key, None, record.as_deref());
+    }
+}
+
 /// Writes the users and roles that a change has touched. Names are as long as keys at most.
 pub(super) fn write(
     reader: &Reader<'_>,
@@ -49,47 +71,49 @@ pub(super) fn write(
     touched: &RecordNames,
 ) -> Result<(), Refusal> {
     let (keyspace, mut bytes) = (reader.keyspace(Part::Meta), 0);
-    let mut record = |prefix: &[u8], name: &str, record: Option<Vec<u8>>| {
+    for name in touched.users.iter().chain(&touched.roles) {
         super::check::check_key(name.as_bytes())?;
-        let key = codec::named_key(prefix, name);
+    }
+    for (key, record) in records(auth, touched) {
         bytes += (key.len() + record.as_ref().map_or(0, Vec::len)) as u64;
         match record {
             Some(record) => batch.put(keyspace, key, record),
             None => batch.delete(keyspace, key),
         };
-        if bytes > CHANGES_BYTES_MAX { Err(Refusal::RequestTooLarge) } else { Ok(()) }
-    };
-    for name in &touched.users {
-        record(USER, name, auth.user(name).map(User::encode_to_vec))?;
+        if bytes > CHANGES_BYTES_MAX {
+            return Err(Refusal::RequestTooLarge);
+        }
     }
-    for name in &touched.roles {
-        record(ROLE, name, auth.role(name).map(Role::encode_to_vec))?;
-    }
-    let mut numbers = Vec::new();
-    put_number(auth.revision(), &mut numbers);
-    put_number(auth.is_enabled().into(), &mut numbers);
-    batch.put(keyspace, AUTH, numbers);
     Ok(())
 }
 
-/// Changes users and roles.
+/// Changes users and roles of a state with this format.
 pub(super) fn change(
     change: &mut Change<'_>,
     auth: &Auth,
+    format: u64,
     request: AuthChange,
-) -> Result<Option<UsersChange>, Failure> {
+) -> Result<(Option<UsersChange>, Done), Failure> {
     let command = request.change.ok_or(Refusal::NotCapable)?;
     if let Command::AssignToken(request) = command {
         auth.check_token(&request)?;
-        return Ok(Some(UsersChange::Token(Token { user: request.user, text: request.prefix })));
+        let token = Token { user: request.user, text: request.prefix };
+        return Ok((Some(UsersChange::Token(token)), Done::default()));
     }
     let mut changed = auth.clone();
-    let touched = changed.change(command)?;
-    if changed == *auth {
-        return Ok(None);
+    let is_counted = format >= Formats::WITH_ACCOUNTS;
+    let touched = changed.change(command, if is_counted { USERS_BYTES_MAX } else { u64::MAX })?;
+    if (changed.revision(), changed.is_enabled()) == (auth.revision(), auth.is_enabled()) {
+        return Ok((None, Done::default()));
     }
     write(&change.reader, change.batch, &changed, &touched)?;
-    Ok(Some(UsersChange::Auth(Arc::new(changed))))
+    if is_counted {
+        for ((key, before), (_, after)) in records(auth, &touched).zip(records(&changed, &touched)) {
+            change.replace_record(&key, before.as_deref(), after.as_deref());
+        }
+    }
+    let done = Done { is_partial: touched.is_partial };
+    Ok((Some(UsersChange::Auth(Arc::new(changed))), done))
 }
 
 /// Refuses a command that its author may not give. It was checked before it was proposed, but users and roles may have changed since.
@@ -134,7 +158,7 @@ pub(super) async fn check(
     check_leases(&change.reader, permit, &leases).await
 }
 
-/// Refuses leases with a key that may not be written.
+/// Refuses leases with a key that may not be written. It looks at a key for each span of those that may be, however many a lease has.
 pub(super) async fn check_leases(
     reader: &Reader<'_>,
     permit: Permit<'_>,
@@ -145,9 +169,12 @@ pub(super) async fn check_leases(
     }
     for lease in leases {
         let prefix = codec::lease_key(*lease);
-        let mut keys = reader.walk_prefix(Part::LeaseKeys, &prefix);
-        while let Some((key, _)) = keys.next().await? {
-            permit.check(Need::Write(&key[prefix.len()..], &[]))?;
+        let mut from = prefix.to_vec();
+        while let Some((key, _)) = reader.walk_prefix_from(Part::LeaseKeys, &prefix, &from).next().await? {
+            match permit.written_until(&key[prefix.len()..])? {
+                Some(end) => from = [&prefix[..], end].concat(),
+                None => break,
+            }
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! token for its password: a simple one is an entry too, with the revision of users and roles as of which the password was right, and
 //! refused if they have changed since.
 
+use prost::Message;
 use ring::rand::{SecureRandom, SystemRandom};
 use tonic::{Request, Response, Status};
 
@@ -36,6 +37,18 @@ fn token_prefix() -> Result<String, Status> {
     Ok(bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect())
 }
 
+/// Returns an estimate of the space that a change takes, as of a put: 0 of one that adds nothing.
+fn cost_bytes(change: &Change) -> u64 {
+    let bytes = match change {
+        Change::AddUser(user) => user.encoded_len(),
+        Change::GrantRole(request) => request.encoded_len(),
+        Change::AddRole(request) => request.encoded_len(),
+        Change::GrantPermission(request) => request.encoded_len(),
+        _ => return 0,
+    };
+    256 + bytes as u64
+}
+
 impl Accounts {
     fn header(&self) -> Option<ResponseHeader> {
         Some(self.context.node.header(self.context.hub.revision()))
@@ -43,9 +56,10 @@ impl Accounts {
 
     /// Has a change of users and roles applied.
     async fn change(&self, by: &Credentials, change: Change) -> Result<Option<ResponseHeader>, Status> {
-        let context = &self.context;
+        let (context, author) = (&self.context, self.context.author(by)?);
+        context.check_room(cost_bytes(&change)).await?;
         let change = command::Change::Auth(AuthChange { change: Some(change) });
-        let (_, revision) = context.change_by(context.author(by)?, change).await?;
+        let revision = context.change_in_steps(author, change, Refusal::RoleNotFound).await?;
         Ok(Some(context.node.header(revision)))
     }
 

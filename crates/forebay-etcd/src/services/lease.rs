@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::{Ahead, Place};
 use super::rights::Credentials;
-use super::{Context, Outcome, StopSignal, foreign, stopped};
+use super::{Context, StopSignal, foreign, stopped};
 use crate::accounts::Need;
 use crate::answer::{Answer, forward};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
@@ -22,7 +22,7 @@ use crate::proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 use crate::proto::peer::command::Change;
-use crate::proto::peer::{Author, Done, KeepAliveReply, KeepAliveRequest};
+use crate::proto::peer::{KeepAliveReply, KeepAliveRequest};
 use crate::refusal::Refusal;
 
 /// Leases that are kept alive before other tasks have their turn.
@@ -40,24 +40,6 @@ pub(super) async fn expire(context: &Context, term: u64, id: i64) -> Result<(), 
     match context.change_leading(term, Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
         Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
         revoked => revoked.map(drop),
-    }
-}
-
-/// Revokes a lease, in several steps if it has more keys than an entry of the log may change, and returns the revision after the last.
-/// If that fails in between, the lease is there with the keys that are left.
-async fn revoke_all(context: &Context, author: Option<Author>, id: i64) -> Result<i64, Status> {
-    let mut before = None;
-    loop {
-        let change = Change::LeaseRevoke(LeaseRevokeRequest { id });
-        match (context.change_by(author.clone(), change).await, before) {
-            (Ok((Some(Outcome::Done(Done { is_partial: true })), revision)), _) => before = Some(revision),
-            (Ok((_, revision)), _) => return Ok(revision),
-            // Another one has made the last step.
-            (Err(error), Some(revision)) if error.code() == Refusal::LeaseNotFound.code() => {
-                return Ok(revision);
-            }
-            (Err(error), _) => return Err(error),
-        }
     }
 }
 
@@ -214,7 +196,9 @@ impl LeaseCalls {
     ) -> Answer<'_, Response<LeaseRevokeResponse>> {
         Box::pin(async move {
             let (by, LeaseRevokeRequest { id }) = Credentials::split(request);
-            let revision = revoke_all(&self.context, self.context.author(&by)?, id).await?;
+            let (author, change) =
+                (self.context.author(&by)?, Change::LeaseRevoke(LeaseRevokeRequest { id }));
+            let revision = self.context.change_in_steps(author, change, Refusal::LeaseNotFound).await?;
             let header = Some(self.context.node.header(revision));
             Ok(Response::new(LeaseRevokeResponse { header }))
         })

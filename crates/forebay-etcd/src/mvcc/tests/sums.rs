@@ -12,6 +12,7 @@ use crate::mvcc::{Checkpoint, count};
 use crate::proto::etcdserverpb::PutRequest;
 use crate::proto::peer;
 use crate::proto::peer::command::Change;
+use crate::version::Formats;
 
 fn checkpoint() -> Change {
     Change::Checkpoint(peer::Checkpoint {})
@@ -70,7 +71,7 @@ async fn sums_are_those_of_a_count_after_any_changes() {
             let reader = Reader::new(&keyspaces, None).unwrap();
             let state = reader.state().await.unwrap();
             while_cleaning += u32::from(state.is_cleaning());
-            let (used_bytes, sums) = count::count(&reader, state.cleaned).await.unwrap();
+            let (used_bytes, sums) = count::count(&reader, state.cleaned, Formats::FIRST).await.unwrap();
             assert_eq!(
                 (state.used_bytes, state.sums),
                 (used_bytes, Some(sums)),
