@@ -5,6 +5,8 @@ mod gateway;
 mod metrics;
 
 pub(crate) use access::Access;
+#[cfg(test)]
+pub(crate) use gateway::RANGE_BYTES_MAX;
 pub(crate) use gateway::router as gateway;
 
 use std::sync::Arc;

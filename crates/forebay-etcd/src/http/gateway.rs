@@ -28,6 +28,8 @@ use routes::Call;
 
 /// Longest texts of JSON beside the longest message: base64 has a third more, and names and spaces come to it.
 const TEXT_OVER_MESSAGE: usize = 2;
+/// The longest message of a response to a range: as JSON it is in memory as a whole, with the text beside it.
+pub(crate) const RANGE_BYTES_MAX: usize = if cfg!(test) { 2 << 20 } else { 64 << 20 };
 /// Begins the names of headers that are metadata of the call.
 const METADATA: &str = "grpc-metadata-";
 /// Of replies that a service has made, as etcd's are.
@@ -103,11 +105,24 @@ impl Gateway {
             let responses = client.server_streaming(message, path, codec).await;
             return Ok(lines(responses.map(tonic::Response::into_inner)).await);
         }
-        let response = client.unary(message, path, codec).await?;
+        if method.name() == "Range" {
+            client = client.max_decoding_message_size(RANGE_BYTES_MAX);
+        }
+        let response = client.unary(message, path, codec).await.map_err(too_long)?;
         let mut text = String::new();
         json::write(response.get_ref(), &mut text);
         Ok((FROM_SERVICE, text).into_response())
     }
+}
+
+/// Names the remedy where a response is longer than it may be, which tonic finds.
+fn too_long(status: Status) -> Status {
+    if status.code() != Code::OutOfRange || !status.message().contains("decoded message length too large") {
+        return status;
+    }
+    Status::resource_exhausted(format!(
+        "the response has more than {RANGE_BYTES_MAX} bytes, which are not sent as JSON: give a limit, and go on behind the last key"
+    ))
 }
 
 /// Returns the metadata of a call: the token of a user, and headers that are marked as such.

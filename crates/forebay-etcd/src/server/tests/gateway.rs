@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 
 use super::cluster::{Cluster, Member, within};
 use super::http::get;
+use crate::http::RANGE_BYTES_MAX;
 
 /// Requests with the replies of etcd 3.7.3, made by `tests/gateway/record`.
 const RECORDED: &str = include_str!("../../../tests/gateway/exchanges.json");
@@ -266,6 +267,28 @@ async fn pages_and_names_are_those_that_flags_allow() {
             let origin = reply.headers.get("access-control-allow-origin").map(String::as_str);
             assert_eq!((reply.status, origin), (status, allowed), "{host} {method} {path}");
         }
+    }
+    cluster.stop().await;
+}
+
+/// A range of gigabytes was in memory as a message and as its text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_that_is_too_long_for_json_is_refused() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let value = "v".repeat(RANGE_BYTES_MAX / 2);
+    for key in ["a", "b"] {
+        member.put(key, &value).await.unwrap();
+    }
+    // Keys from `a` on.
+    let all = |more: &str| format!("{{\"key\":\"YQ==\",\"range_end\":\"AA==\"{more}}}");
+    let reply = post(member, "/v3/kv/range", &all("")).await;
+    assert_eq!(reply.status, 429);
+    let text = reply.text().await;
+    assert!(text.contains("bytes, which are not sent as JSON: give a limit"), "{text}");
+    for more in [",\"limit\":1", ",\"keys_only\":true"] {
+        let reply = post(member, "/v3/kv/range", &all(more)).await;
+        assert_eq!(reply.status, 200, "{more}");
     }
     cluster.stop().await;
 }
