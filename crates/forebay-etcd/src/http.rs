@@ -10,6 +10,7 @@ pub(crate) use gateway::RANGE_BYTES_MAX;
 pub(crate) use gateway::router as gateway;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -22,15 +23,16 @@ use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
+use crate::services::CallCounts;
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Returns the pages that are served by HTTP, of a member with this limit of space.
-pub(crate) fn router(node: Node, hub: Arc<Hub>, quota_bytes: u64) -> Router {
-    let with_watches =
-        Router::new().route("/metrics", get(metrics)).with_state((node.clone(), hub, quota_bytes));
+pub(crate) fn router(node: Node, hub: Arc<Hub>, calls: Arc<CallCounts>, quota_bytes: u64) -> Router {
+    let counted = (node.clone(), hub, calls, quota_bytes);
+    let with_counts = Router::new().route("/metrics", get(metrics)).with_state(counted);
     Router::new()
         .route("/health", get(health))
         .route("/livez", get(livez))
@@ -39,7 +41,7 @@ pub(crate) fn router(node: Node, hub: Arc<Hub>, quota_bytes: u64) -> Router {
         .route("/readyz/{check}", get(one_ready))
         .route("/version", get(version))
         .with_state(node)
-        .merge(with_watches)
+        .merge(with_counts)
 }
 
 /// Returns what other members may ask by HTTP.
@@ -56,8 +58,10 @@ async fn version() -> Response {
     (JSON, body).into_response()
 }
 
-async fn metrics(State((node, hub, quota_bytes)): State<(Node, Arc<Hub>, u64)>) -> Response {
-    let page = metrics::page(&node, &hub, quota_bytes).await;
+async fn metrics(
+    State((node, hub, calls, quota_bytes)): State<(Node, Arc<Hub>, Arc<CallCounts>, u64)>,
+) -> Response {
+    let page = metrics::page(&node, &hub, &calls, quota_bytes).await;
     ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 
@@ -69,7 +73,11 @@ fn has(parameters: &Parameters, name: &str, value: &str) -> bool {
 }
 
 async fn health(State(node): State<Node>, parameters: Parameters) -> Response {
-    let (status, word, reason) = match unhealthy(&node, &parameters).await {
+    let unhealthy = unhealthy(&node, &parameters).await;
+    let counts = node.counts();
+    let count = if unhealthy.is_none() { &counts.healthy } else { &counts.unhealthy };
+    count.fetch_add(1, Ordering::Relaxed);
+    let (status, word, reason) = match unhealthy {
         None => (StatusCode::OK, "true", String::new()),
         Some(reason) => {
             tracing::warn!("unhealthy: {reason}");

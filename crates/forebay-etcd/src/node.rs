@@ -16,6 +16,7 @@ mod service;
 mod tasks;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +37,7 @@ pub(crate) use self::leader_call::LeaderCall;
 use self::leader_call::not_leader;
 use self::network::Network;
 pub(crate) use self::peers::Client;
-use self::peers::{Dialer, Peers, Purpose, is_unsent};
+use self::peers::{Dialer, Peers, Purpose, Reachability, is_unsent};
 pub use self::restore::RestoreReport;
 pub(crate) use self::service::PeerService;
 use crate::answer::Answer;
@@ -115,6 +116,9 @@ pub(crate) struct Counts {
     pub(crate) differences: AtomicU64,
     pub(crate) scrubs: AtomicU64,
     pub(crate) scrubbed_bytes: AtomicU64,
+    /// Checks of `/health` that found this member healthy, and the others.
+    pub(crate) healthy: AtomicU64,
+    pub(crate) unhealthy: AtomicU64,
 }
 
 /// A member of the cluster. Clones are handles of the same one.
@@ -381,6 +385,11 @@ impl Node {
     pub(crate) fn scrub_class(&self, bytes_per_second_max: u64) -> forebay::Result<Class> {
         let spec = ClassSpec::new("scrub").shares(SCRUB_SHARES);
         self.inner.engine.set_class(spec.read_bytes_per_second_max(bytes_per_second_max))
+    }
+
+    /// Returns how messages to the other members fare, by their ids.
+    pub(crate) fn reached(&self) -> BTreeMap<u64, Reachability> {
+        self.inner.peers.reached()
     }
 
     pub(crate) fn id(&self) -> u64 {

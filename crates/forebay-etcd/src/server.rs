@@ -128,6 +128,7 @@ impl Server {
         let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
         node.set_leader_leases(&leases);
         let grpc = std::mem::take(services::router(&context).axum_router_mut());
+        let calls = context.calls.clone();
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
             tokio::spawn(services::clean(context.clone())),
@@ -136,7 +137,7 @@ impl Server {
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];
-        let pages = http::router(node.clone(), hub, config.quota_bytes);
+        let pages = http::router(node.clone(), hub, calls, config.quota_bytes);
         let has_pages = http.is_empty();
         let mut served = vec![(metrics, pages.clone().fallback(not_found))];
         let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod auth;
+mod call_counts;
 mod cleaner;
 mod cluster;
 mod compaction;
@@ -57,6 +58,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 pub(crate) use ahead::STREAM_MAX;
+pub(crate) use call_counts::CallCounts;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_call, not_found};
@@ -109,6 +111,7 @@ pub(crate) struct Context {
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) limits: Limits,
     pub(crate) stopping: StopSignal,
+    pub(crate) calls: Arc<CallCounts>,
     authentication: Arc<Authentication>,
     users: Arc<Users>,
     followers: Arc<Followers>,
@@ -138,6 +141,7 @@ impl Context {
             lessor,
             limits,
             stopping,
+            calls: Arc::default(),
             authentication,
             users,
             followers,

@@ -6,6 +6,8 @@ use std::fmt;
 pub(crate) const ETCD_VERSION: &str = "3.7.3";
 /// The version that all members have at least, and that of the state, as etcd writes them.
 pub(crate) const CLUSTER_VERSION: &str = "3.7.0";
+/// The same without the last part, as metrics have it.
+pub(crate) const CLUSTER_MINOR: &str = "3.7";
 /// The cluster's version in the file of a snapshot: etcd does not start with one of a newer cluster, and nothing in the file is newer.
 pub(crate) const SNAPSHOT_CLUSTER_VERSION: &str = "3.5.0";
 /// This server's own version.

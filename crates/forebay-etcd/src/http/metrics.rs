@@ -1,5 +1,6 @@
 //! The metrics of a member as Prometheus reads them. Names and kinds are etcd's where the meaning is the same.
 
+use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::Exposition;
@@ -8,7 +9,11 @@ use forebay::MetricKind::{Counter, Gauge, Histogram};
 use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::Node;
-use crate::version::{ETCD_VERSION, OWN_VERSION};
+use crate::services::CallCounts;
+use crate::version::{CLUSTER_MINOR, ETCD_VERSION, OWN_VERSION};
+
+/// Ticks of a second in which Linux tells processor time, on all its platforms.
+const TICKS_A_SECOND: f64 = 100.0;
 
 /// Adds families of one value each.
 macro_rules! add {
@@ -18,10 +23,11 @@ macro_rules! add {
 }
 
 /// Returns all metrics of a member with this limit of space.
-pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition {
+pub(crate) async fn page(node: &Node, hub: &Hub, calls: &CallCounts, quota_bytes: u64) -> Exposition {
     let mut page = Exposition::prometheus();
     for (name, help, label, value) in [
         ("etcd_server_version", "Which version is running.", "server_version", ETCD_VERSION),
+        ("etcd_cluster_version", "Version that all members have.", "cluster_version", CLUSTER_MINOR),
         ("forebay_etcd_version", "Version of this server itself.", "version", OWN_VERSION),
         ("etcd_server_id", "Server or member ID in hexadecimal.", "server_id", &format!("{:x}", node.id())),
     ] {
@@ -38,6 +44,8 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
         Gauge "etcd_server_proposals_applied_total" "Index of the last applied entry.": node.applied_index();
         Gauge "etcd_server_proposals_pending" "Proposals that wait for their outcome.": load(&counts.proposals_pending);
         Counter "etcd_server_proposals_failed_total" "Proposals that failed.": load(&counts.proposals_failed);
+        Counter "etcd_server_health_success" "Checks of /health that found the member healthy.": load(&counts.healthy);
+        Counter "etcd_server_health_failures" "The others.": load(&counts.unhealthy);
         Gauge "forebay_etcd_state_format" "Format of the state, which all members know.": node.format();
         Counter "forebay_etcd_reads_total" "Linearizable reads.": load(&counts.reads);
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
@@ -75,6 +83,9 @@ pub(crate) async fn page(node: &Node, hub: &Hub, quota_bytes: u64) -> Exposition
     }
     log(&mut page, node);
     store(&mut page, node);
+    grpc(&mut page, calls);
+    peers(&mut page, node);
+    process(&mut page);
     page
 }
 
@@ -116,4 +127,79 @@ fn store(page: &mut Exposition, node: &Node) {
         Counter "forebay_etcd_store_cache_hits_total" "Blocks found in memory.": stats.cache_hits;
         Counter "forebay_etcd_store_cache_misses_total" "Blocks read from files.": stats.cache_misses;
     );
+}
+
+/// Calls, as the interceptor of etcd's servers counts them. Those that were never made are there with 0, so that the first ones raise a rate.
+fn grpc(page: &mut Exposition, calls: &CallCounts) {
+    let mut family = page.family(Counter, "grpc_server_started_total", "Calls begun.");
+    for kind in calls.kinds() {
+        family.sample(&kind.labels, kind.begun());
+    }
+    let mut family = page.family(Counter, "grpc_server_handled_total", "Calls ended, by their codes.");
+    for kind in calls.kinds() {
+        let [method, service, stream] = kind.labels;
+        for (code, count) in kind.ended() {
+            family.sample(&[("grpc_code", code), method, service, stream], count);
+        }
+    }
+    let mut family = page.family(Histogram, "grpc_server_handling_seconds", "How long calls take.");
+    for kind in calls.kinds() {
+        let (bounds, count, seconds) = kind.times();
+        family.histogram(&kind.labels, bounds, count, seconds);
+    }
+}
+
+/// The other members, as Raft's messages find them.
+fn peers(page: &mut Exposition, node: &Node) {
+    let (own, others) = (format!("{:x}", node.id()), node.reached());
+    if others.is_empty() {
+        return;
+    }
+    let mut family = page.family(Counter, "etcd_network_peer_sent_failures_total", "Messages that failed.");
+    for (id, reached) in &others {
+        family.sample(&[("To", format!("{id:x}"))], reached.failures);
+    }
+    let mut family = page.family(Gauge, "etcd_network_active_peers", "Whether the last message arrived.");
+    for (id, reached) in &others {
+        let labels = [("Local", own.clone()), ("Remote", format!("{id:x}"))];
+        family.sample(&labels, u8::from(!reached.is_lost));
+    }
+}
+
+/// This process, as Prometheus's clients have it. What the system does not tell is left out.
+fn process(page: &mut Exposition) {
+    let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let (stat, status, limits) = (text("stat"), text("status"), text("limits"));
+    let line = |of: &str, name: &str| -> Option<f64> {
+        let rest = of.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    // Behind the program's name, which may have spaces, the numbers begin with the third.
+    let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |number: usize| numbers.get(number - 3)?.parse::<f64>().ok();
+    let processor_ticks = ticks(14).zip(ticks(15)).map(|(user, system)| user + system);
+    let boot = fs::read_to_string("/proc/stat").ok().and_then(|text| line(&text, "btime"));
+    let start = boot.zip(ticks(22)).map(|(boot, ticks)| boot + ticks / TICKS_A_SECOND);
+    let files = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+    let files_max = line(&limits, "Max open files");
+    let bytes = |name: &str| line(&status, name).map(|kibibytes| kibibytes * 1024.0);
+    for (kind, name, help, value) in [
+        (
+            Counter,
+            "process_cpu_seconds_total",
+            "Processor time.",
+            processor_ticks.map(|ticks| ticks / TICKS_A_SECOND),
+        ),
+        (Gauge, "process_resident_memory_bytes", "Memory that is resident.", bytes("VmRSS:")),
+        (Gauge, "process_virtual_memory_bytes", "Memory that is mapped.", bytes("VmSize:")),
+        (Gauge, "process_start_time_seconds", "When it began.", start),
+        (Gauge, "process_open_fds", "Open descriptors.", files),
+        (Gauge, "process_max_fds", "The most open descriptors.", files_max),
+        (Gauge, "os_fd_used", "Open descriptors.", files),
+        (Gauge, "os_fd_limit", "The most open descriptors.", files_max),
+    ] {
+        if let Some(value) = value {
+            page.family(kind, name, help).value(value);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Connections to the other members.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -145,8 +145,16 @@ struct Entry {
     at: usize,
     raft: Client,
     other: Client,
-    /// Whether Raft's last message did not reach it.
-    is_lost: bool,
+    reached: Reachability,
+}
+
+/// How Raft's messages to a member fare.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reachability {
+    /// Whether the last one did not reach it.
+    pub(crate) is_lost: bool,
+    /// How many did not.
+    pub(crate) failures: u64,
 }
 
 impl Peers {
@@ -176,7 +184,7 @@ impl Peers {
             at,
             raft: client(inner.dialer.channel(url)?, ids.clone()),
             other: client(inner.dialer.channel(url)?, ids),
-            is_lost: false,
+            reached: Reachability::default(),
         })
     }
 
@@ -223,17 +231,23 @@ impl Peers {
     pub(crate) fn failed(&self, id: u64) {
         let mut table = self.table();
         let Some(entry) = table.get(&id).filter(|entry| entry.urls.len() > 1) else { return };
-        let (urls, at, is_lost) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len(), entry.is_lost);
+        let (urls, at, reached) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len(), entry.reached);
         if let Ok(entry) = self.entry(id, &urls, at) {
-            table.insert(id, Entry { is_lost, ..entry });
+            table.insert(id, Entry { reached, ..entry });
         }
+    }
+
+    /// Returns how Raft's messages to the members fare.
+    pub(crate) fn reached(&self) -> BTreeMap<u64, Reachability> {
+        self.table().iter().map(|(id, entry)| (*id, entry.reached)).collect()
     }
 
     /// Notes that a message of Raft did or did not reach a member. Logs changes: Raft's own lines, one for each heartbeat, are left out.
     pub(crate) fn note(&self, id: u64, reached: Result<(), &Status>) {
         let mut table = self.table();
         let Some(entry) = table.get_mut(&id) else { return };
-        let was_lost = std::mem::replace(&mut entry.is_lost, reached.is_err());
+        let was_lost = std::mem::replace(&mut entry.reached.is_lost, reached.is_err());
+        entry.reached.failures += u64::from(reached.is_err());
         match reached {
             Ok(()) if was_lost => tracing::info!(member = format!("{id:x}"), "the member is reached again"),
             Err(status) if !was_lost => {

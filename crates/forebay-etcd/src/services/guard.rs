@@ -15,6 +15,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use super::Context as Server;
+use super::call_counts::counted;
 use super::long_range::BodyPlace;
 use super::rights::{Credentials, Marks, has_token};
 use crate::node::Node;
@@ -127,6 +128,7 @@ where
             request.extensions_mut().insert(place.clone());
         }
         let node = wants_leader.then(|| node.clone());
+        let call_under_way = self.server.calls.begin(request.uri().path());
         let response = self.admitted(request);
         Box::pin(async move {
             let response = with_etcds_refusal(response.await?);
@@ -134,10 +136,11 @@ where
                 Some(body) => response.map(|_| body),
                 None => response,
             };
-            Ok(match node {
+            let response = match node {
                 Some(node) => response.map(|body| Body::new(GuardedBody::new(body, &node))),
                 None => response,
-            })
+            };
+            Ok(counted(response, call_under_way))
         })
     }
 }

@@ -8,6 +8,7 @@ use tonic::transport::Endpoint;
 use super::cluster::{Cluster, within};
 use super::http::get;
 use crate::mvcc::View;
+use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
@@ -23,6 +24,44 @@ use crate::{Config, Server};
 pub(super) async fn metric_is(address: &str, name: &str, value: &str) {
     let line = format!("\n{name} {value}\n");
     within(async { while !get(address, 2379, "/metrics").await.1.contains(&line) {} }).await;
+}
+
+/// Without them the alert for failed calls, which divides one by the other, never came.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_counted_by_their_codes() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let address = cluster.members[0].address.clone();
+    let channel = Endpoint::from_shared(format!("http://{address}:2379")).unwrap().connect_lazy();
+    let mut keys = KvClient::new(channel);
+    within(keys.put(PutRequest { key: "key".into(), ..Default::default() })).await.unwrap();
+    within(keys.put(PutRequest::default())).await.unwrap_err();
+    let put = "grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"}";
+    for (name, value) in [
+        ("started_total{", "2"),
+        ("handled_total{grpc_code=\"OK\",", "1"),
+        ("handled_total{grpc_code=\"InvalidArgument\",", "1"),
+        ("handled_total{grpc_code=\"Unavailable\",", "0"),
+        ("handling_seconds_count{", "2"),
+    ] {
+        metric_is(&address, &format!("grpc_server_{name}{put}"), value).await;
+    }
+    let (requests, stream) = tokio::sync::mpsc::channel(1);
+    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+    let create = WatchCreateRequest { key: "key".into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    requests.send(create).await.unwrap();
+    // A client whose connection breaks with its runtime.
+    let client = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{address}:2379")).unwrap();
+    let call = client.spawn(async move { WatchClient::new(endpoint.connect_lazy()).watch(stream).await });
+    let events = within(call).await.unwrap().unwrap();
+    let watch = "grpc_method=\"Watch\",grpc_service=\"etcdserverpb.Watch\",grpc_type=\"bidi_stream\"}";
+    metric_is(&address, &format!("grpc_server_started_total{{{watch}"), "1").await;
+    metric_is(&address, &format!("grpc_server_handled_total{{grpc_code=\"Canceled\",{watch}"), "0").await;
+    client.shutdown_background();
+    metric_is(&address, &format!("grpc_server_handled_total{{grpc_code=\"Canceled\",{watch}"), "1").await;
+    drop(events);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

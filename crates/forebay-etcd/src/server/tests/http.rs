@@ -4,9 +4,10 @@ use forebay_test::exposition::{family, prometheus};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::clients::metric_is;
 use super::cluster::{Cluster, within};
 use crate::mvcc::View;
-use crate::version::ETCD_VERSION;
+use crate::version::{CLUSTER_MINOR, CLUSTER_VERSION, ETCD_VERSION};
 
 /// Asks for a page by HTTP/1, and returns status and body.
 pub(super) async fn ask(
@@ -70,6 +71,21 @@ async fn what_is_not_grpc_is_not_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_not_reached_shows_in_metrics() {
+    let mut cluster = Cluster::start(2, &[]).await;
+    let [own, other] = [0, 1].map(|at| cluster.members[at].node().id());
+    let address = cluster.members[0].address.clone();
+    let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
+    metric_is(&address, &active, "1").await;
+    cluster.members[1].stop().await;
+    metric_is(&address, &active, "0").await;
+    let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
+    let failures = family(&families, "etcd_network_peer_sent_failures_total");
+    assert!(failures.value(&[("To", &format!("{other:x}"))]) > 0.0, "{:?}", failures.samples);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
     let mut cluster = Cluster::start(2, &[]).await;
     // The one that ends hands its lead over. The other led for ever once, without a majority, if no reply to its first
@@ -93,6 +109,7 @@ async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
 
 /// Names and kinds in etcd 3.7.1 of all metrics with names of etcd.
 const OF_ETCD: &[&str] = &[
+    "etcd_cluster_version gauge",
     "etcd_debugging_mvcc_compact_revision gauge",
     "etcd_debugging_mvcc_current_revision gauge",
     "etcd_debugging_mvcc_events_total counter",
@@ -105,6 +122,8 @@ const OF_ETCD: &[&str] = &[
     "etcd_mvcc_db_total_size_in_bytes gauge",
     "etcd_mvcc_db_total_size_in_use_in_bytes gauge",
     "etcd_server_has_leader gauge",
+    "etcd_server_health_failures counter",
+    "etcd_server_health_success counter",
     "etcd_server_id gauge",
     "etcd_server_is_leader gauge",
     "etcd_server_is_learner gauge",
@@ -146,6 +165,14 @@ async fn metrics_are_text_that_prometheus_reads() {
     );
     let bounds: Vec<_> = flushes.iter().filter_map(|sample| sample.labels.get("le")).collect();
     assert_eq!((bounds.len(), bounds[0].as_str(), bounds[13].as_str()), (15, "0.001", "8.192"));
+    family(&families, "etcd_cluster_version").value(&[("cluster_version", CLUSTER_MINOR)]);
+    assert!(CLUSTER_VERSION.starts_with(CLUSTER_MINOR));
+    for name in
+        ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"]
+    {
+        assert!(value(name) >= 0.0, "{name}");
+    }
+    assert!(value("process_start_time_seconds") > 1e9);
     let own: Vec<_> = families.iter().map(|family| format!("{} {}", family.name, family.kind)).collect();
     let own: Vec<_> = own.iter().map(String::as_str).filter(|name| name.starts_with("etcd_")).collect();
     for name in OF_ETCD {
