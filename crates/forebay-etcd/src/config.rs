@@ -153,7 +153,11 @@ pub struct Config {
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
     pub(crate) peer_tls: TlsFiles,
+    /// Common names of members that may call this one; all, if there are none.
+    pub(crate) peer_names: BTreeSet<String>,
     pub(crate) tls_versions: TlsVersions,
+    /// Names of suites of TLS 1.2; all, if there are none.
+    pub(crate) cipher_suites: Vec<String>,
     pub(crate) auth_token: AuthToken,
     pub(crate) bcrypt_cost: u32,
     pub(crate) log_level: String,
@@ -435,6 +439,7 @@ impl FlagValues {
         }
         self.warn_of_logging();
         self.warn_of_gates();
+        let cipher_suites = self.cipher_suites()?;
         let config = Config {
             data_dir,
             log_dir: self.path("wal-dir"),
@@ -477,7 +482,9 @@ impl FlagValues {
             snapshot_patience: SNAPSHOT_PATIENCE,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,
+            peer_names: self.names("peer-cert-allowed-cn").0,
             tls_versions: self.tls_versions()?,
+            cipher_suites,
             auth_token: self.auth_token()?,
             bcrypt_cost: self.number("bcrypt-cost", BCRYPT_COST_MIN, BCRYPT_COST_MAX)?,
             log_level: self.log_level()?.to_owned(),
@@ -607,6 +614,21 @@ impl FlagValues {
         })
     }
 
+    /// Warns of suites that are not here, and leaves them out: what is left is no weaker than the list.
+    fn cipher_suites(&mut self) -> Result<Vec<String>, ConfigError> {
+        let text = self.text("cipher-suites").to_owned();
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let (known, others): (Vec<&str>, Vec<&str>) = names.partition(|name| CIPHER_SUITES.contains(name));
+        if known.is_empty() && !others.is_empty() {
+            let remedy = format!("none of these is here; there are {}", CIPHER_SUITES.join(","));
+            return Err(refused("cipher-suites", &text, &remedy));
+        }
+        for name in others {
+            self.warnings.push(format!("--cipher-suites: {name} is not here, and is left out"));
+        }
+        Ok(known.into_iter().map(str::to_owned).collect())
+    }
+
     fn tls_versions(&self) -> Result<TlsVersions, ConfigError> {
         let number = |name: &'static str, otherwise: u8| match self.text(name) {
             "" => Ok(otherwise),
@@ -680,6 +702,18 @@ impl FlagValues {
     }
 }
 
+/// The suites that there are, by the names of Go: rustls's.
+const CIPHER_SUITES: [&str; 9] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+];
 /// The costs that bcrypt has.
 const BCRYPT_COST_MIN: u32 = 4;
 const BCRYPT_COST_MAX: u32 = 31;
@@ -728,6 +762,14 @@ impl Config {
                 let text = "--peer-client-cert-file and --peer-client-key-file go together: give both";
                 return Err(ConfigError(text.to_owned()));
             }
+        }
+        let has_names = !self.peer_names.is_empty();
+        let is_checked =
+            self.peer_tls.trusted_ca.is_some() && self.listen_peer_urls.iter().all(|url| url.is_tls);
+        if has_names && !is_checked {
+            let text = "--peer-cert-allowed-cn needs https in --listen-peer-urls, and --peer-trusted-ca-file: without them members \
+                        have no certificates, or any";
+            return Err(ConfigError(text.to_owned()));
         }
         let mut members = self.initial_cluster.values().flatten().chain(&self.initial_advertise_peer_urls);
         if let Some(url) = members.find(|url| url.is_tls && self.peer_tls.trusted_ca.is_none()) {

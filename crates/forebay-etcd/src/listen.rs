@@ -1,5 +1,6 @@
 //! Listeners: TCP with and without TLS, gRPC and HTTP on the same port.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -43,6 +44,8 @@ pub(crate) struct Listener {
     tls: Option<Arc<ServerConfig>>,
     /// With the port that was bound.
     pub(crate) url: Url,
+    /// Common names of certificates that callers may have; all, if there are none.
+    pub(crate) callers: BTreeSet<String>,
 }
 
 impl Listener {
@@ -64,7 +67,8 @@ impl Listener {
             let bound = listener.local_addr().map_err(|error| not_bound(flag, url, &error))?;
             let listener = listener.into_std().map_err(|error| not_bound(flag, url, &error))?;
             let tls = tls.filter(|_| url.is_tls).cloned();
-            listeners.push(Listener { listener, tls, url: url.with_port(bound.port()) });
+            let (url, callers) = (url.with_port(bound.port()), BTreeSet::new());
+            listeners.push(Listener { listener, tls, url, callers });
         }
         Ok(listeners)
     }
@@ -116,7 +120,7 @@ async fn accept_on(
     signals: ShutdownSignals,
 ) {
     let ShutdownSignals { mut stopping, closing } = signals;
-    let Listener { listener, tls, url } = listener;
+    let Listener { listener, tls, url, callers } = listener;
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!("{url} cannot be listened on: {error}"),
@@ -146,11 +150,19 @@ async fn accept_on(
         };
         // A slow handshake holds nobody up.
         let (accepted, closing) = (accepted.clone(), closing.clone());
-        let url = url.clone();
+        let (url, callers) = (url.clone(), callers.clone());
         tokio::spawn(async move {
             let handshake = TlsAcceptor::from(tls).accept(stream);
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => {
+                    let name = common_name(&stream);
+                    if !callers.is_empty() && !name.as_ref().is_some_and(|name| callers.contains(name)) {
+                        let name = name.unwrap_or_default();
+                        tracing::warn!(
+                            "a caller on {url} with the common name {name:?} is not among those that may call"
+                        );
+                        return;
+                    }
                     // The server may have stopped meanwhile.
                     let stream = Stream::Tls(Box::new(stream));
                     let _ = accepted.send(Ok(Connection::new(stream, &closing))).await;
@@ -236,6 +248,12 @@ impl fmt::Debug for Connection {
     }
 }
 
+/// Returns the common name of a caller's certificate.
+fn common_name(stream: &TlsStream<TcpStream>) -> Option<String> {
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    certificate.and_then(|certificate| crate::tls::common_name(certificate))
+}
+
 /// The caller of a connection, in the extensions of each request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
@@ -248,9 +266,7 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> Caller {
         let Stream::Tls(stream) = &self.stream else { return Caller::default() };
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let name = certificate.and_then(|certificate| crate::tls::common_name(certificate));
-        Caller { common_name: name.map(Arc::from) }
+        Caller { common_name: common_name(stream).map(Arc::from) }
     }
 }
 

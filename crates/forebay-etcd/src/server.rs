@@ -78,16 +78,20 @@ impl Server {
     /// # Errors
     /// What stands in the way, as a sentence: a port in use, a data directory of another member, a file that cannot be read.
     pub async fn start(config: Config) -> Result<Server, StartError> {
-        let client_tls = tls::server(&config.client_tls, config.tls_versions)?;
-        let peer_tls = tls::server(&config.peer_tls, config.tls_versions)?;
-        let dialing_tls = tls::client(&config.peer_tls)?;
+        let suites = &config.cipher_suites;
+        let client_tls = tls::server(&config.client_tls, config.tls_versions, suites)?;
+        let peer_tls = tls::server(&config.peer_tls, config.tls_versions, suites)?;
+        let dialing_tls = tls::client(&config.peer_tls, suites)?;
         let (client_tls, peer_tls) = (client_tls.as_ref(), peer_tls.as_ref());
         let mut clients =
             Listener::bind("listen-client-urls", &config.listen_client_urls, client_tls).await?;
         let http_urls = &config.listen_client_http_urls;
         let mut http = Listener::bind("listen-client-http-urls", http_urls, client_tls).await?;
         let metrics = Listener::bind("listen-metrics-urls", &config.listen_metrics_urls, client_tls).await?;
-        let peers = Listener::bind("listen-peer-urls", &config.listen_peer_urls, peer_tls).await?;
+        let mut peers = Listener::bind("listen-peer-urls", &config.listen_peer_urls, peer_tls).await?;
+        for listener in &mut peers {
+            listener.callers = config.peer_names.clone();
+        }
         let addresses =
             Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
         let (limits, authentication) = (limits(&config), Authentication::open(&config)?);

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 pub(crate) use self::common_name::common_name;
 pub(crate) use self::connector::Connector;
@@ -31,6 +31,16 @@ const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Returns the provider with these suites of TLS 1.2, or all if there are none. Those of 1.3 are always there, as in Go.
+fn provider_of(suites: &[String]) -> Arc<rustls::crypto::CryptoProvider> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    if !suites.is_empty() {
+        let is_named = |suite: &SupportedCipherSuite| suites.contains(&format!("{:?}", suite.suite()));
+        provider.cipher_suites.retain(|suite| suite.tls13().is_some() || is_named(suite));
+    }
+    Arc::new(provider)
 }
 
 fn not_usable(path: &Path, error: impl std::fmt::Display) -> StartError {
@@ -55,13 +65,14 @@ fn roots(path: &Path) -> Result<Arc<RootCertStore>, StartError> {
     Ok(Arc::new(roots))
 }
 
-/// Returns the settings of listeners with these files; `None` without a certificate.
+/// Returns the settings of listeners with these files, versions and suites; `None` without a certificate.
 ///
 /// # Errors
 /// The file that cannot be used.
 pub(crate) fn server(
     files: &TlsFiles,
     versions: TlsVersions,
+    suites: &[String],
 ) -> Result<Option<Arc<ServerConfig>>, StartError> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
     let mut allowed: Vec<&'static SupportedProtocolVersion> = Vec::new();
@@ -71,7 +82,7 @@ pub(crate) fn server(
     if versions.is_1_3_allowed {
         allowed.push(&rustls::version::TLS13);
     }
-    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = ServerConfig::builder_with_provider(provider_of(suites));
     let builder = builder.with_protocol_versions(&allowed).map_err(failed)?;
     // As in etcd, callers must have a certificate wherever there is a CA to check it.
     let builder = match &files.trusted_ca {
@@ -129,9 +140,9 @@ fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, St
 ///
 /// # Errors
 /// The file that cannot be used.
-pub(crate) fn client(files: &TlsFiles) -> Result<Option<Arc<ClientConfig>>, StartError> {
+pub(crate) fn client(files: &TlsFiles, suites: &[String]) -> Result<Option<Arc<ClientConfig>>, StartError> {
     let Some(ca) = &files.trusted_ca else { return Ok(None) };
-    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = ClientConfig::builder_with_provider(provider_of(suites));
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
     let builder = builder.with_root_certificates(roots(ca)?);
     let cert = files.client_cert.as_ref().or(files.cert.as_ref());

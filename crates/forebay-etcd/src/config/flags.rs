@@ -47,7 +47,7 @@ const fn refused_switch(name: &'static str, why: &'static str) -> Flag {
 }
 
 const DISCOVERY: &str = "discovery services are not supported; list the members with --initial-cluster";
-const NAMES: &str = "names in certificates are not compared; issue certificates from a CA of their own and leave the flag out";
+const NAMES: &str = "host names in certificates are not compared; issue certificates from a CA of their own and leave the flag out";
 const AUTO_TLS: &str = "certificates are not generated; make some, and give their files with the flags that end in cert-file and key-file";
 
 /// All flags, in the order of the help text.
@@ -122,6 +122,12 @@ pub(crate) const FLAGS: &[Flag] = &[
         "Certificate with which this member calls others [default: --peer-cert-file]",
     ),
     full("peer-client-key-file", "", "Its key"),
+    full("peer-cert-allowed-cn", "", "Common names of members that may call this one, separated by commas"),
+    full(
+        "cipher-suites",
+        "",
+        "Suites of TLS 1.2, separated by commas [default: all]; those of 1.3 are always on",
+    ),
     full("tls-min-version", "TLS1.2", "TLS1.2 or TLS1.3"),
     full("tls-max-version", "", "TLS1.2 or TLS1.3"),
     full("auth-token", "simple", "simple, or jwt,pub-key=FILE,priv-key=FILE,sign-method=METHOD,ttl=10m"),
@@ -191,13 +197,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     refused_switch("auto-tls", AUTO_TLS),
     refused_switch("peer-auto-tls", AUTO_TLS),
     refused("client-cert-allowed-hostname", "", NAMES),
-    refused("peer-cert-allowed-cn", "", NAMES),
     refused("peer-cert-allowed-hostname", "", NAMES),
-    refused(
-        "cipher-suites",
-        "",
-        "the suites are rustls's safe defaults and cannot be chosen; leave the flag out",
-    ),
     refused("config-file", "", "files of settings are not read; give flags, or variables of the environment"),
     refused_switch(
         "force-new-cluster",

@@ -205,7 +205,12 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--force-new-cluster"], &["--force-new-cluster=true", "restore a snapshot"]),
         (&["--discovery=http://x"], &["--discovery=http://x", "--initial-cluster"]),
         (&["--auto-tls"], &["--auto-tls=true", "cert-file"]),
-        (&["--peer-cert-allowed-cn=x"], &["--peer-cert-allowed-cn=x", "CA"]),
+        (&["--peer-cert-allowed-cn=x"], &["--peer-cert-allowed-cn needs https", "--peer-trusted-ca-file"]),
+        (&["--peer-cert-allowed-hostname=x"], &["--peer-cert-allowed-hostname=x", "CA"]),
+        (
+            &["--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA"],
+            &["--cipher-suites=TLS_RSA", "none of these", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+        ),
         (&["--config-file=x"], &["--config-file=x", "flags"]),
         (&["--auth-token=none"], &["--auth-token=none", "simple, or jwt"]),
         (&["--auth-token=jwt,ttl"], &["--auth-token=jwt,ttl", "NAME=VALUE"]),
@@ -230,6 +235,17 @@ fn harmless_flags_are_passed_over_with_a_line() {
     let expected = ["--unsafe-no-fsync", "--feature-gates: x"]
         .map(|what| format!("{what} has no effect here, and is passed over"));
     assert_eq!(config.warnings, expected);
+}
+
+#[test]
+fn suites_that_are_not_here_are_left_out_with_a_line() {
+    let strong = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+    let config = config(&[&format!("--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA, {strong}")], &[]);
+    assert_eq!(config.cipher_suites, [strong]);
+    assert_eq!(
+        config.warnings,
+        ["--cipher-suites: TLS_RSA_WITH_AES_128_CBC_SHA is not here, and is left out"]
+    );
 }
 
 #[test]

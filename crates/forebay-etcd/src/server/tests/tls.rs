@@ -345,6 +345,40 @@ async fn a_ca_alone_demands_certificates_of_callers() {
     cluster.stop().await;
 }
 
+/// Any certificate of the CA was good enough to call as a member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_called_by_certificates_of_their_names_alone() {
+    let mut cluster = Cluster::new(1, &[]);
+    let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
+    let member = &mut cluster.members[0];
+    certificates.sign(&member.name, &member.address);
+    speak_tls(&mut member.arguments);
+    for prefix in ["", "peer-"] {
+        member.arguments.extend(certificates.arguments(prefix, &member.name));
+    }
+    member.arguments.push("--peer-cert-allowed-cn=member,another".to_owned());
+    let suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+    member.arguments.extend([format!("--cipher-suites={suite}"), "--tls-max-version=TLS1.2".to_owned()]);
+    member.start().await;
+    within(member.server.as_ref().unwrap().ready()).await;
+    let address = member.address.clone();
+    for (name, is_let_in) in
+        [("member", true), ("another", true), ("*", false), ("other", false), ("", false)]
+    {
+        certificates.sign_for("caller", name);
+        let found = match certificates.connect_to(&address, 2380, Some("caller")).await {
+            Ok(stream) => ask(stream, "/version").await.is_ok(),
+            Err(_) => false,
+        };
+        assert_eq!(found, is_let_in, "{name:?} as a member");
+        // Clients have any names, and the suite that is allowed.
+        let stream = certificates.connect(&address, Some("caller")).await.unwrap();
+        let found = stream.get_ref().1.negotiated_cipher_suite().unwrap().suite();
+        assert_eq!(format!("{found:?}"), suite);
+    }
+    cluster.stop().await;
+}
+
 /// The certificate for calls to other members was read at the start alone. When it had run out, a member could call nobody, though
 /// its file had been renewed long before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
