@@ -36,7 +36,7 @@ use self::identity::Identity;
 pub(crate) use self::leader_call::LeaderCall;
 use self::leader_call::not_leader;
 use self::network::Network;
-pub(crate) use self::peers::Client;
+pub(crate) use self::peers::{Client, ROUND_TRIP_BOUNDS, round_trip_bound};
 use self::peers::{Dialer, Peers, Purpose, Reachability, is_unsent};
 pub use self::restore::RestoreReport;
 pub(crate) use self::service::PeerService;

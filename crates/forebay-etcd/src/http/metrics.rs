@@ -8,7 +8,7 @@ use forebay::MetricKind::{Counter, Gauge, Histogram};
 
 use crate::hub::Hub;
 use crate::mvcc::View;
-use crate::node::Node;
+use crate::node::{Node, ROUND_TRIP_BOUNDS, round_trip_bound};
 use crate::services::CallCounts;
 use crate::version::{CLUSTER_MINOR, ETCD_VERSION, OWN_VERSION};
 
@@ -158,6 +158,20 @@ fn peers(page: &mut Exposition, node: &Node) {
     let mut family = page.family(Counter, "etcd_network_peer_sent_failures_total", "Messages that failed.");
     for (id, reached) in &others {
         family.sample(&[("To", format!("{id:x}"))], reached.failures);
+    }
+    let name = "etcd_network_peer_round_trip_time_seconds";
+    let mut family = page.family(Histogram, name, "How long heartbeats take until their replies.");
+    for (id, reached) in &others {
+        let mut count = 0;
+        let buckets: Vec<(f64, u64)> = (0..ROUND_TRIP_BOUNDS)
+            .map(|number| {
+                count += reached.round_trips[number];
+                (round_trip_bound(number).as_secs_f64(), count)
+            })
+            .collect();
+        let all = count + reached.round_trips[ROUND_TRIP_BOUNDS];
+        let seconds = reached.round_trip_ns as f64 / 1e9;
+        family.histogram(&[("To", format!("{id:x}"))], buckets, all, seconds);
     }
     let mut family = page.family(Gauge, "etcd_network_active_peers", "Whether the last message arrived.");
     for (id, reached) in &others {

@@ -96,11 +96,11 @@ impl Connection {
     }
 }
 
-/// When the appends on their way were sent, oldest first.
-type SendTimes = Arc<Mutex<VecDeque<Instant>>>;
+/// When the appends on their way were sent, oldest first, and whether they are heartbeats: without entries.
+type SendTimes = Arc<Mutex<VecDeque<(Instant, bool)>>>;
 
 fn oldest(sent: &SendTimes) -> Option<Instant> {
-    sent.lock().unwrap_or_else(PoisonError::into_inner).front().copied()
+    sent.lock().unwrap_or_else(PoisonError::into_inner).front().map(|(begun, _)| *begun)
 }
 
 /// The replies to a stream of appends.
@@ -109,6 +109,8 @@ struct Replies {
     sent: SendTimes,
     room: Arc<Semaphore>,
     timeout: Duration,
+    peers: Peers,
+    target: u64,
 }
 
 impl Replies {
@@ -118,8 +120,11 @@ impl Replies {
             let begun = oldest(&self.sent).unwrap_or_else(Instant::now);
             match timeout_at(begun + self.timeout, self.replies.message()).await {
                 Ok(reply) => {
-                    self.sent.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     self.room.add_permits(1);
+                    if let (Ok(Some(_)), Some((begun, true))) = (&reply, sent) {
+                        self.peers.note_round_trip(self.target, begun.elapsed());
+                    }
                     return reply;
                 }
                 Err(_) if oldest(&self.sent).is_none_or(|begun| begun.elapsed() < self.timeout) => {}
@@ -175,7 +180,10 @@ impl RaftNetworkV2<Types> for Connection {
                 async move {
                     places.acquire().await.ok()?.forget();
                     let request = input.next().await?;
-                    noted.lock().unwrap_or_else(PoisonError::into_inner).push_back(Instant::now());
+                    noted
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push_back((Instant::now(), request.entries.is_empty()));
                     // What cannot be encoded ends the stream, and so the session.
                     Some((encode(&request).ok()?, input))
                 }
@@ -186,7 +194,8 @@ impl RaftNetworkV2<Types> for Connection {
                 Ok(replies) => replies.map_err(|status| self.failed(&status))?.into_inner(),
                 Err(_) => return Err(self.failed(&Status::unavailable("no reply to an append in time"))),
             };
-            let replies = Replies { replies, sent, room, timeout: limit };
+            let (peers, target) = (self.network.peers.clone(), self.target);
+            let replies = Replies { replies, sent, room, timeout: limit, peers, target };
             let connection = &*self;
             let replies = futures_util::stream::unfold(Some(replies), move |replies| async move {
                 let mut replies = replies?;

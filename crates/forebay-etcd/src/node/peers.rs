@@ -148,6 +148,14 @@ struct Entry {
     reached: Reachability,
 }
 
+/// The number of bounds of times of heartbeats, the first of which is 100 us, and the others twice the one before, as in etcd.
+pub(crate) const ROUND_TRIP_BOUNDS: usize = 16;
+
+/// Returns a bound of times of heartbeats.
+pub(crate) fn round_trip_bound(number: usize) -> Duration {
+    Duration::from_micros(100 << number)
+}
+
 /// How Raft's messages to a member fare.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reachability {
@@ -155,6 +163,9 @@ pub(crate) struct Reachability {
     pub(crate) is_lost: bool,
     /// How many did not.
     pub(crate) failures: u64,
+    /// Heartbeats by the time until their replies: each up to its bound, and the rest; and the nanoseconds of all.
+    pub(crate) round_trips: [u64; ROUND_TRIP_BOUNDS + 1],
+    pub(crate) round_trip_ns: u64,
 }
 
 impl Peers {
@@ -240,6 +251,15 @@ impl Peers {
     /// Returns how Raft's messages to the members fare.
     pub(crate) fn reached(&self) -> BTreeMap<u64, Reachability> {
         self.table().iter().map(|(id, entry)| (*id, entry.reached)).collect()
+    }
+
+    /// Notes how long a heartbeat took until its reply.
+    pub(crate) fn note_round_trip(&self, id: u64, time: Duration) {
+        let mut table = self.table();
+        let Some(Entry { reached, .. }) = table.get_mut(&id) else { return };
+        let number = (0..ROUND_TRIP_BOUNDS).find(|number| time <= round_trip_bound(*number));
+        reached.round_trips[number.unwrap_or(ROUND_TRIP_BOUNDS)] += 1;
+        reached.round_trip_ns += u64::try_from(time.as_nanos()).unwrap_or_default();
     }
 
     /// Notes that a message of Raft did or did not reach a member. Logs changes: Raft's own lines, one for each heartbeat, are left out.

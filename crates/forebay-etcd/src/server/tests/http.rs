@@ -77,6 +77,20 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let address = cluster.members[0].address.clone();
     let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
     metric_is(&address, &active, "1").await;
+    // The one that leads sends heartbeats.
+    let name = "etcd_network_peer_round_trip_time_seconds";
+    let addresses = [0, 1].map(|at| cluster.members[at].address.clone());
+    within(async {
+        for at in (0..2).cycle() {
+            let families = prometheus(&get(&addresses[at], 2379, "/metrics").await.1).unwrap();
+            let mut times =
+                families.iter().filter(|family| family.name == name).flat_map(|family| &family.samples);
+            if times.any(|sample| sample.name.ends_with("_count") && sample.value > 0.0) {
+                break;
+            }
+        }
+    })
+    .await;
     cluster.members[1].stop().await;
     metric_is(&address, &active, "0").await;
     let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
