@@ -238,6 +238,17 @@ fn harmless_flags_are_passed_over_with_a_line() {
 }
 
 #[test]
+fn the_docs_name_each_flag_without_effect() {
+    let docs = include_str!("../../../../docs/etcd.md");
+    let section = docs.split_once("### Flags without effect\n").unwrap().1;
+    let section = section.split("\n### ").next().unwrap();
+    for flag in FLAGS {
+        let is_named = section.contains(&format!("`{}`", flag.name));
+        assert_eq!(is_named, flag.used == Use::None, "{}", flag.name);
+    }
+}
+
+#[test]
 fn suites_that_are_not_here_are_left_out_with_a_line() {
     let strong = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
     let config = config(&[&format!("--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA, {strong}")], &[]);
