@@ -143,12 +143,15 @@ impl Node {
         loop {
             let leading = leadership.wait_for(|now| now.is_own).await.map(|now| now.term);
             let Ok(term) = leading else { return };
-            if self.format() < self.inner.formats.own
-                && let Err(status) = self.raise_format_in(term).await
-            {
-                tracing::warn!("the format of the state is not raised yet: {}", status.message());
+            let mut pause = self.inner.settings.election_timeout;
+            if self.format() < self.inner.formats.own {
+                // Members of a new cluster are all known soon.
+                pause = self.inner.settings.heartbeat_interval;
+                if let Err(status) = self.raise_format_in(term).await {
+                    tracing::warn!("the format of the state is not raised yet: {}", status.message());
+                }
             }
-            tokio::time::sleep(self.inner.settings.election_timeout).await;
+            tokio::time::sleep(pause).await;
         }
     }
 

@@ -514,6 +514,31 @@ async fn no_password_reaches_the_state() {
     }
 }
 
+/// A role could not be deleted once the records of its users were more than an entry of the log may change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_of_many_users_is_deleted_by_one_call() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    clients.role("", "r", &[]).await;
+    let names: Vec<String> = (0..60).map(|number| format!("{number:02000}")).collect();
+    for name in &names {
+        let options = Some(UserAddOptions { no_password: true });
+        let add = AuthUserAddRequest { name: name.clone(), options, ..Default::default() };
+        made(ask!(clients.auth, user_add, "", add.clone()), Refusal::UserExists);
+        let grant = AuthUserGrantRoleRequest { user: name.clone(), role: "r".into() };
+        ask!(clients.auth, user_grant_role, "", grant.clone()).unwrap();
+    }
+    let before = clients.auth_revision().await;
+    let delete = AuthRoleDeleteRequest { role: "r".into() };
+    made(ask!(clients.auth, role_delete, "", delete.clone()), Refusal::RoleNotFound);
+    assert!(clients.auth_revision().await > before + 1, "it takes several entries");
+    for name in &names {
+        let of = AuthUserGetRequest { name: name.clone() };
+        assert!(ask!(clients.auth, user_get, "", of.clone()).unwrap().roles.is_empty());
+    }
+    cluster.stop().await;
+}
+
 /// All files below a directory.
 fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();

@@ -14,6 +14,7 @@ use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{MemberChanged, Outcome, member_change};
 use crate::refusal::Refusal;
+use crate::version::Formats;
 use crate::{Config, EndReason, Invocation, Server, StartError};
 
 /// No step of a test takes this long.
@@ -128,6 +129,27 @@ impl Member {
         self.local(key).await
     }
 
+    /// Waits until the state has a format.
+    pub(crate) async fn has_format(&self, format: u64) {
+        within(async {
+            while self.node().format() != format {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until the state has this version's own format, and its leader has nothing more to do for that.
+    pub(crate) async fn has_latest_format(&self) {
+        self.has_format(Formats::OWN.own).await;
+        within(async {
+            while self.node().counts().proposals_pending.load(Ordering::Relaxed) != 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
     /// Waits until this member has applied an entry.
     pub(crate) async fn applied(&self, index: u64) {
         let mut metrics = self.node().raft().metrics();
@@ -228,6 +250,9 @@ impl Cluster {
         }
         for member in &cluster.members {
             within(member.server.as_ref().unwrap().ready()).await;
+        }
+        for member in &cluster.members {
+            member.has_latest_format().await;
         }
         cluster
     }

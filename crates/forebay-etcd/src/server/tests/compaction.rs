@@ -5,9 +5,12 @@ use tonic::transport::Channel;
 use super::cluster::{Cluster, Member, is_unsettled, settled, within};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
+use crate::proto::etcdserverpb::auth_client::AuthClient;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, PutRequest};
+use crate::proto::etcdserverpb::{
+    AlarmRequest, AlarmType, AuthRoleAddRequest, AuthRoleDeleteRequest, CompactionRequest, PutRequest,
+};
 
 fn channel(member: &Member) -> Channel {
     Channel::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
@@ -84,7 +87,16 @@ async fn a_full_space_has_room_again_after_a_physical_compaction() {
             Err(status) => break status,
         }
     };
-    assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
+    let full = "etcdserver: mvcc: database space exceeded";
+    assert_eq!(refused.message(), full);
+    // Roles take space as well; what takes none goes on.
+    let mut auth = AuthClient::new(channel(member));
+    let add = AuthRoleAddRequest { name: "r".repeat(2000) };
+    let refused = settled(async || auth.role_add(add.clone()).await).await.unwrap_err();
+    assert_eq!(refused.message(), full);
+    let delete = AuthRoleDeleteRequest { role: "r".to_owned() };
+    let refused = settled(async || auth.role_delete(delete.clone()).await).await.unwrap_err();
+    assert_eq!(refused.message(), "etcdserver: role name not found");
     within(client.compact(CompactionRequest { revision, physical: true })).await.unwrap();
     let mut upkeep = MaintenanceClient::new(channel(member));
     let disarm = AlarmRequest {

@@ -32,15 +32,6 @@ async fn start(formats: &[Formats], ready: usize) -> Cluster {
     cluster
 }
 
-async fn has_format(member: &Member, format: u64) {
-    within(async {
-        while member.node().format() != format {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
 /// Builds that count differently, or did not know each other's entries, went on together, and their states differed from then on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_without_a_common_format_refuse_each_other() {
@@ -91,7 +82,7 @@ async fn the_format_is_raised_when_all_members_know_it() {
     cluster.members[2].stop().await;
     try_start(&mut cluster.members[2], BOTH).await.unwrap();
     for member in &cluster.members {
-        has_format(member, 2).await;
+        member.has_format(2).await;
     }
     cluster.members[2].put("key", "other").await.unwrap();
     cluster.members[1].stop().await;

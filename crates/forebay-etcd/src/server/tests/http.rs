@@ -157,6 +157,7 @@ async fn metrics_are_text_that_prometheus_reads() {
     cluster.members[0].arguments.push(format!("--listen-metrics-urls={metrics_url}"));
     cluster.members[0].start().await;
     within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+    cluster.members[0].has_latest_format().await;
     cluster.members[0].put("key", "value").await.unwrap();
     let (status, body) = get(&cluster.members[0].address, 2381, "/metrics").await;
     assert_eq!(status, 200);
