@@ -80,7 +80,7 @@ impl Default for CallCounts {
 impl CallCounts {
     /// Returns all kinds, in an order that stays.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &CallKind> {
-        RULES.iter().filter_map(|(path, _)| self.0.get(path).map(|kind| &**kind))
+        RULES.iter().filter_map(move |(path, _)| self.0.get(path).map(|kind| &**kind))
     }
 
     /// Counts a call that begins; `None` if there is no such call.
