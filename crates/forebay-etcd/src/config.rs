@@ -153,7 +153,7 @@ pub struct Config {
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
     pub(crate) peer_tls: TlsFiles,
-    /// Common names of members that may call this one; all, if there are none.
+    /// Common names that members may have; all, if there are none.
     pub(crate) peer_names: BTreeSet<String>,
     pub(crate) tls_versions: TlsVersions,
     /// Names of suites of TLS 1.2; all, if there are none.

@@ -263,6 +263,7 @@ impl Node {
         let handle = runtime.handle()?;
         let dialer = Dialer {
             tls,
+            names: config.peer_names.clone(),
             connect_timeout: config.election_timeout,
             keep_alive: config.election_timeout.max(Duration::from_secs(1)),
             formats: config.formats,

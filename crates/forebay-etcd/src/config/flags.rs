@@ -122,7 +122,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         "Certificate with which this member calls others [default: --peer-cert-file]",
     ),
     full("peer-client-key-file", "", "Its key"),
-    full("peer-cert-allowed-cn", "", "Common names of members that may call this one, separated by commas"),
+    full("peer-cert-allowed-cn", "", "Common names that members may have, separated by commas"),
     full(
         "cipher-suites",
         "",

@@ -314,6 +314,7 @@ mod tests {
     async fn a_member_is_called_once_raft_has_something_for_it() {
         let dialer = Dialer {
             tls: None,
+            names: Default::default(),
             connect_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
             formats: crate::version::Formats::OWN,

@@ -1,6 +1,6 @@
 //! Connections to the other members.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Dialer {
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Common names that certificates of members may have; all, if there are none.
+    pub(crate) names: BTreeSet<String>,
     pub(crate) connect_timeout: Duration,
     pub(crate) keep_alive: Duration,
     /// This member's.
@@ -103,7 +105,9 @@ impl Dialer {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         Ok(match tls {
-            Some((tls, _)) => endpoint.connect_with_connector_lazy(Connector::new(tls.clone())),
+            Some((tls, _)) => {
+                endpoint.connect_with_connector_lazy(Connector::new(tls.clone(), self.names.clone()))
+            }
             None => endpoint.connect_lazy(),
         })
     }

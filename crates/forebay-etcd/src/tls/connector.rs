@@ -1,5 +1,6 @@
 //! [`Connector`]: connections to other members with TLS.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,13 +24,15 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub(crate) struct Connector {
     tcp: HttpConnector,
     tls: Arc<ClientConfig>,
+    /// Common names that its certificate may have; all, if there are none.
+    names: Arc<BTreeSet<String>>,
 }
 
 impl Connector {
-    pub(crate) fn new(tls: Arc<ClientConfig>) -> Connector {
+    pub(crate) fn new(tls: Arc<ClientConfig>, names: BTreeSet<String>) -> Connector {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
-        Connector { tcp, tls }
+        Connector { tcp, tls, names: Arc::new(names) }
     }
 }
 
@@ -45,11 +48,19 @@ impl Service<Uri> for Connector {
     fn call(&mut self, url: Uri) -> Self::Future {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let (connected, tls) = (self.tcp.call(url), TlsConnector::from(self.tls.clone()));
+        let names = self.names.clone();
         Box::pin(async move {
             let name = ServerName::try_from(host)?;
             let stream = tls.connect(name, connected.await?.into_inner()).await?;
             if stream.get_ref().1.alpn_protocol() != Some(super::HTTP_2) {
                 return Err("it does not speak HTTP/2".into());
+            }
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let name = certificate.and_then(|certificate| super::common_name(certificate));
+            if !names.is_empty() && !name.is_some_and(|name| names.contains(&name)) {
+                return Err(
+                    "its certificate has a common name that --peer-cert-allowed-cn does not have".into()
+                );
             }
             Ok(TokioIo::new(stream))
         })

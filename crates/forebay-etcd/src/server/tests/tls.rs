@@ -379,6 +379,42 @@ async fn members_are_called_by_certificates_of_their_names_alone() {
     cluster.stop().await;
 }
 
+/// A member was called whatever name its certificate had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_call_those_of_their_names_alone() {
+    // The name that these certificates have, and another.
+    for (name, is_called) in [("rcgen self signed cert", true), ("another", false)] {
+        let mut cluster = Cluster::new(2, &[]);
+        let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
+        for member in &mut cluster.members {
+            certificates.sign(&member.name, &member.address);
+            speak_tls(&mut member.arguments);
+            for prefix in ["", "peer-"] {
+                member.arguments.extend(certificates.arguments(prefix, &member.name));
+            }
+        }
+        // The second one takes all.
+        cluster.members[0].arguments.push(format!("--peer-cert-allowed-cn={name}"));
+        for member in &mut cluster.members {
+            member.start().await;
+        }
+        let first = cluster.members[0].node();
+        if is_called {
+            within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+        } else {
+            let has_failed = || first.reached().values().any(|reached| reached.failures > 2);
+            within(async {
+                while !has_failed() {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+            assert_eq!(first.leader(), None);
+        }
+        cluster.stop().await;
+    }
+}
+
 /// The certificate for calls to other members was read at the start alone. When it had run out, a member could call nobody, though
 /// its file had been renewed long before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
