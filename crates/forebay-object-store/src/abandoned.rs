@@ -46,9 +46,10 @@ impl ForebayStore {
 async fn remove(shared: &StoreState, age: Duration) -> forebay::Result<u64> {
     // Two at a time could take a new file for the old one of its name. The lock is no name's.
     let lock = shared.root.join(location::lock(LOCKS));
-    let lock = shared.engine.open(lock, Open::create().permissions(0o666).buffered()).await?;
+    // open(2): `O_TRUNC` sets the time of a file's change to that of the clock, and takes no block of a disk that is full.
+    let open = Open::create().truncate().permissions(0o666).buffered();
+    let lock = shared.engine.open(lock, open).await?;
     lock.lock_within(Lock::Exclusive, PATIENCE).await?;
-    lock.write(0, vec![b'\n']).await?;
     let now = lock.metadata().await?.modified();
     let Some(limit) = now.and_then(|now| now.checked_sub(age)) else { return Ok(0) };
     let (mut dirs, mut removed, mut failure) = (vec![shared.root.clone()], 0, None);

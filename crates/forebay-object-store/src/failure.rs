@@ -21,6 +21,8 @@ pub(crate) enum Failure {
         path: String,
         source: Source,
     },
+    /// The lock of a name was not to be had in time. Nothing has changed, so the call may be made again.
+    Locked(String),
     Generic(Source),
 }
 

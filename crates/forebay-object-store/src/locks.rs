@@ -16,6 +16,7 @@ use futures_util::future::try_join;
 
 use crate::attributes::{Attributes, MARK_NS, micros};
 use crate::failure::{Failure, Result};
+use crate::handles::look_up;
 use crate::is_broken;
 use crate::location;
 use crate::store::StoreState;
@@ -24,6 +25,8 @@ use crate::store::StoreState;
 pub(crate) const LOCKS: u64 = 64;
 /// How long a lock is waited for: that of a process that was stopped, and not killed, stays.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Times that a lock is taken whose file is removed meanwhile.
+const TRIES_MAX: u32 = 100;
 
 /// The locks of some names, until they are dropped.
 pub(crate) struct NameLocks {
@@ -134,9 +137,12 @@ pub(crate) fn syncs_all(durability: Durability, has_attributes: bool) -> bool {
 }
 
 /// Takes a lock.
+///
+/// # Errors
+/// [`Failure::Locked`] when another process does not give it back.
 async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>> {
     let path = root.join(location::lock(number));
-    loop {
+    for _ in 0..TRIES_MAX {
         let Some(file) = open(engine, &path).await? else { return Ok(None) };
         match file.lock_within(Lock::Exclusive, PATIENCE).await {
             Ok(()) => {}
@@ -145,7 +151,7 @@ async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>>
                 return Ok(None);
             }
             Err(error) if error.kind() == ErrorKind::Locked => {
-                return Err(Failure::text(format!(
+                return Err(Failure::Locked(format!(
                     "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then \
                      try again",
                     path.display(),
@@ -154,11 +160,22 @@ async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>>
             }
             Err(error) => return Err(error.into()),
         }
-        // Another program may have removed it, so that others lock another one.
-        if !file.is_removed()? {
+        // Another program may have removed it, so that others lock another one. Some file systems count no names.
+        if !file.is_removed()? || is_named(engine, &file, &path).await? {
             return Ok(Some(file));
         }
     }
+    Err(Failure::Locked(format!(
+        "the lock {} was removed {TRIES_MAX} times while it was taken: end the program that removes it, then try again",
+        path.display()
+    )))
+}
+
+/// Returns whether `path` is the name of an open file.
+async fn is_named(engine: &Engine, file: &File, path: &Path) -> Result<bool> {
+    let own = file.metadata().await?;
+    let found = look_up(engine, path).await;
+    Ok(found.is_ok_and(|found| (found.device(), found.inode()) == (own.device(), own.inode())))
 }
 
 /// Returns whether NFS said so: its service of locks is not there, or it wants a descriptor for writing.

@@ -83,8 +83,10 @@ impl ForebayStore {
                 location,
                 path,
                 has_attributes: !attributes.is_empty(),
-                staged: Some(staged),
-                parts: Arc::new(Parts { file: Mutex::new(Some(file)), written_bytes: AtomicU64::new(0) }),
+                parts: Arc::new(Parts {
+                    state: Mutex::new(UploadState::Open(file, staged)),
+                    written_bytes: AtomicU64::new(0),
+                }),
                 begun_bytes: 0,
             })
         }))
@@ -98,23 +100,54 @@ pub(crate) struct Upload {
     location: String,
     path: PathBuf,
     has_attributes: bool,
-    /// None once it was completed or aborted.
-    staged: Option<PathBuf>,
     parts: Arc<Parts>,
     /// Bytes of all parts so far: the offset of the next one.
     begun_bytes: u64,
 }
 
-/// The state of an upload that its parts share.
+/// The state of an upload that its parts and its end share.
 struct Parts {
-    /// None once the upload was completed or aborted.
-    file: Mutex<Option<File>>,
+    state: Mutex<UploadState>,
     written_bytes: AtomicU64,
 }
 
+enum UploadState {
+    /// The file, and its staged name.
+    Open(File, PathBuf),
+    /// Its end has begun. One that does not get the lock of the name opens it again.
+    Ending,
+    Ended,
+}
+
 impl Parts {
-    fn file(&self) -> MutexGuard<'_, Option<File>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, UploadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins the end of an upload, or ends it. Returns its file and its staged name if it was open.
+    fn leave(&self, next: UploadState) -> Option<(File, PathBuf)> {
+        let mut state = self.state();
+        match (std::mem::replace(&mut *state, UploadState::Ended), next) {
+            (UploadState::Open(file, staged), next) => {
+                *state = next;
+                Some((file, staged))
+            }
+            (UploadState::Ending, UploadState::Ending) => {
+                *state = UploadState::Ending;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Opens an upload whose end has failed. Returns false if it was aborted or dropped meanwhile.
+    fn open_again(&self, file: &File, staged: &Path) -> bool {
+        let mut state = self.state();
+        let is_ending = matches!(*state, UploadState::Ending);
+        if is_ending {
+            *state = UploadState::Open(file.clone(), staged.to_path_buf());
+        }
+        is_ending
     }
 }
 
@@ -126,14 +159,18 @@ impl Upload {
         self.begun_bytes += bytes;
         let (parts, class) = (self.parts.clone(), self.class);
         finish(&self.shared.engine, async move {
-            let file = parts.file().clone().ok_or_else(has_ended)?;
+            let file = match &*parts.state() {
+                UploadState::Open(file, _) => file.clone(),
+                UploadState::Ending | UploadState::Ended => return Err(has_ended()),
+            };
             write(&file, offset, chunks, Durability::None, class).await?;
             parts.written_bytes.fetch_add(bytes, Ordering::AcqRel);
             Ok(())
         })
     }
 
-    /// Gives the object its name. Returns its entity tag.
+    /// Gives the object its name. Returns its entity tag. The upload has ended then, unless another process did not give back the lock of
+    /// the name.
     pub(crate) fn complete(&mut self) -> impl Future<Output = Result<String>> + Send + use<> {
         let change = self.begin_complete();
         async move { change?.await }
@@ -141,17 +178,15 @@ impl Upload {
 
     fn begin_complete(&mut self) -> Result<Finish<Result<String>>> {
         let missing_bytes = self.begun_bytes.saturating_sub(self.parts.written_bytes.load(Ordering::Acquire));
-        if self.staged.is_some() && missing_bytes > 0 {
+        if missing_bytes > 0 && matches!(*self.parts.state(), UploadState::Open(..)) {
             return Err(Failure::text(format!(
                 "{missing_bytes} bytes of the parts of {} are not written; await all parts, then complete it",
                 self.path.display()
             )));
         }
-        let (Some(staged), Some(file)) = (self.staged.take(), self.parts.file().take()) else {
-            return Err(has_ended());
-        };
+        let Some((file, staged)) = self.parts.leave(UploadState::Ending) else { return Err(has_ended()) };
         let (shared, class, has_attributes) = (self.shared.clone(), self.class, self.has_attributes);
-        let (path, location) = (self.path.clone(), self.location.clone());
+        let (parts, path, location) = (self.parts.clone(), self.path.clone(), self.location.clone());
         let object = NewObject { file, staged, path, location, has_attributes };
         Ok(finish(&self.shared.engine, async move {
             let complete = async {
@@ -160,10 +195,18 @@ impl Upload {
                 }
                 publish(&shared, class, &object, Condition::None).await
             };
-            let result = complete.await;
-            if result.is_err() {
-                discard(&shared, &object.file, &object.staged).await;
-            }
+            let result = match complete.await {
+                Err(Failure::Locked(text)) if parts.open_again(&object.file, &object.staged) => {
+                    Err(Failure::Locked(format!(
+                        "{text}; the upload is as it was: complete it again, or abort it"
+                    )))
+                }
+                Err(failure) => {
+                    discard(&shared, &object.file, &object.staged).await;
+                    Err(failure)
+                }
+                completed => completed,
+            };
             shared.handles.forget(&object.location);
             result
         }))
@@ -171,12 +214,10 @@ impl Upload {
 
     /// Removes what was written.
     pub(crate) fn abort(&mut self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let staged = self.staged.take();
-        self.parts.file().take();
         let engine = self.shared.engine.clone();
-        let change = staged
-            .ok_or_else(has_ended)
-            .map(|staged| finish(&engine.clone(), async move { Ok(engine.remove_file(&staged).await?) }));
+        let change = self.parts.leave(UploadState::Ended).ok_or_else(has_ended).map(|(_, staged)| {
+            finish(&engine.clone(), async move { Ok(engine.remove_file(&staged).await?) })
+        });
         async move { change?.await }
     }
 
@@ -187,7 +228,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(staged) = self.staged.take() {
+        if let Some((_, staged)) = self.parts.leave(UploadState::Ended) {
             let engine = self.shared.engine.clone();
             drop(self.shared.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
                 let _ = engine.remove_file(&staged).await;

@@ -15,7 +15,7 @@ use super::os::{
 };
 use super::{get_result, list_result, put_result};
 use crate::attributes::{Attributes, ProgramAttributes};
-use crate::failure::Failure;
+use crate::failure::{Failure, Sentence};
 use crate::list::ListEntry;
 use crate::store::ForebayStore;
 use crate::write::{Condition, Upload};
@@ -154,6 +154,7 @@ impl From<Failure> for Error {
             Failure::NotFound { path, source } => Error::NotFound { path, source },
             Failure::AlreadyExists { path, source } => Error::AlreadyExists { path, source },
             Failure::Precondition { path, source } => Error::Precondition { path, source },
+            Failure::Locked(text) => Error::Generic { store: NAME, source: Box::new(Sentence(text)) },
             Failure::Generic(source) => Error::Generic { store: NAME, source },
         }
     }

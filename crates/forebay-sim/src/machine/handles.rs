@@ -291,10 +291,11 @@ impl Machine {
         let Some(disk) = self.disks.get_mut(spot.disk) else { return };
         let seq = disk.next_seq();
         let Some(inode) = disk.tree.inodes.get_mut(&spot.inode) else { return };
+        // truncate(2): the time changes with the same length too.
+        inode.modified_ns = now_ns;
         if inode.content.len == to {
             return;
         }
-        inode.modified_ns = now_ns;
         inode.content.resize(seq, to);
         disk.tree.used -= PAGE * inode.content.blocks.remove(to.div_ceil(PAGE)..u64::MAX);
         disk.tree.note_length(seq, spot.inode);
