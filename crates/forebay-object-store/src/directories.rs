@@ -1,10 +1,12 @@
 //! Directories that objects need: made where they are missing, and durable before a put returns.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay::{Engine, ErrorKind};
+use forebay::{Class, Engine, ErrorKind};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 
 use crate::failure::Result;
 use crate::is_broken;
@@ -117,6 +119,75 @@ impl Directories {
 
     fn forget_up_to(&self, root: &Path, path: &Path) {
         up_to(root, path).into_iter().for_each(|dir| self.forget(dir));
+    }
+}
+
+/// The syncs of directories whose names have changed. Changes in one directory share them: those that are made while a sync is under way
+/// wait for the next one, which begins after it. So many puts at a time keep one thread of the engine's pool, and not all.
+#[derive(Clone, Default)]
+pub(crate) struct NameSyncs {
+    dirs: Arc<Mutex<HashMap<PathBuf, Turns>>>,
+}
+
+/// A sync of a directory, for all that wait for it.
+type SharedSync = Shared<BoxFuture<'static, forebay::Result<()>>>;
+
+struct Turns {
+    running: SharedSync,
+    /// Has not begun.
+    next: Option<SharedSync>,
+}
+
+impl NameSyncs {
+    /// Makes the names durable that are in the directory `dir` now.
+    ///
+    /// # Errors
+    /// Those of fsync(2), for all that share the sync.
+    pub(crate) async fn sync(&self, engine: &Engine, dir: &Path) -> forebay::Result<()> {
+        let sync = self.turn(engine, dir);
+        let synced = sync.clone().await;
+        let mut dirs = self.dirs();
+        if dirs.get(dir).is_some_and(|turns| turns.next.is_none() && turns.running.ptr_eq(&sync)) {
+            dirs.remove(dir);
+        }
+        synced
+    }
+
+    /// Returns a sync that has not begun before this call.
+    fn turn(&self, engine: &Engine, dir: &Path) -> SharedSync {
+        let mut dirs = self.dirs();
+        let Some(turns) = dirs.get_mut(dir) else {
+            let running = engine.sync_dir(dir).boxed().shared();
+            dirs.insert(dir.to_path_buf(), Turns { running: running.clone(), next: None });
+            return running;
+        };
+        if let Some(next) = &turns.next {
+            return next.clone();
+        }
+        let (syncs, before) = (self.clone(), turns.running.clone());
+        let (own, dir) = (engine.clone(), dir.to_path_buf());
+        // As a task of the engine's: whether it begins is not left to a put that the program may keep unpolled.
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            // Its outcome is that of other changes.
+            let _ = before.await;
+            syncs.begin_next(&dir);
+            own.sync_dir(&dir).await
+        });
+        let next = async move { task.await? }.boxed().shared();
+        turns.next = Some(next.clone());
+        next
+    }
+
+    fn begin_next(&self, dir: &Path) {
+        if let Some(turns) = self.dirs().get_mut(dir)
+            && let Some(next) = turns.next.take()
+        {
+            turns.running = next;
+        }
+    }
+
+    fn dirs(&self) -> MutexGuard<'_, HashMap<PathBuf, Turns>> {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay::{Class, Durability, Engine, ErrorKind, File, Lock, Metadata, Open};
+use forebay::{Class, Durability, Engine, ErrorKind, File, Lock, Open};
 use futures_util::future::try_join;
 
 use crate::attributes::{Attributes, MARK_NS, micros};
@@ -76,8 +76,22 @@ impl NameLocks {
         }
     }
 
-    /// Gives a file that was written and has no name yet its time of modification, which is later than that of all that had its name.
-    /// Returns its attributes.
+    /// Returns the first time, in microseconds, that a file may get which was written and has no name yet: its own, which the clock gave it,
+    /// or a later one than the last under the lock.
+    pub(crate) async fn first_time(&self, file: &File) -> Result<u64> {
+        let lock = self.held.first().and_then(|(_, lock)| lock.as_ref());
+        let last = async {
+            match lock {
+                Some(lock) => lock.metadata().await.map(|last| micros(&last) + 1),
+                None => Ok(0),
+            }
+        };
+        let (own, last) = try_join(file.metadata(), last).await?;
+        Ok(micros(&own).max(last))
+    }
+
+    /// Gives a file that was written and has no name yet its time of modification, `from_us` microseconds or a little more: later than that
+    /// of all that had its name. Returns its attributes.
     ///
     /// # Errors
     /// With `is_exact`, also when the file system does not keep such a time.
@@ -85,20 +99,12 @@ impl NameLocks {
         &self,
         file: &File,
         path: &Path,
-        found: Option<&Metadata>,
+        from_us: u64,
         has_attributes: bool,
         is_exact: bool,
     ) -> Result<Attributes> {
         let Some((number, lock)) = self.held.first() else { return Err(Failure::text("no name is locked")) };
-        let last = async {
-            match lock {
-                Some(lock) => lock.metadata().await.map(Some),
-                None => Ok(None),
-            }
-        };
-        let (own, last) = try_join(file.metadata(), last).await?;
-        let last = last.as_ref().into_iter().chain(found).map(|earlier| micros(earlier) + 1).max();
-        let time_us = time_of_lock(micros(&own).max(last.unwrap_or(0)), *number);
+        let time_us = time_of_lock(from_us, *number);
         let since_epoch =
             Duration::from_micros(time_us) + Duration::from_nanos(if has_attributes { MARK_NS } else { 0 });
         let Some(modified) = SystemTime::UNIX_EPOCH.checked_add(since_epoch) else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay::{Class, Durability, Engine, ErrorKind, Open, Pending, shard};
 
-use crate::directories::Directories;
+use crate::directories::{Directories, NameSyncs};
 use crate::handles::Handles;
 use crate::is_broken;
 use crate::options::{ForebayStoreBuilder, Settings};
@@ -64,12 +64,14 @@ pub(crate) struct StoreState {
     pub(crate) settings: Settings,
     pub(crate) handles: Handles,
     pub(crate) directories: Directories,
+    name_syncs: NameSyncs,
 }
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
         let handles = Handles::new(&engine, Open::read().mode(settings.read_mode), settings.open_files_max);
-        StoreState { engine, root, settings, handles, directories: Directories::default() }
+        let (directories, name_syncs) = (Directories::default(), NameSyncs::default());
+        StoreState { engine, root, settings, handles, directories, name_syncs }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -95,7 +97,7 @@ impl StoreState {
         let Some(above) = path.parent().filter(|_| self.is_durable() && !is_broken!(NameNotSynced)) else {
             return Ok(());
         };
-        match self.engine.sync_dir(above).await {
+        match self.name_syncs.sync(&self.engine, above).await {
             // The object was deleted since, and the directory with it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             synced => synced,

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use forebay::{Class, Durability, ErrorKind, File, Metadata, Open};
+use futures_util::future::join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use crate::attributes::{self, Attributes, ProgramAttributes};
+use crate::attributes::{self, Attributes, ProgramAttributes, micros};
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
 use crate::handles::look_up;
@@ -352,10 +353,11 @@ async fn give_name(
     if is_update {
         locks.check(path)?;
     }
-    let found = look_up(&shared.engine, path).await;
+    let (found, first) = join(look_up(&shared.engine, path), locks.first_time(file)).await;
     let found = if is_broken!(TagNotChecked) { found.ok() } else { condition.check(path, found)? };
     let is_exact = is_update || *has_attributes;
-    let put = locks.stamp(file, path, found.as_ref(), *has_attributes, is_exact).await?;
+    let from_us = first?.max(found.map_or(0, |found| micros(&found) + 1));
+    let put = locks.stamp(file, path, from_us, *has_attributes, is_exact).await?;
     if locks::syncs_all(shared.durability(), *has_attributes) {
         file.sync(Durability::All).class(class).await?;
     }
