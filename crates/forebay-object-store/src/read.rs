@@ -34,20 +34,36 @@ const HELD_PART: u64 = 4;
 
 /// An object that is open to be read.
 pub(crate) struct Object {
-    /// None for one that has no bytes to read.
-    file: Option<FileUse>,
+    content: Content,
     path: PathBuf,
     pub(crate) attributes: Attributes,
+}
+
+enum Content {
+    /// There are no bytes to read.
+    Nothing,
+    File(FileUse),
+    /// A call that takes turns has read the range, so that it keeps no file open.
+    Read {
+        range: Range<u64>,
+        bytes: Bytes,
+        program_attributes: ProgramAttributes,
+    },
 }
 
 impl Object {
     /// Returns the attributes that the program gave it.
     pub(crate) async fn program_attributes(&self) -> Result<ProgramAttributes> {
-        match &self.file {
-            Some(file) if self.attributes.is_marked => attributes::get(file).await,
-            _ => Ok(ProgramAttributes::new()),
+        match &self.content {
+            Content::Nothing => Ok(ProgramAttributes::new()),
+            Content::File(file) => program_attributes_of(file, &self.attributes).await,
+            Content::Read { program_attributes, .. } => Ok(program_attributes.clone()),
         }
     }
+}
+
+async fn program_attributes_of(file: &File, found: &Attributes) -> Result<ProgramAttributes> {
+    if found.is_marked { attributes::get(file).await } else { Ok(ProgramAttributes::new()) }
 }
 
 impl ForebayStore {
@@ -62,25 +78,47 @@ impl ForebayStore {
         if !attributes.is_marked {
             return Ok((attributes, ProgramAttributes::new()));
         }
-        let object = self.open_object(location).await?;
+        let object = self.open_object(location, |_| None).await?;
         let own = object.program_attributes().await?;
         Ok((object.attributes, own))
     }
 
-    /// Opens an object.
-    pub(crate) async fn open_object(&self, location: &str) -> Result<Object> {
+    /// Opens an object. `wanted` returns the range that will be read, by the object's length: where more files are open than should be, one
+    /// chunk is read in the turn of the call, and the file is given back.
+    pub(crate) async fn open_object(
+        &self,
+        location: &str,
+        wanted: impl FnOnce(u64) -> Option<Range<u64>> + Send + 'static,
+    ) -> Result<Object> {
         let path = location::object(&self.shared.root, location)?;
-        let mut found = look_up(&self.shared.engine, &path).await?;
+        let found = look_up(&self.shared.engine, &path).await?;
         if found.is_dir() {
             return Err(is_directory(&path));
         }
-        let mut file = self.shared.handles.get(location, &found);
-        if file.is_none() && found.is_file() {
-            let (opened, opened_found) = self.shared.handles.open(location, &path, &FilePlace::NONE).await?;
-            (file, found) = (Some(opened), opened_found);
+        if let Some(file) = self.shared.handles.get(location, &found) {
+            return Ok(Object { content: Content::File(file), path, attributes: Attributes::of(&found) });
         }
-        // A pipe, for example, has no bytes to read, and needs no other end.
-        Ok(Object { file, path, attributes: Attributes::of(&found) })
+        if !found.is_file() {
+            // A pipe, for example, has no bytes to read, and needs no other end.
+            return Ok(Object { content: Content::Nothing, path, attributes: Attributes::of(&found) });
+        }
+        let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
+        let open = move |place: FilePlace| async move {
+            let (file, found) = shared.handles.open(&location, &path, &place).await?;
+            let attributes = Attributes::of(&found);
+            let is_chunk =
+                |range: &Range<u64>| !range.is_empty() && range.end - range.start <= CHUNK_BYTES_MAX;
+            let content = match wanted(attributes.size_bytes).filter(is_chunk) {
+                Some(range) if place.is_taken() => {
+                    let program_attributes = program_attributes_of(&file, &attributes).await?;
+                    let bytes = read_one(&file, range.clone(), class).await?;
+                    Content::Read { range, bytes, program_attributes }
+                }
+                _ => Content::File(file),
+            };
+            Ok(Object { content, path, attributes })
+        };
+        self.shared.handles.cache.run(class, open).await?
     }
 
     /// Reads ranges of an object as one batch; the results are in their order.
@@ -116,19 +154,25 @@ impl ForebayStore {
         is_whole: bool,
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (engine, class) = (self.shared.engine.clone(), self.class());
-        let next = match object.file {
+        let next = match object.content {
             // On no block device its length may say nothing, as that of a file of procfs: one read finds out. A range is judged by it.
-            Some(file) if is_whole && range.is_empty() && file.device().kind() == DeviceKind::Anonymous => {
+            Content::File(file)
+                if is_whole && range.is_empty() && file.device().kind() == DeviceKind::Anonymous =>
+            {
                 let scan = file.scan().class(class).start();
                 Next::Scanned { scan, _file: file, at: 0, end: 0 }
             }
-            Some(file) if range.end - range.start > CHUNK_BYTES_MAX => {
+            Content::File(file) if range.end - range.start > CHUNK_BYTES_MAX => {
                 let scan = file.scan().range(range.clone()).class(class);
                 let scan = scan.request_bytes(REQUEST_BYTES).depth(PARTS as usize).start();
                 Next::Scanned { scan, _file: file, at: range.start, end: range.end }
             }
-            Some(file) if !range.is_empty() => Next::Whole(file, range),
-            _ => Next::Nothing,
+            Content::File(file) if !range.is_empty() => Next::Whole(file, range),
+            Content::Read { range: read, bytes, .. } => {
+                debug_assert_eq!(read, range, "the range that was wanted");
+                Next::Read(bytes)
+            }
+            Content::File(_) | Content::Nothing => Next::Nothing,
         };
         let path = object.path;
         stream::try_unfold(next, move |next| {
@@ -136,6 +180,7 @@ impl ForebayStore {
             async move {
                 match next {
                     Next::Nothing => Ok(None),
+                    Next::Read(bytes) => Ok(Some((bytes, Next::Nothing))),
                     Next::Whole(file, range) => {
                         let bytes = read_one(&file, range, class).await?;
                         Ok(Some((bytes, Next::Nothing)))
@@ -164,6 +209,7 @@ impl ForebayStore {
 
 /// What comes next in a stream.
 enum Next {
+    Read(Bytes),
     Whole(FileUse, Range<u64>),
     /// The scan has returned all bytes before `at`. It keeps the file open itself, and the use keeps it from being taken for idle.
     Scanned {

@@ -60,7 +60,12 @@ impl ObjectStore for ForebayStore {
             let payload = GetResultPayload::Stream(stream::empty().boxed());
             return Ok(get_result(payload, meta, range, of_names(own)));
         }
-        let object = self.open_object(location.as_ref()).await?;
+        let asked = options.range.clone();
+        let wanted = move |size_bytes: u64| match asked {
+            Some(range) => range.as_range(size_bytes).ok(),
+            None => Some(0..size_bytes),
+        };
+        let object = self.open_object(location.as_ref(), wanted).await?;
         let meta = meta(location.clone(), object.attributes.clone());
         options.check_preconditions(&meta)?;
         let range = range(&options, meta.size)?;

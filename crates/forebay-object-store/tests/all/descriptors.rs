@@ -10,8 +10,8 @@ use std::fs;
 use forebay::Durability;
 use forebay_object_store::ForebayStore;
 use forebay_test::children::{all_descriptors, with_descriptors};
+use futures::TryStreamExt;
 use futures::stream::FuturesUnordered;
-use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -66,8 +66,8 @@ fn four_hundred_objects_with_few_descriptors() {
                 // All at once: they take turns.
                 let reads: FuturesUnordered<_> = (0..OBJECTS).map(|number| read(&store, number)).collect();
                 reads.try_collect::<()>().await.unwrap();
-                let gets = futures::stream::iter((0..OBJECTS).map(|number| get(&store, number)));
-                gets.buffer_unordered(4).try_collect::<()>().await.unwrap();
+                let gets: FuturesUnordered<_> = (0..OBJECTS).map(|number| get(&store, number)).collect();
+                gets.try_collect::<()>().await.unwrap();
             }
             let puts: FuturesUnordered<_> = (0..OBJECTS)
                 .map(|number| {
@@ -77,6 +77,34 @@ fn four_hundred_objects_with_few_descriptors() {
                 .collect();
             puts.try_collect::<()>().await.unwrap();
             assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count() as u64, OBJECTS);
+        });
+    });
+}
+
+/// A get kept its file until its stream had ended, and took no turn: of ten thousand at once most failed.
+#[test]
+fn ten_thousand_gets_at_once() {
+    with_descriptors("descriptors::ten_thousand_gets_at_once", &[256], |_| {
+        in_runtime(async {
+            let root = dir();
+            fs::create_dir(root.path().join("dir")).unwrap();
+            for number in 0..OBJECTS {
+                fs::write(root.path().join(location(number).as_ref()), bytes_of(0..LEN)).unwrap();
+            }
+            let engine = engine();
+            let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+            // Some are never read, and hold up no others.
+            let mut kept = Vec::new();
+            for number in 0..30 {
+                kept.push(store.get(&location(number)).await.unwrap());
+            }
+            let gets: FuturesUnordered<_> = (0..10_000).map(|number| get(&store, number % OBJECTS)).collect();
+            gets.try_collect::<()>().await.unwrap();
+            // Each goes on with its file.
+            fs::remove_dir_all(root.path().join("dir")).unwrap();
+            for got in kept {
+                assert!(got.bytes().await.unwrap() == bytes_of(0..LEN));
+            }
         });
     });
 }

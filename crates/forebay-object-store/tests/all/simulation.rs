@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::{Durability, Engine, FileKind, Lock, Mode, Open};
+use forebay::{Durability, Engine, File, FileKind, Lock, Mode, Open};
 use forebay_object_store::ForebayStore;
 use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
@@ -486,6 +486,19 @@ fn no_update_of_many_tasks_is_lost() {
     worlds::explore(20, increments);
 }
 
+/// Takes all locks, as a process that is stopped with them.
+async fn stopped(engine: &Engine) -> Vec<File> {
+    let mut held = Vec::new();
+    for number in 0..64 {
+        let path = format!("{ROOT}/{LOCKS}{number}");
+        let file = engine.open(path, Open::create().buffered()).await.unwrap();
+        // Of a file that was just dropped it is free once a shard has closed it.
+        file.lock_within(Lock::Exclusive, Duration::from_secs(10)).await.unwrap();
+        held.push(file);
+    }
+    held
+}
+
 /// Another process holds all locks and does not go on. Changes end with a sentence; what reads goes on.
 #[test]
 fn behind_a_stopped_process_changes_end_and_reads_go_on() {
@@ -494,13 +507,7 @@ fn behind_a_stopped_process_changes_end_and_reads_go_on() {
         let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
         let [at, other] = ["a", "b"].map(Path::from);
         store.put(&at, "data".into()).await.unwrap();
-        let mut held = Vec::new();
-        for number in 0..64 {
-            let path = format!("{ROOT}/{LOCKS}{number}");
-            let file = engine.open(path, Open::create().buffered()).await.unwrap();
-            file.try_lock(Lock::Exclusive).await.unwrap();
-            held.push(file);
-        }
+        let held = stopped(&engine).await;
         let changes = [
             store.put(&at, "new".into()).await.map(drop),
             store.copy(&at, &other).await,
@@ -516,6 +523,68 @@ fn behind_a_stopped_process_changes_end_and_reads_go_on() {
         assert_eq!(staged(&engine, PathBuf::from(ROOT)).await.unwrap(), 0);
         drop(held);
         store.put(&at, "new".into()).await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// An upload whose end did not get the lock of its name lost all that had been uploaded.
+#[test]
+fn an_upload_that_waited_in_vain_for_a_lock_is_completed_later() {
+    let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        let at = Path::from("d/a");
+        let begin = async || {
+            let mut upload = store.put_multipart(&at).await.unwrap();
+            upload.put_part("one".into()).await.unwrap();
+            upload
+        };
+        let settled = async || {
+            sim::sleep(Duration::from_secs(20)).await.unwrap();
+            staged(&engine, PathBuf::from(ROOT)).await.unwrap()
+        };
+        let mut upload = begin().await;
+        let held = stopped(&engine).await;
+        for _ in 0..2 {
+            let error = upload.complete().await.unwrap_err().to_string();
+            assert!(error.contains("for 10 seconds") && error.contains("complete it again"), "{error}");
+        }
+        upload.put_part("two".into()).await.unwrap();
+        assert_eq!(settled().await, 1);
+        drop(held);
+        let put = upload.complete().await.unwrap();
+        assert_eq!(store.head(&at).await.unwrap().e_tag, put.e_tag);
+        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "onetwo");
+        assert!(upload.complete().await.is_err() && upload.abort().await.is_err(), "it has ended");
+
+        // Aborted or dropped, after its end has failed or in the middle of it.
+        let mut uploads = [begin().await, begin().await, begin().await];
+        let held = stopped(&engine).await;
+        for upload in &mut uploads[..2] {
+            upload.complete().await.unwrap_err();
+        }
+        uploads[0].abort().await.unwrap();
+        assert!(sim::dropped_after(1, uploads[2].complete()).await.is_none());
+        drop(uploads);
+        assert_eq!(settled().await, 0);
+        drop(held);
+        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "onetwo");
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// It wrote a byte to its lock, and so failed where space was needed most.
+#[test]
+fn staged_files_are_removed_on_a_full_disk() {
+    let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        drop(engine.open(format!("{ROOT}/a#1"), Open::create_new().buffered()).await.unwrap());
+        let hour = Duration::from_secs(3600);
+        assert_eq!(store.remove_abandoned(hour).await.unwrap(), 0, "it is young");
+        sim::sleep(2 * hour).await.unwrap();
+        sim::inject(Rule::new(Fault::NoSpace));
+        assert_eq!(store.remove_abandoned(hour).await.unwrap(), 1);
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -455,6 +455,11 @@ impl Drop for FileUse {
 impl FilePlace {
     /// That of a call which takes no turn.
     pub const NONE: FilePlace = FilePlace(None);
+
+    /// Returns whether others wait for the end of the call.
+    pub fn is_taken(&self) -> bool {
+        self.0.is_some()
+    }
 }
 
 crate::_debug_parts!(FileCache, |file_cache| open: file_cache.core.open);
