@@ -6,6 +6,7 @@ mod differential;
 mod durable_or_error;
 mod frozen;
 mod integration;
+mod large;
 mod paths;
 mod puts;
 mod reads;
