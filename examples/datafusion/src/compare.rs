@@ -1,6 +1,7 @@
 //! Queries with both stores in turn, cold and warm.
 
-use std::fs::File;
+use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use object_store::local::LocalFileSystem;
 use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Result, session, tables};
+use crate::{Result, clickbench, session, table_names};
 
-/// What each query does, and its text. Each orders its result, or has one row.
-const QUERIES: [(&str, &str); 12] = [
+/// What each query over the tables of TPC-H does, and its text. Each orders its result, or has one row.
+const TPC_H: [(&str, &str); 12] = [
     (
         "sums by flag and status",
         "select l_returnflag, l_linestatus, count(*), sum(l_quantity), sum(l_extendedprice), avg(l_discount) \
@@ -76,11 +77,42 @@ const STORES: [&str; 2] = ["LocalFileSystem", "Forebay"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Directory that `make` wrote
+    /// Directory that `make` or `make-hits` wrote
     dir: PathBuf,
     /// Runs of each query with each store, cold and warm
     #[arg(long, default_value_t = 5)]
     repeats: usize,
+    /// File to write with a line for each run
+    #[arg(long)]
+    csv: Option<PathBuf>,
+    /// SVG file to write with the ratio of each query
+    #[arg(long)]
+    chart: Option<PathBuf>,
+}
+
+struct Query {
+    name: String,
+    text: String,
+    /// Whether each run has the same result, and not only as many rows.
+    has_one_result: bool,
+}
+
+/// Returns the queries for the tables in a directory. The first one is none: the making of a session, which reads the footer of
+/// each file.
+fn queries(dir: &Path) -> Vec<Query> {
+    let query = |name: &str, text: &str, has_one_result| Query {
+        name: name.to_string(),
+        text: text.to_string(),
+        has_one_result,
+    };
+    let mut queries = vec![query("open: schemas, statistics", "", true)];
+    if dir.join("hits").is_dir() {
+        let hits = clickbench::queries();
+        queries.extend(hits.iter().enumerate().map(|(number, text)| query(&number.to_string(), text, false)));
+    } else {
+        queries.extend(TPC_H.map(|(name, text)| query(name, text, true)));
+    }
+    queries
 }
 
 /// The state of the page cache in which a query begins.
@@ -89,6 +121,8 @@ enum State {
     Cold,
     Warm,
 }
+
+const STATES: [(State, &str); 2] = [(State::Cold, "cold"), (State::Warm, "warm")];
 
 /// One run of a query.
 struct Sample {
@@ -108,27 +142,35 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         bytes as f64 / 1e9,
         options.repeats
     );
-    for (state, name) in [(State::Cold, "cold"), (State::Warm, "warm")] {
+    let queries = queries(&options.dir);
+    let mut csv = "state,query,run,store,ms,processor_ms\n".to_string();
+    let (mut sums, mut ratios) = ([[0.0; 2]; 2], [Vec::new(), Vec::new()]);
+    for (state_number, (state, name)) in STATES.into_iter().enumerate() {
         if state == State::Warm {
             for file in &files {
                 io::copy(&mut &*file, &mut io::sink())?;
             }
         }
-        println!("\n{:<26} {:>18} {:>18} {:>8}", name, STORES[0], STORES[1], "ratio");
-        let mut sums = [0.0; 2];
-        for number in 0..=QUERIES.len() {
+        println!("\n{:<26} {:>18} {:>18} {:>8} {:>8}", name, STORES[0], STORES[1], "ratio", "A-A");
+        for query in &queries {
             let mut samples = [Vec::new(), Vec::new()];
             for repeat in 0..options.repeats {
                 let mut results = [const { String::new() }; 2];
                 for turn in 0..2 {
                     // Which store is first alternates.
                     let which = (repeat + turn) % 2;
-                    let (sample, result) = one(&stores[which], &options.dir, &files, number, state).await?;
+                    let (sample, result) = one(&stores[which], &options.dir, &files, query, state).await?;
+                    let (ms, processor_ms) = (milliseconds(&sample), sample.processor.as_secs_f64() * 1e3);
+                    writeln!(
+                        csv,
+                        "{name},\"{}\",{repeat},{},{ms:.3},{processor_ms:.3}",
+                        query.name, STORES[which]
+                    )?;
                     samples[which].push(sample);
                     results[which] = result;
                 }
                 if results[0] != results[1] {
-                    let what = query_name(number);
+                    let what = &query.name;
                     return Err(format!("{what}: results differ:\n{}\n{}", results[0], results[1]).into());
                 }
             }
@@ -136,36 +178,86 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
             let processor = samples
                 .each_ref()
                 .map(|samples| median(samples.iter().map(|sample| sample.processor.as_secs_f64() * 1e3)));
-            let ratios = samples[1].iter().zip(&samples[0]);
-            let ratio = median(ratios.map(|(ours, theirs)| milliseconds(ours) / milliseconds(theirs)));
-            sums.iter_mut().zip(medians).for_each(|(sum, median)| *sum += median);
+            let pairs = samples[1].iter().zip(&samples[0]);
+            let ratio = median(pairs.map(|(ours, theirs)| milliseconds(ours) / milliseconds(theirs)));
+            // Of the runs with the same store, beside which a ratio means something.
+            let own = samples[0].iter().map(milliseconds);
+            let spread = own.clone().fold(0.0, f64::max) / own.fold(f64::INFINITY, f64::min);
+            sums[state_number].iter_mut().zip(medians).for_each(|(sum, median)| *sum += median);
+            ratios[state_number].push(ratio);
             let cell = |which: usize| format!("{:.0} ({:.0})", medians[which], processor[which]);
-            println!("{:<26} {:>18} {:>18} {ratio:>8.2}", query_name(number), cell(0), cell(1));
+            println!("{:<26} {:>18} {:>18} {ratio:>8.2} {spread:>8.2}", query.name, cell(0), cell(1));
         }
-        println!("{:<26} {:>18.0} {:>18.0} {:>8.2}", "sum", sums[0], sums[1], sums[1] / sums[0]);
+        let [theirs, ours] = sums[state_number];
+        println!("{:<26} {theirs:>18.0} {ours:>18.0} {:>8.2}", "sum", ours / theirs);
+    }
+    let [cold, warm] = sums;
+    let above = |which: usize| cold[which] - warm[which];
+    println!(
+        "\n{:<26} {:>18.0} {:>18.0} {:>8.2}",
+        "cold above warm",
+        above(0),
+        above(1),
+        above(1) / above(0)
+    );
+    if let Some(path) = &options.csv {
+        fs::write(path, csv)?;
+    }
+    if let Some(path) = &options.chart {
+        fs::write(path, chart(&queries, &ratios)?)?;
     }
     Ok(())
 }
 
-fn query_name(number: usize) -> &'static str {
-    if number == 0 { "open: schemas, statistics" } else { QUERIES[number - 1].0 }
+/// Returns an SVG image with a point for each query, cold and warm, at the ratio of its times.
+fn chart(queries: &[Query], ratios: &[Vec<f64>; 2]) -> Result<String> {
+    const STEP: usize = 18;
+    const UNIT: f64 = 160.0;
+    let (width, height, line) = (STEP * queries.len() + 60, 300.0, 40.0 + 0.5 * UNIT);
+    let y = |ratio: f64| line + UNIT * (1.0 - ratio.min(1.5));
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-size=\"10\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"40\" y=\"20\">{} / {}: cold blue, warm red</text>\n",
+        STORES[1], STORES[0]
+    );
+    for ratio in [0.0, 0.5, 1.0, 1.5] {
+        let y = y(ratio);
+        let end = width - 20;
+        writeln!(svg, "<line x1=\"40\" x2=\"{end}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#bbb\"/>")?;
+        writeln!(svg, "<text x=\"10\" y=\"{y}\">{ratio:.1}</text>")?;
+    }
+    for (number, query) in queries.iter().enumerate() {
+        let x = 50 + STEP * number;
+        for (ratios, color) in ratios.iter().zip(["#1f6fb4", "#c23b22"]) {
+            writeln!(svg, "<circle cx=\"{x}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>", y(ratios[number]))?;
+        }
+        let label: String = query.name.chars().take(4).collect();
+        let bottom = y(0.0) + 14.0;
+        writeln!(svg, "<text x=\"{x}\" y=\"{bottom}\" text-anchor=\"middle\">{label}</text>")?;
+    }
+    svg.push_str("</svg>\n");
+    Ok(svg)
 }
 
-/// Runs one query in a session of its own; number 0 is the making of a session, which reads the footer of each file.
+/// Runs one query in a session of its own, or makes one.
 async fn one(
     store: &Arc<dyn ObjectStore>,
     dir: &Path,
     files: &[File],
-    number: usize,
+    query: &Query,
     state: State,
 ) -> Result<(Sample, String)> {
-    if number == 0 {
+    if query.text.is_empty() {
         return timed(files, state, async || session(store.clone(), dir).await.map(|_| String::new())).await;
     }
     let session: SessionContext = session(store.clone(), dir).await?;
     timed(files, state, async || {
-        let batches = session.sql(QUERIES[number - 1].1).await?.collect().await?;
-        Ok(pretty_format_batches(&batches)?.to_string())
+        let batches = session.sql(&query.text).await?.collect().await?;
+        if query.has_one_result {
+            return Ok(pretty_format_batches(&batches)?.to_string());
+        }
+        Ok(format!("{} rows", batches.iter().map(|batch| batch.num_rows()).sum::<usize>()))
     })
     .await
 }
@@ -194,10 +286,8 @@ fn processor() -> Duration {
 /// Opens all files of the tables.
 fn files(dir: &Path) -> Result<Vec<File>> {
     let mut files = Vec::new();
-    for table in tables::NAMES {
-        for entry in
-            dir.join(table).read_dir().map_err(|error| format!("{}: {error}", dir.join(table).display()))?
-        {
+    for table in table_names(dir)? {
+        for entry in dir.join(table).read_dir()? {
             files.push(File::open(entry?.path())?);
         }
     }

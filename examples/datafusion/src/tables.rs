@@ -19,9 +19,6 @@ use tpchgen_arrow::{
 
 use crate::Result;
 
-pub(crate) const NAMES: [&str; 8] =
-    ["lineitem", "orders", "partsupp", "part", "customer", "supplier", "nation", "region"];
-
 /// Writes all tables into the new directory `dir`: lineitem in 16 files, orders and partsupp in 4, the others in one each.
 pub(crate) fn make(dir: &Path, scale: f64) -> Result<()> {
     // Fails if it exists: its files may be another program's.
