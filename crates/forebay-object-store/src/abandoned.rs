@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use forebay::{ErrorKind, FileKind, Lock, Open, Waitable};
 
+use crate::line::LOCKS;
 use crate::location;
-use crate::locks::{LOCKS, PATIENCE};
+use crate::locks::PATIENCE;
 use crate::store::{ForebayStore, StoreState};
 
 impl ForebayStore {

@@ -22,6 +22,7 @@ mod directories;
 mod failure;
 mod finish;
 mod handles;
+mod line;
 mod list;
 mod location;
 mod locks;

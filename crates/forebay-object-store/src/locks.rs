@@ -8,21 +8,21 @@
 
 use std::future::Future;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay::{Class, Durability, Engine, ErrorKind, File, Lock, Open};
-use futures_util::future::try_join;
+use forebay::{Class, Durability, Engine, ErrorKind, File, Lock, Open, shard};
+use futures_util::future::{Either, select, try_join};
 
 use crate::attributes::{Attributes, MARK_NS, micros};
 use crate::failure::{Failure, Result};
 use crate::handles::look_up;
 use crate::is_broken;
+use crate::line::{FirstPlace, LOCKS};
 use crate::location;
 use crate::store::StoreState;
 
-/// The number of locks. All processes must agree on it, and on the hash.
-pub(crate) const LOCKS: u64 = 64;
 /// How long a lock is waited for: that of a process that was stopped, and not killed, stays.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Times that a lock is taken whose file is removed meanwhile.
@@ -30,8 +30,16 @@ const TRIES_MAX: u32 = 100;
 
 /// The locks of some names, until they are dropped.
 pub(crate) struct NameLocks {
-    /// At least one, in the order of their numbers, each with its file. `None`: this process may not make the file, and there is none.
-    held: Vec<(u64, Option<File>)>,
+    /// At least one, in the order of their numbers.
+    held: Vec<HeldLock>,
+}
+
+struct HeldLock {
+    number: u64,
+    /// `None`: this process may not make the file, and there is none.
+    file: Option<File>,
+    /// The next change is to find the file closed.
+    _place: FirstPlace,
 }
 
 /// Runs a change of names under their locks, as a task of the engine's: one whose future the program keeps unpolled, or drops, holds up
@@ -55,7 +63,7 @@ where
     let task = engine.spawn_on_shard(shard, class, move || async move {
         let mut held = Vec::with_capacity(numbers.len());
         for number in numbers {
-            held.push((number, take(&shared.engine, &shared.root, number).await?));
+            held.push(take(&shared, number).await?);
         }
         change(shared, NameLocks { held }).await
     });
@@ -65,13 +73,13 @@ where
 impl NameLocks {
     /// Fails if a lock is not held because this process may not make its file.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
-        match self.held.iter().find(|(_, file)| file.is_none()) {
+        match self.held.iter().find(|lock| lock.file.is_none()) {
             None => Ok(()),
-            Some((number, _)) => Err(Failure::text(format!(
+            Some(lock) => Err(Failure::text(format!(
                 "{} is not updated: the lock of its name is the file {} in the store's root, which this process can neither make nor open; \
                  make it, or let the process write in the root",
                 path.display(),
-                location::lock(*number)
+                location::lock(lock.number)
             ))),
         }
     }
@@ -79,7 +87,7 @@ impl NameLocks {
     /// Returns the first time, in microseconds, that a file may get which was written and has no name yet: its own, which the clock gave it,
     /// or a later one than the last under the lock.
     pub(crate) async fn first_time(&self, file: &File) -> Result<u64> {
-        let lock = self.held.first().and_then(|(_, lock)| lock.as_ref());
+        let lock = self.held.first().and_then(|lock| lock.file.as_ref());
         let last = async {
             match lock {
                 Some(lock) => lock.metadata().await.map(|last| micros(&last) + 1),
@@ -103,8 +111,8 @@ impl NameLocks {
         has_attributes: bool,
         is_exact: bool,
     ) -> Result<Attributes> {
-        let Some((number, lock)) = self.held.first() else { return Err(Failure::text("no name is locked")) };
-        let time_us = time_of_lock(from_us, *number);
+        let Some(lock) = self.held.first() else { return Err(Failure::text("no name is locked")) };
+        let time_us = time_of_lock(from_us, lock.number);
         let since_epoch =
             Duration::from_micros(time_us) + Duration::from_nanos(if has_attributes { MARK_NS } else { 0 });
         let Some(modified) = SystemTime::UNIX_EPOCH.checked_add(since_epoch) else {
@@ -114,8 +122,8 @@ impl NameLocks {
             )));
         };
         let remembered = async {
-            let Some(lock) = lock else { return Ok(()) };
-            match lock.set_modified(modified).await {
+            let Some(file) = &lock.file else { return Ok(()) };
+            match file.set_modified(modified).await {
                 // futimens(3): the file of another user. Then the clock alone tells a deleted object from its successor.
                 Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
                 _ => Ok(()),
@@ -146,28 +154,37 @@ pub(crate) fn syncs_all(durability: Durability, has_attributes: bool) -> bool {
 ///
 /// # Errors
 /// [`Failure::Locked`] when another process does not give it back.
-async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>> {
-    let path = root.join(location::lock(number));
+async fn take(shared: &StoreState, number: u64) -> Result<HeldLock> {
+    let path = shared.root.join(location::lock(number));
+    let taken = async {
+        let place = shared.lines.enter(number).await;
+        let file = take_file(&shared.engine, &path).await?;
+        Ok::<_, Failure>(HeldLock { number, file, _place: place })
+    };
+    // Those that wait in the line behind one that waits in vain wait no longer than that one.
+    match select(pin!(taken), pin!(shard::sleep(PATIENCE))).await {
+        Either::Left((taken, _)) => taken,
+        Either::Right((slept, _)) => {
+            slept?;
+            Err(is_held(&path))
+        }
+    }
+}
+
+async fn take_file(engine: &Engine, path: &Path) -> Result<Option<File>> {
     for _ in 0..TRIES_MAX {
-        let Some(file) = open(engine, &path).await? else { return Ok(None) };
+        let Some(file) = open(engine, path).await? else { return Ok(None) };
         match file.lock_within(Lock::Exclusive, PATIENCE).await {
             Ok(()) => {}
             // A network file system without locks, or whose locks want what another user's file does not allow: as one that is not there.
             Err(error) if error.kind() == ErrorKind::Unsupported || is_without_locks(&error) => {
                 return Ok(None);
             }
-            Err(error) if error.kind() == ErrorKind::Locked => {
-                return Err(Failure::Locked(format!(
-                    "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then \
-                     try again",
-                    path.display(),
-                    PATIENCE.as_secs()
-                )));
-            }
+            Err(error) if error.kind() == ErrorKind::Locked => return Err(is_held(path)),
             Err(error) => return Err(error.into()),
         }
         // Another program may have removed it, so that others lock another one. Some file systems count no names.
-        if !file.is_removed()? || is_named(engine, &file, &path).await? {
+        if !file.is_removed()? || is_named(engine, &file, path).await? {
             return Ok(Some(file));
         }
     }
@@ -175,6 +192,14 @@ async fn take(engine: &Engine, root: &Path, number: u64) -> Result<Option<File>>
         "the lock {} was removed {TRIES_MAX} times while it was taken: end the program that removes it, then try again",
         path.display()
     )))
+}
+
+fn is_held(path: &Path) -> Failure {
+    Failure::Locked(format!(
+        "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then try again",
+        path.display(),
+        PATIENCE.as_secs()
+    ))
 }
 
 /// Returns whether `path` is the name of an open file.
@@ -212,7 +237,8 @@ fn number(location: &str) -> u64 {
     let hash = location.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    (hash >> 32) % LOCKS
+    // Mixed: the last letter of a name changes few of the upper bits, and the numbered names of a table had one lock.
+    (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - LOCKS.ilog2())
 }
 
 /// Returns the first time, in microseconds, that is not before `from_us` and that belongs to a lock.
@@ -222,6 +248,8 @@ fn time_of_lock(from_us: u64, number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -238,7 +266,8 @@ mod tests {
     /// Processes of different builds have to agree.
     #[test]
     fn numbers_stay_as_they_are() {
-        assert!((0..1000).map(|name| number(&name.to_string())).all(|number| number < LOCKS));
-        assert_eq!(number(""), 0xcbf2_9ce4 % LOCKS);
+        assert_eq!(["", "d/0", "d/1", "d/2"].map(number), [33, 45, 18, 54]);
+        let numbered: BTreeSet<u64> = (0..1000).map(|name| number(&format!("object/{name:06}"))).collect();
+        assert_eq!(numbered.len() as u64, LOCKS);
     }
 }

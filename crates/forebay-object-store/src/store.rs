@@ -9,6 +9,7 @@ use forebay::{Class, Durability, Engine, ErrorKind, Open, Pending, shard};
 use crate::directories::{Directories, NameSyncs};
 use crate::handles::Handles;
 use crate::is_broken;
+use crate::line::Lines;
 use crate::options::{ForebayStoreBuilder, Settings};
 
 /// An `ObjectStore` for files below a directory, which reads and writes with a Forebay engine.
@@ -65,13 +66,15 @@ pub(crate) struct StoreState {
     pub(crate) handles: Handles,
     pub(crate) directories: Directories,
     name_syncs: NameSyncs,
+    /// Those before the locks of names.
+    pub(crate) lines: Lines,
 }
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
         let handles = Handles::new(&engine, Open::read().mode(settings.read_mode), settings.open_files_max);
         let (directories, name_syncs) = (Directories::default(), NameSyncs::default());
-        StoreState { engine, root, settings, handles, directories, name_syncs }
+        StoreState { engine, root, settings, handles, directories, name_syncs, lines: Lines::new() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {

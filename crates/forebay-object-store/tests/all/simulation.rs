@@ -3,6 +3,7 @@
 //! are dropped, and the power fails; a model knows which versions an object may have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -569,6 +570,31 @@ fn an_upload_that_waited_in_vain_for_a_lock_is_completed_later() {
         assert_eq!(settled().await, 0);
         drop(held);
         assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "onetwo");
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Each put synced its directory by itself, and kept a thread of the pool for that.
+#[test]
+fn puts_in_one_directory_share_its_syncs() {
+    let disk = Profile::nand().at("/disk").call_latency(Duration::from_millis(20));
+    let ran = World::new(1).disk(disk).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        // Names with a lock each.
+        let calls = async |names: Range<u64>| {
+            let before = sim::node(0).counts().calls;
+            let puts = names.map(|name| {
+                let (store, at) = (store.clone(), Path::from(format!("d/{name}")));
+                async move { store.put(&at, "data".into()).await }
+            });
+            let put: Result<Vec<_>, Error> = join_all(puts).await.into_iter().collect();
+            put.unwrap();
+            sim::node(0).counts().calls - before
+        };
+        calls(0..1).await; // makes the directory
+        let (one, twelve) = (calls(1..2).await, calls(2..14).await);
+        assert!(twelve <= 12 * one - 6, "{twelve} calls of twelve puts, {one} of one");
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
