@@ -116,7 +116,7 @@ impl ForebayStore {
                 }
                 _ => Content::File(file),
             };
-            Ok(Object { content, path, attributes })
+            Ok::<_, Failure>(Object { content, path, attributes })
         };
         self.shared.handles.cache.run(class, open).await?
     }
