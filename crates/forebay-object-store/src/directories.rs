@@ -161,6 +161,9 @@ impl NameSyncs {
             dirs.insert(dir.to_path_buf(), Turns { running: running.clone(), next: None });
             return running;
         };
+        if is_broken!(BegunSyncShared) {
+            return turns.running.clone();
+        }
         if let Some(next) = &turns.next {
             return next.clone();
         }

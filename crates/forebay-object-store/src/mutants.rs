@@ -10,6 +10,8 @@ pub enum Mutant {
     BytesNotSynced,
     /// A put, copy or rename returns before the name is durable.
     NameNotSynced,
+    /// A put waits for a sync of its directory that began before its name was there.
+    BegunSyncShared,
     /// A put returns before the directories are durable that were made for it.
     DirectoriesNotSynced,
     /// A directory that was removed and made again counts as durable.

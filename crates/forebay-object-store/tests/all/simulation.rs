@@ -445,6 +445,38 @@ fn put_again(world: &mut World) -> Result<(), String> {
     run.map_err(|failure| failure.to_string())?
 }
 
+/// Puts objects into one directory at the same time; then the power fails.
+fn put_together(world: &mut World) -> Result<(), String> {
+    world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Loss::Subset));
+    let names = || (0..12).map(|name| Path::from(format!("d/{name}")));
+    let run = world.run(async move |engine: Engine| {
+        engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
+        engine.sync_dir("/disk").await.map_err(|error| error.to_string())?;
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        let puts = names().map(|at| {
+            let store = store.clone();
+            async move { store.put(&at, "data".into()).await.map(drop).map_err(|error| error.to_string()) }
+        });
+        join_all(puts).await.into_iter().collect::<Result<(), String>>()
+    });
+    run.map_err(|failure| failure.to_string())??;
+    world.power_cut();
+    world.reboot();
+    let run = world.run(async move |engine: Engine| {
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        for at in names() {
+            store.head(&at).await.map_err(|error| error.to_string())?;
+        }
+        Ok::<(), String>(())
+    });
+    run.map_err(|failure| failure.to_string())?
+}
+
+#[test]
+fn objects_that_share_a_sync_are_durable() {
+    worlds::explore(20, put_together);
+}
+
 /// Adds one to the number in an object; fails where another task has the object of this tag replaced meanwhile.
 async fn increment(store: &ForebayStore, at: &Path) -> object_store::Result<()> {
     let got = store.get(at).await?;
@@ -684,6 +716,12 @@ mod broken {
     fn a_directory_that_was_made_again_is_caught() {
         let mutant = Mutant::RemovedDirectoryKnown;
         worlds::is_caught(mutant, 30, |run| mutants::with(mutant, run), put_again);
+    }
+
+    #[test]
+    fn a_sync_that_begins_too_early_is_caught() {
+        let mutant = Mutant::BegunSyncShared;
+        worlds::is_caught(mutant, 20, |run| mutants::with(mutant, run), put_together);
     }
 
     #[test]
