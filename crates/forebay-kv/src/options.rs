@@ -26,6 +26,8 @@ pub struct Options {
     pub(crate) leaf_bytes: u32,
     /// Chosen when the store is opened, if the program chose none.
     pub(crate) compression: Option<Compression>,
+    /// Of the levels above the last; `None`: the same.
+    pub(crate) upper_compression: Option<Compression>,
     pub(crate) separation_bytes: u32,
     pub(crate) shard: usize,
     pub(crate) class: Class,
@@ -55,6 +57,7 @@ impl Options {
             log_segment_bytes: None,
             leaf_bytes: 4096,
             compression: None,
+            upper_compression: None,
             separation_bytes: 32 << 10,
             shard: 0,
             class: Class::LOG,
@@ -187,6 +190,15 @@ impl Options {
     /// compressed.
     pub fn compression(mut self, compression: Compression) -> Options {
         self.compression = Some(compression);
+        self
+    }
+
+    /// Sets another compression for the tables above the last level, which flushes write and compaction soon replaces: a fast one
+    /// there, and a strong one for the last level, which has nearly all of the data. A table that comes to the last level is then
+    /// written again with [`compression`](Options::compression), also where it would only have been moved. Separated values
+    /// ([`separation_bytes`](Options::separation_bytes)) stay as the flush wrote them. Default: the same at all levels.
+    pub fn upper_compression(mut self, compression: Compression) -> Options {
+        self.upper_compression = Some(compression);
         self
     }
 

@@ -241,7 +241,7 @@ async fn write(
         // A small buffer and depth: the log's flushes wait for data in flight to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
-        ..shared.table_spec(keyspace, shared.options.class)
+        ..shared.table_spec(keyspace, 0, shared.options.class)
     };
     // This also counts the buffer that is being filled, and entries on their way.
     let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);

@@ -61,8 +61,7 @@ async fn cut(
             if [smallest, largest].iter().all(|key| bounds.is_above_low(key) && bounds.is_below_high(key)) {
                 continue;
             }
-            let mut output =
-                Output::new(shared, keyspace, shared.options.background, shared.budget.tables / 4);
+            let mut output = Output::new(shared, keyspace, level, shared.budget.tables / 4);
             if leave.is_for(table) {
                 output.allow_links();
             }

@@ -27,13 +27,13 @@ use crate::cache::{Cache, Pin, PinPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::is_broken;
-use crate::manifest::version::{Version, pin_keyspace};
+use crate::manifest::version::{LEVELS, Version, pin_keyspace};
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
 use crate::merge::Bounds;
 use crate::names::table_name;
 use crate::node::codec::Codec;
-use crate::options::Options;
+use crate::options::{Compression, Options};
 use crate::table::{Table, TableFile, TableSpec};
 use crate::view::{Moment, View};
 
@@ -369,11 +369,17 @@ impl StoreCore {
         let _ = self.tables.remove_file(table_name(id)).await;
     }
 
-    /// Returns the parameters for writing tables of a keyspace, without a number.
-    pub(crate) fn table_spec(&self, keyspace: u32, class: Class) -> TableSpec {
+    /// Returns the compression of tables that are written for a level.
+    pub(crate) fn compression(&self, level: usize) -> Compression {
+        let upper = self.options.upper_compression.filter(|_| level < LEVELS - 1);
+        upper.or(self.options.compression).unwrap_or_default()
+    }
+
+    /// Returns the parameters for writing tables of a keyspace for a level, without a number.
+    pub(crate) fn table_spec(&self, keyspace: u32, level: usize, class: Class) -> TableSpec {
         TableSpec {
             leaf_bytes: self.options.leaf_bytes,
-            compression: self.options.compression.unwrap_or_default(),
+            compression: self.compression(level),
             packed_value_max: self.budget.packed_value_max(),
             separation_bytes: self.options.separation_bytes,
             class,
@@ -406,7 +412,7 @@ impl StoreCore {
             now_s: self.now_s(),
             is_full: self.full.is_full(),
             level0_full: self.options.level0_full.unwrap_or(pick::LEVEL0_FULL),
-            codec: Codec::of(self.options.compression.unwrap_or_default()),
+            codec: Codec::of(self.compression(LEVELS - 1)),
             separation_bytes: self.options.separation_bytes,
         }
     }

@@ -54,10 +54,12 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
         return refused("leaf_bytes must be a multiple of 4,096 from 4 to 32 KiB");
     }
     #[cfg(feature = "zstd")]
-    if let Some(Compression::Zstd(level)) = options.compression
-        && !ZSTD_LEVELS.contains(&level)
-    {
-        return refused("Compression::Zstd needs a level from 1 to 9");
+    for compression in [options.compression, options.upper_compression] {
+        if let Some(Compression::Zstd(level)) = compression
+            && !ZSTD_LEVELS.contains(&level)
+        {
+            return refused("Compression::Zstd needs a level from 1 to 9");
+        }
     }
     if options.shard >= engine.shard_count() {
         return refused("the engine has no such shard: they are counted from 0");

@@ -11,6 +11,7 @@ use crate::engine::compact::Output;
 use crate::engine::install::{WriteOrder, install};
 use crate::engine::shared::in_task;
 use crate::error::Result;
+use crate::manifest::version::LEVELS;
 use crate::record::{self, Change};
 use crate::table::Entry;
 use crate::value::HeldShare;
@@ -42,7 +43,7 @@ impl BulkLoad {
         order.fail(shared.check_held().err());
         BulkLoad {
             handle: handle.clone(),
-            output: Output::new(shared, keyspace, shared.options.background, memory),
+            output: Output::new(shared, keyspace, LEVELS - 1, memory),
             order,
             put_bytes: 0,
             _held: held,

@@ -165,6 +165,39 @@ fn a_store_changes_its_compression_from_one_life_to_the_next() {
     store.close().wait().expect("an end");
 }
 
+/// Once, a table that nothing lay below went to the last level as the flush had written it: keys that come in order were never
+/// compressed as that level is.
+#[test]
+fn the_last_level_has_a_compression_of_its_own() {
+    let engine = &engines()[0];
+    for (upper, last) in [(Compression::None, Compression::Lz4), (Compression::Lz4, Compression::None)] {
+        let place = dir();
+        let options = || options().compression(last).upper_compression(upper);
+        let store = Store::open(engine, place.path(), options()).wait().expect("a store");
+        let (keys, mut values) = (store.default_keyspace(), Values::new());
+        for round in 0..4 {
+            for number in round * 100..round * 100 + 100 {
+                let text = format!("{number} has the same words as all others, ").repeat(6).into_bytes();
+                keys.put(key(number), &text).wait().expect("a put");
+                values.insert(key(number), text);
+            }
+            store.settle().wait().expect("rest");
+            let stats = store.stats();
+            let levels = stats.keyspaces.iter().flat_map(|keyspace| keyspace.levels.split_last());
+            for (lowest, above) in levels {
+                assert_eq!(lowest.saved_bytes > 0, last != Compression::None, "{round}: {lowest:?}");
+                let saved: u64 = above.iter().map(|level| level.saved_bytes).sum();
+                assert!(saved == 0 || upper != Compression::None, "{round}: {saved}");
+            }
+            assert_has(engine, &store, &values);
+        }
+        store.close().wait().expect("an end");
+        let store = Store::open(engine, place.path(), options()).wait().expect("a store");
+        assert_has(engine, &store, &values);
+        store.close().wait().expect("an end");
+    }
+}
+
 /// Writes that compress take fewer bytes of the device in each step: flush, and every compaction.
 #[test]
 fn write_and_space_amplification_fall_with_the_ratio() {

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use forebay::Class;
-
 use crate::engine::shared::StoreCore;
 use crate::error::Result;
 use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
@@ -25,13 +23,14 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Returns an output for tables of a keyspace, written with about `memory` bytes of memory.
-    pub(crate) fn new(shared: &Arc<StoreCore>, keyspace: u32, class: Class, memory: u64) -> Output {
+    /// Returns an output for tables of a keyspace and a level, written with about `memory` bytes of memory.
+    pub(crate) fn new(shared: &Arc<StoreCore>, keyspace: u32, level: usize, memory: u64) -> Output {
         let depth = 2;
         let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 128 << 10) as usize;
         // The largest power of two that is not longer.
         let buffer_bytes = 1 << buffer.ilog2();
-        let spec = TableSpec { buffer_bytes, depth: depth as usize, ..shared.table_spec(keyspace, class) };
+        let spec = shared.table_spec(keyspace, level, shared.options.background);
+        let spec = TableSpec { buffer_bytes, depth: depth as usize, ..spec };
         Output {
             shared: shared.clone(),
             spec,

@@ -13,6 +13,7 @@ use crate::is_broken;
 use crate::manifest::Edit;
 use crate::manifest::version::pins_filter;
 use crate::merge::{Bounds, Merge, Run, Source};
+use crate::node::codec::Codec;
 use crate::table::{CursorHow, Direction, Entry, TableMeta};
 use crate::value::HeldShare;
 
@@ -35,7 +36,8 @@ const PIECES: u64 = 8;
 /// store read-only.
 pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;
-    if job.is_move() {
+    // A full disk has room for a move, and not for a copy.
+    if job.is_move() && (shared.full.is_full() || !changes_codec(shared, &job)) {
         let mut added = Vec::new();
         for table in job.uppers() {
             let has_same_parts = pins_filter(job.target, &shared.options);
@@ -78,6 +80,13 @@ pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Returns whether a job takes tables to a level with another codec than the levels above it.
+fn changes_codec(shared: &StoreCore, job: &Job) -> bool {
+    let codec = |level| Codec::of(shared.compression(level));
+    let target = codec(job.target);
+    target != codec(job.level) && job.uppers().any(|table| table.codec() != target)
 }
 
 /// Runs a job for the keys within `bounds`. The last part removes the upper tables.
@@ -194,7 +203,7 @@ async fn write(
     memory: u64,
     shard: usize,
 ) -> Result<Option<Output>> {
-    let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
+    let mut output = Output::new(shared, job.keyspace, job.target, memory / 2);
     output.set_shard(shard);
     if !bounds.is_all() && job.lower.len() < 2 {
         output.allow_twice();
