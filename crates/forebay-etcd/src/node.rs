@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::{Class, ClassSpec, Engine};
+use forebay_kv::{Compression, FilterPolicy};
 use forebay_raft::RaftLog;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -675,9 +676,12 @@ async fn alone(mut leadership: watch::Receiver<Leadership>, limit: Duration) {
     std::future::pending().await
 }
 
-/// Returns the settings of the state's store. A put looks its key up, and often the key is new.
+/// Returns the settings of the state's store. A put looks its key up, and often the key is new. Nearly all bytes are in the last level.
 fn store_options() -> forebay_kv::Options {
-    forebay_kv::Options::new().filter_policy(forebay_kv::FilterPolicy::Always)
+    forebay_kv::Options::new()
+        .filter_policy(FilterPolicy::Always)
+        .compression(Compression::Zstd(3))
+        .upper_compression(Compression::Lz4)
 }
 
 fn forebay_wal_options() -> forebay_wal::Options {

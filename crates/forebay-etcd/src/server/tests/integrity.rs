@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_test::draw;
 use futures_util::{StreamExt, stream};
 use tonic::transport::Channel;
 
@@ -258,8 +259,11 @@ async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled(
     let mut cluster = Cluster::start(3, &[]).await;
     let damaged = cluster.follower().await;
     let mut last = 0;
+    let mut random = draw::Random(7);
     for number in 0..600 {
-        last = cluster.members[damaged].put(&format!("key{number}"), &"v".repeat(1000)).await.unwrap();
+        // Tables are compressed.
+        let value: String = (0..62).map(|_| format!("{:016x}", random.word())).collect();
+        last = cluster.members[damaged].put(&format!("key{number}"), &value).await.unwrap();
     }
     cluster.members[damaged].applied(last).await;
     cluster.members[damaged].node().store().flush().await.unwrap();
