@@ -8,14 +8,14 @@
 //! | keyspace | key | value |
 //! |---|---|---|
 //! | `now` | a key | its current value, with create and mod revision (and sub revision), version and lease |
-//! | `events` | main revision (u64), sub revision (u32), big endian | put or delete, key, value, create revision, version, lease; revision and length of the value before, if there was one |
-//! | `versions` | a key, escaped, then as in `events` | one byte: 1 for a put, 0 for a delete |
+//! | `events` | main revision (u64), sub revision (u32), big endian; a 1 if the put is short | put or delete, key; value, create revision, version, lease, or of a short put the value's length and a hash; revision and length of the value before, if there was one |
+//! | `versions` | a key, escaped, then the revisions | one byte: 1 for a put, 0 for a delete; of some replaced puts value, create revision, version, lease |
 //! | `leases` | id, big endian | the granted time in seconds |
 //! | `lease_keys` | id, key | nothing |
-//! | `meta` | `state`, `format`, `checkpoint/` and an index, `member/` and an id, `alarm/` and an id and a type, `auth`, `user/` and `role/` and a name | the state's numbers, with its sums; the number of its [format](crate::version::Formats); the sum at an entry; the member's attributes; nothing; whether authentication is on, with the revision of users and roles; these as etcd's files have them |
+//! | `meta` | `state`, `format`, `checkpoint/` and an index, `member/` and an id, `alarm/` and an id and a type, `replaced/` and a revision, `auth`, `user/` and `role/` and a name | the state's numbers, with its sums; the number of its [format](crate::version::Formats); the sum at an entry; the member's attributes; nothing; nothing; whether authentication is on, with the revision of users and roles; these as etcd's files have them |
 //!
 //! A put reads `now`, unless the key was written lately, and writes one entry of `now`, `events`, `versions` and `meta`. Reads of the current revision need `now` alone. Reads
-//! of an older one find revisions in `versions` and values in `events`, which watches read in order.
+//! of an older one find revisions in `versions`, and watches read `events` in order. Each value is in one place, but for the latest: [`ages`] says where.
 //!
 //! # Compaction
 //! A compaction sets the compacted revision, and from then on older ones are refused. The entries are removed later, in steps of
@@ -31,11 +31,12 @@
 //! was restored, is counted when it is opened.
 //!
 //! # Space
-//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A current value is
-//! in `now` and in `events`, and counts once, as in etcd. Earlier builds counted it twice, until such a state is opened. The sum is part of
+//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A value counts once,
+//! as in etcd, also while it is in two places; marks do not count. Earlier builds counted it twice, until such a state is opened. The sum is part of
 //! the state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have different
 //! limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there is none.
 
+mod ages;
 mod apply;
 mod audit;
 mod change;

@@ -36,8 +36,8 @@ pub(crate) struct InitialState {
     pub(crate) auth: Arc<Auth>,
     /// The space that keys, values and leases take; see [`crate::mvcc`].
     pub(crate) used_bytes: u64,
-    /// Whether compacted entries wait to be removed, which the next entries do.
-    pub(crate) is_cleaning: bool,
+    /// Whether compacted entries wait to be removed, or values to be in one place, which the next entries do.
+    pub(crate) is_unfinished: bool,
     /// The revision up to which they have been removed.
     pub(crate) cleaned: i64,
     /// Whether this member's limit of space is reached. The next request that needs room raises the alarm `NOSPACE`.
@@ -63,8 +63,8 @@ pub(crate) struct EntryChanges {
     pub(crate) token: Option<Token>,
     /// See [`InitialState::used_bytes`].
     pub(crate) used_bytes: u64,
-    /// See [`InitialState::is_cleaning`].
-    pub(crate) is_cleaning: bool,
+    /// See [`InitialState::is_unfinished`].
+    pub(crate) is_unfinished: bool,
     /// See [`InitialState::cleaned`].
     pub(crate) cleaned: i64,
     /// See [`InitialState::is_full`].

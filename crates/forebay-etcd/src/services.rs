@@ -259,11 +259,11 @@ pub(crate) struct Followers {
     cleaning: Sender<CleaningProgress>,
 }
 
-/// How far the physical part of compactions is.
+/// How far the physical part of compactions is, and the walk over older values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CleaningProgress {
     is_unfinished: bool,
-    /// The revision up to which it is finished.
+    /// The revision up to which compactions are finished.
     until: i64,
 }
 
@@ -276,7 +276,7 @@ impl Followers {
 impl Observer for Followers {
     fn opened(&self, opened: InitialState) {
         self.used_bytes.store(opened.used_bytes, Ordering::Relaxed);
-        self.set_cleaning(CleaningProgress { is_unfinished: opened.is_cleaning, until: opened.cleaned });
+        self.set_cleaning(CleaningProgress { is_unfinished: opened.is_unfinished, until: opened.cleaned });
         self.users.opened(opened.auth);
         self.lessor.reset(opened.leases);
         self.hub.skip_to(opened.revision);
@@ -297,7 +297,7 @@ impl Observer for Followers {
             self.lessor.revoked(id);
         }
         self.hub.publish(applied.revision, applied.events);
-        self.set_cleaning(CleaningProgress { is_unfinished: applied.is_cleaning, until: applied.cleaned });
+        self.set_cleaning(CleaningProgress { is_unfinished: applied.is_unfinished, until: applied.cleaned });
     }
 }
 

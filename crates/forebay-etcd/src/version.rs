@@ -21,6 +21,7 @@ pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// | none | members do not name formats; a current value counts twice in the space that the state takes |
 /// | 1 | it counts once; the state has sums, and checkpoints; users and roles, and the authors of changes |
 /// | 2 | users and roles are in the space and in the sums; a role of many users is deleted in several entries |
+/// | 3 | values are in one place, but for the latest |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formats {
     /// The earliest with which this version works.
@@ -31,11 +32,13 @@ pub(crate) struct Formats {
 
 impl Formats {
     /// Those of this version.
-    pub(crate) const OWN: Formats = Formats { least: 1, own: 2 };
+    pub(crate) const OWN: Formats = Formats { least: 1, own: 3 };
     /// The format of a new state.
     pub(crate) const FIRST: u64 = 1;
     /// The first one that counts users and roles.
     pub(crate) const WITH_ACCOUNTS: u64 = 2;
+    /// The first one in which values are in one place.
+    pub(crate) const VALUES_ONCE: u64 = 3;
 
     /// Returns whether there is a format that both know.
     pub(crate) fn meet(self, other: Formats) -> bool {

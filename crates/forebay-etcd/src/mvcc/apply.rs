@@ -7,7 +7,7 @@ use forebay_kv::Batch;
 use prost::Message;
 
 use super::change::Change;
-use super::codec::{self, State, put_number};
+use super::codec::{self, At, State, put_number};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::users::{self, UsersChange};
@@ -31,6 +31,8 @@ pub(super) struct Effects {
     pub(super) state: State,
     pub(super) result: Response,
     pub(super) events: Vec<Event>,
+    /// Earlier events that were replaced, and stay whole.
+    pub(super) replaced: Vec<At>,
     pub(super) granted: Option<(i64, i64)>,
     pub(super) revoked: Option<i64>,
     pub(super) compacted: Option<i64>,
@@ -51,6 +53,7 @@ impl Default for Effects {
             state: State::default(),
             result: Response::Done(Done::default()),
             events: Vec::new(),
+            replaced: Vec::new(),
             granted: None,
             revoked: None,
             compacted: None,
@@ -194,7 +197,7 @@ async fn carry_out(
     }
     effects.state = change.state;
     effects.state.revision = change.revision();
-    effects.events = change.own.events;
+    (effects.events, effects.replaced) = (change.own.events, change.replaced);
     Ok(effects)
 }
 

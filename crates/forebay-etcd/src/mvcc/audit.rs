@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::ops::Bound;
 
 use super::Failure;
-use super::codec::{self, At, Now, Record};
+use super::codec::{self, At, Now, Put, Record, State};
 use super::reader::Part;
-use super::sums::{Sums, add, event_hash, lease_key_hash, now_hash, version_hash};
+use super::sums::{Sums, add, event_hash, lease_key_hash, now_hash, put_hash, version_hash};
 use super::view::View;
 use crate::version::Formats;
 
@@ -67,6 +67,10 @@ struct TableSums {
     versions: u128,
     /// Those that events should have.
     versions_of_events: u128,
+    /// Of short events, with the bytes of their values.
+    short_events: (u128, u64),
+    /// Of the values that they should have.
+    values_of_short_events: (u128, u64),
 }
 
 /// A pass over the keyspaces of a view.
@@ -83,14 +87,19 @@ pub(crate) struct Audit {
 }
 
 impl TableSums {
-    /// Adds an entry. `cleaned` is the first event that no compaction has looked at.
-    fn add(&mut self, stretch: Stretch, key: &[u8], value: &[u8], cleaned: At) -> Result<(), Failure> {
+    /// Adds an entry of a state.
+    fn add(&mut self, stretch: Stretch, key: &[u8], value: &[u8], state: &State) -> Result<(), Failure> {
+        let cleaned = state.cleaned;
         self.state.add(stretch.part(), key, value, cleaned)?;
         match stretch {
             Stretch::Values => {
                 let now = Now::decode(value)?;
+                let hash = now_hash(key, &now);
                 if now.at < cleaned {
-                    add(&mut self.old_values, now_hash(key, &now));
+                    add(&mut self.old_values, hash);
+                }
+                if state.is_short(now.at, now.value.len()) {
+                    add_short(&mut self.values_of_short_events, hash, now.value.len() as u64);
                 }
                 if now.lease != 0 {
                     let lease_key = codec::lease_key_key(now.lease, key);
@@ -109,7 +118,7 @@ impl TableSums {
                         self.replaced = None;
                     }
                 }
-                self.add_version_of(at, &record);
+                self.add_event(at, &record);
             }
             Stretch::OldEvents => {
                 let (at, record) = (At::of_key(key)?, Record::decode(value)?);
@@ -117,21 +126,34 @@ impl TableSums {
                 if is_current && record.put.is_some() {
                     add(&mut self.old_events, event_hash(at, &record));
                 }
-                self.add_version_of(at, &record);
+                self.add_event(at, &record);
             }
             Stretch::Versions => {
                 let is_put = value.first().is_some_and(|is_put| *is_put != 0);
                 add(&mut self.versions, version_hash(key, is_put));
+                if let Some(put) = codec::moved(value)? {
+                    let (escaped, at) = codec::split_version_key(key)?;
+                    let hash = put_hash(&codec::unescape(escaped), at, &put);
+                    add_short(&mut self.values_of_short_events, hash, put.value.len() as u64);
+                }
             }
         }
         Ok(())
     }
 
-    fn add_version_of(&mut self, at: At, record: &Record<'_>) {
+    fn add_event(&mut self, at: At, record: &Record<'_>) {
+        if let Some(Put::Short { value_bytes, hash }) = record.put {
+            add_short(&mut self.short_events, hash, value_bytes);
+        }
         let mut version = Vec::with_capacity(record.key.len() + 16);
         codec::version_key(record.key, at, &mut version);
         add(&mut self.versions_of_events, version_hash(&version, record.put.is_some()));
     }
+}
+
+fn add_short(sums: &mut (u128, u64), hash: u128, value_bytes: u64) {
+    add(&mut sums.0, hash);
+    sums.1 = sums.1.wrapping_add(value_bytes);
 }
 
 impl Audit {
@@ -153,8 +175,8 @@ impl Audit {
             self.left = rest;
             return Ok(Some(0));
         }
-        let cleaned = self.view.state().cleaned;
-        let first = cleaned.key();
+        let state = self.view.state();
+        let first = state.cleaned.key();
         let (low, high) = match stretch {
             Stretch::NewEvents => (Bound::Included(&first[..]), Bound::Unbounded),
             Stretch::OldEvents => (Bound::Unbounded, Bound::Excluded(&first[..])),
@@ -168,7 +190,7 @@ impl Audit {
                 (self.left, self.last) = (rest, None);
                 break;
             };
-            self.found.add(stretch, &key, &value, cleaned)?;
+            self.found.add(stretch, &key, &value, &state)?;
             bytes += (key.len() + value.len()) as u64;
             self.last = Some(key);
         }
@@ -191,6 +213,9 @@ impl Audit {
         let sums = self.view.state().sums?;
         if found.state.current != sums.current {
             return Some("current values, leases, users or roles are not those that were written");
+        }
+        if found.short_events != found.values_of_short_events {
+            return Some("older values are not those of events");
         }
         (found.state != sums).then_some("events are not those that were written")
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use forebay_kv::Batch;
 
-use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
+use super::codec::{self, At, Now, Previous, Put, PutRecord, Record, State};
 use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
@@ -27,6 +27,8 @@ pub(super) struct Change<'a> {
     pub(super) state: State,
     /// The events so far. Its keys are kept only if the entry reads its own changes.
     pub(super) own: Own,
+    /// Events that were replaced, and stay whole.
+    pub(super) replaced: Vec<At>,
     keeps_keys: bool,
     /// Bytes of the batch.
     bytes: u64,
@@ -48,8 +50,9 @@ impl<'a> Change<'a> {
         batch: &'a mut Batch,
         state: State,
     ) -> Change<'a> {
-        let (own, scratch) = (Own::default(), Vec::new());
-        Change { reader, recent, batch, state, own, keeps_keys: false, bytes: 0, previous_bytes: 0, scratch }
+        let (own, replaced, scratch) = (Own::default(), Vec::new(), Vec::new());
+        let (keeps_keys, bytes, previous_bytes) = (false, 0, 0);
+        Change { reader, recent, batch, state, own, replaced, keeps_keys, bytes, previous_bytes, scratch }
     }
 
     /// Lets later operations of the entry see earlier ones.
@@ -153,17 +156,22 @@ impl<'a> Change<'a> {
         lease: i64,
         before: Option<Before>,
     ) -> Result<(), Failure> {
+        if entry_bytes(&key, value.len()) + event_bytes(&key, value.len() as u64) > CHANGES_BYTES_MAX {
+            return Err(Refusal::RequestTooLarge.into());
+        }
         let at = self.next_place();
         let (create, version) = before
             .as_ref()
             .map_or((at.main, 1), |before| (before.pair.create_revision, before.pair.version + 1));
-        let previous = before.as_ref().map(Before::previous);
+        let previous = before.as_ref().map(|before| before.previous(&self.state));
         self.scratch.clear();
         Now { create, at, version, lease, value: &value }.encode(&mut self.scratch);
         self.batch.put(self.reader.keyspace(Part::Now), &key, &self.scratch);
-        let put = Some(PutRecord { create, version, lease, value: &value });
+        let put = Some(Put::Whole(PutRecord { create, version, lease, value: &value }));
         self.write_event(at, &Record { key: &key, previous, put });
-        self.sum_replaced(before.as_ref());
+        if let Some(before) = &before {
+            self.replace(before);
+        }
         self.bytes += entry_bytes(&key, value.len());
         let lease_before = before.as_ref().map_or(0, |before| before.pair.lease);
         if before.is_none() {
@@ -202,6 +210,9 @@ impl<'a> Change<'a> {
                 // So that a delete of all of a large state is refused before it is in memory.
                 bytes += 3 * entry_bytes(&before.pair.key, 0);
                 previous_bytes += before.pair.value.len() as u64;
+                if self.state.is_short(before.at, before.pair.value.len()) {
+                    bytes += before.pair.value.len() as u64;
+                }
                 if bytes > CHANGES_BYTES_MAX || previous_bytes > PREVIOUS_BYTES_MAX {
                     return Err(Refusal::RequestTooLarge.into());
                 }
@@ -222,7 +233,9 @@ impl<'a> Change<'a> {
     /// Returns whether the entry may delete this key of a lease as well.
     pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
         let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
-        self.bytes + bytes <= CHANGES_BYTES_MAX && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
+        // A value that has to be written again takes up to half of an entry.
+        let half = if self.state.ages.is_some() && self.bytes > 0 { 2 } else { 1 };
+        self.bytes + bytes <= CHANGES_BYTES_MAX / half && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
     }
 
     /// Deletes a key if it is there.
@@ -235,12 +248,12 @@ impl<'a> Change<'a> {
 
     fn write_delete(&mut self, before: Before) -> Result<(), Failure> {
         let at = self.next_place();
-        let previous = Some(before.previous());
+        let previous = Some(before.previous(&self.state));
         let key = &before.pair.key;
         self.previous_bytes += before.pair.value.len() as u64;
         self.batch.delete(self.reader.keyspace(Part::Now), key);
         self.write_event(at, &Record { key, previous, put: None });
-        self.sum_replaced(Some(&before));
+        self.replace(&before);
         self.bytes += entry_bytes(key, 0);
         self.take_bytes(entry_bytes(key, 0));
         self.move_lease(key, before.pair.lease, 0);
@@ -254,18 +267,23 @@ impl<'a> Change<'a> {
 
     /// Writes an event, and the version that it makes.
     fn write_event(&mut self, at: At, record: &Record<'_>) {
+        let (hash, value_bytes) = (event_hash(at, record), record.value_bytes());
+        let is_short = record.put.is_some() && self.state.is_short(at, value_bytes as usize);
+        let put = if is_short { Some(Put::Short { value_bytes, hash }) } else { record.put };
         self.scratch.clear();
-        record.encode(&mut self.scratch);
-        self.batch.put(self.reader.keyspace(Part::Events), at.key(), &self.scratch);
+        Record { put, ..*record }.encode(&mut self.scratch);
+        let events = self.reader.keyspace(Part::Events);
+        match put {
+            Some(Put::Short { .. }) => self.batch.put(events, at.short_key(), &self.scratch),
+            _ => self.batch.put(events, at.key(), &self.scratch),
+        };
         self.scratch.clear();
         codec::version_key(record.key, at, &mut self.scratch);
         let is_put = [u8::from(record.put.is_some())];
         self.batch.put(self.reader.keyspace(Part::Versions), &self.scratch, is_put);
-        let bytes = event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64));
-        self.state.used_bytes += bytes;
-        self.bytes += bytes;
+        self.state.used_bytes += event_bytes(record.key, value_bytes);
+        self.bytes += event_bytes(record.key, if is_short { 0 } else { value_bytes });
         if let Some(sums) = &mut self.state.sums {
-            let hash = event_hash(at, record);
             add(&mut sums.events, hash);
             if record.put.is_some() {
                 add(&mut sums.current, hash);
@@ -273,10 +291,28 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes a value that is current no more out of the sums.
-    fn sum_replaced(&mut self, before: Option<&Before>) {
-        if let (Some(sums), Some(before)) = (&mut self.state.sums, before) {
+    /// Takes a value that is current no more out of the sums. Keeps it for older revisions, if no event has it, or else marks its event.
+    fn replace(&mut self, before: &Before) {
+        if let Some(sums) = &mut self.state.sums {
             sums.current = sums.current.wrapping_sub(before.hash());
+        }
+        if self.state.ages.is_none() {
+            return;
+        }
+        let KeyValue { key, create_revision, version, value, lease, .. } = &before.pair;
+        if self.state.is_short(before.at, value.len()) {
+            self.scratch.clear();
+            codec::version_key(key, before.at, &mut self.scratch);
+            let (create, version, lease) = (*create_revision, *version, *lease);
+            let mut moved = Vec::with_capacity(value.len() + 32);
+            codec::encode_moved(&PutRecord { create, version, lease, value }, &mut moved);
+            self.batch.put(self.reader.keyspace(Part::Versions), &self.scratch, moved);
+            self.bytes += value.len() as u64;
+        } else {
+            let mark = codec::replaced_key(before.at);
+            self.bytes += entry_bytes(&mark, 0);
+            self.batch.put(self.reader.keyspace(Part::Meta), mark, []);
+            self.replaced.push(before.at);
         }
     }
 
@@ -344,8 +380,10 @@ impl<'a> Change<'a> {
 }
 
 impl Before {
-    fn previous(&self) -> Previous {
-        Previous { at: self.at, value_bytes: self.pair.value.len() as u64 }
+    fn previous(&self, state: &State) -> Previous {
+        let value_bytes = self.pair.value.len();
+        let is_short = state.is_short(self.at, value_bytes);
+        Previous { at: self.at, value_bytes: value_bytes as u64, is_short }
     }
 
     fn hash(&self) -> u128 {

@@ -11,9 +11,9 @@ use super::reader::{Part, Reader};
 /// How much is looked at by one entry. All members have the same numbers: a change of them needs a command that says from
 /// when on.
 pub(super) struct Step {
-    events: u64,
+    pub(super) events: u64,
     /// Bytes that are read, and roughly those of the batch. The batch has room for them beside the entry's own changes.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// Of any entry. Few in tests, where there are few events.
@@ -46,18 +46,23 @@ pub(super) async fn clean(
         if let Some(sums) = &mut state.sums {
             sums.clean(at, &record);
         }
-        let mut remove = |at: At, value_bytes: u64| {
+        let mut remove = |at: At, value_bytes: u64, is_short: bool| {
             scratch.clear();
             codec::version_key(record.key, at, &mut scratch);
-            batch.delete(reader.keyspace(Part::Events), at.key());
+            let events = reader.keyspace(Part::Events);
+            if is_short {
+                batch.delete(events, at.short_key())
+            } else {
+                batch.delete(events, at.key())
+            };
             batch.delete(reader.keyspace(Part::Versions), &scratch);
             freed += event_bytes(record.key, value_bytes);
         };
         if let Some(previous) = record.previous {
-            remove(previous.at, previous.value_bytes);
+            remove(previous.at, previous.value_bytes, previous.is_short);
         }
         if record.put.is_none() {
-            remove(at, 0);
+            remove(at, 0, false);
         }
         state.cleaned = at.next();
         count += 1;

@@ -1,6 +1,7 @@
 //! Keys and values of the keyspaces, as bytes. The module above has the layout.
 
 use super::Failure;
+use super::ages::Ages;
 use super::sums::Sums;
 use crate::proto::mvccpb::KeyValue;
 
@@ -10,6 +11,8 @@ pub(super) const KEY_BYTES_MAX: usize = 16_384 - TERMINATOR.len() - At::BYTES;
 /// Ends a key in `versions`. Any byte that goes on sorts above it: a zero in a key is followed by [`ESCAPED`].
 const TERMINATOR: [u8; 2] = [0, 1];
 const ESCAPED: u8 = 0xff;
+/// Ends the key of a short event.
+const SHORT: u8 = 1;
 
 /// A revision with the number of the event in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,9 +46,19 @@ impl At {
         key
     }
 
+    /// Returns the key of a short event: right behind that of the whole one, which is deleted. The store has a deletion count for the
+    /// bytes that it frees, and a shorter value for its own.
+    pub(super) fn short_key(self) -> [u8; At::BYTES + 1] {
+        let mut key = [SHORT; At::BYTES + 1];
+        key[..At::BYTES].copy_from_slice(&self.key());
+        key
+    }
+
+    /// Returns the revision of an event, whole or short.
     pub(super) fn of_key(key: &[u8]) -> Result<At, Failure> {
         let damaged = || Failure::damaged("a revision", key);
-        let (main, sub) = key.split_at_checked(8).ok_or_else(damaged)?;
+        let whole = key.strip_suffix(&[SHORT]).filter(|whole| whole.len() == At::BYTES).unwrap_or(key);
+        let (main, sub) = whole.split_at_checked(8).ok_or_else(damaged)?;
         let main = u64::from_be_bytes(main.try_into().map_err(|_| damaged())?);
         let sub = u32::from_be_bytes(sub.try_into().map_err(|_| damaged())?);
         Ok(At { main: i64::try_from(main).map_err(|_| damaged())?, sub })
@@ -80,6 +93,22 @@ pub(super) fn split_version_key(bytes: &[u8]) -> Result<(&[u8], At), Failure> {
     let split = bytes.len().checked_sub(At::BYTES).ok_or_else(damaged)?;
     let (key, at) = bytes.split_at(split);
     Ok((key.strip_suffix(&TERMINATOR).ok_or_else(damaged)?, At::of_key(at)?))
+}
+
+/// Appends the value of a put's version that has the put itself; others are one byte.
+pub(super) fn encode_moved(put: &PutRecord<'_>, to: &mut Vec<u8>) {
+    to.push(1);
+    put.encode(to);
+}
+
+/// Returns the put that a version has, if it has it.
+pub(super) fn moved(version: &[u8]) -> Result<Option<PutRecord<'_>>, Failure> {
+    match version {
+        [1, put @ ..] if !put.is_empty() => {
+            Ok(Some(PutRecord::decode(&mut Bytes::new(put, "a version with a value"))?))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Returns the key that was escaped.
@@ -146,6 +175,12 @@ impl<'a> Bytes<'a> {
         Ok(self.number()? as i64)
     }
 
+    /// Returns a hash, or a sum of them.
+    pub(super) fn hash(&mut self) -> Result<u128, Failure> {
+        let found = self.part(16)?;
+        found.try_into().map(u128::from_le_bytes).map_err(|_| Failure::damaged(self.what, found))
+    }
+
     pub(super) fn part(&mut self, bytes: u64) -> Result<&'a [u8], Failure> {
         let split = usize::try_from(bytes).ok().and_then(|bytes| self.rest.split_at_checked(bytes));
         let (part, rest) = split.ok_or_else(|| Failure::damaged(self.what, self.rest))?;
@@ -204,6 +239,8 @@ impl<'a> Now<'a> {
 pub(super) struct Previous {
     pub(super) at: At,
     pub(super) value_bytes: u64,
+    /// Whether its event is short, for good.
+    pub(super) is_short: bool,
 }
 
 /// An event in `events`.
@@ -212,7 +249,18 @@ pub(super) struct Record<'a> {
     pub(super) key: &'a [u8],
     pub(super) previous: Option<Previous>,
     /// `None`: the key was deleted.
-    pub(super) put: Option<PutRecord<'a>>,
+    pub(super) put: Option<Put<'a>>,
+}
+
+/// The put of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put<'a> {
+    Whole(PutRecord<'a>),
+    /// Its value is elsewhere: see [`ages`](super::ages). The hash is that of the whole event.
+    Short {
+        value_bytes: u64,
+        hash: u128,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,12 +273,19 @@ pub(super) struct PutRecord<'a> {
 
 const IS_PUT: u8 = 1;
 const HAS_PREVIOUS: u8 = 2;
+const IS_SHORT: u8 = 4;
+const PREVIOUS_IS_SHORT: u8 = 8;
 
 impl<'a> Record<'a> {
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let start = to.len();
-        let has_previous = if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
-        to.push(has_previous | u8::from(self.put.is_some()));
+        let has_previous = match &self.previous {
+            Some(previous) if previous.is_short => HAS_PREVIOUS | PREVIOUS_IS_SHORT,
+            Some(_) => HAS_PREVIOUS,
+            None => 0,
+        };
+        let is_short = if matches!(self.put, Some(Put::Short { .. })) { IS_SHORT } else { 0 };
+        to.push(has_previous | is_short | u8::from(self.put.is_some()));
         put_number(self.key.len() as u64, to);
         to.extend_from_slice(self.key);
         if let Some(previous) = &self.previous {
@@ -238,11 +293,13 @@ impl<'a> Record<'a> {
             put_number(u64::from(previous.at.sub), to);
             put_number(previous.value_bytes, to);
         }
-        if let Some(put) = &self.put {
-            put_number(put.create as u64, to);
-            put_number(put.version as u64, to);
-            put_number(put.lease as u64, to);
-            to.extend_from_slice(put.value);
+        match &self.put {
+            Some(Put::Whole(put)) => put.encode(to),
+            Some(Put::Short { value_bytes, hash }) => {
+                put_number(*value_bytes, to);
+                to.extend_from_slice(&hash.to_le_bytes());
+            }
+            None => {}
         }
         debug_assert_eq!(
             Record::decode(&to[start..]).ok(),
@@ -255,7 +312,8 @@ impl<'a> Record<'a> {
         let Some((flags, rest)) = bytes.split_first() else {
             return Err(Failure::damaged("an event", bytes));
         };
-        if flags & !(IS_PUT | HAS_PREVIOUS) != 0 {
+        let known = IS_PUT | HAS_PREVIOUS | IS_SHORT | PREVIOUS_IS_SHORT;
+        if flags & !known != 0 || flags & (IS_PUT | IS_SHORT) == IS_SHORT {
             return Err(Failure::damaged("an event", bytes));
         }
         let mut bytes = Bytes::new(rest, "an event");
@@ -264,18 +322,41 @@ impl<'a> Record<'a> {
         let mut previous = None;
         if flags & HAS_PREVIOUS != 0 {
             let at = At { main: bytes.signed()?, sub: bytes.number()? as u32 };
-            previous = Some(Previous { at, value_bytes: bytes.number()? });
+            let is_short = flags & PREVIOUS_IS_SHORT != 0;
+            previous = Some(Previous { at, value_bytes: bytes.number()?, is_short });
         }
         let mut put = None;
-        if flags & IS_PUT != 0 {
-            let (create, version, lease) = (bytes.signed()?, bytes.signed()?, bytes.signed()?);
-            put = Some(PutRecord { create, version, lease, value: bytes.rest });
+        if flags & IS_SHORT != 0 {
+            put = Some(Put::Short { value_bytes: bytes.number()?, hash: bytes.hash()? });
+        } else if flags & IS_PUT != 0 {
+            put = Some(Put::Whole(PutRecord::decode(&mut bytes)?));
         }
         Ok(Record { key, previous, put })
     }
+
+    /// Returns the length of the value that it wrote, wherever that is; 0 of a delete.
+    pub(super) fn value_bytes(&self) -> u64 {
+        match &self.put {
+            Some(Put::Whole(put)) => put.value.len() as u64,
+            Some(Put::Short { value_bytes, .. }) => *value_bytes,
+            None => 0,
+        }
+    }
 }
 
-impl PutRecord<'_> {
+impl<'a> PutRecord<'a> {
+    fn encode(&self, to: &mut Vec<u8>) {
+        put_number(self.create as u64, to);
+        put_number(self.version as u64, to);
+        put_number(self.lease as u64, to);
+        to.extend_from_slice(self.value);
+    }
+
+    fn decode(bytes: &mut Bytes<'a>) -> Result<PutRecord<'a>, Failure> {
+        let (create, version, lease) = (bytes.signed()?, bytes.signed()?, bytes.signed()?);
+        Ok(PutRecord { create, version, lease, value: bytes.rest })
+    }
+
     pub(super) fn key_value(&self, key: Vec<u8>, main: i64) -> KeyValue {
         KeyValue {
             key: key.into(),
@@ -299,12 +380,14 @@ pub(super) struct State {
     pub(super) used_bytes: u64,
     /// None of an earlier build, and of a snapshot that was restored, until the state is opened.
     pub(super) sums: Option<Sums>,
+    /// None before format 3. A state of it has sums.
+    pub(super) ages: Option<Ages>,
 }
 
 impl Default for State {
     fn default() -> State {
         let sums = Some(Sums::default());
-        State { revision: 1, compacted: -1, cleaned: At::default(), used_bytes: 0, sums }
+        State { revision: 1, compacted: -1, cleaned: At::default(), used_bytes: 0, sums, ages: None }
     }
 }
 
@@ -312,6 +395,16 @@ impl State {
     /// Returns whether events before the compacted revision wait for [`clean`](super::clean).
     pub(super) fn is_cleaning(&self) -> bool {
         self.cleaned.main < self.compacted
+    }
+
+    /// Returns whether the steps that entries make beside their changes are behind, so that some are proposed for that alone.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.is_cleaning() || self.ages.is_some_and(|ages| ages.is_late(self.revision))
+    }
+
+    /// Returns whether a current value of this place and length is in `now` alone.
+    pub(super) fn is_short(&self, at: At, value_bytes: usize) -> bool {
+        self.ages.is_some_and(|ages| ages.is_short(at, value_bytes as u64))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -323,6 +416,9 @@ impl State {
         put_number(self.used_bytes, &mut bytes);
         if let Some(sums) = &self.sums {
             sums.encode(&mut bytes);
+        }
+        if let Some(ages) = &self.ages {
+            ages.encode(&mut bytes);
         }
         debug_assert_eq!(
             State::decode(&bytes).ok(),
@@ -340,6 +436,7 @@ impl State {
             cleaned: At { main: bytes.signed()?, sub: bytes.number()? as u32 },
             used_bytes: bytes.number()?,
             sums: if bytes.rest.is_empty() { None } else { Some(Sums::decode(&mut bytes)?) },
+            ages: if bytes.rest.is_empty() { None } else { Some(Ages::decode(&mut bytes)?) },
         })
     }
 }
@@ -355,6 +452,8 @@ pub(super) fn encode_format(format: u64) -> Vec<u8> {
 
 /// The key of the state's numbers in `meta`.
 pub(super) const STATE: &[u8] = b"state";
+/// The keys in `meta` of the marks of replaced events begin with this.
+const REPLACED: &[u8] = b"replaced/";
 /// The keys of checkpoints in `meta` begin with this.
 pub(super) const CHECKPOINT: &[u8] = b"checkpoint/";
 /// The keys of members' attributes in `meta` begin with this.
@@ -376,6 +475,14 @@ pub(super) fn is_account(key: &[u8]) -> bool {
 /// Returns the key of a user or role.
 pub(super) fn named_key(prefix: &[u8], name: &str) -> Vec<u8> {
     [prefix, name.as_bytes()].concat()
+}
+
+pub(super) fn replaced_key(at: At) -> Vec<u8> {
+    [REPLACED, &at.key()].concat()
+}
+
+pub(super) fn replaced_at(key: &[u8]) -> Result<At, Failure> {
+    At::of_key(key.strip_prefix(REPLACED).ok_or_else(|| Failure::damaged("a mark", key))?)
 }
 
 pub(super) fn checkpoint_key(index: u64) -> Vec<u8> {

@@ -19,7 +19,7 @@ pub(super) async fn count(reader: &Reader<'_>, cleaned: At, format: u64) -> Resu
             bytes += match part {
                 Part::Events => {
                     let record = Record::decode(&value)?;
-                    event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64))
+                    event_bytes(record.key, record.value_bytes())
                 }
                 Part::Meta if !codec::is_account(&key) => 0,
                 Part::Meta => entry_bytes(&key, value.len()),

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use super::Failure;
 use super::codec::{At, Record};
 use super::range::Place;
+use super::records::Records;
+use crate::proto::mvccpb::KeyValue;
 
 /// The FNV-1a hash of 64 bits, and its halves at the end.
 struct Hasher(u64);
@@ -37,20 +39,21 @@ pub(super) async fn hash(place: &Place<'_>, revision: i64) -> Result<u32, Failur
         replaced.extend(Record::decode(&value)?.previous.map(|previous| previous.at));
     }
     let mut hasher = Hasher(0xcbf2_9ce4_8422_2325);
-    let mut events = reader.events(At::default(), Some(At::first(revision + 1)));
-    while let Some((key, value)) = events.next().await.transpose()? {
-        let (at, record) = (At::of_key(&key)?, Record::decode(&value)?);
-        let is_over = record.put.is_none() || replaced.contains(&at);
+    let mut records = Records::new(reader, revision + 1);
+    while let Some(record) = records.next().await? {
+        let at = At { main: record.main, sub: record.sub };
+        let is_over = record.is_delete || replaced.contains(&at);
         if at.main <= state.compacted && is_over {
             continue;
         }
-        hasher.add(&key);
-        hasher.add_part(record.key);
-        if let Some(put) = record.put {
-            for number in [put.create, put.version, put.lease] {
+        let KeyValue { key, create_revision, version, lease, value, .. } = record.pair;
+        hasher.add(&at.key());
+        hasher.add_part(&key);
+        if !record.is_delete {
+            for number in [create_revision, version, lease] {
                 hasher.add(&number.to_le_bytes());
             }
-            hasher.add_part(put.value);
+            hasher.add_part(&value);
         }
     }
     Ok(hasher.finish())

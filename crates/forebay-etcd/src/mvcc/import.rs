@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use forebay_kv::{Batch, Keyspace};
 
 use super::change::{entry_bytes, event_bytes, lease_key_bytes};
-use super::codec::{self, At, Now, Previous, PutRecord, Record, State, put_number};
+use super::codec::{self, At, Now, Previous, Put, PutRecord, Record, State, put_number};
 use super::reader::{Part, Reader};
 use super::records::KeyRecord;
 use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S, users};
@@ -145,8 +145,11 @@ impl<'a> Import<'a> {
             let at = At { main, sub };
             let (key, value) = (&pair.key[..], &pair.value[..]);
             let before = current.remove(key);
-            let previous =
-                before.map(|before| Previous { at: before.at, value_bytes: before.value_bytes as u64 });
+            let previous = before.map(|before| Previous {
+                at: before.at,
+                value_bytes: before.value_bytes as u64,
+                is_short: false,
+            });
             if before.is_some() {
                 self.state.used_bytes -= entry_bytes(key, 0);
                 self.keys -= 1;
@@ -167,7 +170,7 @@ impl<'a> Import<'a> {
                 batch.delete(self.reader.keyspace(Part::Now), key);
             }
             scratch.clear();
-            Record { key, previous, put }.encode(&mut scratch);
+            Record { key, previous, put: put.map(Put::Whole) }.encode(&mut scratch);
             batch.put(self.reader.keyspace(Part::Events), at.key(), &scratch);
             scratch.clear();
             codec::version_key(key, at, &mut scratch);

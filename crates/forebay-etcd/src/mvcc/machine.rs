@@ -11,6 +11,7 @@ use forebay_raft::Apply;
 use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 
+use super::ages::{self, Ages};
 use super::apply::{Basis, Effects, apply, keys_named};
 use super::codec::{self, State};
 use super::reader::{Part, Reader};
@@ -159,7 +160,7 @@ impl Apply<Types> for Machine {
             leases,
             auth,
             used_bytes: state.used_bytes,
-            is_cleaning: state.is_cleaning(),
+            is_unfinished: state.is_unfinished(),
             cleaned: state.cleaned.main,
             is_full: self.is_full(&state),
         });
@@ -219,7 +220,9 @@ impl Apply<Types> for Machine {
             (None, false) => clean::SMALL,
         };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
-        let Effects { state, result, events, granted, revoked, compacted, alarm, format, users, .. } =
+        let step = if effects.is_clean { clean::MIDDLE } else { clean::SMALL };
+        ages::age(&reader, &mut effects.state, batch, &step, &effects.replaced).await?;
+        let Effects { mut state, result, events, granted, revoked, compacted, alarm, format, users, .. } =
             effects;
         let (auth, token) = match users {
             Some(UsersChange::Auth(auth)) => (Some(auth), None),
@@ -228,13 +231,16 @@ impl Apply<Types> for Machine {
             }
             None => (None, None),
         };
-        let is_written = state != before || is_counted_anew;
-        if is_written {
-            batch.put(meta, codec::STATE, state.encode());
-        }
         let raised = format.filter(|format| *format > self.format.load(Ordering::Acquire));
         if let Some(format) = raised {
             self.set_format(format)?;
+            if format >= Formats::VALUES_ONCE && state.ages.is_none() {
+                state.ages = Some(Ages::new(state.revision));
+            }
+        }
+        let is_written = state != before || is_counted_anew;
+        if is_written {
+            batch.put(meta, codec::STATE, state.encode());
         }
         // With the first numbers, so that those without it are an earlier build's.
         if raised.is_some() || is_written && (before == State::default() || is_counted_anew) {
@@ -251,7 +257,7 @@ impl Apply<Types> for Machine {
             auth: auth.clone(),
             token,
             used_bytes: state.used_bytes,
-            is_cleaning: state.is_cleaning(),
+            is_unfinished: state.is_unfinished(),
             cleaned: state.cleaned.main,
             is_full: self.is_full(&state),
         };
@@ -265,7 +271,7 @@ impl Apply<Types> for Machine {
             Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
             None => {}
         }
-        let is_followed = applied.is_change() || state.cleaned != before.cleaned;
+        let is_followed = applied.is_change() || state.cleaned != before.cleaned || state.ages != before.ages;
         memory.pending = is_followed.then_some(applied);
         Ok(Outcome { revision: state.revision, result: Some(result) })
     }

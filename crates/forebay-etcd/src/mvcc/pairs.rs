@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 use super::Failure;
 use super::codec::Now;
 use super::range::{self, FETCH, Place};
-use super::reader::{Own, Reader, Scan, ScanPair, Span, Versions};
+use super::reader::{Own, Part, Reader, Scan, ScanPair, Span, Versions};
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::mvccpb::KeyValue;
@@ -60,6 +60,7 @@ impl<'a> Pairs<'a> {
             Source::Older(Box::new(Older {
                 reader,
                 versions: reader.versions_at(span, revision),
+                places: range::places(&place.state),
                 fetched: Vec::new().into_iter(),
                 at_once: FETCH,
                 bytes_max: usize::MAX,
@@ -159,7 +160,7 @@ async fn one(
         }
     }
     match reader.version_at(key, revision).await? {
-        Some(at) => Ok(Some(reader.put_at(key, at).await?)),
+        Some(at) => Ok(range::puts_at(reader, &[(key.to_vec(), at)], range::OF_REPLACED).await?.pop()),
         None => Ok(None),
     }
 }
@@ -168,6 +169,7 @@ async fn one(
 struct Older<'a> {
     reader: Reader<'a>,
     versions: Versions<'a>,
+    places: &'static [Part],
     fetched: IntoIter<KeyValue>,
     at_once: usize,
     /// Bytes that are fetched at once, about; more halve the number.
@@ -189,7 +191,7 @@ impl Older<'_> {
             }
             // The values may need the memory.
             self.versions.let_go();
-            let fetched = range::puts_at(self.reader, some).await?;
+            let fetched = range::puts_at(self.reader, &some, self.places).await?;
             let bytes: usize = fetched.iter().map(|pair| pair.value.len()).sum();
             if bytes > self.bytes_max {
                 self.at_once = (self.at_once / 2).max(1);

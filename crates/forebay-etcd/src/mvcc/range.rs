@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::Failure;
-use super::codec::{At, Now, State};
+use super::codec::{self, At, Now, Put, Record, State};
 use super::pairs::{Pairs, has_filters, is_in_key_order};
-use super::reader::{Own, Part, Reader, Scan, ScanPair, Span, put_of};
+use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
@@ -97,28 +97,73 @@ pub(super) async fn current_one(
     found.map(|found| Ok(Now::decode(&found)?.key_value(key.to_vec()))).transpose()
 }
 
-/// Returns the pairs of puts.
+/// Where the value of a put is that has been replaced since.
+pub(super) const OF_REPLACED: &[Part] = &[Part::Events, Part::Versions];
+/// Where that of a short event is.
+pub(super) const OF_SHORT: &[Part] = &[Part::Now, Part::Versions];
+
+/// Returns where the value of any put is, in the order of looking: in that of the keys first.
+pub(super) fn places(state: &State) -> &'static [Part] {
+    if state.ages.is_some() { &[Part::Now, Part::Versions, Part::Events] } else { &[Part::Events] }
+}
+
+/// Returns the pairs of puts, which are looked for in these keyspaces, one after the other.
 pub(super) async fn puts_at(
     reader: Reader<'_>,
-    versions: Vec<(Vec<u8>, At)>,
+    versions: &[(Vec<u8>, At)],
+    places: &[Part],
 ) -> Result<Vec<KeyValue>, Failure> {
     let mut pairs = Vec::with_capacity(versions.len());
-    let mut versions = versions.into_iter();
-    loop {
-        let part: Vec<_> = versions.by_ref().take(FETCH).collect();
-        if part.is_empty() {
-            return Ok(pairs);
+    for some in versions.chunks(FETCH) {
+        let mut found: Vec<Option<KeyValue>> = vec![None; some.len()];
+        for place in places {
+            let missing = some.iter().enumerate().filter(|(number, _)| found[*number].is_none());
+            let missing: Vec<_> = missing.collect();
+            let keys: Vec<_> = missing.iter().map(|(_, (key, at))| entry_key(*place, key, *at)).collect();
+            let mut missing = missing.into_iter();
+            let take = |entry: Option<&[u8]>| {
+                if let (Some((number, (key, at))), Some(entry)) = (missing.next(), entry) {
+                    found[number] = put_in(*place, key, *at, entry)?;
+                }
+                Ok(())
+            };
+            reader.each_value(*place, &keys, take).await?;
         }
-        let keys: Vec<_> = part.iter().map(|(_, at)| at.key()).collect();
-        let mut part = part.into_iter();
-        let take = |record: Option<&[u8]>| {
-            if let Some((key, at)) = part.next() {
-                pairs.push(put_of(key, at, record)?);
-            }
-            Ok(())
-        };
-        reader.each_value(Part::Events, &keys, take).await?;
+        for ((_, at), pair) in some.iter().zip(found) {
+            let lost = || Failure::Damaged(format!("the event {}.{} is not there as a put", at.main, at.sub));
+            pairs.push(pair.ok_or_else(lost)?);
+        }
     }
+    Ok(pairs)
+}
+
+/// Returns the key of an entry that may have a put's value.
+fn entry_key(place: Part, key: &[u8], at: At) -> Vec<u8> {
+    match place {
+        Part::Now => key.to_vec(),
+        Part::Versions => {
+            let mut version = Vec::with_capacity(key.len() + 16);
+            codec::version_key(key, at, &mut version);
+            version
+        }
+        _ => at.key().to_vec(),
+    }
+}
+
+/// Returns a put from that entry, if it has its value.
+fn put_in(place: Part, key: &[u8], at: At, entry: &[u8]) -> Result<Option<KeyValue>, Failure> {
+    let put = match place {
+        Part::Now => {
+            let now = Now::decode(entry)?;
+            return Ok((now.at == at).then(|| now.key_value(key.to_vec())));
+        }
+        Part::Versions => codec::moved(entry)?,
+        _ => match Record::decode(entry)?.put {
+            Some(Put::Whole(put)) => Some(put),
+            _ => None,
+        },
+    };
+    Ok(put.map(|put| put.key_value(key.to_vec(), at.main)))
 }
 
 fn sort(pairs: &mut [KeyValue], request: &RangeRequest) {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use forebay_kv::{Keyspace, Range, Snapshot, Value};
 
-use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
+use super::codec::{self, At, KEY_BYTES_MAX, Now, State, split_version_key};
 use super::parallel_reads;
 use super::recent::Recent;
 use super::walk::{Wait, Walk, is_memory};
@@ -204,12 +204,6 @@ impl<'a> Reader<'a> {
         .await
     }
 
-    /// Returns the record of a put.
-    pub(super) async fn put_at(&self, key: &[u8], at: At) -> Result<KeyValue, Failure> {
-        let found = self.get(Part::Events, &at.key()).await?;
-        put_of(key.to_vec(), at, found.as_deref())
-    }
-
     /// Returns the revision of a key's value as of a revision; `None` if it had none.
     pub(super) async fn version_at(&self, key: &[u8], revision: i64) -> Result<Option<At>, Failure> {
         if is_no_key(key) {
@@ -288,13 +282,6 @@ impl Versions<'_> {
 /// Returns whether no key can be this.
 pub(super) fn is_no_key(key: &[u8]) -> bool {
     key.is_empty() || codec::escaped_bytes(key) > KEY_BYTES_MAX
-}
-
-/// Returns the pair of a put, from its record.
-pub(super) fn put_of(key: Vec<u8>, at: At, record: Option<&[u8]>) -> Result<KeyValue, Failure> {
-    let lost = || Failure::Damaged(format!("the event {}.{} is not there as a put", at.main, at.sub));
-    let put = Record::decode(record.ok_or_else(lost)?)?.put.ok_or_else(lost)?;
-    Ok(put.key_value(key, at.main))
 }
 
 /// Which keys a request means: one, or those from one on until another.

@@ -8,7 +8,7 @@
 use sha2::{Digest, Sha256};
 
 use super::Failure;
-use super::codec::{self, At, Bytes, Now, PutRecord, Record, put_number};
+use super::codec::{self, At, Bytes, Now, Put, PutRecord, Record, put_number};
 use super::reader::Part;
 
 /// How many checkpoints the state keeps. All members keep the same ones.
@@ -28,9 +28,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// The bytes of a sum.
-    const BYTES: usize = 16;
-
     /// Returns the number that members compare.
     pub(super) fn compared(&self) -> u128 {
         self.events.wrapping_add(self.left).wrapping_add(self.current)
@@ -47,8 +44,7 @@ impl Sums {
             Part::Events => {
                 let (at, record) = (At::of_key(key)?, Record::decode(value)?);
                 if at < cleaned {
-                    let value_bytes = record.put.map_or(0, |put| put.value.len() as u64);
-                    add(&mut self.left, place_hash(record.key, at, value_bytes));
+                    add(&mut self.left, place_hash(record.key, at, record.value_bytes()));
                 } else {
                     add(&mut self.events, event_hash(at, &record));
                 }
@@ -62,8 +58,8 @@ impl Sums {
     /// Changes them for an event that a compaction looks at, and those that it removes for it.
     pub(super) fn clean(&mut self, at: At, record: &Record<'_>) {
         self.events = self.events.wrapping_sub(event_hash(at, record));
-        if let Some(put) = &record.put {
-            add(&mut self.left, place_hash(record.key, at, put.value.len() as u64));
+        if record.put.is_some() {
+            add(&mut self.left, place_hash(record.key, at, record.value_bytes()));
         }
         if let Some(previous) = &record.previous {
             let removed = place_hash(record.key, previous.at, previous.value_bytes);
@@ -78,17 +74,12 @@ impl Sums {
     }
 
     pub(super) fn decode(bytes: &mut Bytes<'_>) -> Result<Sums, Failure> {
-        Ok(Sums { events: sum(bytes)?, left: sum(bytes)?, current: sum(bytes)? })
+        Ok(Sums { events: bytes.hash()?, left: bytes.hash()?, current: bytes.hash()? })
     }
 }
 
 pub(super) fn add(sum: &mut u128, hash: u128) {
     *sum = sum.wrapping_add(hash);
-}
-
-fn sum(bytes: &mut Bytes<'_>) -> Result<u128, Failure> {
-    let found = bytes.part(Sums::BYTES as u64)?;
-    found.try_into().map(u128::from_le_bytes).map_err(|_| Failure::damaged("a sum", found))
 }
 
 /// The sum of a state at one entry, by which members are compared later: after its own changes, and before the step of a compaction that
@@ -115,7 +106,7 @@ impl Checkpoint {
         let index = codec::checkpoint_index(key)?;
         let mut bytes = Bytes::new(bytes, "a checkpoint");
         let (revision, compacted) = (bytes.signed()?, bytes.signed()? - 1);
-        Ok(Checkpoint { index, revision, compacted, sum: sum(&mut bytes)? })
+        Ok(Checkpoint { index, revision, compacted, sum: bytes.hash()? })
     }
 }
 
@@ -127,7 +118,8 @@ pub(super) fn is_checkpoint(before: i64, after: i64) -> bool {
 /// Returns the hash of an event.
 pub(super) fn event_hash(at: At, record: &Record<'_>) -> u128 {
     match &record.put {
-        Some(put) => put_hash(record.key, at, put),
+        Some(Put::Whole(put)) => put_hash(record.key, at, put),
+        Some(Put::Short { hash, .. }) => *hash,
         None => hash(b'd', &[record.key, &at.key()]),
     }
 }
@@ -138,7 +130,7 @@ pub(super) fn now_hash(key: &[u8], now: &Now<'_>) -> u128 {
     put_hash(key, at, &PutRecord { create, version, lease, value })
 }
 
-fn put_hash(key: &[u8], at: At, put: &PutRecord<'_>) -> u128 {
+pub(super) fn put_hash(key: &[u8], at: At, put: &PutRecord<'_>) -> u128 {
     let PutRecord { create, version, lease, value } = *put;
     let numbers = [create, version, lease].map(i64::to_le_bytes);
     hash(b'p', &[key, &at.key(), numbers.as_flattened(), value])

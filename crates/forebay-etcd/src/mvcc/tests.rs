@@ -1,6 +1,7 @@
 //! Shows: the state is etcd's, for each kind of request and for thousands of random ones. How: entries go to a real store by its Raft
 //! interface, and a naive model of etcd says what must come of it.
 
+mod ages;
 mod audits;
 mod checks;
 mod cost;

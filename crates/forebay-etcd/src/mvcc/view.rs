@@ -6,7 +6,7 @@ use forebay_kv::{ErrorKind, Keyspace, Snapshot};
 use forebay_raft::{Apply, RaftStore};
 use prost::Message;
 
-use super::codec::{self, ALARM, At, CHECKPOINT, MEMBER, Record, State};
+use super::codec::{self, ALARM, At, CHECKPOINT, MEMBER, Put, Record, State};
 use super::pairs::Pairs;
 use super::range::{self, Place};
 use super::reader::{Part, Reader};
@@ -94,6 +94,12 @@ impl View {
         self.state.is_cleaning()
     }
 
+    /// Returns whether no entries are proposed any more for steps beside changes, in a state of the latest format.
+    #[cfg(test)]
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state.ages.is_some() && !self.state.is_unfinished()
+    }
+
     /// Carries out a range. The response has no header.
     pub(crate) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
         range::range(&self.place()?, request).await
@@ -126,6 +132,8 @@ impl View {
         let (mut events, mut places): (Vec<Event>, Vec<At>) = (Vec::new(), Vec::new());
         // Events whose previous value is not that of another event here, by their numbers, and these values.
         let (mut lone, mut versions): (Vec<usize>, Vec<(Vec<u8>, At)>) = (Vec::new(), Vec::new());
+        // Those without their own value.
+        let (mut short, mut short_versions): (Vec<usize>, Vec<(Vec<u8>, At)>) = (Vec::new(), Vec::new());
         let (mut bytes, mut read_bytes, mut last) = (0, 0, from);
         let mut next = from.max(self.state.revision + 1);
         let mut found = reader.events(At::first(from), None);
@@ -142,6 +150,11 @@ impl View {
                 continue;
             }
             bytes += key.len() + value.len();
+            if let Some(Put::Short { value_bytes, .. }) = record.put {
+                bytes += value_bytes as usize;
+                short.push(events.len());
+                short_versions.push((record.key.to_vec(), at));
+            }
             let mut event = event(at, &record);
             // What was current before the compacted revision cannot be read any more.
             if let Some(previous) = record.previous.filter(|_| at.main > self.state.compacted) {
@@ -159,7 +172,14 @@ impl View {
         }
         // The range holds memory that the values may need.
         drop(found);
-        for (number, pair) in lone.into_iter().zip(range::puts_at(reader, versions).await?) {
+        let pairs = range::puts_at(reader, &short_versions, range::OF_SHORT).await?;
+        for (number, pair) in short.into_iter().zip(pairs) {
+            if let Some(event) = events.get_mut(number) {
+                event.kv = Some(pair);
+            }
+        }
+        let pairs = range::puts_at(reader, &versions, range::OF_REPLACED).await?;
+        for (number, pair) in lone.into_iter().zip(pairs) {
             if let Some(event) = events.get_mut(number) {
                 event.prev_kv = Some(pair);
             }
@@ -231,16 +251,18 @@ impl View {
     }
 }
 
-/// Returns an event without the previous value.
+/// Returns an event without the previous value; a short one without a pair too.
 fn event(at: At, record: &Record<'_>) -> Event {
     let key = record.key.to_vec();
-    let (r#type, pair) = match &record.put {
-        Some(put) => (EventType::Put, put.key_value(key, at.main)),
+    let (r#type, kv) = match &record.put {
+        Some(Put::Whole(put)) => (EventType::Put, Some(put.key_value(key, at.main))),
+        Some(Put::Short { .. }) => (EventType::Put, None),
         None => {
-            (EventType::Delete, KeyValue { key: key.into(), mod_revision: at.main, ..KeyValue::default() })
+            let deleted = KeyValue { key: key.into(), mod_revision: at.main, ..KeyValue::default() };
+            (EventType::Delete, Some(deleted))
         }
     };
-    Event { r#type: r#type.into(), kv: Some(pair), prev_kv: None }
+    Event { r#type: r#type.into(), kv, prev_kv: None }
 }
 
 pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failure> {

@@ -1,4 +1,4 @@
-//! The physical part of compactions, which goes on without requests of clients: the leader proposes entries for it.
+//! Steps of compactions, and of the walk over older values, which go on without requests of clients: the leader proposes entries for them.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn step(context: &Context, term: u64) {
     let pause = match context.change_leading(term, Change::Clean(Clean {})).await {
         Ok(_) => begun.elapsed().max(PAUSE),
         Err(error) => {
-            tracing::info!(%error, "compacted history is not removed yet; it is tried again");
+            tracing::info!(%error, "history is not tidied yet; it is tried again");
             AGAIN
         }
     };

@@ -488,7 +488,7 @@ pub(super) async fn stored(node: &Node) -> (usize, usize, u64) {
                 Part::Events => {
                     events += 1;
                     let record = Record::decode(&value).unwrap();
-                    At::BYTES + record.key.len() + record.put.map_or(0, |put| put.value.len())
+                    At::BYTES + record.key.len() + record.value_bytes() as usize
                 }
                 Part::Versions => {
                     versions += 1;
@@ -515,7 +515,7 @@ async fn compacted_events_are_removed_in_steps() {
     let revision = node.view().await.revision();
     node.done(compact(revision)).await;
     let applied = node.applied().unwrap();
-    assert_eq!((applied.compacted, applied.is_cleaning), (Some(revision), true));
+    assert_eq!((applied.compacted, applied.is_unfinished), (Some(revision), true));
     assert!(node.view().await.is_cleaning());
     let mut before = stored(&node).await.0;
     let mut steps = 0;
@@ -550,7 +550,7 @@ async fn entries_for_the_removal_alone_end_it() {
         assert_eq!(node.done(Change::Clean(Clean {})).await, revision);
         let applied = node.applied().unwrap();
         assert_eq!(applied.used_bytes, node.view().await.used_bytes());
-        assert_eq!(applied.is_cleaning, applied.cleaned < 61);
+        assert_eq!(applied.is_unfinished, applied.cleaned < 61);
         assert!(before - stored(&node).await.0 <= 5);
         steps += 1;
     }
@@ -581,7 +581,7 @@ async fn an_observer_begins_from_what_was_opened() {
         compacted: 2,
         leases: vec![(4, 60)],
         used_bytes,
-        is_cleaning: false,
+        is_unfinished: false,
         cleaned: 2,
         is_full: false,
         ..Default::default()

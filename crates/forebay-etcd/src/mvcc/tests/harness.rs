@@ -24,6 +24,7 @@ use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{self, Outcome};
 use crate::refusal::Refusal;
 use crate::types::{Command, Types};
+use crate::version::Formats;
 
 /// An observer that keeps its calls.
 #[derive(Default)]
@@ -240,6 +241,11 @@ pub(super) fn range(key: impl AsRef<[u8]>, range_end: impl AsRef<[u8]>) -> Range
 
 pub(super) fn compact(revision: i64) -> Change {
     Change::Compact(CompactionRequest { revision, physical: false })
+}
+
+/// Raises the format of the state to the one in which values are in one place.
+pub(super) fn raise() -> Change {
+    Change::Format(peer::Format { format: Formats::VALUES_ONCE })
 }
 
 pub(super) fn grant(id: i64, ttl: i64) -> Change {

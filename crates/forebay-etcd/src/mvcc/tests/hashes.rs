@@ -12,7 +12,7 @@ use crate::types::Command;
 
 #[tokio::test]
 async fn members_with_the_same_entries_have_the_same_hashes() {
-    let (mut random, mut model) = (Random::new(77), Model::new());
+    let (mut random, mut model) = (Random::raising(77), Model::new());
     let (mut one, mut two) = (Node::new().await, Node::new().await);
     for number in 0..400 {
         let change = random.change(&model);

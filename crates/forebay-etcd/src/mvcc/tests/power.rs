@@ -89,7 +89,8 @@ struct Requests {
 
 impl Requests {
     fn new(seed: u64, way: Way) -> Requests {
-        let (random, changes) = (Random::new(seed), Vec::new());
+        let random = if way == Way::Sound { Random::raising(seed) } else { Random::new(seed) };
+        let changes = Vec::new();
         let script =
             Script { random, changes, last: Model::new(), model: Model::new(), count: 0, wrong: None };
         Requests { script: Arc::new(Mutex::new(script)), way }

@@ -2,7 +2,7 @@
 
 use forebay_test::draw;
 
-use super::harness::{Node, compact, delete, grant, operation, put, range, revoke, txn};
+use super::harness::{Node, compact, delete, grant, operation, put, raise, range, revoke, txn};
 use super::model::Model;
 use crate::mvcc::{Failure, View, is_in_key_order};
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -18,16 +18,23 @@ pub(super) struct Random {
     /// How many bytes there are for keys, and how long keys are.
     bytes: u64,
     length: u64,
+    /// Whether changes raise the state's format.
+    raises: bool,
 }
 
 impl Random {
     pub(super) fn new(seed: u64) -> Random {
-        Random { numbers: draw::Random(seed), bytes: 5, length: 3 }
+        Random { numbers: draw::Random(seed), bytes: 5, length: 3, raises: false }
+    }
+
+    /// With changes that raise the state's format, of every other seed.
+    pub(super) fn raising(seed: u64) -> Random {
+        Random { raises: seed % 2 == 1, ..Random::new(seed) }
     }
 
     /// At most twelve keys: etcd's sort keeps the order of equal ones up to there.
     pub(super) fn with_few_keys(seed: u64) -> Random {
-        Random { numbers: draw::Random(seed), bytes: 3, length: 2 }
+        Random { bytes: 3, length: 2, ..Random::new(seed) }
     }
 
     pub(super) fn below(&mut self, limit: u64) -> u64 {
@@ -143,6 +150,9 @@ impl Random {
     }
 
     pub(super) fn change(&mut self, model: &Model) -> Change {
+        if self.raises && self.one_in(40) {
+            return raise();
+        }
         match self.below(20) {
             0..=7 => Change::Put(self.put()),
             8..=10 => Change::DeleteRange(self.delete()),
@@ -177,7 +187,7 @@ pub(super) fn is_proposed(change: &Change) -> bool {
 }
 
 async fn run(seed: u64, changes: usize) {
-    let (mut random, mut node, mut model) = (Random::new(seed), Node::new().await, Model::new());
+    let (mut random, mut node, mut model) = (Random::raising(seed), Node::new().await, Model::new());
     let mut made = 0;
     while made < changes {
         let count = if random.one_in(3) { 2 + random.below(6) as usize } else { 1 };

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::harness::{Node, compact, grant, put, revoke};
 use super::model::Model;
 use super::random::{Random, is_proposed};
+use crate::mvcc::ages::Ages;
 use crate::mvcc::codec::State;
 use crate::mvcc::reader::Reader;
 use crate::mvcc::sums::{CHECKPOINTS_KEPT, Sums};
@@ -30,7 +31,7 @@ async fn sum(node: &mut Node) -> u128 {
 
 #[tokio::test]
 async fn members_with_the_same_entries_have_the_same_checkpoints() {
-    let (mut random, mut model) = (Random::new(78), Model::new());
+    let (mut random, mut model) = (Random::raising(79), Model::new());
     let (mut one, mut two) = (Node::new().await, Node::new().await);
     let mut seen = BTreeSet::new();
     for number in 0..400 {
@@ -59,7 +60,7 @@ async fn members_with_the_same_entries_have_the_same_checkpoints() {
 async fn sums_are_those_of_a_count_after_any_changes() {
     let mut while_cleaning = 0;
     for seed in 0..4 {
-        let (mut random, mut model) = (Random::new(950 + seed), Model::new());
+        let (mut random, mut model) = (Random::raising(950 + seed), Model::new());
         let mut node = Node::new().await;
         for number in 0..300 {
             let change = random.change(&model);
@@ -129,8 +130,8 @@ async fn a_sum_depends_on_each_part_of_an_event() {
 #[test]
 fn a_state_is_read_as_it_was_written() {
     let sums = Sums { events: u128::MAX, left: 1 << 100, current: 7 };
-    for sums in [None, Some(Sums::default()), Some(sums)] {
-        let state = State { revision: 5, compacted: 3, used_bytes: 9, sums, ..State::default() };
+    for (sums, ages) in [(None, None), (Some(Sums::default()), None), (Some(sums), Some(Ages::new(4)))] {
+        let state = State { revision: 5, compacted: 3, used_bytes: 9, sums, ages, ..State::default() };
         assert_eq!(State::decode(&state.encode()).unwrap(), state);
     }
 }

@@ -143,6 +143,9 @@ impl Member {
     pub(crate) async fn has_latest_format(&self) {
         self.has_format(Formats::OWN.own).await;
         within(async {
+            while !View::of(self.node().store()).await.unwrap().is_finished() {
+                tokio::task::yield_now().await;
+            }
             while self.node().counts().proposals_pending.load(Ordering::Relaxed) != 0 {
                 tokio::task::yield_now().await;
             }

@@ -20,6 +20,10 @@ async fn is_cleaning(member: &Member) -> bool {
     View::of(member.node().store()).await.unwrap().is_cleaning()
 }
 
+async fn is_finished(member: &Member) -> bool {
+    View::of(member.node().store()).await.unwrap().is_finished()
+}
+
 async fn put(client: &mut KvClient<Channel>, value_bytes: usize) -> Result<i64, tonic::Status> {
     let put = PutRequest { key: "key".into(), value: vec![b'v'; value_bytes], ..PutRequest::default() };
     let response = settled(async || client.put(put.clone()).await).await?;
@@ -49,7 +53,7 @@ async fn history_goes_without_further_requests() {
     put_and_compact(&mut KvClient::new(channel(member)), 100, false).await;
     for member in &cluster.members {
         within(async {
-            while is_cleaning(member).await {
+            while !is_finished(member).await {
                 tokio::task::yield_now().await;
             }
         })
