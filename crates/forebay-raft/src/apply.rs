@@ -5,7 +5,9 @@ use std::io;
 
 use forebay_kv::{Batch, Keyspace};
 use openraft::RaftTypeConfig;
-use openraft::type_config::alias::LogIdOf;
+use openraft::type_config::alias::{LogIdOf, StoredMembershipOf};
+
+use crate::error::Error;
 
 /// The state machine of a program: how an entry changes its keyspaces, and the response to it.
 ///
@@ -59,6 +61,15 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
     fn opened(&self, keyspaces: &[Keyspace]) -> impl Future<Output = io::Result<()>> + Send {
         let _ = keyspaces;
         async { Ok(()) }
+    }
+
+    /// Called when an entry cannot be applied, or a snapshot not be built, because [tables are damaged](Error::is_damage), with the
+    /// membership of the state. Returns whether the state comes to be [repaired](crate::RaftStore::repair): until then entries are
+    /// counted, and change nothing, and their clients get no response. openraft takes them for applied: read nothing then. Default:
+    /// `false`, and the error ends this node.
+    fn damaged(&self, error: &Error, membership: &StoredMembershipOf<C>) -> bool {
+        let _ = (error, membership);
+        false
     }
 
     /// Called after each entry, when its changes can be read, before its client has the response and before the next entry is

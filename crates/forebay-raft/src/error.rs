@@ -97,6 +97,19 @@ impl Error {
         })
     }
 
+    /// Returns whether tables of the state are damaged or gone, also where the state machine of the program has met it: what
+    /// [`RaftStore::repair`](crate::RaftStore::repair) is for.
+    pub fn is_damage(&self) -> bool {
+        match self.cause.as_ref() {
+            Some(Cause::Store(store)) => is_damage(store),
+            Some(Cause::Other(other)) => {
+                let store = other.get_ref().and_then(|error| error.downcast_ref::<forebay_kv::Error>());
+                store.is_some_and(is_damage)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the operating system's error number, when the system is the cause.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self.cause.as_ref()? {
@@ -129,6 +142,19 @@ impl Error {
             Cause::Store(store) => Some(store),
             _ => None,
         }
+    }
+}
+
+/// Returns whether an error of the store is damage of its tables.
+fn is_damage(error: &forebay_kv::Error) -> bool {
+    match error.kind() {
+        forebay_kv::ErrorKind::Corruption | forebay_kv::ErrorKind::MissingTable => true,
+        // A flush or a compaction has met it.
+        forebay_kv::ErrorKind::ReadOnly => {
+            let first = std::error::Error::source(error);
+            first.and_then(|first| first.downcast_ref::<forebay_kv::Error>()).is_some_and(is_damage)
+        }
+        _ => false,
     }
 }
 

@@ -250,6 +250,23 @@ impl SnapshotReceiver {
         Error::at(ErrorKind::BadSnapshot, &self.held.path, text)
     }
 
+    /// Checks that there is space for a snapshot of this length.
+    ///
+    /// # Errors
+    /// The system's: with too little space that of [`NoSpace`](forebay::ErrorKind::NoSpace).
+    pub async fn check_space(&mut self, bytes: u64) -> Result<()> {
+        let path = self.held.path.join("space");
+        let file = self.engine.open(&path, Open::create_new()).await?;
+        let allocated = file.allocate(0..bytes).await;
+        file.close().await?;
+        self.engine.remove_file(&path).await?;
+        match allocated {
+            // It is found as the parts are written.
+            Err(error) if error.kind() == forebay::ErrorKind::Unsupported => Ok(()),
+            allocated => Ok(allocated?),
+        }
+    }
+
     /// Takes the next part. The bytes of a file are written in the background; after its last part they are durable.
     ///
     /// # Errors

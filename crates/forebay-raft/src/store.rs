@@ -1,6 +1,7 @@
 //! [`RaftStore`]: the state machine of a Raft node, and its snapshots.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -41,6 +42,9 @@ const PREPARED: usize = 64;
 /// The directory has one state, at most one snapshot, and the file `current` with their names. A new snapshot, or an
 /// installed one, becomes current when that file is replaced; whatever it does not name is removed at once, or by the next
 /// open. A snapshot shares the files of the tables with the state until these are compacted.
+///
+/// A state whose tables are damaged can be replaced by another node's, with log and vote as they are: see
+/// [`repair`](RaftStore::repair).
 pub struct RaftStore<C: RaftTypeConfig, A> {
     inner: Arc<Inner<C>>,
     app: Arc<A>,
@@ -56,6 +60,8 @@ struct Inner<C: RaftTypeConfig> {
     directories: Mutex<Directories>,
     /// Held while the file `current` is replaced.
     changing: futures_util::lock::Mutex<()>,
+    /// Held while entries are applied, and while the state is repaired.
+    applying: futures_util::lock::Mutex<()>,
     open: Mutex<StoreState<C>>,
     failed: OnceLock<Error>,
 }
@@ -71,6 +77,12 @@ struct StoreState<C: RaftTypeConfig> {
     state: OpenState<C>,
     current: Current<C>,
     snapshot: Option<RaftSnapshot>,
+    /// Whether entries are counted, and change nothing, until another state comes.
+    is_damaged: bool,
+    /// The index of the last entry that a repair has brought: openraft has those up to it applied again.
+    repaired: Option<u64>,
+    /// The directory that `current` names, while the open state is an empty one in its place.
+    named: Option<Arc<HeldDirectory>>,
 }
 
 struct OpenState<C: RaftTypeConfig> {
@@ -129,7 +141,34 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         options: Options,
         app: A,
     ) -> Result<RaftStore<C, A>> {
-        let dir = dir.as_ref().to_path_buf();
+        RaftStore::open_with(engine, dir.as_ref(), options, app, false).await
+    }
+
+    /// Opens the state machine of a node whose state cannot be opened, as its tables are damaged
+    /// ([`Error::is_damage`](crate::Error::is_damage)): with an empty state in its place, until [`repair`](RaftStore::repair) brings
+    /// another node's. Read nothing of it. openraft takes part in votes and appends meanwhile; entries are counted, and change nothing.
+    ///
+    /// The damaged state stays on the disk until then, and the next open finds it.
+    ///
+    /// # Errors
+    /// Those of [`open`](RaftStore::open).
+    pub async fn open_damaged(
+        engine: &Engine,
+        dir: impl AsRef<Path>,
+        options: Options,
+        app: A,
+    ) -> Result<RaftStore<C, A>> {
+        RaftStore::open_with(engine, dir.as_ref(), options, app, true).await
+    }
+
+    async fn open_with(
+        engine: &Engine,
+        dir: &Path,
+        options: Options,
+        app: A,
+        is_damaged: bool,
+    ) -> Result<RaftStore<C, A>> {
+        let dir = dir.to_path_buf();
         let names = app.keyspaces();
         if names.iter().any(|name| name == OWN) {
             let text = format!("the keyspace {OWN:?} is this crate's own: choose another name");
@@ -140,11 +179,24 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             check_new(engine, &dir).await?;
         }
         let number = found.as_ref().map_or(0, |current| current.state);
-        // Makes the directories durable as well.
-        let create = options.clone().create(found.is_none());
         let mut directories = Directories::default();
-        let held = directories.hold(&dir, STATE, number);
-        let state = open_state(engine, held, create, &names).await?;
+        let (mut held, mut named) = (directories.hold(&dir, STATE, number), None);
+        if is_damaged && found.is_some() {
+            for entry in engine.read_dir(&dir).await? {
+                directories.pass(entry.name().to_str().and_then(number_of));
+            }
+            let free = directories.next;
+            named = Some(std::mem::replace(&mut held, directories.hold(&dir, STATE, free)));
+        }
+        // Makes the directories durable as well.
+        let create = options.clone().create(found.is_none() || named.is_some());
+        let mut state = open_state::<C>(engine, held, create, &names).await?;
+        if named.is_some()
+            && let Some(Current { snapshot: Some((_, meta)), .. }) = &found
+        {
+            // The log may begin behind it.
+            (state.applied, state.membership) = (meta.last_log_id.clone(), meta.last_membership.clone());
+        }
         let current = match found {
             Some(current) => current,
             None => {
@@ -165,7 +217,15 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             names,
             directories: Mutex::new(directories),
             changing: futures_util::lock::Mutex::new(()),
-            open: Mutex::new(StoreState { state, current, snapshot }),
+            applying: futures_util::lock::Mutex::new(()),
+            open: Mutex::new(StoreState {
+                state,
+                current,
+                snapshot,
+                is_damaged: named.is_some(),
+                repaired: None,
+                named,
+            }),
             failed: OnceLock::new(),
         };
         let store = RaftStore { inner: Arc::new(inner), app: Arc::new(app) };
@@ -218,6 +278,44 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         SnapshotReceiver::new(&self.inner.engine, held).await
     }
 
+    /// Replaces the state by another node's, with log and vote as they are. No entry is applied from before `receive` is called until
+    /// the new state is there; those that it has are not applied again, and their clients get no response.
+    ///
+    /// `receive` has the log id of the last entry that was applied or counted here, and returns a snapshot that has at least this one and
+    /// whose entries are committed. `check` reads the new state before it is the current one. After an error of it, and of the
+    /// install, no state is open, and the node ends; the next open finds the former one.
+    ///
+    /// # Errors
+    /// That of `receive`, of which nothing is left then; [`ErrorKind::BadSnapshot`] for a snapshot with fewer entries, with nothing changed
+    /// as well; [`ErrorKind::Application`] with the error of `check`; the system's.
+    pub async fn repair<E, R, F>(
+        &self,
+        receive: impl FnOnce(Option<LogIdOf<C>>) -> R,
+        check: impl FnOnce(Arc<[Keyspace]>) -> F,
+    ) -> Result<(), E>
+    where
+        E: From<Error>,
+        R: Future<Output = Result<SnapshotOf<C, RaftSnapshot>, E>>,
+        F: Future<Output = io::Result<()>>,
+    {
+        let _applying = self.inner.applying.lock().await;
+        self.inner.check()?;
+        let applied = self.inner.lock().state.applied.clone();
+        let received = receive(applied.clone()).await;
+        if received.is_err() {
+            // A failure leaves it for the next one.
+            let _ = self.inner.sweep().await;
+        }
+        let SnapshotOf::<C, RaftSnapshot> { meta, snapshot } = received?;
+        if meta.last_log_id < applied {
+            let text = format!("it has the entries up to {:?} and not to {applied:?}", meta.last_log_id);
+            return Err(Error::at(ErrorKind::BadSnapshot, &self.inner.dir, text).into());
+        }
+        self.inner.install(&meta, snapshot, &*self.app, check).await?;
+        self.inner.lock().repaired = meta.last_log_id.map(|id| id.index);
+        Ok(())
+    }
+
     /// Closes the store for all handles, with all applied entries durable. It can be opened again when the future resolves.
     ///
     /// # Errors
@@ -225,6 +323,54 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     pub async fn close(&self) -> Result<()> {
         let store = self.store();
         Ok(store.close().await?)
+    }
+
+    /// Applies entries. If the state is damaged it counts them: the state that comes in its place has them.
+    async fn apply_ready(&self, mut entries: Vec<EntryResponder<C>>, batch: &mut Batch) -> Result<()> {
+        let _applying = self.inner.applying.lock().await;
+        self.inner.check()?;
+        let (state, is_damaged, repaired) = {
+            let open = self.inner.lock();
+            (open.state.clone(), open.is_damaged, open.repaired)
+        };
+        if let Some(repaired) = repaired {
+            entries.retain(|(entry, _)| entry.log_id_parts().1 > repaired);
+        }
+        let Some(last) = entries.last().map(|(entry, _)| log_id::<C>(entry)) else { return Ok(()) };
+        let membership = entries.iter().rev().find_map(|(entry, _)| {
+            let membership = entry.get_membership()?;
+            Some(StoredMembershipOf::<C>::new(Some(log_id::<C>(entry)), membership))
+        });
+        if !is_damaged {
+            match self.apply_to(&state, entries, batch).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_damage() && self.app.damaged(&error, &state.membership) => {}
+                Err(error) => return Err(self.inner.fail(error)),
+            }
+        }
+        let mut open = self.inner.lock();
+        (open.is_damaged, open.state.applied) = (true, Some(last));
+        if let Some(membership) = membership {
+            open.state.membership = membership;
+        }
+        Ok(())
+    }
+
+    async fn apply_to(
+        &self,
+        state: &OpenState<C>,
+        entries: Vec<EntryResponder<C>>,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let (entries, responders): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+        self.app.prepare(&entries, &state.keyspaces).await.map_err(Error::application)?;
+        for (entry, responder) in entries.into_iter().zip(responders) {
+            let response = self.apply_entry(state, entry, batch).await?;
+            if let Some(responder) = responder {
+                responder.send(response);
+            }
+        }
+        Ok(())
     }
 
     async fn apply_entry(&self, state: &OpenState<C>, entry: C::Entry, batch: &mut Batch) -> Result<C::R> {
@@ -305,6 +451,11 @@ fn decode_applied<C: RaftTypeConfig>(
 }
 
 impl Directories {
+    /// Notes the number of a directory that is there.
+    fn pass(&mut self, number: Option<u64>) {
+        self.next = self.next.max(number.map_or(0, |number| number + 1));
+    }
+
     /// Notes a directory that is in use while the returned value lives.
     fn hold(&mut self, dir: &Path, kind: &str, number: u64) -> Arc<HeldDirectory> {
         self.next = self.next.max(number + 1);
@@ -351,7 +502,7 @@ impl<C: RaftTypeConfig> Inner<C> {
             let Some(number) = entry.name().to_str().and_then(number_of) else { continue };
             let is_held = {
                 let mut directories = self.directories();
-                directories.next = directories.next.max(number + 1);
+                directories.pass(Some(number));
                 directories.held.retain(|_, held| held.strong_count() > 0);
                 directories.held.contains_key(&number)
             };
@@ -366,10 +517,14 @@ impl<C: RaftTypeConfig> Inner<C> {
     async fn build(&self) -> Result<SnapshotOf<C, RaftSnapshot>> {
         self.check()?;
         let _changing = self.changing.lock().await;
-        let (store, own) = {
+        let (store, own, is_damaged) = {
             let open = self.lock();
-            (open.state.store.clone(), open.state.own.clone())
+            (open.state.store.clone(), open.state.own.clone(), open.is_damaged)
         };
+        if is_damaged {
+            let text = "there is no snapshot of a damaged state: have it repaired";
+            return Err(Error::at(ErrorKind::Corruption, &self.dir, text));
+        }
         let held = self.new_directory(SNAPSHOT);
         // Entries are applied meanwhile: the checkpoint itself says which ones it has.
         let own_keys = [APPLIED, MEMBERSHIP];
@@ -416,11 +571,12 @@ impl<C: RaftTypeConfig> Inner<C> {
     }
 
     /// Replaces the state by a snapshot. Until the file `current` is replaced, a crash leaves the old state.
-    async fn install(
+    async fn install<F: Future<Output = io::Result<()>>>(
         &self,
         meta: &SnapshotMetaOf<C>,
         snapshot: RaftSnapshot,
         app: &impl Apply<C>,
+        check: impl FnOnce(Arc<[Keyspace]>) -> F,
     ) -> Result<()> {
         self.check()?;
         let _changing = self.changing.lock().await;
@@ -436,6 +592,8 @@ impl<C: RaftTypeConfig> Inner<C> {
         let old = self.lock().state.store.clone();
         let _ = old.close().await;
         let installed = self.open_installed(meta, state).await.map_err(|error| self.fail(error))?;
+        let checked = check(installed.keyspaces.clone()).await;
+        checked.map_err(|error| self.fail(Error::application(error)))?;
         let built = self.new_directory(SNAPSHOT);
         let snapshot_number = self.number_of(&built);
         let checkpoint = installed.store.checkpoint(&built.path).await;
@@ -446,7 +604,10 @@ impl<C: RaftTypeConfig> Inner<C> {
         // Others read it once the state machine knows it. A failure leaves what is in memory of the old one.
         let opened = app.opened(&installed.keyspaces).await.map_err(Error::application);
         // The former state is named no more, and nothing holds it.
-        self.lock().state = installed;
+        {
+            let mut open = self.lock();
+            (open.state, open.is_damaged, open.named) = (installed, false, None);
+        }
         opened.map_err(|error| self.fail(error))?;
         self.sweep().await
     }
@@ -484,22 +645,18 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
         Strm: Stream<Item = io::Result<EntryResponder<C>>> + Unpin + OptionalSend,
     {
         self.inner.check()?;
-        let (state, mut batch) = (self.inner.lock().state.clone(), Batch::new());
+        let mut batch = Batch::new();
         let mut ready = entries.ready_chunks(PREPARED);
         while let Some(entries) = ready.next().await {
             let entries: io::Result<Vec<_>> = entries.into_iter().collect();
-            let (entries, responders): (Vec<_>, Vec<_>) = entries?.into_iter().unzip();
-            let prepared = self.app.prepare(&entries, &state.keyspaces).await;
-            prepared.map_err(|error| self.inner.fail(Error::application(error)))?;
-            for (entry, responder) in entries.into_iter().zip(responders) {
-                let applied = self.apply_entry(&state, entry, &mut batch).await;
-                let response = applied.map_err(|error| self.inner.fail(error))?;
-                if let Some(responder) = responder {
-                    responder.send(response);
-                }
-            }
+            self.apply_ready(entries?, &mut batch).await?;
         }
         Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, is_forced: bool) -> Option<RaftStore<C, A>> {
+        let is_damaged = self.inner.lock().is_damaged;
+        (is_forced || !is_damaged).then(|| self.clone())
     }
 
     async fn get_snapshot_builder(&mut self) -> RaftStore<C, A> {
@@ -507,7 +664,9 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> io::Result<()> {
-        Ok(self.inner.install(meta, snapshot, &*self.app).await?)
+        // A repair brings fewer entries than one that begins meanwhile.
+        let _applying = self.inner.applying.lock().await;
+        Ok(self.inner.install(meta, snapshot, &*self.app, |_| ready(Ok(()))).await?)
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<C, RaftSnapshot>>> {
@@ -524,7 +683,17 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftSnapshotBuilder<C> for RaftStore<C, A> 
     type SnapshotData = RaftSnapshot;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<C, RaftSnapshot>> {
-        Ok(self.inner.build().await?)
+        let error = match self.inner.build().await {
+            Err(error) if error.is_damage() || self.inner.lock().is_damaged => error,
+            built => return Ok(built?),
+        };
+        let membership = self.inner.lock().state.membership.clone();
+        let is_repaired = self.app.damaged(&error, &membership);
+        // An error would end the node. The snapshot that is there is as good until the state is repaired.
+        match self.get_current_snapshot().await? {
+            Some(current) if is_repaired => Ok(current),
+            _ => Err(error.into()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod log;
 mod log_worlds;
 mod memory;
 mod node_worlds;
+mod repairs;
 mod snapshots;
 mod suite;
 mod sweep_world;
