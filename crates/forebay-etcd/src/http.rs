@@ -152,6 +152,9 @@ async fn check(node: &Node, name: &str) -> Result<(), String> {
             Err("alarm activated: CORRUPT".to_owned())
         }
         "data_corruption" => match node.damage() {
+            Some(damage) if node.is_healing() => {
+                Err(format!("the state is damaged, and is taken again from the other members: {damage}"))
+            }
             Some(damage) => Err(format!("the state is damaged: {damage}")),
             None => Ok(()),
         },

@@ -44,6 +44,7 @@ mod check;
 mod clean;
 mod codec;
 mod count;
+mod damage;
 mod hash;
 mod import;
 mod machine;
@@ -66,6 +67,7 @@ use tonic::Status;
 
 pub(crate) use audit::Audit;
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
+pub(crate) use damage::{Damage, DamageRecord, is_repaired};
 pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;
 pub(crate) use pairs::{has_filters, is_in_key_order};
@@ -156,17 +158,15 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the state is not as it was written.
-    pub(crate) fn is_damage(&self) -> bool {
+    /// Returns the damage of the state that was met.
+    pub(crate) fn damage(&self) -> Option<Damage> {
+        use forebay_kv::ErrorKind::{Corruption, MissingTable};
         match self {
-            Failure::Refused(_) => false,
-            Failure::Store(error) => {
-                matches!(
-                    error.kind(),
-                    forebay_kv::ErrorKind::Corruption | forebay_kv::ErrorKind::MissingTable
-                )
+            Failure::Store(error) if matches!(error.kind(), Corruption | MissingTable) => {
+                Some(Damage::Tables(error.to_string()))
             }
-            Failure::Damaged(_) => true,
+            Failure::Damaged(text) => Some(Damage::Sums(text.clone())),
+            Failure::Refused(_) | Failure::Store(_) => None,
         }
     }
 

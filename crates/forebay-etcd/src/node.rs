@@ -13,6 +13,7 @@ mod peers;
 mod read_index;
 mod restore;
 mod service;
+mod state_copy;
 mod tasks;
 mod wire;
 
@@ -41,9 +42,10 @@ pub(crate) use self::peers::{Client, ROUND_TRIP_BOUNDS, round_trip_bound};
 use self::peers::{Dialer, Peers, Purpose, Reachability, is_unsent};
 pub use self::restore::RestoreReport;
 pub(crate) use self::service::PeerService;
+pub(crate) use self::state_copy::CopyFailure;
 use crate::answer::Answer;
 use crate::config::Config;
-use crate::mvcc::{Machine, Store};
+use crate::mvcc::{Damage, DamageRecord, Machine, Store};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader};
 use crate::proto::peer::{self, KeepAliveReply, KeepAliveRequest, Outcome, Proposal, command};
 use crate::refusal::Refusal;
@@ -120,6 +122,8 @@ pub(crate) struct Counts {
     /// Checks of `/health` that found this member healthy, and the others.
     pub(crate) healthy: AtomicU64,
     pub(crate) unhealthy: AtomicU64,
+    pub(crate) repairs: AtomicU64,
+    pub(crate) repairs_failed: AtomicU64,
 }
 
 /// A member of the cluster. Clones are handles of the same one.
@@ -152,8 +156,8 @@ struct Inner {
     leader_leases: OnceLock<Weak<dyn LeaderLeases>>,
     is_published: watch::Sender<bool>,
     ended: watch::Sender<Option<EndReason>>,
-    /// In which way the state is not as it was written, as far as reads have found.
-    damage: watch::Sender<Option<String>>,
+    /// The state machine's.
+    damage: Arc<DamageRecord>,
     is_stopping: AtomicBool,
     /// Whether this member was added to learn, and has no vote to come.
     is_only_learning: AtomicBool,
@@ -257,7 +261,7 @@ impl Node {
     /// What stands in the way, as a sentence.
     pub(crate) async fn start(
         config: &Config,
-        machine: Machine,
+        machine: impl Fn() -> Machine,
         tls: Option<Arc<rustls::ClientConfig>>,
         runtime: &RaftRuntime,
     ) -> Result<Node, StartError> {
@@ -275,9 +279,10 @@ impl Node {
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
         let log = owner::open(&engine, &directories, &mut identity).await?;
-        let (applied, format) = (machine.applied_index(), machine.format());
-        let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
-        let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
+        let damage = Arc::new(DamageRecord::default());
+        let machine = || machine().with_damage(damage.clone());
+        let opened = state_copy::open(&engine, &directories.state, machine, &damage).await?;
+        let state_copy::OpenedState { store, applied, format } = opened;
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialer);
         let network = Network {
             peers: peers.clone(),
@@ -319,7 +324,7 @@ impl Node {
             leader_leases: OnceLock::new(),
             is_published: watch::Sender::new(false),
             ended: watch::Sender::new(None),
-            damage: watch::Sender::new(None),
+            damage,
             is_stopping: AtomicBool::new(false),
             is_only_learning: AtomicBool::new(false),
             tasks: Mutex::default(),
@@ -331,6 +336,17 @@ impl Node {
         };
         let node = Node { inner: Arc::new(inner) };
         node.begin().await?;
+        if let Some(damage) = node.damage() {
+            if !node.is_healing() {
+                node.shutdown().await;
+                return Err(StartError::new(format!(
+                    "the state in {} cannot be opened: {damage}; there are too few other members to take it from",
+                    directories.state.display()
+                )));
+            }
+            // Whatever becomes of the membership.
+            node.inner.damage.count_entries();
+        }
         node.start_tasks(leadership_sender);
         Ok(node)
     }
@@ -429,25 +445,18 @@ impl Node {
     }
 
     /// Returns in which way the state is not as it was written, as far as reads have found.
-    pub(crate) fn damage(&self) -> Option<String> {
-        self.inner.damage.borrow().clone()
+    pub(crate) fn damage(&self) -> Option<Damage> {
+        self.inner.damage.get()
+    }
+
+    /// Returns a receiver of the same.
+    pub(crate) fn damage_found(&self) -> watch::Receiver<Option<Damage>> {
+        self.inner.damage.subscribe()
     }
 
     /// Sets in which way the state is not as it was written; `None` once all of it was read, and is.
-    pub(crate) fn set_damage(&self, damage: Option<String>) {
-        self.inner.damage.send_if_modified(|before| {
-            let is_new = *before != damage;
-            match &damage {
-                Some(damage) if is_new => tracing::error!(
-                    damage,
-                    "the state of this member is damaged: remove it from the cluster, and add it again with an empty directory"
-                ),
-                None if is_new => tracing::info!("the damage of the state is gone"),
-                _ => {}
-            }
-            *before = damage;
-            is_new
-        });
+    pub(crate) fn set_damage(&self, damage: Option<Damage>) {
+        self.inner.damage.set(damage);
     }
 
     /// Returns the index of the last entry that was applied here: at least that of each outcome that a caller has.
@@ -529,7 +538,7 @@ impl Node {
     }
 
     /// Ends this member's service.
-    fn end(&self, why: EndReason) {
+    pub(crate) fn end(&self, why: EndReason) {
         self.inner.ended.send_if_modified(|ended| {
             let is_first = ended.is_none();
             if is_first {
@@ -596,6 +605,9 @@ impl Node {
     /// [`Refusal::NotLeader`]: nothing was done. After others the change may have been made, or may come to be made.
     async fn propose_here(&self, command: Command) -> Result<(Outcome, u64), Status> {
         self.check_running()?;
+        if self.is_healing() {
+            return Err(not_leader());
+        }
         if self.committed_index() > self.applied_index().saturating_add(APPLY_GAP_MAX) {
             return Err(Refusal::TooManyRequests.into());
         }
@@ -607,6 +619,8 @@ impl Node {
                 Err(Refusal::LeaderChanged.into())
             }
             Err(RaftError::APIError(error)) => Err(Status::internal(error.to_string())),
+            // It is committed, and its outcome is in the state that comes.
+            Err(RaftError::Fatal(_)) if self.is_healing() => Err(Refusal::LeaderChanged.into()),
             Err(RaftError::Fatal(error)) => {
                 tracing::warn!("a proposal failed: {error}");
                 Err(Refusal::Stopped.into())
@@ -632,9 +646,13 @@ impl Node {
         let _ = published.wait_for(|published| *published).await;
     }
 
-    /// Hands the lead over if this member leads others.
-    pub(crate) async fn hand_over_lead(&self) {
-        self.hand_over().await;
+    /// Hands the lead over if this member leads others: the first time to the one with the most entries, the next time to another one.
+    pub(crate) async fn hand_over_lead(&self, time: usize) {
+        self.hand_over(time).await;
+    }
+
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
+        self.inner.settings.heartbeat_interval
     }
 
     /// Has requests fail from here on. Returns whether they did before.

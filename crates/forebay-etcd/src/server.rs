@@ -96,7 +96,7 @@ impl Server {
             Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
         let (limits, authentication) = (limits(&config), Authentication::open(&config)?);
         let followers = Arc::new(Followers::default());
-        let machine = Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
+        let machine = || Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
         let raft_runtime = RaftRuntime::start()?;
         let node = Node::start(&config, machine, dialing_tls, &raft_runtime).await?;
         tracing::info!(
@@ -138,6 +138,7 @@ impl Server {
             tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::check_members(context.clone(), check_intervals(&config))),
             tokio::spawn(services::scrub_state(context.clone(), config.scrub_interval)),
+            tokio::spawn(services::heal_state(context.clone())),
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];
@@ -217,7 +218,7 @@ impl Server {
     /// Raft, state and log.
     pub async fn shutdown(mut self) {
         self.stopping.send_replace(true);
-        self.node.hand_over_lead().await;
+        self.node.hand_over_lead(0).await;
         let deadline = tokio::time::Instant::now() + DRAIN_TIMEOUT;
         for mut task in self.clients.drain(..) {
             if tokio::time::timeout_at(deadline, &mut task).await.is_err() {

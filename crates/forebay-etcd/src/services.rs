@@ -9,6 +9,7 @@ mod compaction;
 mod election;
 mod follow;
 mod guard;
+mod heal;
 mod integrity;
 mod kv;
 mod lease;
@@ -62,6 +63,7 @@ pub(crate) use call_counts::CallCounts;
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_call, not_found};
+pub(crate) use heal::run as heal_state;
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
@@ -217,6 +219,14 @@ impl Context {
         }
     }
 
+    /// Returns the status of a read that has failed, and notes the damage that it has met.
+    fn unread(&self, failure: mvcc::Failure) -> Status {
+        if let Some(damage) = failure.damage() {
+            self.node.set_damage(Some(damage));
+        }
+        failure.into()
+    }
+
     /// Refuses a request that is too long: a message is decoded before its length can be judged.
     fn check_bytes(&self, message: &impl prost::Message) -> Result<(), Status> {
         if message.encoded_len() > self.limits.request_bytes_max {
@@ -241,6 +251,11 @@ fn result_of(outcome: peer::Outcome) -> Result<(Option<Outcome>, i64), Status> {
         Some(Outcome::Refusal(refusal)) => Err(refusal.into()),
         result => Ok((result, outcome.revision)),
     }
+}
+
+/// The refusal of calls while the state is taken from the other members.
+fn healing() -> Status {
+    Status::unavailable("etcdserver: the state of this member is damaged, and is taken again from the others")
 }
 
 /// A response of another kind than the request asked for: members are of different versions.

@@ -61,6 +61,9 @@ pub(crate) async fn page(node: &Node, hub: &Hub, calls: &CallCounts, quota_bytes
         Counter "forebay_etcd_scrubs_total" "Passes over all of the state that found it as it was written.": load(&counts.scrubs);
         Counter "forebay_etcd_scrubbed_bytes_total" "Bytes read by passes over the state.": load(&counts.scrubbed_bytes);
         Gauge "forebay_etcd_damaged" "Whether the state is known to be damaged.": u8::from(node.damage().is_some());
+        Gauge "forebay_etcd_healing" "Whether it is taken again from the other members.": u8::from(node.is_healing());
+        Counter "forebay_etcd_repairs_total" "States that were taken again from the other members.": load(&counts.repairs);
+        Counter "forebay_etcd_repairs_failed_total" "Tries of that which have failed.": load(&counts.repairs_failed);
         Counter "forebay_etcd_ranges_given_up_total" "Long ranges whose client has not read on.": load(&counts.ranges_given_up);
         Counter "forebay_etcd_snapshots_given_up_total" "Snapshots whose client has not read on.": load(&counts.snapshots_given_up);
         Gauge "etcd_debugging_mvcc_watch_stream_total" "Streams of watches.": load(&watches.streams);

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::Apply;
 use openraft::EntryPayload;
-use openraft::alias::{EntryOf, LogIdOf};
+use openraft::alias::{EntryOf, LogIdOf, StoredMembershipOf};
 
 use super::ages::{self, Ages};
 use super::apply::{Basis, Effects, apply, keys_named};
 use super::codec::{self, State};
+use super::damage::{Damage, DamageRecord, is_repaired};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::sums::{self, CHECKPOINTS_KEPT, Checkpoint};
@@ -37,6 +38,7 @@ pub(crate) struct Machine {
     /// The format of the state, and the latest one that is known here.
     format: Arc<AtomicU64>,
     format_max: u64,
+    damage: Arc<DamageRecord>,
 }
 
 /// A change, and who asks for it.
@@ -71,7 +73,13 @@ impl Machine {
             applied: Arc::default(),
             format: Arc::default(),
             format_max: Formats::OWN.own,
+            damage: Arc::default(),
         }
+    }
+
+    /// Notes the damage that entries meet there.
+    pub(crate) fn with_damage(self, damage: Arc<DamageRecord>) -> Machine {
+        Machine { damage, ..self }
     }
 
     /// Knows formats of the state up to this one.
@@ -274,6 +282,17 @@ impl Apply<Types> for Machine {
         let is_followed = applied.is_change() || state.cleaned != before.cleaned || state.ages != before.ages;
         memory.pending = is_followed.then_some(applied);
         Ok(Outcome { revision: state.revision, result: Some(result) })
+    }
+
+    fn damaged(&self, error: &forebay_raft::Error, membership: &StoredMembershipOf<Types>) -> bool {
+        let is_repaired = is_repaired(membership);
+        if is_repaired {
+            self.damage.count_entries();
+        }
+        let cause = std::error::Error::source(error);
+        let text = cause.map_or_else(|| error.to_string(), |cause| cause.to_string());
+        self.damage.set(Some(Damage::Tables(text)));
+        is_repaired
     }
 
     fn applied(&self, id: &LogIdOf<Types>) {

@@ -53,7 +53,7 @@ impl View {
             && store.is_replaced(&self.keyspaces).await
     }
 
-    pub(super) async fn of_keyspaces(keyspaces: Arc<[Keyspace]>) -> Result<View, Failure> {
+    pub(crate) async fn of_keyspaces(keyspaces: Arc<[Keyspace]>) -> Result<View, Failure> {
         let Some(first) = keyspaces.first() else {
             return Err(Failure::Damaged("a state without keyspaces".into()));
         };

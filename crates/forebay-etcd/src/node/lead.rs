@@ -60,6 +60,9 @@ impl Node {
 
     async fn write_leading(&self, term: u64, command: Command) -> Result<Outcome, Status> {
         self.check_running()?;
+        if self.is_healing() {
+            return Err(not_leader());
+        }
         let stopped = || Status::from(Refusal::Stopped);
         let leader = LeaderIdOf::<Types>::new(term, self.id()).to_committed();
         let (responder, outcome) = ProgressResponder::complete_only();

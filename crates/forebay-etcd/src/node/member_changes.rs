@@ -139,7 +139,7 @@ impl Node {
         }
         if id == self.id() {
             // The next leader removes this one.
-            if self.hand_over().await {
+            if self.hand_over(0).await {
                 return Err(not_leader());
             }
             return Err(Refusal::Timeout.into());
@@ -340,8 +340,9 @@ impl Node {
         false
     }
 
-    /// Moves the lead to the voter with the most entries, if this member leads others. Returns whether it leads no more.
-    pub(super) async fn hand_over(&self) -> bool {
+    /// Moves the lead to the voter with the most entries, if this member leads others, or the next time to the next one. Returns whether it
+    /// leads no more.
+    pub(super) async fn hand_over(&self, time: usize) -> bool {
         if !self.is_leader() {
             return false;
         }
@@ -361,7 +362,10 @@ impl Node {
                 heard.flatten().is_some_and(|at| at.elapsed() < limit)
             };
             let heirs = voters.filter(is_heard).filter_map(|id| Some((matching(&id)?, id)));
-            heirs.max().map(|(_, id)| id)
+            let mut heirs: Vec<_> = heirs.collect();
+            heirs.sort_unstable();
+            let at = time.checked_rem(heirs.len());
+            at.and_then(|at| heirs.iter().rev().nth(at)).map(|(_, id)| *id)
         };
         match heir {
             Some(heir) => self.transfer(heir, self.inner.settings.election_timeout * 3).await,

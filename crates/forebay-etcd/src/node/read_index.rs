@@ -46,9 +46,10 @@ impl Node {
         let stopped = || Status::from(Refusal::Stopped);
         self.inner.barrier.waiting.send(done).map_err(|_| stopped())?;
         match tokio::time::timeout_at(self.deadline(), outcome).await {
-            Ok(outcome) => outcome.map_err(|_| stopped())?,
-            Err(_) => Err(Refusal::Timeout.into()),
+            Ok(outcome) => outcome.map_err(|_| stopped())??,
+            Err(_) => return Err(Refusal::Timeout.into()),
         }
+        self.check_whole()
     }
 
     /// Makes round after round, as long as somebody waits.

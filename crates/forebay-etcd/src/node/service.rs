@@ -15,7 +15,7 @@ use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse
 use crate::proto::peer::{
     CheckpointsReply, CheckpointsRequest, Encoded, KeepAliveReply, KeepAliveRequest, MemberChange,
     MemberChanged, MembersReply, MembersRequest, Proposal, Proposed, ReadIndexReply, ReadIndexRequest,
-    StateSum, peer_server,
+    StateRequest, StateSum, peer_server,
 };
 use crate::types::{Command, Types};
 use crate::version::Formats;
@@ -143,6 +143,7 @@ impl PeerService {
                 // The leader is alive, though its heartbeats may wait behind the parts.
                 self.node.heard_from_leader();
                 match decode(&message)? {
+                    Snapshot::Begin { .. } => return Err(Status::invalid_argument("no part of a snapshot")),
                     Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
                     Snapshot::Install(vote, meta) => {
                         let snapshot = receiver.finish().await.map_err(failed)?;
@@ -151,8 +152,10 @@ impl PeerService {
                         let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
                         let installed = installed.map_err(failed)?;
                         inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        // The state is another one.
-                        self.node.set_damage(None);
+                        // The state is another one. One that is to be healed is compared with the others first.
+                        if !self.node.is_healing() {
+                            self.node.set_damage(None);
+                        }
                         tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");
                         return Ok(Response::new(encode(&installed)?));
                     }
@@ -166,6 +169,9 @@ impl PeerService {
         Box::pin(async move {
             self.check(&request)?;
             let transfer: Transfer = decode(request.get_ref())?;
+            if *transfer.to_node_id() == self.node.id() && self.node.is_healing() {
+                return Err(Status::aborted("this member has no state to lead with"));
+            }
             let transferred = self.node.inner.raft.handle_transfer_leader(transfer).await.map_err(failed)?;
             Ok(Response::new(encode(&transferred)?))
         })
@@ -225,6 +231,7 @@ impl PeerService {
             if request.metadata().contains_key(CLUSTER) {
                 self.check(&request)?;
             }
+            self.node.check_whole()?;
             let members = self.node.members(request.get_ref().is_linearizable).await?;
             let (cluster_id, format) = (self.node.cluster_id(), self.node.format());
             Ok(Response::new(MembersReply { cluster_id, members, format }))
@@ -235,12 +242,21 @@ impl PeerService {
         Box::pin(async move {
             self.check(&request)?;
             let (node, index) = (&self.node, request.get_ref().index);
+            node.check_whole()?;
             if index > 0 {
                 node.wait_applied(index, node.deadline()).await?;
             }
             let checkpoints = View::of(node.store()).await?.checkpoints().await?;
             let sums = checkpoints.into_iter().map(StateSum::from).collect();
             Ok(Response::new(CheckpointsReply { sums }))
+        })
+    }
+
+    fn state(&self, request: Request<StateRequest>) -> Answer<'_, Response<Outcomes>> {
+        Box::pin(async move {
+            let from = self.check(&request)?;
+            tracing::info!(from = format!("{from:x}"), "a member whose tables are damaged takes this state");
+            Ok(Response::new(self.node.state_parts(request.get_ref().index).await?))
         })
     }
 }
@@ -254,6 +270,7 @@ impl From<Checkpoint> for StateSum {
 
 impl peer_server::Peer for PeerService {
     type AppendStream = Outcomes;
+    type StateStream = Outcomes;
 
     forward! {
         append(Streaming<Encoded>) -> Outcomes;
@@ -267,5 +284,6 @@ impl peer_server::Peer for PeerService {
         change_members(MemberChange) -> MemberChanged;
         members(MembersRequest) -> MembersReply;
         checkpoints(CheckpointsRequest) -> CheckpointsReply;
+        state(StateRequest) -> Outcomes;
     }
 }

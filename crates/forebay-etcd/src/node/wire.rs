@@ -29,6 +29,12 @@ pub(crate) type TransferReply = TransferLeaderResponse<Types>;
 /// The messages of a snapshot on its way.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Snapshot {
+    /// Before the parts of one that a damaged member has asked for: the length, and the entry of a checkpoint that it has.
+    Begin {
+        meta: SnapshotMetaOf<Types>,
+        bytes: u64,
+        checkpoint: u64,
+    },
     Part(forebay_raft::SnapshotPart),
     /// After all parts.
     Install(VoteOf<Types>, SnapshotMetaOf<Types>),

@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 mod compaction;
 mod formats;
 mod gateway;
+mod healing;
 mod http;
 mod integrity;
 mod leases;

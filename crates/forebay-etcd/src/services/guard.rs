@@ -14,19 +14,20 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
-use super::Context as Server;
 use super::call_counts::counted;
 use super::long_range::BodyPlace;
 use super::rights::{Credentials, Marks, has_token};
+use super::{Context as Server, healing};
 use crate::node::Node;
 use crate::refusal::Refusal;
 
 /// Metadata of calls that are of use only where there is a leader, as etcd's clients name it.
 const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
 /// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
-const OF_LEARNERS: [&str; 3] =
-    [RANGE, "/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Snapshot"];
+const OF_LEARNERS: [&str; 3] = [RANGE, STATUS, "/etcdserverpb.Maintenance/Snapshot"];
 const RANGE: &str = "/etcdserverpb.KV/Range";
+/// The one call that a member with damaged tables serves.
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// A service with a guard before it.
 #[derive(Clone)]
@@ -117,6 +118,9 @@ where
         let node = &self.server.node;
         if node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
             return refused(Refusal::LearnerOnly);
+        }
+        if node.is_healing() && request.uri().path() != STATUS {
+            return ready_with(healing().into_http());
         }
         let wanted = request.headers().get(WANTS_LEADER.0);
         let wants_leader = wanted.is_some_and(|wanted| wanted == WANTS_LEADER.1);

@@ -48,7 +48,7 @@ impl Keys {
         }
         let (store, mut permit) = (self.context.node.store(), None);
         loop {
-            let view = View::of(store).await?;
+            let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
             self.context.check(by, |check| range_needs(&request, check))?;
             let read = match &place {
                 Some(_) => long_range::first_pass(&self.context, &view, &request, &mut permit).await,
@@ -56,7 +56,7 @@ impl Keys {
             };
             match (read, &place) {
                 (Err(failure), _) if view.is_replaced(store, &failure).await => {}
-                (Err(failure), _) => return Err(failure.into()),
+                (Err(failure), _) => return Err(self.context.unread(failure)),
                 (Ok(FirstPass::Crowded), _) => {
                     drop(view);
                     permit = Some(RangePermit::wait(&self.context).await?);
@@ -78,11 +78,12 @@ impl Keys {
     async fn read_txn(&self, by: &Credentials, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
         let store = self.context.node.store();
         loop {
-            let view = View::of(store).await?;
+            let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
             self.context.check(by, |check| txn_needs(request, check))?;
             match view.txn(request).await {
                 Err(failure) if view.is_replaced(store, &failure).await => {}
-                response => return Ok((response?, view.revision())),
+                Err(failure) => return Err(self.context.unread(failure)),
+                Ok(response) => return Ok((response, view.revision())),
             }
         }
     }

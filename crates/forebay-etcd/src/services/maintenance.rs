@@ -169,6 +169,7 @@ impl Upkeep {
                 format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name())
             };
             errors.extend(alarms.iter().map(alarm));
+            errors.extend(node.damage().map(|damage| format!("damaged state: {damage}")));
             // The figure of the quota, of which nothing is free.
             let used_bytes = view.used_bytes() as i64;
             Ok(Response::new(StatusResponse {

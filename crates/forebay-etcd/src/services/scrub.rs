@@ -1,5 +1,6 @@
 //! The scrub: reads the whole state of this member in the background, and compares it with its sums.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tonic::Status;
 
 use super::integrity::raise;
 use super::{Context, stopped};
-use crate::mvcc::{Audit, Failure, View};
+use crate::mvcc::{Audit, Damage, Failure, View};
 
 /// Read at most.
 const BYTES_PER_SECOND: u64 = 8 << 20;
@@ -22,19 +23,18 @@ const MEMORY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a pass has ended before its end.
 enum ScrubEnd {
-    /// The bytes are not those that were written.
-    Damaged(String),
-    /// The entries are not those that the state has sums of.
-    Different(&'static str),
+    /// The bytes are not those that were written, or the entries not those that the state has sums of.
+    Damaged(Damage),
     /// Nothing is known.
     Early(String),
 }
 
 impl From<Failure> for ScrubEnd {
     fn from(failure: Failure) -> ScrubEnd {
-        let end: fn(String) -> ScrubEnd =
-            if failure.is_damage() { ScrubEnd::Damaged } else { ScrubEnd::Early };
-        end(Status::from(failure).message().to_owned())
+        match failure.damage() {
+            Some(damage) => ScrubEnd::Damaged(damage),
+            None => ScrubEnd::Early(Status::from(failure).message().to_owned()),
+        }
     }
 }
 
@@ -61,24 +61,31 @@ pub(crate) async fn run(context: Context, interval: Duration) {
 /// Makes a pass, and reports its findings. Returns whether it came to a result.
 async fn pass(context: &Context) -> bool {
     let node = &context.node;
-    match scrub(context).await {
+    let state = || Arc::downgrade(&node.store().keyspaces());
+    let before = state();
+    let scrubbed = scrub(context).await;
+    // Of a state that was replaced nothing is noted.
+    if node.is_healing() || !before.ptr_eq(&state()) {
+        return false;
+    }
+    match scrubbed {
         Ok(bytes) => {
             node.counts().scrubs.fetch_add(1, Ordering::Relaxed);
             node.set_damage(None);
             tracing::info!(bytes, "all of the state was read, and is as it was written");
             return true;
         }
+        Err(ScrubEnd::Damaged(damage @ Damage::Tables(_))) => {
+            node.set_damage(Some(damage));
+            return true;
+        }
         // The checksums are right: this member wrote something else than the others, or lost it.
-        Err(ScrubEnd::Different(what)) => {
-            node.set_damage(Some(what.to_owned()));
+        Err(ScrubEnd::Damaged(damage @ Damage::Sums(_))) => {
+            node.set_damage(Some(damage));
             match raise(context, node.id()).await {
                 Ok(()) => return true,
                 Err(error) => tracing::warn!(%error, "the alarm CORRUPT is not raised yet"),
             }
-        }
-        Err(ScrubEnd::Damaged(what)) => {
-            node.set_damage(Some(what));
-            return true;
         }
         Err(ScrubEnd::Early(error)) => {
             tracing::info!(error, "the state is not all read; it is read again soon");
@@ -99,7 +106,7 @@ async fn scrub(context: &Context) -> Result<u64, ScrubEnd> {
     let mut bytes = report.table_bytes;
     node.counts().scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
     if let Some(finding) = report.findings.first() {
-        return Err(ScrubEnd::Damaged(finding.to_string()));
+        return Err(ScrubEnd::Damaged(Damage::Tables(finding.to_string())));
     }
     // A view holds the memtables of its time, and there is hardly anything in these.
     node.store().flush().await.map_err(|error| early(&error))?;
@@ -120,7 +127,7 @@ async fn scrub(context: &Context) -> Result<u64, ScrubEnd> {
         }
     }
     match audit.difference() {
-        Some(what) => Err(ScrubEnd::Different(what)),
+        Some(what) => Err(ScrubEnd::Damaged(Damage::Sums(what.to_owned()))),
         None => Ok(bytes),
     }
 }

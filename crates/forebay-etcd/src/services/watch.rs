@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::Ahead;
 use super::rights::Credentials;
-use super::{Context, StopSignal, stopped};
+use super::{Context, StopSignal, healing, stopped};
 use crate::accounts::Need;
 use crate::answer::{Answer, forward};
 use crate::hub::{Bell, ByKeys, EventFilter, Group, Keys, Watch};
@@ -342,9 +342,12 @@ impl StreamWatches {
     /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
     async fn catch_up(&mut self) -> Result<(), StreamEnd> {
         let ids = self.deliver_behind();
+        if self.context.node.is_healing() {
+            return Err(StreamEnd(Some(healing())));
+        }
         match View::of(self.context.node.store()).await {
             Ok(view) => self.read_behind(&ids, &view).await,
-            Err(failure) => Err(StreamEnd(Some(failure.into()))),
+            Err(failure) => Err(StreamEnd(Some(self.context.unread(failure)))),
         }
     }
 
@@ -389,9 +392,10 @@ impl StreamWatches {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
-            Err(failure) if failure.is_damage() => {
+            Err(failure) if failure.damage().is_some() => {
                 let first = behind.iter().filter(|(_, its, _)| *its == from).map(|(id, ..)| *id);
-                self.cancel_damaged(first.collect(), view.revision(), &failure.into());
+                let (ids, damage) = (first.collect(), self.context.unread(failure));
+                self.cancel_damaged(ids, view.revision(), &damage);
                 return Ok(());
             }
             Err(failure) => return Err(StreamEnd(Some(failure.into()))),
@@ -424,7 +428,6 @@ impl StreamWatches {
 
     /// Cancels the watches that have read from the damaged history first. The others read it again, behind the damage or not.
     fn cancel_damaged(&mut self, ids: Vec<i64>, revision: i64, damage: &Status) {
-        self.context.node.set_damage(Some(damage.message().to_owned()));
         for id in ids {
             self.remove(id);
             let cancel_reason = format!("the history of this member is damaged: {}", damage.message());

@@ -23,7 +23,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Response;
 
-async fn alarms(member: &Member) -> Vec<AlarmMember> {
+pub(super) async fn alarms(member: &Member) -> Vec<AlarmMember> {
     View::of(member.node().store()).await.unwrap().alarms().await.unwrap()
 }
 
@@ -215,23 +215,23 @@ async fn no_difference_is_found_where_there_is_none() {
     cluster.stop().await;
 }
 
-/// Flips bits around the middle of each longer file of tables below a directory. Returns how many there are.
-fn damage_tables(dir: &Path) -> usize {
+/// Writes zeros around the middle of each longer file of tables below a directory. Returns how many there are.
+pub(super) fn damage_tables(dir: &Path) -> usize {
     let mut damaged = 0;
-    for entry in std::fs::read_dir(dir).unwrap() {
+    // A member that runs may have removed them meanwhile.
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    for entry in entries {
         let path = entry.unwrap().path();
         if path.is_dir() {
             damaged += damage_tables(&path);
         } else if path.extension().is_some_and(|extension| extension == "fkv") {
-            let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+            let Ok(file) = std::fs::File::options().write(true).open(&path) else { continue };
             let bytes = file.metadata().unwrap().len();
             if bytes < 100_000 {
                 continue;
             }
             for at in (3..=5).map(|part| bytes * part / 8) {
-                let mut byte = [0];
-                file.read_exact_at(&mut byte, at).unwrap();
-                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+                file.write_all_at(&[0; 64], at).unwrap();
             }
             file.sync_all().unwrap();
             damaged += 1;
@@ -241,11 +241,11 @@ fn damage_tables(dir: &Path) -> usize {
 }
 
 /// Waits until a member knows of damage.
-async fn damage(member: &Member) -> String {
+pub(super) async fn damage(member: &Member) -> String {
     within(async {
         loop {
             if let Some(damage) = member.node().damage() {
-                return damage;
+                return damage.to_string();
             }
             tokio::task::yield_now().await;
         }
@@ -256,7 +256,8 @@ async fn damage(member: &Member) -> String {
 /// Once, a byte that went wrong in the history was found by the client that read it, or never.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled() {
-    let mut cluster = Cluster::start(3, &[]).await;
+    // Two members are too few for one to be healed.
+    let mut cluster = Cluster::start(2, &[]).await;
     let damaged = cluster.follower().await;
     let mut last = 0;
     let mut random = draw::Random(7);
@@ -330,5 +331,8 @@ async fn the_scrub_names_a_member_whose_tables_are_not_those_of_its_sums() {
     let found = damage(member).await;
     assert!(found.contains("current values"), "{found}");
     is_named(member, member.node().id()).await;
+    // All checksums are right: this is no damage of a disk.
+    assert_eq!(member.node().counts().repairs_failed.load(Ordering::Relaxed), 0);
+    assert_eq!(member.node().counts().repairs.load(Ordering::Relaxed), 0);
     cluster.stop().await;
 }
