@@ -83,11 +83,10 @@ impl Access {
     }
 }
 
+/// A call that leaves the handle as it is.
 #[derive(Clone, Debug)]
-enum Step {
+enum Call {
     Read(usize),
-    /// A read that is polled once and dropped, if it is not over then.
-    Glance(usize),
     Write(Vec<u8>),
     WriteVectored(Vec<u8>, Vec<u8>),
     Flush,
@@ -96,38 +95,83 @@ enum Step {
     Resize(u64),
     Sync,
     Len,
+    Limit(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Call(Call),
+    /// A call that is polled once and dropped, if it is not over then.
+    Stopped(Call),
     /// Makes a clone, and works with that from here on.
     Duplicate,
     ThroughStd,
-    Limit(usize),
+}
+
+fn len(random: &mut Random) -> u64 {
+    let limit = [3, 100, 5_000, 70_000][random.below(4) as usize];
+    random.below(limit)
+}
+
+fn bytes(random: &mut Random) -> Vec<u8> {
+    let len = len(random);
+    random.bytes(len)
+}
+
+impl Call {
+    fn drawn(random: &mut Random) -> Call {
+        match random.below(21) {
+            0..=6 => Call::Read(len(random) as usize),
+            7..=10 => Call::Write(bytes(random)),
+            11 => Call::WriteVectored(bytes(random), bytes(random)),
+            12 | 13 => Call::Flush,
+            14 => Call::Seek(SeekFrom::Start(len(random))),
+            15 => Call::Seek(SeekFrom::Current(len(random) as i64 - 2_000)),
+            16 => Call::Seek(SeekFrom::End(len(random) as i64 - 3_000)),
+            17 => Call::Place,
+            18 => Call::Resize(len(random)),
+            19 if random.below(2) == 0 => Call::Sync,
+            19 => Call::Len,
+            _ => Call::Limit(1 + len(random) as usize),
+        }
+    }
+
+    async fn make(&self, file: &mut impl Subject) -> io::Result<Value> {
+        match self {
+            Call::Read(len) => {
+                let mut bytes = vec![0; *len];
+                file.read(&mut bytes).await.map(|count| Value::Bytes(bytes[..count].to_vec()))
+            }
+            Call::Write(bytes) => file.write(bytes).await.map(|count| Value::Number(count as u64)),
+            Call::WriteVectored(one, other) => {
+                let slices = [IoSlice::new(one), IoSlice::new(other)];
+                file.write_vectored(&slices).await.map(|count| Value::Number(count as u64))
+            }
+            Call::Flush => file.flush().await.map(|()| Value::Nothing),
+            Call::Seek(to) => file.seek(*to).await.map(Value::Number),
+            Call::Place => file.stream_position().await.map(Value::Number),
+            Call::Resize(len) => file.resize(*len).await.map(|()| Value::Nothing),
+            Call::Sync => file.sync().await.map(|()| Value::Nothing),
+            Call::Len => {
+                // A length does not wait for bytes in flight.
+                let _ = file.sync().await;
+                file.len().await.map(Value::Number)
+            }
+            Call::Limit(bytes) => {
+                file.limit(*bytes);
+                Ok(Value::Nothing)
+            }
+        }
+    }
 }
 
 impl Step {
     fn drawn(random: &mut Random) -> Step {
-        let len = |random: &mut Random| {
-            let limit = [3, 100, 5_000, 70_000][random.below(4) as usize];
-            random.below(limit)
-        };
-        let bytes = |random: &mut Random| {
-            let len = len(random);
-            random.bytes(len)
-        };
         match random.below(24) {
-            0..=4 => Step::Read(len(random) as usize),
-            5..=7 => Step::Glance(len(random) as usize),
-            8..=11 => Step::Write(bytes(random)),
-            12 => Step::WriteVectored(bytes(random), bytes(random)),
-            13 | 14 => Step::Flush,
-            15 => Step::Seek(SeekFrom::Start(len(random))),
-            16 => Step::Seek(SeekFrom::Current(len(random) as i64 - 2_000)),
-            17 => Step::Seek(SeekFrom::End(len(random) as i64 - 3_000)),
-            18 => Step::Place,
-            19 => Step::Resize(len(random)),
-            20 => Step::Sync,
-            21 => Step::Len,
-            22 if random.below(8) == 0 => Step::Duplicate,
-            22 => Step::ThroughStd,
-            _ => Step::Limit(1 + len(random) as usize),
+            0..=6 => Step::Stopped(Call::drawn(random)),
+            7 if random.below(8) == 0 => Step::Duplicate,
+            7 => Step::ThroughStd,
+            _ => Step::Call(Call::drawn(random)),
         }
     }
 }
@@ -149,25 +193,7 @@ impl<F: Subject> Run<F> {
     async fn make(self, step: &Step) -> (Run<F>, io::Result<Value>) {
         let Run { mut file, mut probe } = self;
         let result = match step {
-            Step::Read(len) | Step::Glance(len) => {
-                let mut bytes = vec![0; *len];
-                file.read(&mut bytes).await.map(|count| Value::Bytes(bytes[..count].to_vec()))
-            }
-            Step::Write(bytes) => file.write(bytes).await.map(|count| Value::Number(count as u64)),
-            Step::WriteVectored(one, other) => {
-                let slices = [IoSlice::new(one), IoSlice::new(other)];
-                file.write_vectored(&slices).await.map(|count| Value::Number(count as u64))
-            }
-            Step::Flush => file.flush().await.map(|()| Value::Nothing),
-            Step::Seek(to) => file.seek(*to).await.map(Value::Number),
-            Step::Place => file.stream_position().await.map(Value::Number),
-            Step::Resize(len) => file.resize(*len).await.map(|()| Value::Nothing),
-            Step::Sync => file.sync().await.map(|()| Value::Nothing),
-            Step::Len => {
-                // A length does not wait for bytes in flight.
-                let _ = file.sync().await;
-                file.len().await.map(Value::Number)
-            }
+            Step::Call(call) | Step::Stopped(call) => call.make(&mut file).await,
             Step::Duplicate => match file.duplicate().await {
                 Ok(clone) => {
                     file = clone;
@@ -181,10 +207,6 @@ impl<F: Subject> Run<F> {
                 // Nothing is in flight or unread any more: the cursor is the descriptor's.
                 probe.as_mut().expect("made right here").stream_position().map(Value::Number)
             }
-            Step::Limit(bytes) => {
-                file.limit(*bytes);
-                Ok(Value::Nothing)
-            }
         };
         (Run { file, probe }, result)
     }
@@ -194,43 +216,30 @@ async fn poll_once<T>(mut poll: impl FnMut(&mut Context<'_>) -> T) -> T {
     poll_fn(|context| Poll::Ready(poll(context))).await
 }
 
-/// Polls both reads once. Where one of them is over, the other is awaited, else both are dropped.
-async fn glance<A: Subject, B: Subject>(
-    one: &mut A,
-    other: &mut B,
-    len: usize,
+/// Polls the call of both once. Where one of them is over, the other is awaited, else both are dropped.
+async fn stopped(
+    one: &mut impl Subject,
+    other: &mut impl Subject,
+    call: &Call,
 ) -> Option<[io::Result<Value>; 2]> {
-    let (mut one_bytes, mut other_bytes) = (vec![0; len], vec![0; len]);
-    let results = {
-        let mut one = pin!(one.read(&mut one_bytes));
-        let mut other = pin!(other.read(&mut other_bytes));
-        let both = |context: &mut Context<'_>| (one.as_mut().poll(context), other.as_mut().poll(context));
-        match poll_once(both).await {
-            (Poll::Pending, Poll::Pending) => None,
-            (Poll::Ready(one), Poll::Pending) => Some((one, other.await)),
-            (Poll::Pending, Poll::Ready(other)) => Some((one.await, other)),
-            (Poll::Ready(one), Poll::Ready(other)) => Some((one, other)),
-        }
-    };
-    let (one, other) = results?;
-    let one = one.map(|count| Value::Bytes(one_bytes[..count].to_vec()));
-    let other = other.map(|count| Value::Bytes(other_bytes[..count].to_vec()));
-    Some([one, other])
+    let mut one = pin!(call.make(one));
+    let mut other = pin!(call.make(other));
+    let both = |context: &mut Context<'_>| (one.as_mut().poll(context), other.as_mut().poll(context));
+    match poll_once(both).await {
+        (Poll::Pending, Poll::Pending) => None,
+        (Poll::Ready(one), Poll::Pending) => Some([one, other.await]),
+        (Poll::Pending, Poll::Ready(other)) => Some([one.await, other]),
+        (Poll::Ready(one), Poll::Ready(other)) => Some([one, other]),
+    }
 }
 
 /// Flushes both, twice: an error of bytes that were accepted comes once.
-async fn flushed<A: Subject, B: Subject>(
-    mut one: Run<A>,
-    mut other: Run<B>,
-    steps: &[Step],
-) -> (Run<A>, Run<B>) {
+async fn flush(one: &mut impl Subject, other: &mut impl Subject, steps: &[Step]) {
     for _ in 0..2 {
-        let (expected, found);
-        (one, expected) = one.make(&Step::Flush).await;
-        (other, found) = other.make(&Step::Flush).await;
+        let expected = Call::Flush.make(one).await;
+        let found = Call::Flush.make(other).await;
         assert_eq!(comparable(found), comparable(expected), "a flush after {steps:?}");
     }
-    (one, other)
 }
 
 async fn compare(seed: u64, calls: u64) {
@@ -254,10 +263,12 @@ async fn compare(seed: u64, calls: u64) {
             let step = Step::drawn(&mut random);
             steps.push(step.clone());
             let (expected, found);
-            if let Step::Glance(len) = step {
-                // Behind a write in flight a read may not have begun in its first poll.
-                (tokio, forebay) = flushed(tokio, forebay, &steps).await;
-                match glance(&mut tokio.file, &mut forebay.file, len).await {
+            if let Step::Stopped(call) = &step {
+                // Behind a write in flight another call may not have begun in its first poll. A flush begins nothing.
+                if !matches!(call, Call::Flush) {
+                    flush(&mut tokio.file, &mut forebay.file, &steps).await;
+                }
+                match stopped(&mut tokio.file, &mut forebay.file, call).await {
                     Some([one, other]) => (expected, found) = (one, other),
                     None => continue,
                 }
@@ -268,18 +279,17 @@ async fn compare(seed: u64, calls: u64) {
             let story = || format!("seed {seed}, {access:?}, the last of {steps:?}");
             assert_eq!(comparable(found), comparable(expected), "{}", story());
         }
-        flushed(tokio, forebay, &steps).await;
+        flush(&mut tokio.file, &mut forebay.file, &steps).await;
         let contents = paths.each_ref().map(|path| std::fs::read(path).unwrap());
         assert!(contents[0] == contents[1], "seed {seed}, {access:?}, {steps:?}: other contents");
     }
 }
 
-/// A program that changes its import must not notice. A million calls: `FOREBAY_FS_CALLS=1000000`.
+/// A program that changes its import must not notice.
 #[tokio::test]
 async fn random_calls_have_the_results_of_tokio() {
-    let calls = forebay_test::number_from("FOREBAY_FS_CALLS").unwrap_or(8_000);
     for seed in 0..4 {
-        compare(seed, calls / 4).await;
+        compare(seed, 2_000).await;
     }
 }
 
@@ -287,5 +297,13 @@ async fn random_calls_have_the_results_of_tokio() {
 async fn random_calls_on_workers_have_the_results_of_tokio() {
     for seed in 100..102 {
         compare(seed, 2_000).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "minutes: a million calls beside tokio's, seven of 24 stopped at their first poll"]
+async fn a_million_random_calls_have_the_results_of_tokio() {
+    for seed in 1_000..1_100 {
+        compare(seed, 10_000).await;
     }
 }
