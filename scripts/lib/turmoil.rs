@@ -1,5 +1,5 @@
-//! The names of turmoil that its tests of files use, over a world of forebay-sim: scripts/checks/turmoil-fs makes a package of them.
-//! All hosts and clients are on the world's first node, so a crash is a power cut of all.
+//! The names of turmoil that its tests of files use, over a world of forebay-sim: scripts/checks/turmoil-fs makes a package of
+//! them. All hosts and clients are on the world's first node, so a crash is a power cut of all.
 
 use std::error::Error;
 use std::future::Future;

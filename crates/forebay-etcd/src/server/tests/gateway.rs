@@ -276,9 +276,9 @@ async fn pages_and_names_are_those_that_flags_allow() {
 async fn a_range_that_is_too_long_for_json_is_refused() {
     let mut cluster = Cluster::start(1, &[]).await;
     let member = &cluster.members[0];
-    let value = "v".repeat(RANGE_BYTES_MAX / 2);
-    for key in ["a", "b"] {
-        member.put(key, &value).await.unwrap();
+    let value = "v".repeat(RANGE_BYTES_MAX / 20);
+    for key in 0..20 {
+        member.put(&format!("a{key}"), &value).await.unwrap();
     }
     // Keys from `a` on.
     let all = |more: &str| format!("{{\"key\":\"YQ==\",\"range_end\":\"AA==\"{more}}}");
