@@ -101,7 +101,7 @@ enum Call {
 #[derive(Clone, Debug)]
 enum Step {
     Call(Call),
-    /// A call that is polled once and dropped, if it is not over then.
+    /// A call that is polled once and dropped, if it is not over then. One from rest waits once, so that is each point of it.
     Stopped(Call),
     /// Makes a clone, and works with that from here on.
     Duplicate,
@@ -264,7 +264,7 @@ async fn compare(seed: u64, calls: u64) {
             steps.push(step.clone());
             let (expected, found);
             if let Step::Stopped(call) = &step {
-                // Behind a write in flight another call may not have begun in its first poll. A flush begins nothing.
+                // Behind a write in flight a call may not have begun in its first poll. A flush begins nothing.
                 if !matches!(call, Call::Flush) {
                     flush(&mut tokio.file, &mut forebay.file, &steps).await;
                 }
