@@ -68,6 +68,8 @@ pub struct Builder {
 /// The properties of the disk.
 #[derive(Default)]
 pub struct Files {
+    syncs: f64,
+    tears: bool,
     capacity: Option<u64>,
     corruption: f64,
     errors: f64,
@@ -94,6 +96,10 @@ impl Builder {
     pub fn build(&self) -> Sim {
         // Only what was synced counts, names as well; turmoil has no other order.
         let mut profile = Profile::ideal().metadata_order(MetadataOrder::Posix);
+        if !self.files.tears {
+            // Nothing is left of a write that was not synced.
+            profile = profile.fault(Rule::new(Fault::LostWrite).chance_ppm(ppm(1.0 - self.files.syncs)));
+        }
         if let Some(bytes) = self.files.capacity {
             profile = profile.capacity(bytes);
         }
@@ -137,13 +143,15 @@ impl Files {
         self
     }
 
-    /// A world's kernel syncs nothing by itself.
-    pub fn sync_probability(&mut self, _chance: f64) -> &mut Files {
+    /// A world's kernel syncs nothing by itself; the power cut may leave these writes.
+    pub fn sync_probability(&mut self, chance: f64) -> &mut Files {
+        self.syncs = chance;
         self
     }
 
     /// A world's disks have sectors of 512 bytes.
     pub fn block_size(&mut self, _bytes: u64) -> &mut Files {
+        self.tears = true;
         self
     }
 
