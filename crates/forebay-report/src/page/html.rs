@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
-use super::{PAGE_BYTES_MAX, PAGE_MARK, advice, charts, gates, headline, questions, svg};
+use super::{PAGE_BYTES_MAX, PAGE_MARK, advice, beside, charts, gates, headline, questions, svg};
 use crate::environment::Environment;
 use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once, row_names};
@@ -19,11 +19,43 @@ const SERIES_VALUES: usize = 600;
 /// Maximum words of a sentence that is shown without being asked for.
 const WORDS_MAX: usize = 20;
 
+/// The heading of a page, and its first screen.
+#[derive(Debug)]
+struct Top {
+    title: String,
+    device: Option<String>,
+    first: Markup,
+}
+
 /// Returns the whole page, of at most `PAGE_BYTES_MAX` as far as thinning the numbers in its source
 /// allows it.
 pub fn page(report: &Report) -> String {
-    let without = document(report, &EmbeddedJson { json: String::new(), left_out: None });
-    document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
+    let (title, device) = match storage(&report.environment) {
+        Some([path, device]) => (path, Some(device)),
+        None => ("Forebay".to_owned(), None),
+    };
+    let is_bare = beside::is_bare(report);
+    let first = html! {
+        @if is_bare { (beside::of(report)) } @else {
+            (headline::of(report))
+            @if let Some(pair) = charts::overview(report) { (svg::pair(&pair)) }
+            (questions::of(report))
+        }
+        @if !is_bare || !advice::advice(report).is_empty() { (advice::of(report)) }
+    };
+    fitting(report, &Top { title, device, first })
+}
+
+/// Returns the page of several results beside each other, each with the name of its file.
+pub fn beside(results: &[(String, Report)]) -> String {
+    let names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
+    let title = printable(&names.join(" beside ")).into_owned();
+    fitting(&beside::merged(results), &Top { title, device: None, first: beside::first_screen(results) })
+}
+
+fn fitting(report: &Report, top: &Top) -> String {
+    let without = document(report, top, &EmbeddedJson { json: String::new(), left_out: None });
+    document(report, top, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
 }
 
 /// Returns the head of a page with this title.
@@ -39,34 +71,25 @@ pub fn head(title: Markup) -> Markup {
     }
 }
 
-fn document(report: &Report, embedded: &EmbeddedJson) -> String {
-    let (path, device) = match storage(&report.environment) {
-        Some([path, device]) => (path, Some(device)),
-        None => ("Forebay".to_owned(), None),
-    };
+fn document(report: &Report, Top { title, device, first }: &Top, embedded: &EmbeddedJson) -> String {
     let groups = groups(&report.experiments);
     let heads_a_section = |verdict: &str| groups.iter().any(|group| group[0].sentence == verdict);
     let further: Vec<&String> = report.verdicts.iter().filter(|verdict| !heads_a_section(verdict)).collect();
     html! {
         (DOCTYPE)
         html lang="en" {
-            (head(html! { @if device.is_some() { "Forebay on " } (path) }))
+            (head(html! { @if device.is_some() { "Forebay on " } (title) }))
             body {
                 a.skip href="#content" { "Skip to the figures" }
                 header {
-                    h1 { (path) @if let Some(device) = &device { " " span.soft { (device) } } }
+                    h1 { (title) @if let Some(device) = device { " " span.soft { (device) } } }
                     p.soft {
                         (machine_line(&report.environment))
                         @if report.environment.time_unix_s > 0 { " \u{b7} " (date(report.environment.time_unix_s)) }
                     }
                 }
                 main id="content" tabindex="-1" {
-                    div.first {
-                        (headline::of(report))
-                        @if let Some(pair) = charts::overview(report) { (svg::pair(&pair)) }
-                        (questions::of(report))
-                        (advice::of(report))
-                    }
+                    div.first { (first) }
                     (gates::distrust(report))
                     nav aria-label="Experiments" {
                         ul { @for (index, group) in groups.iter().enumerate() { li { a href=(format!("#{}", id(index))) { (heading(group)) } } } }
@@ -252,7 +275,8 @@ fn fold(id: &str, title: &str, contents: Markup) -> Markup {
 
 /// Returns everything that is known about machine, file system and devices, as it is in the document.
 fn place(environment: &Environment) -> Markup {
-    let mut facts = vec![("measured at".to_owned(), date(environment.time_unix_s))];
+    let time = Some(environment.time_unix_s).filter(|time| *time > 0);
+    let mut facts = Vec::from_iter(time.map(|time| ("measured at".to_owned(), date(time))));
     let known = Environment { checks: Vec::new(), ..environment.clone() };
     let mut known = serde_json::to_value(known).unwrap_or_default();
     // Results of other programs, and of `forebay wait`, do not contain these figures.

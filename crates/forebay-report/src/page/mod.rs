@@ -1,6 +1,7 @@
 //! Human-readable results: a summary for the terminal, one HTML page, and the conclusions on both; and the charts of sweeps.
 
 pub mod advice;
+mod beside;
 mod charts;
 pub mod facts;
 pub(crate) mod gates;

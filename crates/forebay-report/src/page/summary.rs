@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{advice, gates, headline, html as page, questions};
+use super::{advice, beside, gates, headline, html as page, questions};
 use crate::check::Verdict;
 use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once};
@@ -24,7 +24,70 @@ const INDENT: usize = 10;
 pub fn brief(report: &Report, page: &str) -> String {
     let mut lines = place_lines(report);
     lines.push(String::new());
-    lines.push(format!("{:<24}{:<36}{}", "", "read", "write"));
+    let is_bare = beside::is_bare(report);
+    lines.extend(if is_bare { figures(&[""], &[report]) } else { conclusions(report) });
+    let advice = advice::advice(report);
+    if !is_bare || !advice.is_empty() {
+        lines.extend([String::new(), "What to change first".to_owned()]);
+    }
+    for advice in advice.iter().take(advice::SHOWN) {
+        let text = short(&format!("{}: {}", advice.what, advice.gain));
+        lines.extend(block(&format!("  {}", advice.factor()), INDENT, text));
+    }
+    if advice.is_empty() && !is_bare {
+        lines.push(format!("  {}", advice::NONE));
+    }
+    let doubts = gates::doubts(report);
+    if !doubts.is_empty() {
+        // Beside its heading and the place of the page.
+        let room = LINES_MAX.saturating_sub(lines.len() + 4);
+        lines.extend([String::new(), "What to distrust".to_owned()]);
+        lines.extend(
+            gates::doubt_lines(&doubts, room).iter().map(|line| clipped(&format!("  {line}"), WIDTH)),
+        );
+    }
+    lines.extend([String::new(), format!("The page: {page} (--verbose prints its tables)")]);
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Returns the summary of several results beside each other, and the place of their page.
+pub fn beside(results: &[(String, Report)], page: &str) -> String {
+    let (names, reports): (Vec<&str>, Vec<&Report>) =
+        results.iter().map(|(name, report)| (name.as_str(), report)).unzip();
+    let mut lines = Vec::new();
+    for (name, report) in names.iter().zip(&reports) {
+        lines.extend(broken(&format!("{name}: {}", place_lines(report).join("; ")), WIDTH));
+    }
+    lines.push(String::new());
+    lines.extend(figures(&names, &reports));
+    for pair in beside::pairs(results) {
+        lines.extend([String::new(), pair.heading]);
+        lines.extend(pair.changes.iter().chain(&pair.excluded).map(|line| format!("  {line}")));
+        lines.extend(pair.counts.map(|counts| format!("  {counts}")));
+    }
+    lines.extend([String::new(), format!("The page: {page}")]);
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns the figures of the first rows of results; an empty name is left out.
+fn figures(names: &[&str], results: &[&Report]) -> Vec<String> {
+    let all = beside::lines(results);
+    let mut lines = Vec::new();
+    for line in all.iter().take(beside::ROWS_SHOWN) {
+        lines.push(clipped(&line.name, WIDTH));
+        for (name, figures) in names.iter().zip(&line.figures) {
+            let of = if name.is_empty() { String::new() } else { format!("{name}: ") };
+            lines.push(clipped(&format!("    {of}{}", figures.as_deref().unwrap_or("-")), WIDTH));
+        }
+    }
+    let more = all.len().saturating_sub(beside::ROWS_SHOWN);
+    lines.extend((more > 0).then(|| format!("{more} more rows are on the page")));
+    lines
+}
+
+/// Returns the headline figures, and the questions with their verdicts.
+fn conclusions(report: &Report) -> Vec<String> {
+    let mut lines = vec![format!("{:<24}{:<36}{}", "", "read", "write")];
     for (load, figures) in headline::cards(report) {
         let [first, second] = figures
             .each_ref()
@@ -48,30 +111,11 @@ pub fn brief(report: &Report, page: &str) -> String {
         let command = key.command.map_or_else(String::new, |command| format!(" {command}"));
         lines.extend(block("", INDENT, short(&format!("{}{command}", key.sentence))));
     }
-    lines.extend([String::new(), "What to change first".to_owned()]);
-    let advice = advice::advice(report);
-    for advice in advice.iter().take(advice::SHOWN) {
-        let text = short(&format!("{}: {}", advice.what, advice.gain));
-        lines.extend(block(&format!("  {}", advice.factor()), INDENT, text));
-    }
-    if advice.is_empty() {
-        lines.push(format!("  {}", advice::NONE));
-    }
-    let doubts = gates::doubts(report);
-    if !doubts.is_empty() {
-        // Beside its heading and the place of the page.
-        let room = LINES_MAX.saturating_sub(lines.len() + 4);
-        lines.extend([String::new(), "What to distrust".to_owned()]);
-        lines.extend(
-            gates::doubt_lines(&doubts, room).iter().map(|line| clipped(&format!("  {line}"), WIDTH)),
-        );
-    }
-    lines.extend([String::new(), format!("The page: {page} (--verbose prints its tables)")]);
-    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+    lines
 }
 
 /// Returns the storage and the machine, each in a line or two.
-fn place_lines(report: &Report) -> Vec<String> {
+pub(crate) fn place_lines(report: &Report) -> Vec<String> {
     let [path, device] = page::storage(&report.environment).unwrap_or_default();
     let date = Some(date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
     let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();

@@ -223,6 +223,8 @@ fn of_fio(document: &Value) -> Vec<Experiment> {
         let parameters = &mut experiment.parameters;
         set(parameters, &document["global options"]);
         set(parameters, &job["job options"]);
+        // It has it as `job`.
+        parameters.remove("name");
         // It says when a job runs, and the first of several repeats does not need it.
         let is_serial = parameters.remove("stonewall").is_some();
         let depth = parameters.get("iodepth").map(|depth| ("depth", depth.clone()));

@@ -3,7 +3,7 @@
 //! [`compare`] finds them by the rule in `noise`; [`Comparison::to_text`] is for human readers, and
 //! [`Comparison::to_json`] for programs.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::Serialize;
 
@@ -18,11 +18,18 @@ mod significance;
 #[cfg(test)]
 mod simulated_tests;
 
+/// Rows that a line names; of more it has the number.
+const NAMED: usize = 8;
+/// Bytes of a gibibyte.
+const GIB: f64 = 1_073_741_824.0;
+
 /// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]
 pub struct Comparison {
     first: Origin,
     second: Origin,
+    /// Facts by which the results are of two machines. Then no figure is compared.
+    machines: Vec<String>,
     /// Number of figures that both have.
     compared: usize,
     /// Number of them that changed beyond noise.
@@ -35,12 +42,16 @@ pub struct Comparison {
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats_needed: Option<usize>,
     /// Rows with a change.
-    rows: Vec<ChangedRow>,
+    pub(crate) rows: Vec<ChangedRow>,
     /// Experiments and rows, named as in an expression of `assert`.
     only_in_first: Vec<String>,
     only_in_second: Vec<String>,
     /// Experiments that match but were not measured alike.
     unlike: Vec<Unlike>,
+    /// Experiments and rows that match, but in another size, state of the page cache or load. Their figures are not compared.
+    incomparable: Vec<Unlike>,
+    /// Rows that a result has without repeats, so that nothing is known of their noise.
+    once: Vec<String>,
 }
 
 /// The origin of a result.
@@ -53,7 +64,7 @@ struct Origin {
 
 /// A row with a change.
 #[derive(Debug, Serialize)]
-struct ChangedRow {
+pub(crate) struct ChangedRow {
     /// With the parameters that distinguish it: `random[depth=8]`.
     experiment: String,
     row: String,
@@ -101,7 +112,8 @@ struct Unlike {
 /// # Errors
 /// [`Failure::Usage`] when no experiment is in both.
 pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
-    let mut all = Comparison { first: origin(before), second: origin(after), ..Comparison::default() };
+    let (first, second, machines) = (origin(before), origin(after), machines(before, after));
+    let mut all = Comparison { first, second, machines, ..Comparison::default() };
     let both = before.experiments.iter().chain(&after.experiments);
     let mut matched: Vec<ExperimentPair<'_>> = Vec::new();
     for name in once(both.map(|experiment| experiment.name.as_str())) {
@@ -137,11 +149,42 @@ fn common<'a>((_, before, after): &ExperimentPair<'a>) -> impl Iterator<Item = (
     before.rows.iter().filter_map(|old| Some((old, after.row(&old.name)?)))
 }
 
-/// Returns the figures of two rows that are compared.
+/// Returns the figures of two rows that are compared: none where samples began with another page cache.
 fn figures<'a>((first, second): (&'a Row, &'a Row)) -> impl Iterator<Item = Pair<'a>> {
-    let names = first.metrics.0.keys().map(String::as_str);
+    let names = first.metrics.0.keys().map(String::as_str).filter(move |_| caches(first, second).is_none());
     let both = names.filter(|name| *name != metric::SECONDS && second.metrics.get(name).is_some());
     both.map(move |metric| Pair { metric, first, second })
+}
+
+/// Returns the states of the page cache in which samples began, where these differ.
+fn caches(first: &Row, second: &Row) -> Option<String> {
+    let (old, new) = first.cache.zip(second.cache).filter(|(old, new)| old != new)?;
+    Some(format!("page cache {} -> {}", old.label(), new.label()))
+}
+
+/// Returns the facts that differ because the results are of two machines; what is not known is none.
+fn machines(before: &Report, after: &Report) -> Vec<String> {
+    let facts = |report: &Report| {
+        let known = &report.environment;
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        [
+            known.host.clone(),
+            text(&known.architecture),
+            known.cpu_model.clone(),
+            Some(known.cpus_online).filter(|count| *count > 0).map(|count| count.to_string()),
+            // A kernel keeps some of it for itself, and another one more.
+            Some(known.memory_total_bytes)
+                .filter(|total| *total > 0)
+                .map(|total| format!("about {} GiB", (total as f64 / GIB).ceil())),
+        ]
+    };
+    let names = ["host", "architecture", "processor", "processors", "memory"];
+    let both = names.into_iter().zip(facts(before).into_iter().zip(facts(after)));
+    let differ = both.filter_map(|(name, (old, new))| {
+        let (old, new) = old.zip(new).filter(|(old, new)| old != new)?;
+        Some(format!("{name} {old} -> {new}"))
+    });
+    differ.collect()
 }
 
 fn origin(report: &Report) -> Origin {
@@ -164,13 +207,19 @@ impl Comparison {
     }
 
     fn fill(&mut self, matched: &[ExperimentPair<'_>]) {
-        let pairs: Vec<Pair<'_>> = matched.iter().flat_map(common).flat_map(figures).collect();
+        let comparable = matched
+            .iter()
+            .filter(|(_, before, after)| self.machines.is_empty() && unlike(before, after, false).is_empty());
+        let pairs: Vec<Pair<'_>> = comparable.flat_map(common).flat_map(figures).collect();
         let mut judged = pairs.iter().zip(significance::judge(&pairs));
         let mut needed = Vec::new();
         for both @ (label, before, after) in matched {
-            let parameters = unlike(before, after);
-            if !parameters.is_empty() {
-                self.unlike.push(Unlike { experiment: label.clone(), parameters });
+            let [alike, others] = [true, false].map(|comparable| unlike(before, after, comparable));
+            let is_compared = self.machines.is_empty() && others.is_empty();
+            for (list, parameters) in [(&mut self.unlike, alike), (&mut self.incomparable, others)] {
+                if !parameters.is_empty() {
+                    list.push(Unlike { experiment: label.clone(), parameters });
+                }
             }
             let missing = |row: &Row, from: &Experiment| {
                 from.row(&row.name).is_none().then(|| format!("{label}.{}", row.name))
@@ -178,8 +227,16 @@ impl Comparison {
             self.only_in_first.extend(before.rows.iter().filter_map(|row| missing(row, after)));
             self.only_in_second.extend(after.rows.iter().filter_map(|row| missing(row, before)));
             for (old, new) in common(both) {
+                let name = format!("{label}.{}", old.name);
                 let mut changes = Vec::new();
-                for (pair, outcome) in judged.by_ref().take(figures((old, new)).count()) {
+                let compared = if is_compared { figures((old, new)).count() } else { 0 };
+                if compared > 0 && old.samples.len().min(new.samples.len()) < 2 {
+                    self.once.push(name.clone());
+                }
+                if let Some(caches) = caches(old, new).filter(|_| is_compared) {
+                    self.incomparable.push(Unlike { experiment: name, parameters: vec![caches] });
+                }
+                for (pair, outcome) in judged.by_ref().take(compared) {
                     self.compared += 1;
                     match outcome {
                         Outcome::Changed(times) => changes.extend(change(pair, times, after)),
@@ -216,36 +273,19 @@ impl Comparison {
             format!("forebay {forebay}, {kernel}, {}", path.as_deref().unwrap_or("no path"))
         });
         let mut text = format!("first:  {first}\nsecond: {second}\n");
-        let unlike = self.unlike.iter().map(|Unlike { experiment, parameters }| {
-            format!("not measured alike: {experiment}: {}", parameters.join(", "))
-        });
-        unlike.chain(self.unpaired()).for_each(|line| text += &format!("{line}\n"));
+        self.excluded().iter().for_each(|line| text += &format!("{line}\n"));
         if !self.rows.is_empty() {
             text.push_str("\nchanged beyond noise\n");
         }
-        // Writing to a String cannot fail.
         for row in &self.rows {
-            let _ = write!(text, "  {}.{}", row.experiment, row.row);
-            if !row.marked_in.is_empty() {
-                let _ = write!(text, "  (!) failed a gate in the {} result", row.marked_in.join(" and the "));
-            }
-            text.push('\n');
-            let reasons = [
-                ("no longer measured", &row.no_longer_measured),
-                ("was not measured before", &row.not_measured_before),
-            ];
-            for (words, why) in reasons.iter().filter_map(|(words, why)| Some((words, why.as_ref()?))) {
-                let _ = writeln!(text, "    {words}: {why}");
-            }
-            for Change { metric, heading, first, second, change, times } in &row.changes {
-                let change = match times {
-                    Some(times) => format!("{} times {change}", number(*times)),
-                    None if *change == "more" => "was nothing".to_owned(),
-                    None => "is 0 now".to_owned(),
-                };
-                let _ = writeln!(text, "    {metric} ({heading}): {first} -> {second}: {change}");
-            }
+            text += &format!("  {}\n", row.name());
+            row.lines().iter().for_each(|line| text += &format!("    {line}\n"));
         }
+        format!("{text}\n{}\n", self.counts())
+    }
+
+    /// Returns a line on how many figures were compared, and with which outcome.
+    pub(crate) fn counts(&self) -> String {
         let Self { compared, changed, alike, unclear, .. } = self;
         let needed = match (unclear, self.repeats_needed) {
             (0, _) => String::new(),
@@ -255,7 +295,27 @@ impl Comparison {
             (_, None) => ": they vary too much from run to run".to_owned(),
         };
         let counts = format!("{changed} changed beyond noise, {alike} alike, {unclear} unclear");
-        format!("{text}\n{compared} figures compared: {counts}{needed}\n")
+        format!("{compared} figures compared: {counts}{needed}")
+    }
+
+    /// Returns lines on what is not, or not strictly, compared, each with the reason.
+    pub(crate) fn excluded(&self) -> Vec<String> {
+        let machines =
+            Some(format!("another machine, so no figure is compared: {}", self.machines.join(", ")));
+        let machines = machines.filter(|_| !self.machines.is_empty());
+        let of = |words: &'static str| {
+            move |Unlike { experiment, parameters }: &Unlike| {
+                format!("{words}: {experiment}: {}", parameters.join(", "))
+            }
+        };
+        let incomparable = self.incomparable.iter().map(of("not compared"));
+        let unlike = self.unlike.iter().map(of("not measured alike"));
+        let once = match self.once.len() {
+            0 => None,
+            rows if rows > NAMED => Some(format!("without repeats: {rows} rows")),
+            _ => Some(format!("without repeats: {}", listed(&self.once))),
+        };
+        machines.into_iter().chain(incomparable).chain(unlike).chain(self.unpaired()).chain(once).collect()
     }
 
     /// Returns the parts that only one of the two results has.
@@ -263,6 +323,35 @@ impl Comparison {
         let line = |side: &'static str| move |label: &String| format!("only in the {side}: {label}");
         let first = self.only_in_first.iter().map(line("first"));
         first.chain(self.only_in_second.iter().map(line("second")))
+    }
+}
+
+impl ChangedRow {
+    /// Returns the row's name, with a mark where it failed a gate.
+    pub(crate) fn name(&self) -> String {
+        let marked = self.marked_in.join(" and the ");
+        let mark = Some(format!("  (!) failed a gate in the {marked} result"));
+        let mark = mark.filter(|_| !marked.is_empty()).unwrap_or_default();
+        format!("{}.{}{mark}", self.experiment, self.row)
+    }
+
+    /// Returns a line for each change.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let reasons = [
+            ("no longer measured", &self.no_longer_measured),
+            ("was not measured before", &self.not_measured_before),
+        ];
+        let reasons =
+            reasons.into_iter().filter_map(|(words, why)| Some(format!("{words}: {}", why.as_ref()?)));
+        let changes = self.changes.iter().map(|Change { metric, heading, first, second, change, times }| {
+            let change = match times {
+                Some(times) => format!("{} times {change}", number(*times)),
+                None if *change == "more" => "was nothing".to_owned(),
+                None => "is 0 now".to_owned(),
+            };
+            format!("{metric} ({heading}): {first} -> {second}: {change}")
+        });
+        reasons.chain(changes).collect()
     }
 }
 
@@ -300,7 +389,7 @@ impl fmt::Display for Figure {
 mod tests {
     use super::*;
     use crate::environment::Environment;
-    use crate::result::{Metrics, Sample};
+    use crate::result::{CacheState, Metrics, Sample};
 
     fn report(name: &str, figures: &[(u32, &[f64])]) -> Report {
         let experiments = figures.iter().map(|(depth, values)| {
@@ -378,9 +467,56 @@ mod tests {
         assert!(!text.contains("depth=1]"), "{text}");
         assert!(text.contains("only in the first: random[depth=32]"), "{text}");
         assert!(text.contains("3 figures compared: 1 changed beyond noise, 1 alike, 1 unclear"), "{text}");
-        assert!(text.contains("repeats of both are needed") && !text.contains("depth=16"), "{text}");
+        assert!(text.contains("repeats of both are needed"), "{text}");
+        assert!(text.contains("without repeats: random[depth=16].direct\n"), "{text}");
+        assert!(!text.contains("  random[depth=16]"), "{text}");
         let same = render(&before, &before);
         assert!(!same.contains("changed beyond noise\n ") && same.contains("0 changed"), "{same}");
+    }
+
+    /// Regression: a file of half the size, or another machine, made a device "2 times" as fast.
+    #[test]
+    fn nothing_is_said_to_differ_where_size_cache_or_machine_do() {
+        let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
+        let pair =
+            || [report("scan", &[(1, &steady)]), report("scan", &[(1, &steady.map(|value| 2.0 * value))])];
+        let [before, after] = pair();
+        assert!(render(&before, &after).contains("1 changed beyond noise"));
+        let check = |change: &dyn Fn(&mut Report, u32), words: &str| {
+            let [mut before, mut after] = pair();
+            change(&mut before, 0);
+            change(&mut after, 1);
+            let text = render(&before, &after);
+            assert!(
+                text.contains(words) && text.contains("0 figures compared: 0 changed"),
+                "{words}: {text}"
+            );
+        };
+        let size = |report: &mut Report, place: u32| {
+            let parameters = &mut report.experiments[0].parameters;
+            parameters.insert("file_bytes".to_owned(), (10 + place).into());
+        };
+        check(&size, "not compared: scan: file_bytes 10 -> 11");
+        let cache = |report: &mut Report, place: u32| {
+            let state = if place == 0 { CacheState::Direct } else { CacheState::Warm };
+            report.experiments[0].rows[0].cache = Some(state);
+        };
+        check(&cache, "not compared: scan.direct: page cache direct -> warm");
+        let machine =
+            |report: &mut Report, place: u32| report.environment.host = Some(format!("node{place}"));
+        check(&machine, "another machine, so no figure is compared: host node0 -> node1");
+        let named = |report: &mut Report, place: u32| {
+            let memory = if place == 0 { 16_000_000_000 } else { 16_100_000_000 };
+            report.environment.memory_total_bytes = memory;
+            report.experiments[0].parameters.insert("seconds".to_owned(), place.into());
+        };
+        let [mut before, mut after] = pair();
+        named(&mut before, 0);
+        named(&mut after, 1);
+        let text = render(&before, &after);
+        assert!(text.contains("1 changed beyond noise") && text.contains("seconds 0 -> 1"), "{text}");
+        let once = report("scan", &[(1, &[500.0])]);
+        assert!(render(&once, &after).contains("without repeats: scan.direct\n"));
     }
 
     #[test]

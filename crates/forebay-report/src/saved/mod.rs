@@ -97,13 +97,20 @@ const CIRCUMSTANCES: &str = "cold command device fan_out file_bytes file_seed fi
     io_limit_reads_per_s levels load_tasks memory_limit_bytes memory_touched_bytes nodes_per_level own_file read_bytes repeats \
     seconds seconds_max seed sorted_numbers source_priority span_bytes workers write_cache";
 
+/// Parameters that may differ between two experiments whose figures are compared: how long, by which calls and under which name the
+/// same work was done, and circumstances of which neither a size nor the state of a cache is one.
+const COMPARABLE: &str = "api, apiVersion, description, device, directory, file_system, filename, fixedbufs, group_reporting, \
+    hipri, io_limit_by, io_limit_bytes_per_s, io_limit_reads_per_s, ioengine, job, label, load_tasks, loops, memory_touched_bytes, \
+    nonvectored, number_ios, own_file, ramp_time, registerfiles, repeats, repetitions, runtime, seconds, seconds_max, source_priority, \
+    sqthread_poll, startdelay, test filename, testFileName, testID, thread, time_based, timeout, version, workers, write_cache";
+
 /// Returns the experiments called `name`.
-fn called<'a>(experiments: &'a [Experiment], name: &str) -> Vec<&'a Experiment> {
+pub(crate) fn called<'a>(experiments: &'a [Experiment], name: &str) -> Vec<&'a Experiment> {
     experiments.iter().filter(|experiment| experiment.name == name).collect()
 }
 
 /// Returns the names of the parameters that distinguish the experiments called `name`, in all of `results`.
-fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
+pub(crate) fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
     let results: Vec<Vec<&Experiment>> = results.iter().map(|result| called(result, name)).collect();
     let mut keys: BTreeSet<String> = BTreeSet::new();
     for is_circumstance in [false, true] {
@@ -148,7 +155,7 @@ fn same(one: &Experiment, other: &Experiment, key: &str) -> bool {
 }
 
 /// Returns a label: `random[depth=8,span=whole file]`.
-fn label(experiment: &Experiment, keys: &[String]) -> String {
+pub(crate) fn label(experiment: &Experiment, keys: &[String]) -> String {
     let listed =
         keys.iter().filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))));
     let listed: Vec<String> = listed.collect();
@@ -170,8 +177,9 @@ fn matches(value: &Value, text: &str) -> bool {
     }
 }
 
-/// Returns the parameters that show that two matching experiments were not measured alike.
-fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
+/// Returns the parameters that show that two matching experiments were not measured alike: those with which figures are comparable, or
+/// the others.
+fn unlike(before: &Experiment, after: &Experiment, comparable: bool) -> Vec<String> {
     let names: BTreeSet<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
     let show = |experiment: &Experiment, name: &str| {
         let value = experiment.parameters.get(name);
@@ -180,8 +188,17 @@ fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
     names
         .into_iter()
         .filter(|name| !["seed", "file_seed"].contains(&name.as_str()) && !same(before, after, name))
+        .filter(|name| is_comparable(before, after, name) == comparable)
         .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
         .collect()
+}
+
+/// Returns whether figures can be compared though this parameter differs. Of a command, paths may.
+fn is_comparable(before: &Experiment, after: &Experiment, name: &str) -> bool {
+    fn words(experiment: &Experiment) -> impl Iterator<Item = &str> {
+        experiment.text("command").split_whitespace().filter(|word| !word.contains('/'))
+    }
+    COMPARABLE.split(", ").any(|known| known == name) || (name == "command" && words(before).eq(words(after)))
 }
 
 #[cfg(test)]
@@ -243,7 +260,12 @@ mod tests {
             assert_eq!(label(&other[0], &[]), "random");
             let files = [random(1, 10), random(1, 20)];
             assert_eq!(keys(&[&files], "random"), ["file_bytes"], "nothing else tells these apart");
-            assert_eq!(unlike(&one[1], &other[0]), ["file_bytes 10 -> 99"]);
+            assert_eq!(unlike(&one[1], &other[0], false), ["file_bytes 10 -> 99"]);
+            let ran = |command: &str| Experiment::new("ior", "").parameter("command", command);
+            let commands = ["ior -o /data/f", "ior -o /srv/f", "ior --posix.odirect -o /data/f"].map(ran);
+            assert_eq!(unlike(&commands[0], &commands[1], false), [""; 0], "another path");
+            assert_eq!(unlike(&commands[0], &commands[1], true).len(), 1);
+            assert_eq!(unlike(&commands[0], &commands[2], false).len(), 1, "another state of the cache");
         }
 
         #[test]
