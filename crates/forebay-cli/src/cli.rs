@@ -225,9 +225,10 @@ pub(crate) struct ReportArgs {
     /// read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
-    /// Measure nothing: make the page of a result that was saved with `--json`.
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
-    pub(crate) from: Option<PathBuf>,
+    /// Measure nothing: make the page of saved results, of this program or of fio, IOR, mdtest or elbencho; of several, the first is
+    /// compared with each other one.
+    #[arg(long, value_name = "RESULT", num_args = 1.., conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
+    pub(crate) from: Vec<PathBuf>,
     /// A result of `forebay wait --json` to include: how long a program waits.
     #[arg(long, value_name = "WAIT.json")]
     pub(crate) wait: Option<PathBuf>,

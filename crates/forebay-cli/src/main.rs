@@ -202,12 +202,8 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let (page, json) = (Destination::new(&args.out, PAGE_MARK)?, args.json.destination()?);
     json.beside(&page)?;
     let wait = args.wait.as_deref().map(saved::load_wait).transpose()?;
-    if let Some(file) = &args.from {
-        let mut report = saved::load(file)?;
-        if let Some(wait) = wait {
-            report.add(wait);
-        }
-        return write_report(&report, args, &page, &json, cleanup);
+    if !args.from.is_empty() {
+        return show_results(args, wait, &page, &json, cleanup);
     }
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let mut left_out = LeftOut::default();
@@ -241,6 +237,31 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         report.add(wait);
     }
     write_report(&report, args, &page, &json, cleanup)
+}
+
+/// Writes the page of results that were saved; `wait` is added to the first of them.
+fn show_results(
+    args: &ReportArgs,
+    wait: Option<Report>,
+    page: &Destination,
+    json: &Json,
+    cleanup: &Cleanup,
+) -> anyhow::Result<ExitCode> {
+    let mut results = saved::load_results(&args.from)?;
+    if let (Some((_, first)), Some(wait)) = (results.first_mut(), wait) {
+        first.add(wait);
+    }
+    if let [(_, report)] = results.as_slice() {
+        return write_report(report, args, page, json, cleanup);
+    }
+    if args.claims {
+        return Err(Failure::Usage("--claims is about one result: name one file".to_owned()).into());
+    }
+    page.write(&report::html::beside(&results), cleanup)?;
+    if !page.is_stdout() {
+        print(&report::summary::beside(&results, &args.out.display().to_string()))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The experiments that a report leaves out, each with the reason, and the first failure.

@@ -1,4 +1,4 @@
-//! Commands on results that were saved as JSON: `diff`, `assert`, `convert`; `report --from` loads one, too.
+//! Commands on results that were saved as JSON: `diff`, `assert`, `convert`; `report --from` loads some, too.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use forebay_report::failure::Failure;
 use forebay_report::result::Report;
 use forebay_report::saved::{assertion, convert, diff, parse, waited};
 
-use crate::output::{JsonArgs, print, print_raw};
+use crate::output::{Destination, JsonArgs, print, print_raw};
 use forebay_measure::cleanup::Cleanup;
 
 /// Maximum size of a file; a larger one is no result of this program.
@@ -39,6 +39,12 @@ pub(crate) struct AssertArgs {
     /// OP is one of >= <= > < == !=
     #[arg(required = true, value_name = "EXPRESSION")]
     expressions: Vec<String>,
+    /// The file for the outcomes as JUnit XML; `-` prints them instead of the text
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// The file for the outcomes as OpenMetrics; `-` prints them instead of the text
+    #[arg(long, value_name = "FILE")]
+    openmetrics: Option<PathBuf>,
 }
 
 /// Options of `convert`.
@@ -85,10 +91,28 @@ pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
     // All are parsed before the first is evaluated: one that fails must not hide a typing error in another.
     let expressions: Vec<_> =
         args.expressions.iter().map(|text| assertion::parse(text)).collect::<Result<_, _>>()?;
+    let destination =
+        |path: &Option<PathBuf>, mark| path.as_deref().map(|path| Destination::new(path, mark)).transpose();
+    let junit = destination(&args.junit, assertion::JUNIT_MARK)?;
+    let metrics = destination(&args.openmetrics, assertion::OPEN_METRICS_MARK)?;
+    if args.junit.is_some() && args.junit == args.openmetrics {
+        return Err(
+            Failure::Usage("JUnit and OpenMetrics would go to one place: name two files".to_owned()).into()
+        );
+    }
     let report = load(&args.file)?;
     let outcomes: Vec<_> =
         expressions.iter().map(|expression| expression.judge(&report)).collect::<Result<_, _>>()?;
-    for outcome in &outcomes {
+    let mut is_text = true;
+    for (destination, text) in [
+        (junit, assertion::junit(&args.file.display().to_string(), &outcomes)),
+        (metrics, assertion::open_metrics(&outcomes)),
+    ] {
+        let Some(destination) = destination else { continue };
+        destination.write(&text, &Cleanup::default())?;
+        is_text &= !destination.is_stdout();
+    }
+    for outcome in outcomes.iter().filter(|_| is_text) {
         print(&format!("{}\n", outcome.text))?;
     }
     let all_hold = outcomes.iter().all(|outcome| outcome.holds);
@@ -121,11 +145,34 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// A sentence that names the file and its fault.
 pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
-    let mut report = parse(&path.display().to_string(), &read(path)?)?;
+    own(&path.display().to_string(), &read(path)?)
+}
+
+fn own(name: &str, text: &str) -> Result<Report, Failure> {
+    let mut report = parse(name, text)?;
     if report.schema == 1 {
         kind::adopt(&mut report);
     }
     Ok(report)
+}
+
+/// Reads results of this program and of others, each with a name that no other one has.
+///
+/// # Errors
+/// See [`load`] and [`convert::of_others`].
+pub(crate) fn load_results(paths: &[PathBuf]) -> Result<Vec<(String, Report)>, Failure> {
+    let mut results: Vec<(String, Report)> = Vec::with_capacity(paths.len());
+    for path in paths {
+        let text = (path.display().to_string(), read(path)?);
+        let foreign = convert::of_others(std::slice::from_ref(&text))?;
+        let report = foreign.map_or_else(|| own(&text.0, &text.1), Ok)?;
+        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        if results.iter().any(|(known, _)| *known == name) {
+            name += &format!(" ({})", results.len() + 1);
+        }
+        results.push((name, report));
+    }
+    Ok(results)
 }
 
 /// Reads a result of `forebay wait`.

@@ -125,6 +125,88 @@ fn an_expression_that_fails_has_an_exit_code_of_its_own() {
     expect_output(&["assert", &file], 2, &["EXPRESSION"]);
 }
 
+/// A build server reads outcomes as JUnit's test cases, Prometheus as series.
+#[test]
+fn outcomes_are_written_for_other_programs() {
+    let files = Files(Directory::new("outcomes"));
+    let file = files.json("a.json", &result("random", &[(1, [100.0; 3], 100.0)]));
+    let [junit, metrics] = ["junit.xml", "metrics.txt"].map(|name| files.0.path().join(name));
+    let [junit, metrics] = [&junit, &metrics].map(|path| path.to_str().expect("readable name"));
+    let both = ["--junit", junit, "--openmetrics", metrics];
+    let conditions = [file.as_str(), "random.direct.iops >= 100", "random.direct.iops > 100"];
+    // The second time the files are replaced.
+    for _ in 0..2 {
+        expect_output(&[&["assert"][..], &conditions, &both].concat(), 1, &["holds: ", "FAILS: "]);
+    }
+    let text = fs::read_to_string(junit).expect("it was written");
+    assert!(text.contains("tests=\"2\" failures=\"1\"") && text.contains("<failure message="), "{text}");
+    let text = fs::read_to_string(metrics).expect("it was written");
+    let families =
+        forebay_test::exposition::open_metrics(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let holds = families.iter().find(|family| family.name == "forebay_assert_holds").expect("a family");
+    let values = conditions[1..].iter().map(|condition| holds.value(&[("expression", *condition)]));
+    assert_eq!(values.collect::<Vec<_>>(), [1.0, 0.0]);
+    let outcome = run(&[&["assert"][..], &conditions, &["--openmetrics", "-"]].concat());
+    assert_eq!((outcome.code, outcome.out), (Some(1), text));
+    let other = files.write("diary.txt", "a diary");
+    expect_output(
+        &[&["assert"][..], &conditions, &["--junit", &other]].concat(),
+        3,
+        &["not written by this program"],
+    );
+    expect_output(
+        &[&["assert"][..], &conditions, &["--junit", "-", "--openmetrics", "-"]].concat(),
+        2,
+        &["two files"],
+    );
+}
+
+/// Any result, of this program or of another, is shown beside any other.
+#[test]
+fn results_of_all_programs_are_shown_beside_each_other() {
+    let files = Files(Directory::new("beside"));
+    let page = files.0.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    let fixture =
+        |name| format!("{}/../forebay-report/tests/fixtures/foreign/{name}", env!("CARGO_MANIFEST_DIR"));
+    let before = files.json("a.json", &result("random", &[(32, [900.0, 910.0, 890.0], 1000.0)]));
+    let after = files.json("b.json", &result("random", &[(32, [450.0, 455.0, 445.0], 1000.0)]));
+    let mut elsewhere = result("random", &[(32, [450.0, 455.0, 445.0], 1000.0)]);
+    elsewhere["environment"]["host"] = json!("node7");
+    elsewhere["environment"]["cpus_online"] = json!(64);
+    let elsewhere = files.json("c.json", &elsewhere);
+    let fio = fixture("fio-3.33-client.json");
+    let all = ["report", "--out", page, "--from", &before, &after, &elsewhere, &fio, &before];
+    expect_output(
+        &all,
+        0,
+        &[
+            "a.json: IOPS 900 (890 to 910)",
+            "2 times less",
+            "another machine",
+            "no experiment is in both",
+            "a.json (5)",
+        ],
+    );
+    let text = fs::read_to_string(page).expect("it was written");
+    for words in ["What differs beyond noise", "What cannot be compared", "processors 2 -&gt; 64", "p99 µs"]
+    {
+        assert!(text.contains(words), "{words}");
+    }
+    for (name, unit) in
+        [("ior-4.0.0.out", "MB/s"), ("mdtest-4.0.0.out", "files/s"), ("elbencho-3.1-9.json", "IOPS")]
+    {
+        expect_output(&["report", "--out", page, "--from", &fixture(name)], 0, &[unit, "The page: "]);
+    }
+    expect_output(&["report", "--out", page, "--claims", "--from", &before, &after], 2, &["one result"]);
+    let terse = files.write("fio.txt", "job: (groupid=0, jobs=1): err= 0");
+    expect_output(
+        &["report", "--out", page, "--from", &before, &terse],
+        2,
+        &["text of fio", "--output-format=json"],
+    );
+}
+
 #[test]
 fn a_measured_result_goes_through_all_three() {
     let directory = Directory::new("whole");

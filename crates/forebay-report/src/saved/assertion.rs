@@ -1,9 +1,14 @@
-//! `forebay assert`: expressions over one result. `docs/cli.md` has the grammar.
+//! `forebay assert`: expressions over one result, and their outcomes in the formats of others. `docs/cli.md` has the grammar.
+
+use std::fmt::Write as _;
+
+use maud::{PreEscaped, html};
 
 use super::{called, keys, label, listed, matches, names};
 use crate::failure::Failure;
+use crate::result::columns::together;
 use crate::result::{Experiment, FAILED_GATE_MARK, Report, Row};
-use crate::units::number;
+use crate::units::{number, printable};
 
 /// A comparison and its sign.
 type Operator = (&'static str, fn(&f64, &f64) -> bool);
@@ -15,6 +20,8 @@ const OPERATORS: [Operator; 6] =
 /// `LEFT OP FACTOR [* RIGHT]`.
 #[derive(Debug)]
 pub struct Assertion<'a> {
+    /// The expression as it was written.
+    text: &'a str,
     left: Figure<'a>,
     operator: Operator,
     factor: f64,
@@ -35,10 +42,66 @@ struct Figure<'a> {
 /// The result of an expression.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
+    /// The expression as it was written.
+    pub expression: String,
     /// Whether it holds.
     pub holds: bool,
     /// A sentence with the figures.
     pub text: String,
+    /// The figure, and the one with which it was compared.
+    pub figures: [f64; 2],
+}
+
+/// Mark of a document of [`junit`].
+pub const JUNIT_MARK: &str = "<testsuites name=\"forebay assert\"";
+/// Mark of a text of [`open_metrics`].
+pub const OPEN_METRICS_MARK: &str = "# TYPE forebay_assert_";
+
+/// Returns the outcomes on the result called `name` as JUnit XML, a test case for each.
+pub fn junit(name: &str, outcomes: &[Outcome]) -> String {
+    let (tests, failures) = (outcomes.len(), outcomes.iter().filter(|outcome| !outcome.holds).count());
+    let suites = html! {
+        (PreEscaped("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"))
+        testsuites name="forebay assert" tests=(tests) failures=(failures) {
+            testsuite name=(printable(name)) tests=(tests) failures=(failures) errors="0" skipped="0" {
+                @for outcome in outcomes {
+                    testcase classname=(printable(name)) name=(printable(&outcome.expression)) {
+                        @if !outcome.holds { failure message=(printable(&outcome.text)) {} }
+                        system-out { (printable(&outcome.text)) }
+                    }
+                }
+            }
+        }
+    };
+    suites.into_string() + "\n"
+}
+
+/// The families of [`open_metrics`], each with its meaning and its value of an outcome.
+type Family = (&'static str, &'static str, fn(&Outcome) -> f64);
+
+/// Returns the outcomes as OpenMetrics, which is Prometheus' own text format as well.
+pub fn open_metrics(outcomes: &[Outcome]) -> String {
+    let families: [Family; 3] = [
+        ("holds", "Whether the expression holds (1) or not (0).", |outcome| {
+            f64::from(u8::from(outcome.holds))
+        }),
+        ("figure", "The figure on the left of the expression.", |outcome| outcome.figures[0]),
+        ("limit", "What the figure is compared with.", |outcome| outcome.figures[1]),
+    ];
+    let mut text = String::new();
+    for (family, meaning, value) in families {
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(text, "# TYPE forebay_assert_{family} gauge\n# HELP forebay_assert_{family} {meaning}");
+        // A series may be there once.
+        for same in together(outcomes, |one, other| one.expression == other.expression) {
+            let expression =
+                same[0].expression.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let value = value(same[0]);
+            let _ = writeln!(text, "forebay_assert_{family}{{expression=\"{expression}\"}} {value}");
+        }
+    }
+    text + "# EOF\n"
 }
 
 /// Parses an expression.
@@ -67,7 +130,7 @@ fn parse_parts(text: &str) -> Result<Assertion<'_>, String> {
         Some((factor, figure)) => (number(factor)?, Some(Figure::parse(figure)?)),
         None => (number(right)?, None),
     };
-    Ok(Assertion { left, operator, factor, right })
+    Ok(Assertion { text, left, operator, factor, right })
 }
 
 /// Splits the text at the first operator outside of brackets.
@@ -185,7 +248,7 @@ impl Assertion<'_> {
                 String::new()
             }
         );
-        Ok(Outcome { holds, text })
+        Ok(Outcome { expression: self.text.to_owned(), holds, text, figures: [left, limit] })
     }
 }
 
@@ -245,6 +308,25 @@ mod tests {
             parse(&format!("{one} >= 0.96 * {other}")).and_then(|assertion| assertion.judge(&report()));
         let text = outcome.expect("both are there").text;
         assert_eq!(text, format!("FAILS: {one} = 95, wanted >= 96 (0.96 * {other} = 100)"));
+    }
+
+    #[test]
+    fn outcomes_are_cases_of_junit_and_series_of_open_metrics() {
+        let [one, two] =
+            [">= 95", "> 95"].map(|end| format!("random[depth=32,span=whole file].direct.iops {end}"));
+        let judge = |text| parse(text).and_then(|assertion| assertion.judge(&report())).expect("it is there");
+        let outcomes = [judge(&one), judge(&two), judge(&two)];
+        let text = junit("a&b.json", &outcomes);
+        assert!(text.starts_with("<?xml") && text.contains(JUNIT_MARK), "{text}");
+        assert!(text.contains("tests=\"3\" failures=\"2\"") && text.contains("a&amp;b.json"), "{text}");
+        assert_eq!((text.matches("<testcase ").count(), text.matches("<failure ").count()), (3, 2), "{text}");
+        assert!(text.contains("direct.iops &gt;= 95\"") && text.contains("FAILS: "), "{text}");
+        let text = open_metrics(&outcomes);
+        assert!(text.starts_with(OPEN_METRICS_MARK) && text.ends_with("\n# EOF\n"), "{text}");
+        for (line, value) in [("holds", 0.0), ("figure", 95.0), ("limit", 95.0)] {
+            let line = format!("forebay_assert_{line}{{expression=\"{two}\"}} {value}\n");
+            assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
+        }
     }
 
     #[test]
