@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,13 @@ static SPEC: Spec = Spec {
         Opt::bytes("size", "Bytes of all files together", 8192, u64::MAX).or("1GiB").quick("128MiB"),
         Opt::bytes("least", "The shortest piece", 1, 1 << 30).or("512"),
         Opt::bytes("most", "The longest piece", 1, 1 << 30).or("4KiB"),
+        Opt::bytes(
+            "piece",
+            "Pieces of this length, each in another page, of two files; a part of 4 KiB",
+            1,
+            4096,
+        )
+        .chosen("as --least and --most say"),
         Opt::count("reads", "Pieces of a sample, if its time suffices", 100_000_000).or("8000").quick("2000"),
         Opt::count("in-flight", "Pieces wanted at once", 1024).or("16"),
         Opt::seconds("2", "0.5"),
@@ -46,6 +54,10 @@ static SPEC: Spec = Spec {
         Way::cached(
             "buffered-random-advice",
             "the same after posix_fadvise(RANDOM) on each file: no read-ahead",
+        ),
+        Way::cached(
+            READ_AHEAD,
+            "with --piece: `buffered` after posix_fadvise(WILLNEED) on the 128 KiB around each piece, which is the usual read-ahead",
         ),
         Way::direct(
             "read-many",
@@ -81,6 +93,12 @@ static SPEC: Spec = Spec {
     },
 };
 
+/// The row of reads with the usual read-ahead of the kernel, and the bytes of that.
+const READ_AHEAD: &str = "buffered-read-ahead";
+const WINDOW_BYTES: u64 = 128 << 10;
+/// Files, and pieces of each, that `--piece` reads unless told otherwise.
+const PIECE_FILES: u64 = 2;
+const PIECES_OF_FILE: u64 = 64;
 /// Pieces that a program of the row `read-many` can request at once.
 const BATCH: usize = 256;
 
@@ -90,20 +108,31 @@ impl Experiment for Amplification {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        let (least, most, size) = (options.count("least"), options.count("most"), options.count("size"));
+        let (piece, size) = (options.optional("piece"), options.count("size"));
+        let [least, most] = ["least", "most"].map(|name| piece.unwrap_or_else(|| options.count(name)));
+        if let Some(piece) = piece.filter(|piece| {
+            !4096_u64.is_multiple_of(*piece) || options.given("least") || options.given("most")
+        }) {
+            return Err(Failure::Usage(format!(
+                "--piece {piece} stands for --least and --most, and must be a part of 4096: a power of two"
+            ))
+            .into());
+        }
         if least > most {
             return Err(Failure::Usage(format!(
                 "the shortest piece (--least {least}) is longer than the longest (--most {most}): give them the other way round"
             ))
             .into());
         }
-        let files = options.counts("files");
+        let is_given = |name: &str| piece.is_none() || options.given(name);
+        let files = if is_given("files") { options.counts("files") } else { vec![PIECE_FILES] };
         let many = files.iter().copied().max().unwrap_or(1);
         // Whole pages. The smallest file has at least two, so that not every piece begins where the file does.
-        if (size / many) & !4095 < most.max(8192) {
+        let file_bytes_min = if piece.is_some() { WINDOW_BYTES } else { most.max(8192) };
+        if (size / many) & !4095 < file_bytes_min {
             return Err(Failure::Usage(format!(
                 "{many} files of {size} bytes together are too small for pieces of {most} bytes: each must hold two pages and \
-                 the longest piece; give a larger --size, fewer --files or a smaller --most"
+                 the longest piece, with --piece 128 KiB; give a larger --size, fewer --files or a smaller --most"
             ))
             .into());
         }
@@ -114,10 +143,12 @@ impl Experiment for Amplification {
             Files::make(&scratch, set, context)
         };
         let sets = files.iter().map(make).collect::<anyhow::Result<_>>()?;
-        let common = parameters(json!({
+        let reads = if is_given("reads") { options.count("reads") } else { many * PIECES_OF_FILE };
+        let mut common = parameters(json!({
             "wanted_bytes_min": least, "wanted_bytes_max": most,
-            "reads": options.count("reads"), "in_flight": options.count("in-flight"),
+            "reads": reads, "in_flight": options.count("in-flight"),
         }));
+        common.extend(piece.map(|piece| ("piece_bytes".to_owned(), piece.into())));
         Ok(Box::new(Run { scratch, sets, common, size, is_cold: Cell::new(true) }))
     }
 
@@ -143,7 +174,8 @@ impl Experiment for Amplification {
 
     fn title(&self, table: &Table) -> (String, String) {
         let [least, most] = ["wanted_bytes_min", "wanted_bytes_max"].map(|name| shown_bytes(table, name));
-        let heading = format!("Pieces of {least} to {most} wanted at random");
+        let range = if least == most { least } else { format!("{least} to {most}") };
+        let heading = format!("Pieces of {range} wanted at random");
         (format!("{heading} from {} file(s)", shown(table, "files")), heading)
     }
 
@@ -176,6 +208,10 @@ impl Plan for Run {
         self.sets.iter().map(of).collect()
     }
 
+    fn has(&self, setting: &Parameters, way: &Way) -> bool {
+        way.name != READ_AHEAD || setting.contains_key("piece_bytes")
+    }
+
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
         let files = &self.sets[turn.setting];
         self.is_cold.set(self.is_cold.get() & files.evict()?);
@@ -201,7 +237,7 @@ impl Plan for Run {
         format!(
             "{} of data that do not compress lie in as many files as stated, all of one length, written through and \
              evicted from the page cache before each sample. Each sample is a fresh process that opens all files, and \
-             then wants {} pieces of {} to {}, each length equally likely, at any byte of any file, {} at once, and \
+             then wants {} pieces of {} to {}, {}, {} at once, and \
              begins no more after {seconds:.2} s. Every byte is compared with the written one. Device bytes are the \
              block device's counters, for all processes; process bytes are the kernel's account in /proc/self/io; \
              both are divided by the bytes of the pieces. Rows of a repeat want the same pieces; rows take turns \
@@ -210,6 +246,11 @@ impl Plan for Run {
             value("reads"),
             show_bytes(value("wanted_bytes_min")),
             show_bytes(value("wanted_bytes_max")),
+            if setting.contains_key("piece_bytes") {
+                "from the files in turn, each piece in one page and in another 128 KiB as far as a file has them"
+            } else {
+                "each length equally likely, at any byte of any file"
+            },
             value("in_flight"),
         )
     }
@@ -237,6 +278,8 @@ struct Work {
     /// Reads of all lanes together.
     reads: u64,
     in_flight: usize,
+    /// The length of all pieces, each of which has a page of its own.
+    piece_bytes: Option<u64>,
 }
 
 impl Work {
@@ -258,19 +301,37 @@ struct Piece {
 struct Pieces<'a> {
     random: SplitMix,
     work: &'a Work,
+    /// The number of the next piece among those of all lanes.
+    number: u64,
 }
 
 impl<'a> Pieces<'a> {
     fn new(work: &'a Work, seed: u64, lane: usize) -> Self {
-        Self { random: SplitMix::new(seed ^ SplitMix::new(lane as u64 + 1).next_u64()), work }
+        let number = lane as u64;
+        Self { random: SplitMix::new(seed ^ SplitMix::new(number + 1).next_u64()), work, number }
     }
 
     fn next_piece(&mut self) -> Piece {
+        let number = self.number;
+        self.number += self.work.in_flight as u64;
+        if let Some(bytes) = self.work.piece_bytes {
+            return self.apart(number, bytes);
+        }
         let (least, most) = (self.work.wanted_bytes_min, self.work.wanted_bytes_max);
         let bytes = least + self.random.below(most - least + 1);
         let file = self.random.below(u64::from(self.work.files)) as u32;
         let offset = self.random.below(self.work.file_bytes - bytes + 1);
         Piece { file, offset, bytes }
+    }
+
+    /// Returns piece `number` of all, in a window of read-ahead that no other one is in, as far as its file has them.
+    fn apart(&mut self, number: u64, bytes: u64) -> Piece {
+        let files = u64::from(self.work.files);
+        let windows = (self.work.file_bytes / WINDOW_BYTES).max(1);
+        let step = (windows / self.work.reads.div_ceil(files).max(1)).max(1);
+        let window = number / files * step % windows;
+        let offset = window * WINDOW_BYTES + self.random.below(WINDOW_BYTES / bytes) * bytes;
+        Piece { file: (number % files) as u32, offset, bytes }
     }
 }
 
@@ -337,6 +398,15 @@ fn buffered(job: &Job, work: &Work) -> anyhow::Result<(Vec<Tally>, Cost)> {
                 break;
             }
             let memory = &mut buffer[..piece.bytes as usize];
+            if job.row == READ_AHEAD {
+                let window = piece.offset / WINDOW_BYTES * WINDOW_BYTES;
+                fadvise(
+                    &files[piece.file as usize],
+                    window,
+                    NonZeroU64::new(WINDOW_BYTES),
+                    Advice::WillNeed,
+                )?;
+            }
             files[piece.file as usize].read_exact_at(memory, piece.offset)?;
             tally.read(begun.elapsed(), piece, memory)?;
         }
@@ -589,6 +659,7 @@ mod tests {
             wanted_bytes_max: 4096,
             reads: 1,
             in_flight: 1,
+            piece_bytes: None,
         };
         let mut pieces = Pieces::new(&work, 3, 0);
         let all: Vec<Piece> = (0..3000).map(|_| pieces.next_piece()).collect();
@@ -598,6 +669,31 @@ mod tests {
         assert!((0..3).all(|file| all.iter().any(|piece| piece.file == file)));
         assert!(all.iter().any(|piece| piece.offset % 512 != 0));
         assert_ne!(Pieces::new(&work, 3, 1).next_piece(), all[0]);
+    }
+
+    /// The case of a text: what is read for 512 B is a page, or a whole read-ahead, only if no other piece is in it.
+    #[test]
+    fn pieces_of_one_length_share_no_read_ahead() {
+        let work = Work {
+            files: 2,
+            file_bytes: 80 * WINDOW_BYTES,
+            file_seed: 7,
+            wanted_bytes_min: 512,
+            wanted_bytes_max: 512,
+            reads: 128,
+            in_flight: 16,
+            piece_bytes: Some(512),
+        };
+        let mut seen = std::collections::BTreeSet::new();
+        for lane in 0..16 {
+            let mut pieces = Pieces::new(&work, 3, lane);
+            for _ in 0..8 {
+                let Piece { file, offset, bytes } = pieces.next_piece();
+                assert!(bytes == 512 && offset.is_multiple_of(512) && offset + bytes <= work.file_bytes);
+                assert!(seen.insert((file, offset / WINDOW_BYTES)), "{seen:?}");
+            }
+        }
+        assert_eq!(seen.iter().filter(|(file, _)| *file == 0).count(), 64);
     }
 
     #[test]

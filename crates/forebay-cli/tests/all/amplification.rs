@@ -1,8 +1,8 @@
 //! End-to-end tests of `measure amplification`: the contents of its document, its refusals, and no leftovers.
 
 use crate::support::{
-    Directory, begun, document, forebay, has_samples, interrupt, is_refused, names_of_rows, needs_space,
-    rows, run, tail,
+    Directory, begun, document, experiments, forebay, has_samples, interrupt, is_refused, names_of_rows,
+    needs_space, rows, run, tail,
 };
 use forebay_test::children::SIGINT;
 use serde_json::Value;
@@ -50,6 +50,30 @@ fn every_row_reads_from_one_file_and_from_many() {
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
+/// 512 B of each of two files are a page each, and 128 KiB each with read-ahead.
+#[test]
+fn one_piece_in_a_page_shows_what_read_ahead_reads() {
+    let directory = Directory::new("piece");
+    let arguments = ["measure", "amplification", directory.text(), "--json", "--quiet", "--piece", "512"];
+    let outcome = run(&[&arguments[..], &["--size", "20MiB", "--repeats", "2", "--seconds", "10"]].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let [experiment] = experiments(&value) else { panic!("two files alone: {value}") };
+    let parameters = &experiment["parameters"];
+    let numbers = ["files", "reads", "piece_bytes"].map(|name| parameters[name].as_u64());
+    assert_eq!(numbers, [2, 128, 512].map(Some));
+    let read = |name: &str| {
+        let row = rows(experiment).iter().find(|row| row["name"] == name).expect("a row");
+        has_samples(row, 2);
+        row["metrics"]["process_bytes_per_byte"].as_f64().filter(|share| *share > 0.0)
+    };
+    // Where the kernel has an account of the process.
+    if let (Some(page), Some(ahead)) = (read("buffered-random-advice"), read("buffered-read-ahead")) {
+        assert!(ahead > 4.0 * page, "{page} {ahead}");
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
 fn check_row(row: &Value) {
     has_samples(row, 2);
     let metric = |name: &str| row["metrics"][name].as_f64();
@@ -79,6 +103,9 @@ fn impossible_values_are_refused() {
         (&["--size", "1MiB", "--files", "1000"], "fewer --files"),
         (&["--most", "2MiB", "--size", "1MiB", "--files", "1"], "smaller --most"),
         (&["--reads", "many"], "many"),
+        (&["--piece", "1000"], "a power of two"),
+        (&["--piece", "512", "--least", "512"], "stands for --least and --most"),
+        (&["--piece", "512", "--size", "128KiB"], "128 KiB"),
         (&["--size", "0"], "not a usable size"),
     ] {
         is_refused("amplification", arguments, known);
