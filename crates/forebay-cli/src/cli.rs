@@ -112,13 +112,16 @@ pub(crate) struct Measure {
 impl Subcommand for Measure {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
         let of_kind = |kind: Kind| {
-            let command = MeasurePath::augment_args(clap::Command::new(kind.name()));
+            let command = kind.augment(clap::Command::new(kind.name()));
+            let is_flag = kind.name() == kind::JOBS.name();
+            let command = if is_flag { command.long_flag(kind.name()) } else { command };
             // Last, because each set of options brings its own description of the command that
             // it belongs to.
-            MeasureArgs::augment_args(kind.augment(command)).about(kind.about()).long_about(None::<&str>)
+            let command = MeasureArgs::augment_args(MeasurePath::augment_args(command));
+            command.about(kind.about()).long_about(None::<&str>)
         };
         let unlisted = kind::unlisted().map(|kind| of_kind(kind).hide(true));
-        let commands = ALL.iter().copied().map(of_kind).chain(unlisted);
+        let commands = ALL.iter().copied().chain([kind::JOBS]).map(of_kind).chain(unlisted);
         command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
     }
 

@@ -81,7 +81,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
     match command {
         OwnCommand::MeasureChild { job, start_line } => {
-            let parts: Vec<Entry> = kind::parts().copied().collect();
+            let parts: Vec<Entry> = kind::parts().chain(kind::JOBS.parts()).copied().collect();
             print_raw(&format!("{}\n", measure::run_child(&job, start_line, &parts)?))?;
         }
     }

@@ -40,7 +40,7 @@ mod closed;
 mod queue;
 mod ring;
 
-pub(crate) use closed::{LoopTally, until_deadline};
+pub(crate) use closed::{Begin, LoopTally, mark_pages, until_deadline};
 pub(crate) use ring::Setup;
 
 /// The message for a refusal of polled reads.
@@ -231,12 +231,7 @@ pub(crate) fn run<L: Lane, T>(
             let namespace = if is_namespace { Namespace::open(&target.path)? } else { Namespace::default() };
             conduct(on_own_threads(lanes.map(|lane| {
                 let (file, target) = (Arc::clone(&file), target.clone());
-                async move {
-                    match backend {
-                        Backend::Ring(setup) => ring::lane(lane, setup, &file, namespace, &target),
-                        _ => aio::lane(lane, &file, &target),
-                    }
-                }
+                async move { by_queue(backend, lane, &file, namespace, &target) }
             }))?)
         }
         Backend::TokioFs | Backend::SpawnBlocking => {
@@ -278,8 +273,25 @@ pub(crate) fn run<L: Lane, T>(
     }
 }
 
+/// Does the operations of a lane by a ring or by Linux AIO, on the calling thread.
+///
+/// # Errors
+/// The kernel refuses the queue, and the errors of the lane.
+pub(crate) fn by_queue<L: Lane>(
+    backend: Backend,
+    lane: L,
+    file: &File,
+    namespace: Namespace,
+    target: &Target,
+) -> anyhow::Result<L> {
+    match backend {
+        Backend::Ring(setup) => ring::lane(lane, setup, file, namespace, target),
+        _ => aio::lane(lane, file, target),
+    }
+}
+
 /// Returns memory for an operation.
-fn buffer(target: &Target) -> AlignedBuffer {
+pub(crate) fn buffer(target: &Target) -> AlignedBuffer {
     let mut buffer = AlignedBuffer::new(target.bytes);
     target.contents.into_iter().for_each(|contents| contents.fill(0, buffer.bytes_mut()));
     buffer
@@ -317,7 +329,7 @@ fn one_by_one<L: Lane>(
 }
 
 #[inline]
-fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
+pub(crate) fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
     if op.is_write { file.write_all_at(memory, op.offset) } else { file.read_exact_at(memory, op.offset) }
 }
 

@@ -11,6 +11,7 @@ use crate::baseline::Baseline;
 use crate::collective::Collective;
 use crate::files::Files;
 use crate::hosts::HostsArgs;
+use crate::jobs::Jobs;
 use crate::options::{self, Part};
 use crate::reads::{Cpu, Fairness, Random, Saturate};
 use crate::samples::Samples;
@@ -54,6 +55,9 @@ pub static ALL: &[Kind] = &[
     alone(&[Entry(&Samples)]),
     alone(&[Entry(&Collective)]),
 ];
+
+/// The jobs of a job file of fio, which no report runs.
+pub static JOBS: Kind = alone(&[Entry(&Jobs)]);
 
 const fn alone(parts: &'static [Entry]) -> Kind {
     Kind { merged: None, parts }
@@ -134,9 +138,9 @@ pub fn unlisted() -> impl Iterator<Item = Kind> {
     parts().filter(move |part| !is_listed(part)).map(|part| alone(std::slice::from_ref(part)))
 }
 
-/// Returns the experiment called `name`.
+/// Returns the experiment called `name`, or the jobs of fio.
 pub fn find(name: &str) -> Option<Kind> {
-    ALL.iter().copied().chain(unlisted()).find(|kind| kind.name() == name)
+    ALL.iter().copied().chain(unlisted()).chain([JOBS]).find(|kind| kind.name() == name)
 }
 
 /// Adds to a document of schema 1 what later ones contain: titles, views and sentences.
@@ -164,7 +168,7 @@ pub fn verdicts(experiments: &[Experiment]) -> Vec<String> {
 /// # Errors
 /// Fails with a sentence that lists the existing names.
 pub fn parse_name(text: &str) -> Result<Kind, String> {
-    find(text).ok_or_else(|| {
+    find(text).filter(|kind| kind.name() != JOBS.name()).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|kind| kind.name()).collect();
         format!("there is no experiment {text:?}; there are {}", names.join(", "))
     })

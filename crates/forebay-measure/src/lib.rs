@@ -41,6 +41,8 @@ mod gates;
 mod gauge;
 mod io_limit;
 pub mod job;
+mod job_file;
+mod jobs;
 mod lanes;
 mod latency;
 pub mod options;

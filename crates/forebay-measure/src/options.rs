@@ -17,6 +17,8 @@ pub struct Opt {
     help: &'static str,
     value: Kind,
     is_list: bool,
+    /// It has no name on the command line.
+    is_operand: bool,
     /// The default, in the words of the command line; empty: the experiment chooses.
     full: &'static str,
     quick: &'static str,
@@ -49,7 +51,17 @@ enum Kind {
 
 impl Opt {
     const fn new(name: &'static str, help: &'static str, value: Kind) -> Self {
-        Self { name, help, value, is_list: false, full: "", quick: "", report: "", chosen: "" }
+        Self {
+            name,
+            help,
+            value,
+            is_list: false,
+            is_operand: false,
+            full: "",
+            quick: "",
+            report: "",
+            chosen: "",
+        }
     }
 
     /// Returns an option that takes one whole number from 1 to `most`.
@@ -108,6 +120,12 @@ impl Opt {
     /// Takes several values, separated by commas.
     pub const fn list(mut self) -> Self {
         self.is_list = true;
+        self
+    }
+
+    /// Takes the value without a name; it must be there.
+    pub(crate) const fn operand(mut self) -> Self {
+        self.is_operand = true;
         self
     }
 
@@ -265,7 +283,8 @@ fn by_name(parts: &[Part]) -> Vec<Vec<PartOpt>> {
 pub fn augment(command: Command, parts: &[Part]) -> Command {
     let command = by_name(parts).into_iter().fold(command, |command, same| {
         let option = same[0].1;
-        let arg = Arg::new(option.name).long(option.name).help(help(&same, parts.len()));
+        let arg = Arg::new(option.name).help(help(&same, parts.len()));
+        let arg = if option.is_operand { arg.required(true) } else { arg.long(option.name) };
         if matches!(option.value, Kind::Flag) {
             return command.arg(arg.action(ArgAction::SetTrue));
         }

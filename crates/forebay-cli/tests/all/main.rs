@@ -12,6 +12,7 @@ mod experiments;
 mod fairness;
 mod files;
 mod hosts;
+mod jobs;
 mod kv;
 mod measure;
 mod page;

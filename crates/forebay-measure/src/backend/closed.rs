@@ -85,12 +85,20 @@ pub(crate) fn until_deadline(
     LoopTally::of(lanes.into_iter().map(|lane| (lane.latency, lane.checker.folded())), cost)
 }
 
-/// Lets the lanes go when the deadline is known. Dropped without one, because the sample failed, it lets them end.
-struct Begin(Arc<OnceLock<Option<Instant>>>);
+/// Lets the lanes go when the instant that they wait for is known. Dropped without one, because the sample failed, it lets them end.
+pub(crate) struct Begin(pub(crate) Arc<OnceLock<Option<Instant>>>);
 
 impl Drop for Begin {
     fn drop(&mut self) {
         _ = self.0.set(None);
+    }
+}
+
+/// Gives every page of a write its first word, so that storage which detects equal blocks finds none.
+#[inline]
+pub(crate) fn mark_pages(words: Pattern, offset: u64, memory: &mut [u8]) {
+    for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(memory.chunks_exact_mut(PAGE_BYTES)) {
+        bytes[..8].copy_from_slice(&words.first_word(page).to_le_bytes());
     }
 }
 
@@ -134,12 +142,8 @@ impl Lane for Loop {
         self.last
     }
 
-    /// Gives every page its first word, so that storage which detects equal blocks finds none.
     fn fill(&mut self, op: &Op, memory: &mut [u8]) {
-        let Some(words) = self.words else { return };
-        for (page, bytes) in (op.offset / PAGE_BYTES as u64..).zip(memory.chunks_exact_mut(PAGE_BYTES)) {
-            bytes[..8].copy_from_slice(&words.first_word(page).to_le_bytes());
-        }
+        self.words.into_iter().for_each(|words| mark_pages(words, op.offset, memory));
     }
 
     #[inline(always)]

@@ -1,0 +1,581 @@
+//! `measure --fio`: the jobs of a file of fio, with the rows that a result of fio has after its conversion.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use serde::Serialize;
+
+use crate::backing_device::{device_stat, filesystem_of};
+use crate::cleanup::TempDirectory;
+use crate::job_file::{self, FileJob, WITHOUT_EFFECT};
+use crate::options::Length;
+use crate::preconditions::Preconditions;
+use crate::prelude::*;
+use crate::progress::Unit;
+use crate::residency::{evict, resident_bytes};
+use crate::runner;
+use crate::test_file::{check_space, refuse_memory_filesystem, require_direct, write_direct};
+use crate::units::show_bytes;
+use forebay_report::result::Sample;
+
+mod loops;
+
+/// The experiment.
+#[derive(Debug)]
+pub(crate) struct Jobs;
+
+static SPEC: Spec = Spec {
+    name: "fio",
+    about: "Run the jobs of a job file of fio",
+    quick_seconds: 60,
+    full_seconds: 600,
+    needs_directory: true,
+    options: &[
+        Opt::path("job", "The job file").operand(),
+        Opt::time("seconds", "Seconds after which a job ends, whatever its file says", 0.01, 86_400.0)
+            .or("60")
+            .quick("2"),
+        Opt::repeats("3"),
+    ],
+    ways: &[Way::cached("jobs", "the jobs of a group, all at the same time")],
+    columns: &[
+        columns::MB_PER_S,
+        columns::IOPS,
+        columns::MEAN_US,
+        columns::P50_US,
+        columns::P99_US,
+        columns::P99_9_US,
+        columns::CPU_US_PER_IO,
+        columns::CONTEXT_SWITCHES_PER_IO,
+    ],
+    compared: metric::IOPS,
+    charts: &[metric::IOPS, metric::P99_US],
+    axis: Axis::new("group", "group"),
+    role: Role::Other,
+    gains: Vec::new,
+};
+
+/// The most bytes of a job file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The rows of a job.
+const KINDS: [&str; 3] = ["read", "write", "sync"];
+/// The share of a file in memory from which on it is not cold.
+const COLD_SHARE: f64 = 0.01;
+
+impl Experiment for Jobs {
+    fn spec(&self) -> &'static Spec {
+        &SPEC
+    }
+
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
+        let scratch = ScratchDir::find(context, SPEC.name)?;
+        let words = options.words("job");
+        let path = Path::new(words.first().copied().unwrap_or_default());
+        let mut text = String::new();
+        let read = |file: File| file.take(FILE_BYTES_MAX).read_to_string(&mut text);
+        File::open(path).and_then(read).map_err(|error| Failure::missing(path, &error))?;
+        let groups = job_file::parse(&text)
+            .map_err(|why| Failure::Usage(format!("{} cannot be run: {why}", path.display())))?;
+        Ok(Box::new(Run::new(&scratch.directory, groups, context)?))
+    }
+
+    fn measure(&self, options: &Values, length: Length, context: &Context) -> anyhow::Result<Vec<Table>> {
+        let mut plan = self.plan(options, context)?;
+        let tables = runner::run(&SPEC, options, length, context, plan.as_mut())?;
+        Ok(tables.iter().flat_map(tables_of).collect())
+    }
+
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
+        loops::run(job, &job.work::<Work>()?.jobs)
+    }
+
+    fn title(&self, table: &Table) -> (String, String) {
+        (format!("Job {} of fio", shown(table, "job")), "Jobs of fio".to_owned())
+    }
+}
+
+/// The parameters that a sample needs.
+#[derive(Debug, Deserialize)]
+struct Work {
+    jobs: Vec<Assignment>,
+}
+
+/// A job with its files.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Assignment {
+    job: FileJob,
+    /// The file of each clone.
+    paths: Vec<PathBuf>,
+    /// The bytes of its files that it uses, from its offset on.
+    span_bytes: u64,
+    /// Its files have the pattern of the sample, and no job writes there.
+    is_known: bool,
+}
+
+/// A file that jobs use.
+#[derive(Debug, Default)]
+struct FileUse {
+    /// A job that uses it, for sentences.
+    job: String,
+    /// The bytes that all jobs need, if they say so.
+    bytes: u64,
+    has_no_size: bool,
+    is_written: bool,
+    is_direct: bool,
+    /// It is written before it is measured.
+    is_laid_out: bool,
+    allocates: bool,
+}
+
+impl FileUse {
+    fn add(&mut self, job: &FileJob) {
+        let [reads, writes] = job.reads_and_writes();
+        self.job.clone_from(&job.name);
+        self.bytes = self.bytes.max(job.offset.saturating_add(job.size_bytes.unwrap_or(0)));
+        self.has_no_size |= job.size_bytes.is_none();
+        self.is_written |= writes;
+        self.is_direct |= job.is_direct;
+        self.is_laid_out |= reads || job.overwrites;
+        self.allocates |= job.allocates;
+    }
+}
+
+/// A file as it is measured.
+#[derive(Debug)]
+struct Subject {
+    path: PathBuf,
+    bytes: u64,
+    /// It was made here, and is made anew for each sample.
+    is_fresh: bool,
+    allocates: bool,
+    is_known: bool,
+}
+
+/// One run: the files, and the groups of jobs, each a table before these are divided by job.
+#[derive(Debug)]
+struct Run {
+    directory: PathBuf,
+    file_system: String,
+    preconditions: Preconditions,
+    groups: Vec<Vec<Assignment>>,
+    subjects: BTreeMap<PathBuf, Subject>,
+    pattern: Pattern,
+    is_cold: Cell<bool>,
+    #[allow(dead_code, reason = "held for their Drop, which removes the files")]
+    made: Vec<TempDirectory>,
+}
+
+impl Run {
+    fn new(directory: &Path, groups: Vec<Vec<FileJob>>, context: &Context) -> anyhow::Result<Self> {
+        let mut uses: BTreeMap<PathBuf, FileUse> = BTreeMap::new();
+        for job in groups.iter().flatten() {
+            paths_of(directory, job).for_each(|path| uses.entry(path).or_default().add(job));
+        }
+        let (pattern, mut subjects) = (Pattern::new(context.seed), BTreeMap::new());
+        let mut missing: BTreeMap<PathBuf, Vec<(PathBuf, FileUse)>> = BTreeMap::new();
+        for (path, own) in uses {
+            if let Some(subject) = existing(&path, &own)? {
+                subjects.insert(path, subject);
+                continue;
+            }
+            let parent = path.parent().filter(|parent| parent.is_dir()).map(Path::to_owned);
+            let Some(parent) = parent.filter(|_| !own.has_no_size) else {
+                let why = if own.has_no_size { "there is no size for it" } else { "nor does its directory" };
+                return Err(Failure::Path(format!(
+                    "[{}] {} does not exist, and {why}",
+                    own.job,
+                    path.display()
+                ))
+                .into());
+            };
+            missing.entry(parent).or_default().push((path, own));
+        }
+        let mut made = Vec::new();
+        for (parent, files) in missing {
+            refuse_memory_filesystem(&parent, &filesystem_of(&parent))?;
+            check_space(
+                &parent,
+                files.iter().map(|(_, own)| own.bytes).sum(),
+                "give the jobs a smaller size",
+            )?;
+            let refused = |error: io::Error| {
+                Failure::Path(format!(
+                    "no files can be made in {}: {error}; name another directory",
+                    parent.display()
+                ))
+            };
+            let folder = context.cleanup.temp_directory(&parent, "fio").map_err(refused)?;
+            for (path, own) in files {
+                let name = path.file_name().unwrap_or_default();
+                let subject = Subject {
+                    path: folder.path().join(name),
+                    bytes: own.bytes.next_multiple_of(PAGE_BYTES as u64),
+                    is_fresh: !own.is_laid_out,
+                    allocates: own.allocates,
+                    is_known: own.is_laid_out && !own.is_written,
+                };
+                make(&subject, own.is_direct, pattern, context)?;
+                subjects.insert(path, subject);
+            }
+            made.push(folder);
+        }
+        let place = |job: FileJob| {
+            let own: Vec<&Subject> =
+                paths_of(directory, &job).filter_map(|path| subjects.get(&path)).collect();
+            let least = own.iter().map(|subject| subject.bytes).min().unwrap_or(0).saturating_sub(job.offset);
+            let span_bytes = job.size_bytes.unwrap_or(least);
+            if span_bytes < job.block_bytes {
+                let why = format!(
+                    "[{}] its file has no block of {} bytes behind the offset",
+                    job.name, job.block_bytes
+                );
+                return Err(Failure::Unsuitable(why));
+            }
+            let is_known = own.iter().all(|subject| subject.is_known);
+            let paths = own.into_iter().map(|subject| subject.path.clone()).collect();
+            Ok(Assignment { job, paths, span_bytes, is_known })
+        };
+        let place_all = |group: Vec<FileJob>| group.into_iter().map(place).collect::<Result<Vec<_>, _>>();
+        let groups = groups.into_iter().map(place_all).collect::<Result<Vec<_>, _>>()?;
+        let first = subjects.values().next().map(|subject| subject.path.clone()).unwrap_or_default();
+        let device = File::open(&first).ok().and_then(|file| device_stat(&file));
+        Ok(Self {
+            directory: directory.to_owned(),
+            file_system: filesystem_of(&first),
+            preconditions: Preconditions::of_device(device.as_deref()),
+            groups,
+            subjects,
+            pattern,
+            is_cold: Cell::new(true),
+            made,
+        })
+    }
+}
+
+/// Returns the file of each clone of a job.
+fn paths_of(directory: &Path, job: &FileJob) -> impl Iterator<Item = PathBuf> {
+    let directory = job.directory.as_ref().map_or_else(|| directory.to_owned(), |own| directory.join(own));
+    let (shared, name) = (job.filename.clone(), job.name.replace('/', "_"));
+    (0..job.clones).map(move |clone| match &shared {
+        Some(shared) => directory.join(shared),
+        None => directory.join(format!("{name}.{clone}.0")),
+    })
+}
+
+/// Returns a file that exists. It is only read.
+fn existing(path: &Path, own: &FileUse) -> anyhow::Result<Option<Subject>> {
+    let Ok(found) = fs::metadata(path) else { return Ok(None) };
+    let (name, kind) = (path.display(), found.file_type());
+    let refused = |why: String| Failure::Path(format!("[{}] {name} {why}", own.job));
+    if own.is_written {
+        return Err(refused(
+            "exists and would be written: what this program did not make is only read; name a new file"
+                .to_owned(),
+        )
+        .into());
+    }
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(refused("is neither a regular file nor a block device".to_owned()).into());
+    }
+    let mut file = File::open(path).map_err(|error| Failure::missing(path, &error))?;
+    // A block device has a length of zero in its metadata.
+    let bytes = file.seek(SeekFrom::End(0))?;
+    if bytes < own.bytes {
+        return Err(refused(format!("has {bytes} bytes, of which the job wants {}", own.bytes)).into());
+    }
+    if kind.is_file() {
+        refuse_memory_filesystem(path, &filesystem_of(path))?;
+    }
+    Ok(Some(Subject { path: path.to_owned(), bytes, is_fresh: false, allocates: false, is_known: false }))
+}
+
+/// Makes a file, and writes it unless each sample makes it anew.
+fn make(subject: &Subject, is_direct: bool, pattern: Pattern, context: &Context) -> anyhow::Result<()> {
+    let Subject { path, bytes, .. } = subject;
+    let refused = |error: io::Error| {
+        Failure::Unsuitable(format!("{} of {} cannot be made: {error}", path.display(), show_bytes(*bytes)))
+    };
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
+    if is_direct {
+        require_direct(path, &filesystem_of(path))?;
+    }
+    if !subject.is_fresh {
+        let step = context.step(format!("write {} of test data", show_bytes(*bytes)), *bytes, Unit::Bytes);
+        write_direct(path, *bytes, |at, memory| pattern.fill(at, memory), &step).map_err(refused)?;
+        step.finish("on the device");
+    }
+    Ok(())
+}
+
+impl Subject {
+    /// Brings it into the state in which samples begin. Returns whether it is out of memory.
+    fn reset(&self) -> anyhow::Result<bool> {
+        if !self.is_fresh {
+            let file = File::open(&self.path)?;
+            evict(&file)?;
+            let is_file = file.metadata()?.is_file();
+            return Ok(
+                !is_file || resident_bytes(&file, self.bytes)? as f64 <= self.bytes as f64 * COLD_SHARE
+            );
+        }
+        let file = OpenOptions::new().write(true).open(&self.path)?;
+        file.set_len(0)?;
+        if self.allocates {
+            let made = fallocate(&file, FallocateFlags::empty(), 0, self.bytes);
+            made.or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })?;
+        }
+        Ok(true)
+    }
+}
+
+impl Plan for Run {
+    fn place(&self) -> Place {
+        self.preconditions.place(&self.directory, &self.file_system)
+    }
+
+    fn settings(&self) -> Vec<Parameters> {
+        let of =
+            |(number, jobs): (u64, &Vec<Assignment>)| parameters(json!({ "group": number, "jobs": jobs }));
+        (1..).zip(&self.groups).map(of).collect()
+    }
+
+    fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
+        let paths = || self.groups[turn.setting].iter().flat_map(|placed| &placed.paths);
+        for subject in self.subjects.values().filter(|subject| paths().any(|path| *path == subject.path)) {
+            self.is_cold.set(self.is_cold.get() & subject.reset()?);
+        }
+        job.pattern_seed = Some(self.pattern.seed());
+        Ok(job.into())
+    }
+
+    fn claim(&self, turn: &Turn<'_>, _: &Outcome) -> Claim {
+        let threads: u64 = self.groups[turn.setting].iter().map(|placed| placed.job.clones).sum();
+        Claim { workers: Some(threads as usize), ..Claim::default() }
+    }
+
+    fn cache(&self, _: &Parameters, _: &Way) -> Option<CacheState> {
+        None
+    }
+
+    fn method(&self, _: &Parameters, seconds: f64) -> String {
+        format!(
+            "The jobs between two stonewalls of the job file run at the same time, in a process of their own for each repeat, each clone \
+             on a thread. Times are from the submission of an operation to its completion, as fio's with --lat_percentiles=1; syncs have \
+             times of their own. Files that are read were written before, with data that do not compress, and evicted. Files that are \
+             only written have their space and are made anew for each repeat, as fio makes them: the first write of a block also \
+             changes the file system's map, and one of a block that was written before (overwrite=1) does not. Offsets at random are \
+             as with norandommap. A job ends after {seconds:.2} s, if not before. Figures are medians of the repeats."
+        )
+    }
+
+    fn notes(&self, setting: &Parameters) -> Vec<String> {
+        let jobs = setting
+            .get("group")
+            .and_then(Value::as_u64)
+            .and_then(|group| self.groups.get(group as usize - 1));
+        let mut notes = Vec::new();
+        for Assignment { job, .. } in jobs.into_iter().flatten() {
+            let is_without = |name: &&String| WITHOUT_EFFECT.split(' ').any(|known| known == **name);
+            let names: Vec<&str> = job.options.keys().filter(is_without).map(String::as_str).collect();
+            if !names.is_empty() {
+                notes.push(format!("[{}] options without an effect here: {}", job.name, names.join(", ")));
+            }
+        }
+        notes.extend((!self.is_cold.get()).then(|| PARTLY_WARM.to_owned()));
+        notes
+    }
+}
+
+/// Returns a table for each job of a group.
+fn tables_of(group: &Table) -> Vec<Table> {
+    let jobs = group.parameters.get("jobs").cloned().unwrap_or_default();
+    let placed: Vec<Assignment> = serde_json::from_value(jobs).unwrap_or_default();
+    let Some(row) = group.rows.first() else { return Vec::new() };
+    let is_cold = !group.notes.iter().any(|note| note == PARTLY_WARM);
+    let table = |(index, Assignment { job, .. }): (usize, Assignment)| {
+        let mut own = group.clone();
+        own.rows = KINDS.iter().filter_map(|kind| row_of(row, index, kind, &job, is_cold)).collect();
+        own.parameters.retain(|name, _| !["jobs", "group"].contains(&name.as_str()));
+        let named = |name: &str| !["name", "stonewall", "wait_for_previous"].contains(&name);
+        let options = job.options.iter().filter(|(name, _)| named(name));
+        own.parameters.extend(options.map(|(name, value)| (name.clone(), number_or_text(value))));
+        own.parameters.insert("job".to_owned(), job.name.as_str().into());
+        let depth = own.parameters.get("iodepth").cloned();
+        own.parameters.extend(depth.map(|depth| ("depth".to_owned(), depth)));
+        own
+    };
+    placed.into_iter().enumerate().map(table).collect()
+}
+
+/// Returns a row of a job: the figures that its group's row has under its number.
+fn row_of(group: &Row, index: usize, kind: &str, job: &FileJob, is_cold: bool) -> Option<Row> {
+    let [reads, writes] = job.reads_and_writes();
+    if let Some(why) = &group.skipped {
+        let is_done = kind == "read" && reads || kind == "write" && writes;
+        return is_done.then(|| Row::skipped(kind, why.as_str()));
+    }
+    let prefix = format!("{index}:{kind}:");
+    let sample = |sample: &Sample| {
+        let own = sample.metrics.0.iter();
+        let own = own.filter_map(|(name, value)| Some((name.strip_prefix(&prefix)?.to_owned(), *value)));
+        let metrics = Metrics(own.collect());
+        (!metrics.0.is_empty()).then_some(Sample { repeat: sample.repeat, metrics })
+    };
+    let samples: Vec<Sample> = group.samples.iter().filter_map(sample).collect();
+    if samples.is_empty() {
+        return None;
+    }
+    let mut row = Row::from_samples(kind, samples).describe("as fio calls it");
+    row.conditions.clone_from(&group.conditions);
+    Some(row.cache(match (job.is_direct, is_cold) {
+        (true, _) => CacheState::Direct,
+        (false, true) => CacheState::Evicted,
+        (false, false) => CacheState::Warm,
+    }))
+}
+
+/// Returns an option's value as a converted result of fio has it.
+fn number_or_text(text: &str) -> Value {
+    let whole = text.parse::<i64>().map(Value::from).ok();
+    let broken = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from);
+    whole.or_else(broken).unwrap_or_else(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lanes::{test_context, test_options};
+    use super::*;
+
+    /// Runs the samples of a job file in this process, one of each group.
+    fn run(text: &str, seconds: f64) -> anyhow::Result<Vec<Outcome>> {
+        let context = test_context();
+        let groups = job_file::parse(text).map_err(anyhow::Error::msg)?;
+        let crate::context::Target::Directory(directory) = &context.target else { panic!("a directory") };
+        let mut plan = Run::new(directory, groups, &context)?;
+        let settings = plan.settings();
+        let samples = settings.iter().enumerate().map(|(setting, parameters)| {
+            let way = &SPEC.ways[0];
+            let turn = Turn { setting, parameters, way, repeat: 0, seed: 7, seconds, counts: false };
+            let mut job = Job::new(SPEC.name, "", parameters, 60.0)?;
+            (job.seed, job.seconds) = (7, seconds);
+            let start = plan.start(&turn, job)?;
+            Jobs.sample(&start.job)
+        });
+        samples.collect()
+    }
+
+    fn figure(outcome: &Outcome, name: &str) -> f64 {
+        outcome.figures.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", outcome.figures))
+    }
+
+    #[test]
+    fn every_engine_does_the_operations_of_its_jobs() {
+        for engine in ["sync", "psync", "libaio", "io_uring", "mmap"] {
+            let kinds: &[&str] = if engine == "mmap" { &["read"] } else { &["read", "write", "rw"] };
+            for kind in kinds {
+                for (random, direct) in [("", 0), ("rand", 0), ("rand", 1)] {
+                    if engine == "mmap" && direct == 1 {
+                        continue;
+                    }
+                    let text = format!(
+                        "[a]\nioengine={engine}\nrw={random}{kind}\ndirect={direct}\nsize=256k\nnumjobs=2\niodepth=4\n"
+                    );
+                    let outcomes = match run(&text, 60.0) {
+                        Err(error) if format!("{error:#}").contains("the kernel refuses") => continue,
+                        other => other.unwrap_or_else(|error| panic!("{text}: {error:#}")),
+                    };
+                    let [outcome] = &outcomes[..] else { panic!("{outcomes:?}") };
+                    // Two clones, each with the size of its file.
+                    assert_eq!((outcome.operations, outcome.bytes), (128, 512 << 10), "{text}");
+                    if *kind != "write" {
+                        assert!(
+                            figure(outcome, "0:read:iops") > 0.0 && figure(outcome, "0:read:p50_us") >= 0.0
+                        );
+                    }
+                    assert_eq!(outcome.figures.get("0:write:iops").is_some(), *kind != "read", "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_run_one_after_the_other_and_syncs_have_times_of_their_own() {
+        let text = "[global]\nsize=64k\nbs=2300\n[log]\nrw=write\nioengine=sync\nfdatasync=1\n[beside]\nrw=randread\nbs=4k\n\
+            [later]\nstonewall\nrw=write\nfsync=7\nio_size=69000\n";
+        let outcomes = run(text, 60.0).expect("they are run");
+        let [first, later] = &outcomes[..] else { panic!("{outcomes:?}") };
+        assert_eq!(first.operations, 28 + 16);
+        for name in ["0:write:iops", "0:write:p50_us", "0:sync:p50_us", "1:read:mb_per_s"] {
+            assert!(figure(first, name) > 0.0, "{name}");
+        }
+        assert_eq!(later.operations, 30);
+        assert!(later.figures.get("0:sync:p50_us").is_some() && later.figures.get("1:read:iops").is_none());
+    }
+
+    /// A job that has its time, and no other end, ends by it.
+    #[test]
+    fn a_job_ends_after_its_time() {
+        let timed = run("[a]\nrw=randread\nsize=64k\ntime_based\nruntime=3600\n", 0.05).expect("it is run");
+        assert!(timed[0].operations > 0 && timed[0].seconds < 3600.0);
+        let few = run("[a]\nrw=randread\nsize=64k\nnumber_ios=5\ntime_based=0\n", 60.0).expect("it is run");
+        assert_eq!(few[0].operations, 5);
+    }
+
+    #[test]
+    fn existing_files_are_only_read() {
+        let (_cleanup, temp) = super::super::lanes::test_file(3, 64 << 10);
+        let name = temp.path().display();
+        let outcomes = run(&format!("[a]\nfilename={name}\nrw=read\n"), 60.0).expect("it may be read");
+        assert_eq!(outcomes[0].bytes, 64 << 10);
+        for kind in ["write", "randwrite", "rw"] {
+            let error =
+                run(&format!("[a]\nfilename={name}\nrw={kind}\n"), 60.0).expect_err("it may not be written");
+            assert!(error.to_string().contains("would be written"), "{error}");
+        }
+        let error = run(&format!("[a]\nfilename={name}\nsize=1m\n"), 60.0).expect_err("it is shorter");
+        assert!(error.to_string().contains("has 65536 bytes"), "{error}");
+        let error = run("[a]\nfilename=no-such-directory/f\nsize=1m\n", 60.0).expect_err("no directory");
+        assert!(error.to_string().contains("nor does its directory"), "{error}");
+        let error = run("[a]\nrw=write\n", 60.0).expect_err("no size");
+        assert!(error.to_string().contains("no size"), "{error}");
+    }
+
+    #[test]
+    fn tables_are_those_of_a_converted_result() {
+        let text =
+            "[global]\nbs=4k\nname=x\n[a]\nrw=randrw\niodepth=8\nioengine=libaio\nbuffered=0\nsize=64k\n";
+        let context = test_context();
+        let groups = job_file::parse(text).expect("valid");
+        let crate::context::Target::Directory(directory) = &context.target else { panic!("a directory") };
+        let plan = Run::new(directory, groups, &context).expect("room for 64 KiB");
+        let mut group = Table::new(SPEC.name, "");
+        group.parameters.extend(plan.settings().remove(0));
+        let figures = [("0:read:iops", 5.0), ("0:write:p50_us", 7.0), ("iops", 12.0)];
+        group.rows = vec![super::super::lanes::test_row("jobs", &[1.0, 2.0, 3.0], &figures)];
+        let tables = tables_of(&group);
+        let [table] = &tables[..] else { panic!("{tables:?}") };
+        let names: Vec<&str> = table.parameters.keys().map(String::as_str).collect();
+        assert_eq!(names, ["bs", "buffered", "depth", "iodepth", "ioengine", "job", "rw", "size"]);
+        assert_eq!((table.number("depth"), table.text("job"), table.text("bs")), (Some(8.0), "a", "4k"));
+        let rows: Vec<&str> = table.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(rows, ["read", "write"]);
+        assert_eq!((table.rows[0].get(metric::IOPS), table.rows[0].samples.len()), (Some(10.0), 3));
+        assert_eq!(
+            (table.rows[0].cache, table.rows[1].get(metric::P50_US)),
+            (Some(CacheState::Direct), Some(14.0))
+        );
+        group.rows = vec![Row::skipped("jobs", "refused")];
+        assert_eq!(tables_of(&group)[0].rows.len(), 2, "a read and a write that were not measured");
+    }
+
+    #[test]
+    fn the_job_file_is_an_operand() {
+        let options = test_options(&SPEC, Length::Quick, &["a.fio", "--repeats", "2"]);
+        assert_eq!((options.words("job"), options.number("seconds")), (vec!["a.fio"], Some(2.0)));
+    }
+}
