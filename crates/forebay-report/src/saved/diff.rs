@@ -30,6 +30,9 @@ pub struct Comparison {
     second: Origin,
     /// Facts by which the results are of two machines. Then no figure is compared.
     machines: Vec<String>,
+    /// Nothing says whether they are.
+    #[serde(skip)]
+    is_machine_unknown: bool,
     /// Number of figures that both have.
     compared: usize,
     /// Number of them that changed beyond noise.
@@ -113,7 +116,8 @@ struct Unlike {
 /// [`Failure::Usage`] when no experiment is in both.
 pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
     let (first, second, machines) = (origin(before), origin(after), machines(before, after));
-    let mut all = Comparison { first, second, machines, ..Comparison::default() };
+    let is_machine_unknown = [before, after].iter().any(|report| report.environment.cpus_online == 0);
+    let mut all = Comparison { first, second, machines, is_machine_unknown, ..Comparison::default() };
     let both = before.experiments.iter().chain(&after.experiments);
     let mut matched: Vec<ExperimentPair<'_>> = Vec::new();
     for name in once(both.map(|experiment| experiment.name.as_str())) {
@@ -303,6 +307,9 @@ impl Comparison {
         let machines =
             Some(format!("another machine, so no figure is compared: {}", self.machines.join(", ")));
         let machines = machines.filter(|_| !self.machines.is_empty());
+        let unknown =
+            self.is_machine_unknown.then(|| "not known: whether both are of one machine".to_owned());
+        let machines = machines.or(unknown);
         let of = |words: &'static str| {
             move |Unlike { experiment, parameters }: &Unlike| {
                 format!("{words}: {experiment}: {}", parameters.join(", "))
@@ -494,9 +501,9 @@ mod tests {
         };
         let size = |report: &mut Report, place: u32| {
             let parameters = &mut report.experiments[0].parameters;
-            parameters.insert("file_bytes".to_owned(), (10 + place).into());
+            parameters.insert("file_bytes".to_owned(), (10 << place).into());
         };
-        check(&size, "not compared: scan: file_bytes 10 -> 11");
+        check(&size, "not compared: scan: file_bytes 10 -> 20");
         let cache = |report: &mut Report, place: u32| {
             let state = if place == 0 { CacheState::Direct } else { CacheState::Warm };
             report.experiments[0].rows[0].cache = Some(state);

@@ -98,11 +98,15 @@ const CIRCUMSTANCES: &str = "cold command device fan_out file_bytes file_seed fi
     seconds seconds_max seed sorted_numbers source_priority span_bytes workers write_cache";
 
 /// Parameters that may differ between two experiments whose figures are compared: how long, by which calls and under which name the
-/// same work was done, and circumstances of which neither a size nor the state of a cache is one.
-const COMPARABLE: &str = "api, apiVersion, description, device, directory, file_system, filename, fixedbufs, group_reporting, \
-    hipri, io_limit_by, io_limit_bytes_per_s, io_limit_reads_per_s, ioengine, job, label, load_tasks, loops, memory_touched_bytes, \
-    nonvectored, number_ios, own_file, ramp_time, registerfiles, repeats, repetitions, runtime, seconds, seconds_max, source_priority, \
-    sqthread_poll, startdelay, test filename, testFileName, testID, thread, time_based, timeout, version, workers, write_cache";
+/// same work was done, and circumstances of which none is a size. Rows have the state of the page cache.
+const COMPARABLE: &str = "api, apiVersion, cold, description, device, directory, file_system, filename, fixedbufs, group_reporting, \
+    hipri, io_limit_by, io_limit_bytes_per_s, io_limit_reads_per_s, ioengine, job, label, load_tasks, log_flush, loops, \
+    memory_touched_bytes, nonvectored, number_ios, own_file, ramp_time, registerfiles, repeats, repetitions, runtime, seconds, \
+    seconds_max, source_priority, sqthread_poll, startdelay, test filename, testFileName, testID, thread, time_based, timeout, \
+    too_short, version, workers, write_cache";
+/// Sizes that follow from the memory that was free. Such a difference by less than this factor is none.
+const SIZES: [&str; 3] = ["file_bytes", "memory_limit_bytes", "span_bytes"];
+const NEAR: f64 = 1.1;
 
 /// Returns the experiments called `name`.
 pub(crate) fn called<'a>(experiments: &'a [Experiment], name: &str) -> Vec<&'a Experiment> {
@@ -198,7 +202,14 @@ fn is_comparable(before: &Experiment, after: &Experiment, name: &str) -> bool {
     fn words(experiment: &Experiment) -> impl Iterator<Item = &str> {
         experiment.text("command").split_whitespace().filter(|word| !word.contains('/'))
     }
-    COMPARABLE.split(", ").any(|known| known == name) || (name == "command" && words(before).eq(words(after)))
+    let size = |experiment: &Experiment| experiment.parameters.get(name).and_then(Value::as_f64);
+    let is_near = || match (size(before), size(after)) {
+        (Some(one), Some(other)) => one.max(other) < NEAR * one.min(other),
+        _ => false,
+    };
+    COMPARABLE.split(", ").any(|known| known == name)
+        || (SIZES.contains(&name) && is_near())
+        || (name == "command" && words(before).eq(words(after)))
 }
 
 #[cfg(test)]
@@ -261,6 +272,12 @@ mod tests {
             let files = [random(1, 10), random(1, 20)];
             assert_eq!(keys(&[&files], "random"), ["file_bytes"], "nothing else tells these apart");
             assert_eq!(unlike(&one[1], &other[0], false), ["file_bytes 10 -> 99"]);
+            let large = |bytes: u64| Experiment::new("scan", "").parameter("file_bytes", bytes);
+            assert_eq!(
+                unlike(&large(1000), &large(1040), false),
+                [""; 0],
+                "as much, but for the memory that was free"
+            );
             let ran = |command: &str| Experiment::new("ior", "").parameter("command", command);
             let commands = ["ior -o /data/f", "ior -o /srv/f", "ior --posix.odirect -o /data/f"].map(ran);
             assert_eq!(unlike(&commands[0], &commands[1], false), [""; 0], "another path");
