@@ -39,11 +39,10 @@ const ENGINES: [(&str, IoEngine); 5] = [
 
 /// Options that are read, beside those of [`WITHOUT_EFFECT`].
 const READ: &str = "bs bsrange direct directory fallocate fdatasync filename filesize fixedbufs fsync invalidate io_size iodepth \
-    ioengine loops nrfiles number_ios numjobs offset overwrite registerfiles runtime rw rwmixread rwmixwrite size stonewall time_based";
-/// Options without an effect on the work: they are about reports, or describe what happens here anyway. Offsets at random are as with
-/// `norandommap`.
+    ioengine loops norandommap nrfiles number_ios numjobs offset overwrite registerfiles runtime rw rwmixread rwmixwrite size stonewall time_based";
+/// Options without an effect on the work: they are about reports, or describe what happens here anyway.
 pub(crate) const WITHOUT_EFFECT: &str = "allrandrepeat clat_percentiles create_serialize description disable_bw_measurement \
-    disable_clat disable_lat disable_slat group_reporting gtod_reduce lat_percentiles log_avg_msec name new_group norandommap \
+    disable_clat disable_lat disable_slat group_reporting gtod_reduce lat_percentiles log_avg_msec name new_group \
     percentile_list randrepeat randseed refill_buffers scramble_buffers slat_percentiles thread unified_rw_reporting unlink \
     write_bw_log write_iops_log write_lat_log";
 /// Other names of options.
@@ -64,6 +63,8 @@ pub(crate) struct FileJob {
     /// Operations of 100 that read; the others write.
     pub(crate) reads_percent: u64,
     pub(crate) is_random: bool,
+    /// At random, a block may come again before all were there.
+    pub(crate) repeats_blocks: bool,
     pub(crate) is_direct: bool,
     pub(crate) block_bytes: u64,
     pub(crate) offset: u64,
@@ -234,6 +235,7 @@ impl Section<'_> {
             engine: *engine,
             reads_percent,
             is_random,
+            repeats_blocks: self.flag("norandommap")?,
             is_direct: self.flag("direct")?,
             block_bytes: block.unwrap_or(4096),
             offset: self.bytes("offset")?.unwrap_or(0),

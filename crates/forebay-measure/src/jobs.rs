@@ -368,8 +368,7 @@ impl Plan for Run {
              on a thread. Times are from the submission of an operation to its completion, as fio's with --lat_percentiles=1; syncs have \
              times of their own. Files that are read were written before, with data that do not compress, and evicted. Files that are \
              only written have their space and are made anew for each repeat, as fio makes them: the first write of a block also \
-             changes the file system's map, and one of a block that was written before (overwrite=1) does not. Offsets at random are \
-             as with norandommap. A job ends after {seconds:.2} s, if not before. Figures are medians of the repeats."
+             changes the file system's map, and one of a block that was written before (overwrite=1) does not. A job ends after {seconds:.2} s, if not before. Figures are medians of the repeats."
         )
     }
 

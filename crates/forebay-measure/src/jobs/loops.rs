@@ -39,8 +39,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
             clones.push(Worker {
                 index,
                 path: path.clone(),
-                reads: offsets(own, *span_bytes, job.seed, 2 * lane),
-                writes: offsets(own, *span_bytes, job.seed, 2 * lane + 1),
+                places: [2 * lane, 2 * lane + 1].map(|lane| Places::of(own, *span_bytes, job.seed, lane)),
                 mix: SplitMix::new(job.seed ^ ((lane as u64 + 1) << 40)),
                 left: operations(own, *span_bytes),
                 limit: Duration::from_secs_f64(own.seconds.unwrap_or(f64::MAX).min(job.seconds)),
@@ -66,13 +65,52 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
     outcome(jobs, &ended, gauge.stop()?)
 }
 
-/// Returns the offsets of a clone, from the job's offset on.
-fn offsets(job: &FileJob, span_bytes: u64, seed: u64, lane: usize) -> Offsets {
-    let blocks = span_bytes / job.block_bytes;
-    if job.is_random {
-        Offsets::over(seed, lane, 0, blocks, job.block_bytes)
-    } else {
-        Offsets::in_order(blocks, job.block_bytes)
+/// The offsets of a clone, from the job's offset on.
+#[derive(Debug)]
+enum Places {
+    /// In order, or equally likely.
+    Free(Offsets),
+    /// At random, all of them once before any comes again, as fio's random map has it.
+    Once { seed: u64, next: u64, blocks: u64, block_bytes: u64 },
+}
+
+impl Places {
+    fn of(job: &FileJob, span_bytes: u64, seed: u64, lane: usize) -> Self {
+        let (blocks, block_bytes) = (span_bytes / job.block_bytes, job.block_bytes);
+        match (job.is_random, job.repeats_blocks) {
+            (false, _) => Self::Free(Offsets::in_order(blocks, block_bytes)),
+            (true, true) => Self::Free(Offsets::over(seed, lane, 0, blocks, block_bytes)),
+            (true, false) => Self::Once { seed: seed ^ lane as u64, next: 0, blocks, block_bytes },
+        }
+    }
+
+    fn next_offset(&mut self) -> u64 {
+        match self {
+            Self::Free(offsets) => offsets.next_offset(),
+            Self::Once { seed, next, blocks, block_bytes } => {
+                let (pass, place) = (*next / *blocks, *next % *blocks);
+                *next += 1;
+                permuted(place, *blocks, seed.wrapping_add(pass)) * *block_bytes
+            }
+        }
+    }
+}
+
+/// Returns the place to which a permutation of the numbers below `count` brings one: a Feistel network over the bits of `count`, again
+/// where it leads beyond.
+fn permuted(mut number: u64, count: u64, seed: u64) -> u64 {
+    let bits = (u64::BITS - (count - 1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1 << bits) - 1;
+    loop {
+        let (mut left, mut right) = (number >> bits, number & mask);
+        for round in 1..=4 {
+            let mut mixed = SplitMix::new(seed ^ (right << 8) ^ round);
+            (left, right) = (right, left ^ (mixed.next_u64() & mask));
+        }
+        number = (left << bits) | right;
+        if number < count {
+            return number;
+        }
     }
 }
 
@@ -100,8 +138,8 @@ struct Worker {
     index: usize,
     job: FileJob,
     path: PathBuf,
-    reads: Offsets,
-    writes: Offsets,
+    /// Of reads and of writes. Those at random share the first.
+    places: [Places; 2],
     mix: SplitMix,
     /// Operations that it may still begin.
     left: u64,
@@ -139,8 +177,8 @@ impl Lane for Worker {
             100 => false,
             percent => self.mix.below(100) >= percent,
         };
-        let offsets = if is_write { &mut self.writes } else { &mut self.reads };
-        Some(Op { is_write, ..Op::read(self.job.offset + offsets.next_offset()) })
+        let places = &mut self.places[usize::from(is_write && !self.job.is_random)];
+        Some(Op { is_write, ..Op::read(self.job.offset + places.next_offset()) })
     }
 
     fn fill(&mut self, op: &Op, memory: &mut [u8]) {
@@ -272,4 +310,21 @@ fn outcome(jobs: &[Assignment], ended: &[Worker], cost: Cost) -> anyhow::Result<
     }
     let outcome = Outcome::new(cost, operations, bytes, Latency::new()?);
     Ok(Outcome { figures, ..outcome })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permutation_brings_each_number_to_a_place_of_its_own() {
+        for count in [1, 2, 3, 17, 64, 1000] {
+            let mut places: Vec<u64> = (0..count).map(|number| permuted(number, count, 7)).collect();
+            let is_in_order = places.is_sorted();
+            places.sort_unstable();
+            assert!(places.into_iter().eq(0..count), "{count}");
+            assert!(!is_in_order || count < 17, "{count}");
+        }
+        assert_ne!(permuted(5, 1000, 1), permuted(5, 1000, 2));
+    }
 }
