@@ -401,7 +401,8 @@ fn tables_of(group: &Table) -> Vec<Table> {
         own.rows = KINDS.iter().filter_map(|kind| row_of(row, index, kind, &job, is_cold)).collect();
         own.parameters.retain(|name, _| !["jobs", "group"].contains(&name.as_str()));
         let named = |name: &str| !["name", "stonewall", "wait_for_previous"].contains(&name);
-        let options = job.options.iter().filter(|(name, _)| named(name));
+        // Those without a value are not in fio's result.
+        let options = job.options.iter().filter(|(name, value)| named(name) && !value.is_empty());
         own.parameters.extend(options.map(|(name, value)| (name.clone(), number_or_text(value))));
         own.parameters.insert("job".to_owned(), job.name.as_str().into());
         let depth = own.parameters.get("iodepth").cloned();
@@ -546,8 +547,7 @@ mod tests {
 
     #[test]
     fn tables_are_those_of_a_converted_result() {
-        let text =
-            "[global]\nbs=4k\nname=x\n[a]\nrw=randrw\niodepth=8\nioengine=libaio\nbuffered=0\nsize=64k\n";
+        let text = "[global]\nbs=4k\nname=x\nthread\n[a]\nrw=randrw\niodepth=8\nioengine=libaio\nbuffered=0\nsize=64k\n";
         let context = test_context();
         let groups = job_file::parse(text).expect("valid");
         let crate::context::Target::Directory(directory) = &context.target else { panic!("a directory") };
