@@ -286,7 +286,7 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
         (metric::MB_PER_S, rate(&|figures| Some(bytes(figures)? / 1e6))),
         (metric::SECONDS, longest_ms.map(|ms| ms / 1000.0)),
     ];
-    found.extend(fio_percentiles(kind, "clat", &parts));
+    found.extend(fio_times(kind, "clat", &parts));
     // A job's processor time covers all of its work.
     let all: f64 = parts.iter().flat_map(|job| KINDS[..3].iter().map(|kind| done(job, kind))).sum();
     if kind == "mixed" || all == operations {
@@ -303,16 +303,26 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
     Some(row(kind, found).describe("as fio calls it"))
 }
 
-/// Returns the percentiles of some times of fio, the largest of any part: nanoseconds since fio 3, microseconds before.
-fn fio_percentiles(kind: &str, times: &str, parts: &[&Value]) -> [(&'static str, Option<f64>); 3] {
+/// Returns figures of some times of fio: the mean, and of the percentiles the largest of any part. They are nanoseconds since fio 3,
+/// microseconds before.
+fn fio_times(kind: &str, times: &str, parts: &[&Value]) -> Vec<(&'static str, Option<f64>)> {
     let nanoseconds = format!("{times}_ns");
-    PERCENTILES.map(|(name, key, _)| {
-        let of = |job: &Value, times: &str, divisor: f64| {
-            Some(known(&job[kind][times]["percentile"], key)? / divisor)
-        };
-        let of = |job: &&Value| of(job, &nanoseconds, 1000.0).or_else(|| of(job, times, 1.0));
-        (name, parts.iter().filter_map(of).reduce(f64::max))
-    })
+    let of = |job: &Value, figure: &dyn Fn(&Value) -> Option<f64>| {
+        let in_us = |times: &str, divisor: f64| Some(figure(&job[kind][times])? / divisor);
+        in_us(&nanoseconds, 1000.0).or_else(|| in_us(times, 1.0))
+    };
+    let sums = parts.iter().map(|job| {
+        let count = known(&job[kind][&nanoseconds], "N").or_else(|| known(&job[kind], "total_ios"))?;
+        Some((of(job, &|times| known(times, "mean"))? * count, count))
+    });
+    let sums = sums.collect::<Option<Vec<(f64, f64)>>>().unwrap_or_default();
+    let (sum, count) = sums.iter().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));
+    let mut found = vec![(metric::MEAN_US, (count > 0.0).then(|| sum / count))];
+    found.extend(PERCENTILES.map(|(name, key, _)| {
+        let own = parts.iter().filter_map(|job| of(job, &|times| known(&times["percentile"], key)));
+        (name, own.reduce(f64::max))
+    }));
+    found
 }
 
 /// Returns the row of the syncs among the work (`fsync`, `fdatasync`), whose times are in no other row.
@@ -320,7 +330,7 @@ fn fio_syncs(parts: &[&Value]) -> Option<Row> {
     // 3.33 counts no fdatasync in `total_ios`; before 3 there are no nanoseconds.
     let counts = |job: &&Value| [known(&job["sync"], "total_ios"), known(&job["sync"]["lat_ns"], "N")];
     let syncs: f64 = parts.iter().flat_map(counts).flatten().sum();
-    let found = row("sync", fio_percentiles("sync", "lat", parts));
+    let found = row("sync", fio_times("sync", "lat", parts));
     (syncs > 0.0 && !found.metrics.0.is_empty())
         .then(|| found.describe("fsync and fdatasync calls: their times are in no other row"))
 }

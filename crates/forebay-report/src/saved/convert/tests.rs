@@ -158,6 +158,8 @@ fn syncs_hosts_and_marks_of_fio_are_read() {
         let found = convert(&[&text]).experiments;
         let wanted = raw(&text)["jobs"][0]["sync"]["lat_ns"]["percentile"]["99.000000"].as_f64().expect("ns");
         assert_eq!(samples(&found[0], "sync", metric::P99_US), [wanted / 1000.0], "{name}");
+        let mean = raw(&text)["jobs"][0]["write"]["clat_ns"]["mean"].as_f64().expect("ns") / 1000.0;
+        assert!((samples(&found[0], "write", metric::MEAN_US)[0] / mean - 1.0).abs() < 1e-9, "{name}");
         assert_ne!(samples(&found[0], "write", metric::P99_US), [wanted / 1000.0], "{name}");
     }
     // A client's output begins with the lines of its hosts.
