@@ -142,7 +142,7 @@
 #define FBW_COUNT_COMING 40	/* leaves in flight */
 #define FBW_COUNT_LEVEL 48	/* that of the node to come */
 
-/* The nodes of forebay-kv's tables (docs/kv-format.md): a header, slots, the keys' common prefix, records. */
+/* The nodes of forebay-kv's tables (FORMAT.md of the crate): a header, slots, the keys' common prefix, records. */
 #define FBW_TABLE_UNIT 4096	/* nodes stand at multiples of it */
 #define FBW_TABLE_TABLE_AT 4	/* the table's number, four bytes */
 #define FBW_TABLE_POSITION_AT 8	/* the node's own place in units, four bytes */

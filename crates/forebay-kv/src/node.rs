@@ -1,6 +1,6 @@
 //! The format of a table's nodes: how a node is laid out, built, checked and searched.
 //!
-//! `docs/kv-format.md` has the drawings and the reasons. Everything here is pure: no I/O, and no panic on any
+//! `FORMAT.md` has the drawings and the reasons. Everything here is pure: no I/O, and no panic on any
 //! bytes.
 
 use std::ops::Range;

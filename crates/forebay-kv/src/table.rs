@@ -1,6 +1,6 @@
 //! Tables: immutable B+-trees, one file each, written once in key order.
 //!
-//! `docs/kv-format.md` has the drawing of the file.
+//! `FORMAT.md` has the drawing of the file.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The bytes of a group: their layout, how a group is sealed, and how it is judged when read back.
 //!
-//! `docs/wal-format.md` has the drawing and the reasons. All code here is pure: no I/O, and no panic on any
+//! `FORMAT.md` has the drawing and the reasons. All code here is pure: no I/O, and no panic on any
 //! bytes.
 
 use crc_fast::{CrcAlgorithm, Digest};

@@ -22,7 +22,7 @@
 //! For programs that must not lose what they acknowledged: databases, queues, consensus. Records are appended in
 //! groups, with one write and one flush a group. After a crash [`Wal::open`] returns every acknowledged record, in
 //! order, or reports which are lost and where. The few kinds of damage by others that no open can notice are in
-//! [the format](https://github.com/forebay-rs/forebay/blob/main/docs/wal-format.md#what-is-proven-when).
+//! [the format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-wal/FORMAT.md#what-is-proven-when).
 //!
 //! | you want | use |
 //! |---|---|
@@ -52,7 +52,7 @@
 //! # Guides
 //!
 //! - [The log](https://github.com/forebay-rs/forebay/blob/main/docs/wal.md): append, read, truncate, recover
-//! - [The format](https://github.com/forebay-rs/forebay/blob/main/docs/wal-format.md): the bytes on disk, and why recovery may draw its conclusions
+//! - [The format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-wal/FORMAT.md): the bytes on disk, and why recovery may draw its conclusions
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
 //! - [Frozen futures](https://github.com/forebay-rs/forebay/blob/main/docs/frozen-futures.md): the cost of a future that is not polled
 //! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them

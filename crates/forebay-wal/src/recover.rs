@@ -1,7 +1,7 @@
 //! The result of recovery, and how it judges the segments.
 //!
 //! A [`Scanner`] reads one segment's bytes, [`recover`] judges all scans together; both are pure functions.
-//! The reasons are in `docs/wal-format.md`.
+//! The reasons are in `FORMAT.md`.
 
 use std::path::PathBuf;
 

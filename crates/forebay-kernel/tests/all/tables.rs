@@ -28,7 +28,7 @@ impl Table {
     fn of(path: &Path) -> Table {
         let bytes = std::fs::read(path).expect("a table");
         let footer = &bytes[bytes.len() - UNIT..];
-        assert_eq!(&footer[18..24], b"FBYKVT", "the footer is where docs/kv-format.md says");
+        assert_eq!(&footer[18..24], b"FBYKVT", "the footer is where FORMAT.md of forebay-kv says");
         let (table, root) = (u32_at(footer, 4), u32_at(footer, 34));
         let levels = footer[78];
         Table { bytes, table, root, levels }

@@ -11,7 +11,7 @@ use crate::table::TABLE_MEMORY;
 /// Number of level-0 tables in a keyspace from which on writers are slowed.
 ///
 /// It lies above [`LEVEL0_FULL`], where compaction begins, because writers would be slowed with no compaction
-/// running; and below [`LEVEL0_MAX`], so that one compaction ends the delay. `docs/kv.md` has the number.
+/// running; and below [`LEVEL0_MAX`], so that one compaction ends the delay. `DESIGN.md` has the number.
 const LEVEL0_SLOW: usize = 25;
 const _: () = assert!(LEVEL0_FULL < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
 /// Number of level-0 tables at which writers are slowed the most.

@@ -70,7 +70,7 @@ fn die(log: &mut Log, random: &mut Random) {
 }
 
 /// Returns whether the header behind this unit's group remembers all epochs that begin in it. If not, all records before it
-/// count as lost: docs/wal-format.md, "after three opens or more that were cut off".
+/// count as lost: FORMAT.md, "after three opens or more that were cut off".
 fn are_remembered(log: &Log, (generation, unit): (u64, usize)) -> bool {
     let place = Position { generation, offset: (unit * UNIT) as u64 };
     let headers = || log.written.iter().map(|(header, _)| header);
