@@ -34,7 +34,7 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
                 file,
                 window: PaidWindow::default(),
             });
-            Some(PageCache::new(Some(view), tries, read_ahead_bytes(device), loading))
+            Some(PageCache::new(Some(view), tries, read_ahead_bytes(device), loading, shared))
         }
         Err(Refusal { why, remedy, .. }) => {
             let why = format!("{why}; all reads go to the device");
@@ -45,6 +45,6 @@ pub(super) fn prepare(shared: &EngineShared, fd: &OwnedFd, device: u64) -> Optio
 }
 
 /// Returns the page cache's side of a buffered file: each lone read tries it.
-pub(super) fn buffered() -> PageCache {
-    PageCache::new(None, Tries::All, 0, None)
+pub(super) fn buffered(shared: &EngineShared) -> PageCache {
+    PageCache::new(None, Tries::All, 0, None, shared)
 }

@@ -341,7 +341,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<Fil
 #[cfg(target_os = "linux")]
 fn page_cache(shared: &EngineShared, fd: &OwnedFd, device: u64, mode: Mode) -> Option<PageCache> {
     match mode {
-        Mode::Buffered => Some(adaptive::buffered()),
+        Mode::Buffered => Some(adaptive::buffered(shared)),
         Mode::Adaptive => adaptive::prepare(shared, fd, device),
         Mode::Direct | Mode::Uncached => None,
     }

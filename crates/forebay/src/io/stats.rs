@@ -33,13 +33,13 @@ pub struct Stats {
     /// `flows`, and in no shard's entry.
     pub wait_calls: u64,
     /// Reads of buffered and adaptive files that the page cache served on the caller's thread; they are in no flow. Each range of a
-    /// batch counts.
+    /// batch counts, and each part of 4 MiB of a longer read.
     pub page_cache_reads: u64,
     /// Bytes of those reads.
     pub page_cache_bytes: u64,
     /// Reads that tried the page cache in vain.
     pub page_cache_misses: u64,
-    /// Reads of adaptive files that did not try it: the file's hit rate was low, or the range longer than 4 MiB.
+    /// Reads of adaptive files that did not try it: the file's hit rate was low, or the range of a batch longer than 4 MiB.
     pub page_cache_skips: u64,
     /// One entry for each class that had to share a device with others, by class and physical device.
     pub classes: Vec<ClassStats>,

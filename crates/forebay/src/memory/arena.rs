@@ -191,6 +191,13 @@ impl Arena {
         ordinary::allocate_long(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
     }
 
+    /// Returns whether a read of `len` bytes may take its memory now, on its caller's thread: a long one where the blocks of others leave
+    /// room for it in as much memory as the line's allowance. So nobody waits for a read that its program does not poll.
+    pub(crate) fn has_room_now(&self, len: usize) -> bool {
+        let held = self.0.0.long_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        len <= self.short_bytes_max() || held == 0 || held.saturating_add(len) <= self.bytes_max()
+    }
+
     /// Returns ordinary memory of whole pages for a result of a batch, which no setting limits.
     #[cold]
     pub(crate) fn alloc_result(&self, len: usize) -> Result<Buffer, AllocError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::memory::arena::Buffer;
 use crate::memory::block::BlockMut;
 
 /// Memory of the program's own that an operation may use: [`File::read_into`](crate::File::read_into),
@@ -125,6 +126,35 @@ unsafe impl IoMemory for BlockMut {
 
     fn put_block(&mut self, block: BlockMut) {
         *self = block;
+    }
+}
+
+/// A buffer of the engine's own, into whose first `len` bytes a range is read.
+#[derive(Default)]
+pub(crate) struct Room {
+    buffer: Option<Buffer>,
+    len: usize,
+}
+
+impl Room {
+    pub(crate) fn new(buffer: Buffer, len: usize) -> Room {
+        debug_assert!(len <= buffer.capacity(), "a range fits into its buffer");
+        Room { buffer: Some(buffer), len }
+    }
+
+    /// Returns the buffer; `None` where it was lost.
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        self.buffer
+    }
+}
+
+// SAFETY: the buffer is its own and stays where it is. Its bytes are written by devices and copies alone until it becomes a block of
+// those that were.
+unsafe impl IoMemory for Room {
+    const DROPS_ANYWHERE: bool = true;
+
+    fn memory(&mut self) -> (*mut u8, usize) {
+        self.buffer.as_ref().map_or((std::ptr::null_mut(), 0), |buffer| (buffer.as_ptr(), self.len))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpRequest};
 use crate::memory::lent::{IoMemory, Lender, LentMemory};
 use crate::ops::submit::{FileRef, OpFuture};
-use crate::reactor::page_cache::read_from_page_cache;
+use crate::reactor::page_cache::{TRY_BYTES_MAX, read_from_page_cache};
 use crate::reactor::ranges::{AlignedRange, BOUNCE_BYTES, PART_BYTES, middle};
 
 /// The most requests of one operation in flight.
@@ -42,6 +42,8 @@ pub(super) struct LentOp<'f, B: IoMemory> {
     /// Bytes that requests were made for, and bytes moved without a gap from the start.
     begun: u64,
     moved: u64,
+    /// From here on the page cache is tried, before each request.
+    tries_from: u64,
     /// Nothing more is begun: the file has ended, or a part has failed.
     stops: bool,
     error: Option<Error>,
@@ -67,6 +69,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     pub(super) fn new(core: FileRef<'f>, kind: OpKind, offset: u64, owner: B) -> LentOp<'f, B> {
         let (lender, memory, len) = Lender::new(owner, &core.engine().releases);
         let len = len as u64;
+        let tries = kind == OpKind::Read && (len <= TRY_BYTES_MAX || core.is_adaptive());
         let middle = middle(core.alignment(), kind, offset, len, memory.start().as_ptr().addr() as u64);
         LentOp {
             core,
@@ -84,6 +87,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             middle,
             begun: 0,
             moved: 0,
+            tries_from: if tries { 0 } else { u64::MAX },
             stops: false,
             error: None,
         }
@@ -102,10 +106,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     }
 
     pub(super) fn into_owned(mut self) -> LentOp<'static, B> {
-        let core = match &self.core {
-            FileRef::Borrowed(core) => FileRef::Owned(Arc::clone(core)),
-            FileRef::Owned(core) => FileRef::Owned(core.clone()),
-        };
+        let core = self.core.clone().into_owned();
         let own = |op: OpFuture<'f>| op.into_owned(core.target());
         let parts = std::mem::take(&mut self.parts).into_iter();
         let parts = parts.map(|part| Part { op: own(part.op), ..part }).collect();
@@ -125,6 +126,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             middle: self.middle,
             begun: self.begun,
             moved: self.moved,
+            tries_from: self.tries_from,
             stops: self.stops,
             error: self.error.take(),
             core,
@@ -141,15 +143,16 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             let error = Error::invalid(self.name(), "polled again after it had completed");
             return Poll::Ready((Err(error), B::default()));
         }
-        if self.begun == 0 && self.parts.is_empty() && self.is_in_page_cache() {
-            self.begun = self.len;
-            self.moved = self.len;
-        }
+        let mut may_copy = true;
         loop {
-            self.begin_parts();
+            let has_turn = self.begin_parts(&mut may_copy);
             let progressed = self.poll_parts(context);
             if self.parts.is_empty() && (self.stops || self.begun >= self.len) {
                 break;
+            }
+            if !has_turn {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if !progressed {
                 return Poll::Pending;
@@ -184,18 +187,36 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         if self.kind == OpKind::Read { "read" } else { "write" }
     }
 
-    /// Reads all of it from the page cache, if that has it.
-    fn is_in_page_cache(&mut self) -> bool {
-        let range = self.offset..self.offset + self.len;
-        // SAFETY: the lent memory has that many bytes, and no request has been made yet.
-        self.kind == OpKind::Read
-            && self.len > 0
-            && unsafe { read_from_page_cache(&self.core, &range, self.memory.start()) }
+    /// Copies `len` bytes from `at` on out of the page cache, if that has all of them.
+    fn copy_cached(&self, at: u64, len: u64) -> bool {
+        let range = self.offset + at..self.offset + at + len;
+        // SAFETY: the lent memory has these bytes, and no request for them has been made.
+        unsafe { read_from_page_cache(&self.core, &range, at > 0, self.memory.start().add(at as usize)) }
     }
 
-    fn begin_parts(&mut self) {
+    /// Begins parts. Returns false if the next one has to wait for another poll, because this one has copied a part.
+    fn begin_parts(&mut self, may_copy: &mut bool) -> bool {
         while !self.stops && self.begun < self.len && self.parts.len() < DEPTH {
             let (at, begun) = (self.begun, self.parts.len());
+            if at >= self.tries_from {
+                if !*may_copy {
+                    return false;
+                }
+                let len = (self.len - at).min(TRY_BYTES_MAX);
+                if self.copy_cached(at, len) {
+                    *may_copy = false;
+                    self.begun += len;
+                    if self.parts.is_empty() {
+                        self.moved += len;
+                    } else {
+                        // Behind parts that are on their way.
+                        let part = self.part(at, len, None, self.offset + at, len as u32, OpBuffer::None);
+                        self.parts.push_back(Part { moved: Some(len), ..part });
+                    }
+                    continue;
+                }
+                self.tries_from = at + len;
+            }
             match self.next_part(at) {
                 Ok(part) => {
                     self.needs_last = part.len < self.len && self.durability != Durability::None;
@@ -212,6 +233,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             }
             debug_assert!(self.stops || self.parts.len() > begun);
         }
+        true
     }
 
     /// Returns the request for the part at `at`.

@@ -14,7 +14,7 @@ use crate::handle::file::File;
 use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::page_cache::{Sequence, next_from_page_cache};
+use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX, next_from_page_cache};
 use crate::reactor::shard;
 
 #[cfg(feature = "tokio")]
@@ -399,8 +399,8 @@ impl ScanBuilder {
         self
     }
 
-    /// Sets the bytes of one request, 4 KiB to 64 MiB, rounded up to whole pages; the scan then does not
-    /// adapt.
+    /// Sets the bytes of one request, 4 KiB to 64 MiB, of an adaptive file at most 4 MiB, rounded up to whole pages; the scan then does
+    /// not adapt.
     pub fn request_bytes(mut self, bytes: usize) -> ScanBuilder {
         let pages = bytes.clamp(4096, 64 << 20).next_multiple_of(4096);
         self.buffer = Some(pages as u32);
@@ -422,9 +422,11 @@ impl ScanBuilder {
     /// Returns the scan; its first requests are sent when the first block is requested.
     pub fn start(self) -> Scan {
         let fixed = self.buffer.is_some() || self.depth.is_some();
+        // So much can be copied at once.
+        let buffer_max = if self.file.core().is_adaptive() { TRY_BYTES_MAX as u32 } else { u32::MAX };
         let pace = if fixed {
             Pace {
-                buffer: self.buffer.unwrap_or(ADAPTIVE_BUFFER),
+                buffer: self.buffer.unwrap_or(ADAPTIVE_BUFFER).min(buffer_max),
                 depth: self.depth.unwrap_or(ADAPTIVE_DEPTH),
                 adaptive: false,
             }

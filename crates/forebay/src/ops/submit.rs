@@ -53,6 +53,7 @@ impl Target<'_> {
 }
 
 /// A file, borrowed from a handle or kept for as long as the operation lives.
+#[derive(Clone)]
 pub(crate) enum FileRef<'f> {
     Borrowed(&'f Arc<FileCore>),
     Owned(Arc<FileCore>),

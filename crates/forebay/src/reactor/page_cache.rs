@@ -27,12 +27,13 @@ use std::sync::{Arc, Weak};
 
 use crate::io::stats::{PageCacheCounts, PageCacheSum};
 use crate::memory::block::Block;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use hit_rate::HitRate;
 use loads::Loads;
 pub(crate) use loads::PaidWindow;
 
-/// The longest range that is copied at once: about half a millisecond. Longer ranges of adaptive files go to the device.
+/// The longest range that is copied at once: about half a millisecond. A longer lone read of an adaptive file is made in parts.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
 /// A read of at least this many bytes tries whatever happened to those before it: a failed attempt is a hundredth of the device's
 /// time, and a file may have few such reads (a footer, a column).
@@ -65,6 +66,8 @@ pub(crate) struct PageCache {
     rate: HitRate,
     /// None where no read loads the page cache but those that all do.
     loading: Option<FileLoads>,
+    /// The longest lone read that is copied at once. A long one takes its memory in the line, on the file's shard.
+    lone_bytes_max: u64,
     counts: Arc<PageCacheCounts>,
     /// The device's read-ahead.
     window_bytes: u64,
@@ -125,13 +128,17 @@ impl PageCache {
         tries: Tries,
         window_bytes: u64,
         loading: Option<FileLoads>,
+        engine: &EngineShared,
     ) -> PageCache {
+        let short_bytes_max = engine.arena.short_bytes_max() as u64;
+        let at_once = if tries == Tries::All { u64::MAX } else { TRY_BYTES_MAX };
         PageCache {
             view,
             tries,
             is_off: AtomicBool::new(false),
             rate: HitRate::new(),
             loading,
+            lone_bytes_max: short_bytes_max.min(at_once),
             counts: Arc::default(),
             window_bytes,
             end: AtomicU64::new(Sequence::NEW.end),
@@ -325,9 +332,7 @@ impl Attempt<'_> {
 
 /// Returns all bytes of a range, which is not empty, if the page cache has them: for reads one by one.
 pub(crate) fn from_page_cache(core: &FileCore, range: &Range<u64>) -> Option<Block> {
-    // A long one takes its memory in the line, on the file's shard.
-    let is_short = range.end - range.start <= core.engine().arena.short_bytes_max() as u64;
-    let cache = core.page_cache().filter(|_| is_short)?;
+    let cache = core.page_cache().filter(|cache| range.end - range.start <= cache.lone_bytes_max)?;
     let mut sequence = cache.lone();
     let attempt = core.try_page_cache(range, &mut sequence);
     if cache.is_adaptive() {
@@ -336,15 +341,37 @@ pub(crate) fn from_page_cache(core: &FileCore, range: &Range<u64>) -> Option<Blo
     to_block(core, attempt?)
 }
 
-/// As [`from_page_cache`], into memory of the program; returns whether all bytes are there.
+/// Returns whether a read of an adaptive file is made in parts: it is too long to be copied at once, and the page cache has its beginning.
+pub(crate) fn begins_in_page_cache(core: &FileCore, range: &Range<u64>) -> bool {
+    let Some(cache) = core.page_cache() else { return false };
+    if !cache.is_adaptive() || range.end - range.start <= cache.lone_bytes_max {
+        return false;
+    }
+    let mut sequence = cache.lone();
+    let first = range.start..range.end.min(range.start + TRY_ALWAYS_BYTES);
+    let begins = core.try_page_cache(&first, &mut sequence).is_some();
+    if !begins {
+        sequence.end = range.end;
+        cache.set_lone(sequence);
+    }
+    begins
+}
+
+/// As [`from_page_cache`], into memory of the program; returns whether all bytes are there. A part that `follows` others of its read is tried
+/// by itself: what they could begin to load is its own.
 ///
 /// # Safety
 /// `place` is valid for writes of the whole range, and no other code uses it meanwhile.
-pub(crate) unsafe fn read_from_page_cache(core: &FileCore, range: &Range<u64>, place: NonNull<u8>) -> bool {
+pub(crate) unsafe fn read_from_page_cache(
+    core: &FileCore,
+    range: &Range<u64>,
+    follows: bool,
+    place: NonNull<u8>,
+) -> bool {
     let Some(cache) = core.page_cache().filter(|_| range.end - range.start <= TRY_BYTES_MAX) else {
         return false;
     };
-    let mut sequence = cache.lone();
+    let mut sequence = if follows { Sequence::NEW } else { cache.lone() };
     let attempt = core.try_page_cache(range, &mut sequence);
     if cache.is_adaptive() {
         cache.set_lone(sequence);

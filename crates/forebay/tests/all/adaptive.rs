@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::common::{Numbers, bytes_of, dir, engine, write_file};
+use crate::common::{Numbers, bytes_of, config, dir, engine, write_file};
 use forebay::{Block, Engine, ErrorKind, File, FileStats, Mode, Open, Result, Stats, Step, Walk};
 
 const PAGE: u64 = 4096;
@@ -338,6 +338,32 @@ fn a_long_read_of_a_file_that_was_cold_is_seen_at_once() {
     // And ends the pause for short ones.
     check(0..100, file.read(0..100).wait());
     assert_eq!((choices(&engine).0, device_reads(&engine)), (hits + 2, reads));
+}
+
+/// Regression: a read of one byte more than 4 MiB went to the device though the page cache had all of it, at a seventh of the rate.
+#[test]
+fn a_read_of_any_length_has_from_the_page_cache_the_parts_that_are_there() {
+    const WARM: u64 = 5 * MIB;
+    let dir = dir();
+    let path = cold(dir.path(), 9 * MIB + 77);
+    let Some(_loaded) = load(&path, 0..WARM / PAGE) else { return };
+    // With little I/O memory such reads are long ones, which have memory of their own.
+    for arena_bytes_max in [64 << 20, 4 << 20] {
+        let engine = Engine::start(config().arena_bytes_max(arena_bytes_max)).unwrap();
+        let file = open(&engine, &path);
+        check(3..WARM, file.read(3..WARM).wait());
+        check(MIB + 3..WARM, futures::executor::block_on(file.read_up_to(MIB + 3..WARM)));
+        let (read, bytes) = file.read_into(3, vec![0; WARM as usize - 3]).wait();
+        assert!(read.unwrap() == bytes.len() && bytes == bytes_of(3..WARM));
+        assert_eq!((device_reads(&engine), choices(&engine).1), (0, 0));
+        // From 4 MiB on not all is there.
+        check(3..9 * MIB + 77, file.read(3..9 * MIB + 77).wait());
+        let flows = stats(&engine).flows;
+        let device_bytes: u64 = flows.iter().map(|flow| flow.read_bytes).sum();
+        assert!((4 * MIB..=6 * MIB).contains(&device_bytes), "{device_bytes} B came from the device");
+        let error = file.read(3..10 * MIB).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof { got: 9 * MIB + 74 });
+    }
 }
 
 #[test]

@@ -68,12 +68,7 @@ static CACHED_LENGTH: Axis = Axis {
     package: "forebay",
     range: 1..=5 * MIB,
     crosses: &[("TRY_BYTES_MAX", 4 << 20)],
-    steps: &[Step {
-        range: 4 * MIB + 1..=5 * MIB,
-        percent: 150,
-        neighbours: 130,
-        reason: "the caller's thread copies for half a millisecond at most: longer reads go to the device",
-    }],
+    steps: &[],
     limit: None,
 };
 static CACHED_BATCH: Axis = Axis {
@@ -319,12 +314,10 @@ fn cached(points: Points) {
         requests => Err(format!("{requests} requests for bytes in memory")),
     };
 
-    let most = 4 * MIB;
-    let ideal = |at: u64| if at <= most { Cost::default() } else { of_reads(1, ODD + at) };
-    sweep(&CACHED_LENGTH, points, ideal, |at| {
+    sweep(&CACHED_LENGTH, points, of_cached, |at| {
         let (read, cost) = count(&engine, || file.read(ODD..ODD + at).wait());
         check(ODD..ODD + at, read)?;
-        if at <= most { served(cost) } else { Ok(cost) }
+        served(cost)
     });
 
     let batch = |ranges: Vec<Range<u64>>| -> Attempt {

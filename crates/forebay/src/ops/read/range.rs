@@ -9,10 +9,13 @@ use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
+use crate::memory::arena::Buffer;
 use crate::memory::block::Block;
+use crate::memory::lent::Room;
+use crate::ops::lent_op::LentOp;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
-use crate::reactor::page_cache::from_page_cache;
+use crate::reactor::page_cache::{begins_in_page_cache, from_page_cache};
 use crate::reactor::ranges::{AlignedRange, cut};
 
 /// Reads a range into a block; [`File::read`], scans and appends are built of it.
@@ -32,6 +35,8 @@ enum Stage<'f> {
     /// Tries the page cache on the calling thread first.
     Cached(Option<OpRequest>),
     Op(OpFuture<'f>),
+    /// Too long to be copied at once: the page cache has its beginning.
+    Parts(Box<LentOp<'f, Room>>),
 }
 
 impl RangeRead<'static> {
@@ -66,7 +71,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         let request = match &mut self.stage {
             Stage::Op(op) => op.options(),
             Stage::Cached(request) => request.as_mut(),
-            Stage::Known(_) | Stage::Empty => None,
+            Stage::Known(_) | Stage::Empty | Stage::Parts(_) => None,
         };
         if let Some(request) = request {
             request.class = class;
@@ -80,6 +85,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
             Stage::Op(op) => Stage::Op(op.into_owned(core.target())),
             Stage::Cached(request) => Stage::Cached(request),
             Stage::Known(known) => Stage::Known(known),
+            Stage::Parts(parts) => Stage::Parts(Box::new(parts.into_owned())),
             Stage::Empty => Stage::Empty,
         };
         RangeRead { core, range: self.range, stage }
@@ -134,7 +140,14 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
                         self.stage = Stage::Known(None);
                         return Poll::Ready(Ok(block));
                     }
-                    self.stage = Stage::Op(OpFuture::new(self.core.target(), request));
+                    self.stage = match self.in_parts(request.class) {
+                        Some(parts) => Stage::Parts(parts),
+                        None => Stage::Op(OpFuture::new(self.core.target(), request)),
+                    };
+                }
+                Stage::Parts(parts) => {
+                    let (result, room) = std::task::ready!(parts.poll(context));
+                    return Poll::Ready(result.and_then(|bytes| self.cut(room.into_buffer(), bytes as u32)));
                 }
                 Stage::Empty => {
                     self.stage = Stage::Known(None);
@@ -148,19 +161,47 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         }
     }
 
+    /// Returns the read in parts of a range that is too long to be copied at once, if the page cache has its beginning and there is
+    /// memory for it now.
+    #[cold]
+    fn in_parts(&self, class: Class) -> Option<Box<LentOp<'f, Room>>> {
+        if !begins_in_page_cache(&self.core, &self.range) {
+            return None;
+        }
+        let engine = self.core.engine();
+        let wide = AlignedRange::of(&self.range, self.core.alignment().read_offset).ok()?;
+        let len = (self.range.end - wide.offset) as usize;
+        if !engine.arena.has_room_now(len) {
+            return None;
+        }
+        let buffer = engine.buffer("read", len).ok()?;
+        let mut parts = LentOp::new(self.core.clone(), OpKind::Read, wide.offset, Room::new(buffer, len));
+        parts.set_class(class);
+        Some(Box::new(parts))
+    }
+
     #[inline]
     fn finish(&self, result: OpResult, buffer: OpBuffer) -> Result<Block> {
-        let describe = |error: Error| {
-            self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
+        let buffer = if let OpBuffer::Buffer(buffer) = buffer { Some(buffer) } else { None };
+        match result {
+            Ok(bytes) => self.cut(buffer, bytes),
+            Err(failure) => Err(self.describe_error(failure.into_error("read", Some(&self.core)))),
+        }
+    }
+
+    /// Returns the range out of the `bytes` bytes that were read into a buffer; `None` for one that was lost.
+    #[inline]
+    fn cut(&self, buffer: Option<Buffer>, bytes: u32) -> Result<Block> {
+        let grain = self.core.alignment().read_offset;
+        let block = match buffer {
+            Some(buffer) => cut(buffer, bytes, &self.range, grain, EXACT),
+            None => Err(Error::os("read", libc::EIO)),
         };
-        let bytes = match result {
-            Ok(bytes) => bytes,
-            Err(failure) => return Err(describe(failure.into_error("read", Some(&self.core)))),
-        };
-        let OpBuffer::Buffer(buffer) = buffer else {
-            return Err(describe(Error::os("read", libc::EIO)));
-        };
-        cut(buffer, bytes, &self.range, self.core.alignment().read_offset, EXACT).map_err(describe)
+        block.map_err(|error| self.describe_error(error))
+    }
+
+    fn describe_error(&self, error: Error) -> Error {
+        self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
     }
 
     fn again(&self) -> Error {

@@ -16,9 +16,9 @@ use super::batch::{Batch, PART};
 use super::range_error;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{OpBuffer, OpFailure, OpKind, OpOutcome};
-use crate::memory::arena::{Arena, BUFFER_BYTES_MIN, Buffer, UnderWay};
+use crate::memory::arena::{Arena, BUFFER_BYTES_MIN, UnderWay};
 use crate::memory::block::Block;
-use crate::memory::lent::{IoMemory, Lender, LentMemory};
+use crate::memory::lent::{Lender, LentMemory, Room};
 use crate::reactor::ranges::{AlignedRange, BOUNCE_BYTES, middle};
 use crate::reactor::shard::Shard;
 
@@ -58,20 +58,6 @@ struct LongRange {
 struct Own {
     lender: Arc<Lender<Room>>,
     _under_way: UnderWay,
-}
-
-/// A buffer that a range is read into.
-#[derive(Default)]
-struct Room(Option<Buffer>);
-
-// SAFETY: the buffer is its own and stays where it is. Its bytes are written by devices and copies alone until it becomes a block of
-// those that were.
-unsafe impl IoMemory for Room {
-    const DROPS_ANYWHERE: bool = true;
-
-    fn memory(&mut self) -> (*mut u8, usize) {
-        self.0.as_ref().map_or((std::ptr::null_mut(), 0), |buffer| (buffer.as_ptr(), buffer.capacity()))
-    }
 }
 
 /// One request for a part of a long range.
@@ -209,8 +195,7 @@ impl LongRanges {
                 // No limit of the engine's: the system has no memory of this length.
                 let room =
                     shard.engine().arena.alloc_result(len).map_err(|_| OpFailure::Errno(libc::ENOMEM))?;
-                let room = Room(Some(room));
-                let (lender, memory, _) = Lender::new(room, &shard.engine().releases);
+                let (lender, memory, _) = Lender::new(Room::new(room, len), &shard.engine().releases);
                 let mut long =
                     LongRange::new(number, bytes.clone(), bytes.clone(), part_bytes, memory, bytes.start);
                 long.own = Some(Own { lender, _under_way: under_way });
@@ -288,7 +273,7 @@ impl LongRange {
         let Some(own) = self.own.take() else { return Ok(Block::default()) };
         // The range's own count of the memory.
         self.memory = LentMemory::nothing();
-        let buffer = Lender::into_owner(own.lender).and_then(|room| room.0);
+        let buffer = Lender::into_owner(own.lender).and_then(Room::into_buffer);
         let (skip, len) = ((range.start - self.origin) as usize, (range.end - range.start) as usize);
         // SAFETY: all bytes of the range were read, and no request has the memory any more.
         let block = buffer.map(|buffer| unsafe { buffer.into_block(skip, len) });
