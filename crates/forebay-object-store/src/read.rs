@@ -16,8 +16,9 @@ use crate::handles::look_up;
 use crate::location;
 use crate::store::ForebayStore;
 
-/// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a copy.
-const CHUNK_BYTES_MAX: u64 = 2 << 20;
+/// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a second copy, which takes as
+/// long as the first one.
+const CHUNK_BYTES_MAX: u64 = 8 << 20;
 /// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.

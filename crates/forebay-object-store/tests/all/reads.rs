@@ -218,8 +218,8 @@ async fn parts_come_as_streams_and_short_ones_as_one_chunk() {
         let store = settings(root.path()).read_mode(mode).open().await.unwrap();
         for (range, expected, chunks_max) in [
             (None, 0..9 * MIB + 77, usize::MAX),
-            (Some(GetRange::Bounded(5..5 + 2 * MIB)), 5..5 + 2 * MIB, 1),
-            (Some(GetRange::Bounded(5..6 + 2 * MIB)), 5..6 + 2 * MIB, usize::MAX),
+            (Some(GetRange::Bounded(5..5 + 8 * MIB)), 5..5 + 8 * MIB, 1),
+            (Some(GetRange::Bounded(5..6 + 8 * MIB)), 5..6 + 8 * MIB, usize::MAX),
             (Some(GetRange::Bounded(9 * MIB..99 * MIB)), 9 * MIB..9 * MIB + 77, 1),
             (Some(GetRange::Offset(8 * MIB)), 8 * MIB..9 * MIB + 77, 1),
             (Some(GetRange::Suffix(7)), 9 * MIB + 70..9 * MIB + 77, 1),

@@ -32,8 +32,8 @@ static GET: Axis = Axis {
     name: "object of a get",
     unit: "bytes",
     package: "forebay-object-store",
-    range: 0..=5 * MIB,
-    crosses: &[("CHUNK_BYTES_MAX", 2 << 20)],
+    range: 0..=9 * MIB,
+    crosses: &[("CHUNK_BYTES_MAX", 8 << 20)],
     steps: &[],
     limit: None,
 };

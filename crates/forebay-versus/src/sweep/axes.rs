@@ -163,7 +163,7 @@ pub(super) static AXES: [Axis; 11] = [
     Axis {
         name: "object-get",
         unit: "B",
-        range: 1..=5 * MIB,
+        range: 1..=9 * MIB,
         crosses: &["object of a get"],
         ours: objects::one_object,
         peer: ("local", objects::one_object),

@@ -42,7 +42,7 @@ pub(super) struct LentOp<'f, B: IoMemory> {
     /// Bytes that requests were made for, and bytes moved without a gap from the start.
     begun: u64,
     moved: u64,
-    /// From here on the page cache is tried, before each request.
+    /// From here on the page cache is tried, before each request; `u64::MAX` where it never is.
     tries_from: u64,
     /// Nothing more is begun: the file has ended, or a part has failed.
     stops: bool,
@@ -240,7 +240,9 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     fn next_part(&self, at: u64) -> Result<Part<'f>> {
         let place = self.offset + at;
         let (len, skip, offset, wide_len, buffer) = if self.middle.contains(&at) {
-            let len = (self.middle.end - at).min(PART_BYTES);
+            // No longer than what is tried and loaded, where the page cache has a say.
+            let most = if self.tries_from == u64::MAX { PART_BYTES } else { TRY_BYTES_MAX };
+            let len = (self.middle.end - at).min(most);
             (len, None, place, len as u32, OpBuffer::Lent(self.memory.from(at as usize)))
         } else {
             let end = if at < self.middle.start { self.middle.start } else { self.len };
