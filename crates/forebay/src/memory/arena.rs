@@ -13,6 +13,7 @@
 //! - *Long* ones, and ranges of a batch that are read in parts, take ordinary memory of their own length. While they are under way they
 //!   share the **line**'s allowance, as much again as the arena's limit, in order of arrival (`line.rs`); a read that finds no other under
 //!   way gets it whatever its length. Their ends give the allowance back, and need the program for nothing.
+//!   One whose beginning the page cache has takes its memory at once or not at all, without the allowance: it goes on only while it is polled.
 //! - Delivered blocks of long reads count in `long_bytes`. Where they hold half of the process's memory, further long reads fail.
 //!
 //! *Invariant: a shard, a ring or a batch sleeps for memory only while somebody under way gives some back.* Asserted in debug builds before

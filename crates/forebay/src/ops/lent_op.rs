@@ -21,7 +21,7 @@ const DEPTH: usize = 8;
 ///
 /// Requests name the memory itself where device and kernel can use it: on a file through the page cache all of it; on a
 /// direct file the whole blocks of the file whose place in memory is aligned. The ends, and all of it where no block is
-/// aligned, go by way of I/O memory, `DEPTH x BOUNCE_BYTES` at a time.
+/// aligned, go by way of I/O memory, `DEPTH x BOUNCE_BYTES` at a time. Parts that the page cache has are copied by the polls, one each.
 pub(super) struct LentOp<'f, B: IoMemory> {
     core: FileRef<'f>,
     kind: OpKind,

@@ -346,14 +346,15 @@ fn a_read_of_any_length_has_from_the_page_cache_the_parts_that_are_there() {
     const WARM: u64 = 5 * MIB;
     let dir = dir();
     let path = cold(dir.path(), 9 * MIB + 77);
-    let Some(_loaded) = load(&path, 0..WARM / PAGE) else { return };
     // With little I/O memory such reads are long ones, which have memory of their own.
     for arena_bytes_max in [64 << 20, 4 << 20] {
+        evict(&path);
+        let Some(_loaded) = load(&path, 0..WARM / PAGE) else { return };
         let engine = Engine::start(config().arena_bytes_max(arena_bytes_max)).unwrap();
         let file = open(&engine, &path);
         check(3..WARM, file.read(3..WARM).wait());
         check(MIB + 3..WARM, futures::executor::block_on(file.read_up_to(MIB + 3..WARM)));
-        let (read, bytes) = file.read_into(3, vec![0; WARM as usize - 3]).wait();
+        let (read, bytes) = file.read_into(3, vec![0_u8; WARM as usize - 3]).wait();
         assert!(read.unwrap() == bytes.len() && bytes == bytes_of(3..WARM));
         assert_eq!((device_reads(&engine), choices(&engine).1), (0, 0));
         // From 4 MiB on not all is there.
