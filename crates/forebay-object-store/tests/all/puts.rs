@@ -457,7 +457,7 @@ async fn after_the_engines_end_every_call_fails() {
     let engine = engine();
     let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
     let location = Path::from("a");
-    store.put(&location, bytes_of(0..5 << 20).into()).await.unwrap();
+    store.put(&location, bytes_of(0..9 << 20).into()).await.unwrap();
     store.get_ranges(&location, &[0..1, 5..6]).await.unwrap();
     let mut upload = store.put_multipart(&location).await.unwrap();
     let mut stream = store.get(&location).await.unwrap().into_stream();
@@ -484,5 +484,5 @@ async fn after_the_engines_end_every_call_fails() {
     }
     while let Ok(Some(_)) = stream.try_next().await {}
     drop((upload, stream));
-    assert_eq!(fs::read(root.path().join("a")).unwrap().len(), 5 << 20, "the object is as it was");
+    assert_eq!(fs::read(root.path().join("a")).unwrap().len(), 9 << 20, "the object is as it was");
 }
