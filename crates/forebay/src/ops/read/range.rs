@@ -147,7 +147,10 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
                 }
                 Stage::Parts(parts) => {
                     let (result, room) = std::task::ready!(parts.poll(context));
-                    return Poll::Ready(result.and_then(|bytes| self.cut(room.into_buffer(), bytes as u32)));
+                    return Poll::Ready(match result {
+                        Ok(bytes) => self.cut(room.into_buffer(), bytes as u32),
+                        Err(error) => Err(self.describe_error(error)),
+                    });
                 }
                 Stage::Empty => {
                     self.stage = Stage::Known(None);
