@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 ///
 /// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that
 /// descend from each other by forking. In a child it reads as zero until the child makes an object of its
-/// own, which then gets the next number. Where the advice is refused, nothing ever counts as made elsewhere.
+/// own, which then gets the next number. Where the advice is refused, as by gVisor, or does not exist, the number is the process's id,
+/// at the price of a getpid(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 
@@ -18,7 +19,7 @@ impl Origin {
     pub(crate) fn here() -> Origin {
         // Inherited by children, unlike the page, so that no descendant uses a number twice.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Some(mark) = mark() else { return Origin(0) };
+        let Some(mark) = mark() else { return Origin(std::process::id().into()) };
         let known = mark.load(Ordering::Relaxed);
         if known != 0 {
             return Origin(known);
@@ -33,7 +34,10 @@ impl Origin {
     /// Returns whether the object was made before this process was forked.
     #[inline]
     pub(crate) fn is_elsewhere(self) -> bool {
-        mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != self.0)
+        match mark() {
+            Some(mark) => mark.load(Ordering::Relaxed) != self.0,
+            None => self != Origin::here(),
+        }
     }
 }
 
