@@ -47,11 +47,14 @@ mod collective;
 #[doc(hidden)]
 pub mod mutants;
 mod options;
+#[doc(hidden)]
+pub mod rendezvous;
 mod write_combiner;
 
 pub use coalesce::WriteStats;
 pub use collective::Collective;
 pub use options::Options;
+pub use rendezvous::Rank;
 pub use write_combiner::WriteCombiner;
 
 #[cfg(doctest)]

@@ -165,16 +165,6 @@ impl Place {
         let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
     }
 
-    /// Removes the file of this name if it is `own`, and not another file that was given the name since.
-    pub fn remove_if(&self, own: &File) {
-        let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if let (Ok(there), Ok(own)) = (there, rustix::fs::fstat(own))
-            && (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
-        {
-            self.remove();
-        }
-    }
-
     /// Removes a directory with all its contents, also while threads of this process still create files in
     /// it. Files created during one attempt are found by the next. Once the directory itself is gone,
     /// nothing more can be created.

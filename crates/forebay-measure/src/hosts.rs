@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, FromArgMatches as _};
+use forebay_collective::Rank;
 
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
@@ -39,7 +40,6 @@ mod ranks;
 mod rounds;
 
 use controller::{Controller, Link};
-use ranks::Rank;
 
 pub(super) use controller::HostSample;
 pub(super) use rounds::whole;
@@ -131,7 +131,7 @@ impl HostsArgs {
         if self.alone {
             return Ok(None);
         }
-        let rank = Rank::find(|name| std::env::var(name).ok(), self.mpi_like)?;
+        let rank = Rank::find(|name| std::env::var(name).ok(), self.mpi_like).map_err(Failure::Usage)?;
         if rank.is_none() && self.mpi_like {
             return Err(Failure::Usage(
                 "--mpi-like: neither Open MPI (OMPI_COMM_WORLD_RANK) nor PMI (PMI_RANK) nor Slurm (SLURM_PROCID) started this process"
@@ -195,12 +195,12 @@ impl Task {
                     ))
                     .into());
                 }
-                if rank.number > 0 {
+                if rank.number() > 0 {
                     let own = |name: &str| (name == self.experiment.spec().name).then_some(self.experiment);
-                    rank.follow(setup.path, &own, cleanup)?;
+                    ranks::follow(rank, setup.path, &own, cleanup)?;
                     return Ok(None);
                 }
-                rank.lead(setup.path, cleanup)?
+                ranks::lead(rank, setup.path, cleanup)?
             }
         };
         let length = if setup.quick { Length::Quick } else { Length::Full };

@@ -1,0 +1,635 @@
+//! The meeting of the processes that srun or mpirun started, for `forebay-measure` and [`Ranks`](crate::Ranks).
+//!
+//! Rank 0 publishes a file in a directory that all ranks name: its addresses and two tokens of this one run. A rank connects and sends
+//! its number and the first token; rank 0 replies with the second one. Who has neither gets nothing, and a program that listens on the
+//! port of a dead rank 0 is not followed. The bytes on a connection are not encrypted: a network that others read needs a tunnel.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::internal::ErrorExt;
+use forebay::{Error, ErrorKind, Result};
+
+/// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
+pub const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(180);
+/// The limit for a connection with its proofs.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// The interval at which a rank looks for rank 0's file. No file system notifies one host of another one's writes.
+const POLL_EVERY: Duration = Duration::from_millis(100);
+/// The interval at which connections are accepted.
+const ACCEPT_EVERY: Duration = Duration::from_millis(10);
+/// The first line of an invitation.
+const TITLE: &str = "forebay ranks 1";
+/// The length of a token: 32 bytes as hexadecimal digits.
+const TOKEN_LEN: usize = 64;
+/// The size of the longest invitation.
+const INVITATION_BYTES_MAX: u64 = 1 << 16;
+
+/// The place of this process among those that work together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rank {
+    number: u32,
+    size: u32,
+    /// Distinguishes this job's file from another one's in the same directory.
+    job: String,
+    /// Whether all processes are on this host.
+    is_local: bool,
+    host: Option<String>,
+}
+
+impl Rank {
+    /// Returns rank `number` of `size`, all of them on this host.
+    pub fn new(number: u32, size: u32) -> Rank {
+        Rank { number, size, job: "job".to_owned(), is_local: true, host: None }
+    }
+
+    /// Returns the place that a launcher gave this process by its environment: Open MPI's mpirun, a launcher with PMI (MPICH), or srun.
+    /// `None` when there is no launcher.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when a variable makes no sense.
+    pub fn of_launcher() -> Result<Option<Rank>> {
+        let found = Rank::find(|name| std::env::var(name).ok(), true);
+        found.map_err(|text| <Error as ErrorExt>::new(ErrorKind::InvalidInput, "ranks").with_note(text))
+    }
+
+    /// Returns the place according to these variables. `insist` means that the program knows of its being one of several. Then a batch
+    /// script's variables count, too; alone they may only mean that the script runs.
+    ///
+    /// # Errors
+    /// The reason why a variable makes no sense.
+    #[doc(hidden)]
+    pub fn find(get: impl Fn(&str) -> Option<String>, insist: bool) -> Result<Option<Rank>, String> {
+        let number = |name: &str| match get(name) {
+            Some(text) => {
+                let found = text.trim().parse::<u32>();
+                found
+                    .map(Some)
+                    .map_err(|_| format!("the launcher's variable {name} holds no number: {text:?}"))
+            }
+            None => Ok(None),
+        };
+        // Open MPI first, then PMI: under Slurm their processes inherit the variables of the process that started them.
+        let launchers = [
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+            ("SLURM_PROCID", if insist { "SLURM_NTASKS" } else { "SLURM_STEP_NUM_TASKS" }, ""),
+        ];
+        for (rank, size, local_size) in launchers {
+            let (Some(number), Some(size), local_size) = (number(rank)?, number(size)?, number(local_size)?)
+            else {
+                continue;
+            };
+            if number >= size {
+                return Err(format!(
+                    "the launcher's variables give rank {number} of {size}, which is out of range"
+                ));
+            }
+            if size == 1 && !insist {
+                continue;
+            }
+            let nodes = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
+            let one_node = nodes.is_some_and(|nodes| !nodes.is_empty() && !nodes.contains([',', '[']));
+            let is_local = one_node || local_size == Some(size);
+            return Ok(Some(Rank { number, size, job: job_name(&get), is_local, host: None }));
+        }
+        Ok(None)
+    }
+
+    /// Sets the name of the job, which all its processes give alike: jobs that meet in one directory at the same time need different ones.
+    /// Default: the launcher's name of it.
+    pub fn job(mut self, name: &str) -> Rank {
+        self.job = file_name(name);
+        self
+    }
+
+    /// Declares that the processes are on several hosts of a network.
+    pub fn across_hosts(mut self) -> Rank {
+        self.is_local = false;
+        self
+    }
+
+    /// Sets the name of this process's host, of which one process becomes the aggregator. Default: the kernel's number of this boot.
+    pub fn host(mut self, name: &str) -> Rank {
+        self.host = Some(name.to_owned());
+        self
+    }
+
+    /// Returns the number of this process, from 0.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns how many there are.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Returns the name of this process's host: the same for all processes of one kernel.
+    pub(crate) fn host_name(&self) -> String {
+        let boot = || fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        self.host.clone().or_else(boot).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Returns the file in which rank 0 publishes how it can be found.
+    fn file(&self, directory: &Path) -> PathBuf {
+        directory.join(format!(".forebay-ranks-{}", self.job))
+    }
+
+    /// Finds rank 0, as one of the other ranks, and connects to it.
+    ///
+    /// # Errors
+    /// Rank 0 cannot be found within [`RENDEZVOUS_WITHIN`].
+    #[doc(hidden)]
+    pub fn follow(&self, directory: &Path) -> io::Result<(Invitation, TcpStream)> {
+        let file = self.file(directory);
+        let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+        let mut last = other(format!("the file {} did not appear", file.display()));
+        loop {
+            let found = Invitation::read(&file).and_then(|found| match found {
+                Some(found) => found.accept(self.number).map(|stream| Some((found, stream))),
+                None => Ok(None),
+            });
+            match found {
+                Ok(Some(connected)) => return Ok(connected),
+                Ok(None) => {}
+                // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.
+                Err(error) => last = error,
+            }
+            if Instant::now() >= deadline {
+                let (rank, seconds) = (self.number, RENDEZVOUS_WITHIN.as_secs());
+                return Err(other(format!("rank {rank} did not find rank 0 within {seconds} s: {last}")));
+            }
+            thread::park_timeout(POLL_EVERY);
+        }
+    }
+}
+
+/// Returns a name for the job on which all its processes agree.
+fn job_name(get: &impl Fn(&str) -> Option<String>) -> String {
+    let slurm = get("SLURM_JOB_ID").map(|job| match get("SLURM_STEP_ID") {
+        Some(step) => format!("{job}.{step}"),
+        None => job,
+    });
+    let name = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"].into_iter().find_map(get).or(slurm);
+    file_name(&name.unwrap_or_else(|| "job".to_owned()))
+}
+
+/// Returns a part of a file's name.
+fn file_name(text: &str) -> String {
+    let letters = text.chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() || letter == '.' => letter,
+        _ => '-',
+    });
+    letters.take(64).collect()
+}
+
+fn other(text: String) -> io::Error {
+    io::Error::other(text)
+}
+
+/// The addresses of a process, and the tokens of this one run.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct Invitation {
+    path: PathBuf,
+    places: Vec<SocketAddr>,
+    /// The proof of a rank.
+    rank_token: String,
+    /// The proof of the inviting process.
+    reply_token: String,
+}
+
+forebay::_debug_parts!(Invitation, |invitation| path: invitation.path, places: invitation.places);
+
+impl Invitation {
+    /// Publishes the invitation where the others look. It appears whole, or not at all.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn publish(&self) -> io::Result<()> {
+        let temp = PathBuf::from(format!("{}.{}.tmp", self.path.display(), std::process::id()));
+        // Left behind by a process of the same number that was killed.
+        let _ = fs::remove_file(&temp);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;
+        let written = file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all());
+        // A run of this user that was killed may have left a file of the same name.
+        let published = written.and_then(|()| fs::rename(&temp, &self.path));
+        if published.is_err() {
+            let _ = fs::remove_file(&temp);
+        }
+        published
+    }
+
+    /// Removes the file, unless another run has replaced it.
+    pub fn withdraw(&self) {
+        if let Ok(Some(found)) = Invitation::read(&self.path)
+            && found.rank_token == self.rank_token
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Returns the addresses, as [`at`](Invitation::at) takes them.
+    pub(crate) fn places(&self) -> String {
+        let places: Vec<String> = self.places.iter().map(SocketAddr::to_string).collect();
+        places.join(" ")
+    }
+
+    /// Returns the invitation of another process of this run to these addresses.
+    pub(crate) fn at(&self, places: &str) -> io::Result<Invitation> {
+        let places = places.split_whitespace().map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();
+        let places = places.map_err(|_| other("an address that cannot be read".to_owned()))?;
+        Ok(Invitation { places, ..self.clone() })
+    }
+
+    fn text(&self) -> String {
+        format!("{TITLE}\n{}\n{}\n{}\n", self.places(), self.rank_token, self.reply_token)
+    }
+
+    /// Reads the file; returns `None` when it is not there yet.
+    ///
+    /// # Errors
+    /// It is not one that this user's rank 0 wrote.
+    fn read(path: &Path) -> io::Result<Option<Invitation>> {
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+        let file = match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let metadata = file.metadata()?;
+        let is_own = metadata.is_file()
+            && metadata.uid() == rustix::process::geteuid().as_raw()
+            && metadata.mode() & 0o077 == 0;
+        if !is_own {
+            return Err(other(format!(
+                "{} is not this user's own private file: it is not followed",
+                path.display()
+            )));
+        }
+        let mut text = String::new();
+        file.take(INVITATION_BYTES_MAX).read_to_string(&mut text)?;
+        let foreign = || other(format!("{} was not written by this version of forebay", path.display()));
+        let lines: Vec<&str> = text.lines().collect();
+        let [TITLE, places, rank_token, reply_token] = lines[..] else { return Err(foreign()) };
+        if rank_token.len() != TOKEN_LEN || reply_token.len() != TOKEN_LEN {
+            return Err(foreign());
+        }
+        let blank = Invitation {
+            path: path.to_owned(),
+            places: Vec::new(),
+            rank_token: rank_token.to_owned(),
+            reply_token: reply_token.to_owned(),
+        };
+        blank.at(places).map(Some)
+    }
+
+    /// Receives a rank's proof, and proves the inviting process. Returns the rank's number.
+    ///
+    /// # Errors
+    /// The other side is no rank of this run.
+    fn welcome(&self, stream: &TcpStream) -> io::Result<u32> {
+        let deadline = Instant::now() + CONNECT_WITHIN;
+        stream.set_nodelay(true)?;
+        let mut proof = [0; 4 + TOKEN_LEN];
+        read_full(stream, &mut proof, deadline)?;
+        let (number, token) = proof.split_at(4);
+        if !is_same(token, self.rank_token.as_bytes()) {
+            return Err(other("a connection without the token".to_owned()));
+        }
+        write_full(stream, self.reply_token.as_bytes(), deadline)?;
+        Ok(number.iter().rev().fold(0, |all, byte| (all << 8) | u32::from(*byte)))
+    }
+
+    /// Connects to the inviting process and proves this rank.
+    ///
+    /// # Errors
+    /// It cannot be reached, or is another program.
+    pub(crate) fn accept(&self, rank: u32) -> io::Result<TcpStream> {
+        let mut last = other("the inviting host has no address".to_owned());
+        for place in &self.places {
+            let connected = || {
+                let deadline = Instant::now() + CONNECT_WITHIN;
+                let stream = TcpStream::connect_timeout(place, CONNECT_WITHIN)?;
+                stream.set_nodelay(true)?;
+                write_full(
+                    &stream,
+                    &[&rank.to_le_bytes()[..], self.rank_token.as_bytes()].concat(),
+                    deadline,
+                )?;
+                let mut token = [0; TOKEN_LEN];
+                read_full(&stream, &mut token, deadline)?;
+                if is_same(&token, self.reply_token.as_bytes()) {
+                    unlimited(stream)
+                } else {
+                    Err(other("another program listens there".to_owned()))
+                }
+            };
+            match connected() {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = other(format!("no rank can be reached at {place}: {error}")),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// A place where ranks connect, until it is dropped.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Rendezvous {
+    listener: TcpListener,
+    invitation: Invitation,
+}
+
+impl Rendezvous {
+    /// Returns rank 0's meeting in a directory that all ranks see. Its invitation is not published yet.
+    ///
+    /// # Errors
+    /// No port can be opened; the addresses of this host, or random bytes, cannot be read.
+    pub fn open(rank: &Rank, directory: &Path) -> io::Result<Rendezvous> {
+        let tokens = Invitation {
+            path: rank.file(directory),
+            places: Vec::new(),
+            rank_token: token()?,
+            reply_token: token()?,
+        };
+        Rendezvous::beside(&tokens, rank)
+    }
+
+    /// Returns another meeting of the same run, in another process.
+    pub(crate) fn beside(invitation: &Invitation, rank: &Rank) -> io::Result<Rendezvous> {
+        // Of this host only, where that is enough.
+        let address = if rank.is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        let listener = TcpListener::bind((address, 0))?;
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        let mut invitation = Invitation { places: vec![bound], ..invitation.clone() };
+        if bound.ip().is_unspecified() {
+            let all = if_addrs::get_if_addrs()?;
+            let reachable = all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip);
+            invitation.places =
+                reachable.filter(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, bound.port())).collect();
+        }
+        Ok(Rendezvous { listener, invitation })
+    }
+
+    /// Returns the invitation to this meeting.
+    pub fn invitation(&self) -> &Invitation {
+        &self.invitation
+    }
+
+    /// Waits until these ranks have connected. Returns their connections by number.
+    ///
+    /// # Errors
+    /// Some did not come within [`RENDEZVOUS_WITHIN`], or one came twice.
+    pub fn gather(&self, ranks: Range<u32>) -> io::Result<Vec<TcpStream>> {
+        let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+        let (arrivals, inbox) = sync_channel::<(u32, TcpStream)>(64);
+        let mut streams: Vec<Option<TcpStream>> = ranks.clone().map(|_| None).collect();
+        while let Some(missing) = streams.iter().position(Option::is_none) {
+            if let Ok((stream, _)) = self.listener.accept() {
+                let (arrivals, invitation) = (arrivals.clone(), self.invitation.clone());
+                // A thread each, so that a connection that sends nothing keeps no rank waiting. Without a thread the connection is
+                // closed, and the rank tries again.
+                let _ = thread::Builder::new().spawn(move || {
+                    if let Ok(rank) = invitation.welcome(&stream)
+                        && let Ok(stream) = unlimited(stream)
+                    {
+                        let _ = arrivals.send((rank, stream));
+                    }
+                });
+            } else if let Ok((rank, stream)) = inbox.recv_timeout(ACCEPT_EVERY) {
+                let index = rank.checked_sub(ranks.start).map(|index| index as usize);
+                match index.and_then(|index| streams.get_mut(index)) {
+                    Some(place) if place.is_none() => *place = Some(stream),
+                    _ => {
+                        return Err(other(format!(
+                            "rank {rank} of {} connected twice or is out of range: is another job of the same name in this directory?",
+                            ranks.end
+                        )));
+                    }
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(other(format!(
+                    "of {} ranks {} did not connect within {} s, rank {} among them; do all of them see the same directory?",
+                    ranks.end,
+                    streams.iter().filter(|stream| stream.is_none()).count(),
+                    RENDEZVOUS_WITHIN.as_secs(),
+                    missing as u32 + ranks.start
+                )));
+            }
+        }
+        Ok(streams.into_iter().flatten().collect())
+    }
+}
+
+/// Returns a connection without the limits of time that its proofs had.
+fn unlimited(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    Ok(stream)
+}
+
+/// Fills `into` from the connection.
+///
+/// # Errors
+/// [`TimedOut`](io::ErrorKind::TimedOut) after `deadline`, however the bytes trickle; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)
+/// where the connection was closed.
+pub(crate) fn read_full(mut stream: &TcpStream, into: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < into.len() {
+        stream.set_read_timeout(Some(time_left(deadline)?))?;
+        match stream.read(&mut into[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) => retry(error)?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes all bytes to the connection, with the errors of [`read_full`].
+pub(crate) fn write_full(mut stream: &TcpStream, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    let mut written = 0;
+    while written < bytes.len() {
+        stream.set_write_timeout(Some(time_left(deadline)?))?;
+        match stream.write(&bytes[written..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => written += count,
+            Err(error) => retry(error)?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns how long a call may wait; never zero, which sockets refuse.
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+        // The kernel rounds to microseconds.
+        left => Ok(left.max(Duration::from_millis(1))),
+    }
+}
+
+/// Passes over the errors after which the deadline decides.
+fn retry(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Returns 32 unpredictable bytes as text.
+fn token() -> io::Result<String> {
+    let mut bytes = [0; TOKEN_LEN / 2];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Compares tokens in a time that does not depend on where they differ.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let difference = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
+    one.len() == other.len() && difference == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn find(variables: &[(&str, &str)], insist: bool) -> Result<Option<Rank>, String> {
+        let get =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Rank::find(get, insist)
+    }
+
+    fn rank(number: u32, size: u32, job: &str, is_local: bool) -> Rank {
+        Rank { number, size, job: job.to_owned(), is_local, host: None }
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        assert_eq!(find(&[], false), Ok(None));
+        let srun = [
+            ("SLURM_PROCID", "2"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "1"),
+            ("SLURM_JOB_NODELIST", "node[1-4]"),
+        ];
+        assert_eq!(find(&srun, false), Ok(Some(rank(2, 4, "77.1", false))));
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("PMIX_NAMESPACE", "prterun-a/../b@1"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "7"),
+        ];
+        assert_eq!(find(&mpirun, false), Ok(Some(rank(0, 2, "prterun-a-..-b-1", true))));
+        let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("SLURM_JOB_NODELIST", "one")];
+        assert_eq!(find(&hydra, false), Ok(Some(rank(1, 3, "job", true))));
+    }
+
+    #[test]
+    fn a_batch_script_alone_is_no_rank_without_the_option() {
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")];
+        assert_eq!(find(&batch, false), Ok(None));
+        assert!(find(&batch, true).is_ok_and(|rank| rank.is_some_and(|rank| rank.size == 4)));
+        assert_eq!(find(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")], false), Ok(None));
+        assert!(find(&[("PMI_RANK", "5"), ("PMI_SIZE", "4")], false).is_err());
+        assert!(find(&[("PMI_RANK", "x"), ("PMI_SIZE", "4")], false).is_err());
+    }
+
+    fn meeting(directory: &Path) -> Rendezvous {
+        Rendezvous::open(&Rank::new(0, 4), directory).expect("loopback works")
+    }
+
+    #[test]
+    fn an_invitation_is_private_found_whole_and_withdrawn() {
+        let directory = tempfile::tempdir().expect("writable");
+        let path = directory.path().join(".forebay-ranks-job");
+        assert!(Invitation::read(&path).is_ok_and(|found| found.is_none()));
+        let meeting = meeting(directory.path());
+        meeting.invitation().publish().expect("writable");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        let found = Invitation::read(&path).expect("ours").expect("there");
+        assert_eq!(found.text(), meeting.invitation().text());
+        assert_ne!(found.rank_token, found.reply_token);
+
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
+        assert!(Invitation::read(&path).is_err(), "others may have written the tokens down");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        let other = Rendezvous::open(&Rank::new(0, 4), directory.path()).expect("loopback works");
+        other.invitation().withdraw();
+        assert!(path.exists(), "the file is another run's");
+        found.withdraw();
+        assert_eq!(fs::read_dir(directory.path()).expect("there").count(), 0);
+        std::os::unix::fs::symlink("/etc/hostname", &path).expect("writable");
+        assert!(Invitation::read(&path).is_err(), "a link was followed");
+    }
+
+    /// Strangers with wrong tokens, and one that sends nothing, neither become ranks nor get a token.
+    #[test]
+    fn ranks_meet_among_strangers() {
+        let directory = tempfile::tempdir().expect("writable");
+        let meeting = meeting(directory.path());
+        let invitation = meeting.invitation();
+        let _silent = TcpStream::connect(invitation.places[0]).expect("it listens");
+        let mut strangers = Vec::new();
+        for wrong in ["", "0", invitation.reply_token.as_str(), &invitation.rank_token[..63]] {
+            let mut stranger = TcpStream::connect(invitation.places[0]).expect("it listens");
+            stranger.write_all(&[&1u32.to_le_bytes()[..], wrong.as_bytes()].concat()).expect("open");
+            stranger.shutdown(std::net::Shutdown::Write).expect("open");
+            strangers.push(stranger);
+        }
+        thread::scope(|scope| {
+            let ranks: Vec<_> = (1..4)
+                .map(|rank| scope.spawn(move || invitation.accept(rank).expect("the same run")))
+                .collect();
+            let streams = meeting.gather(1..4).expect("all come");
+            for (index, (rank, stream)) in ranks.into_iter().zip(streams).enumerate() {
+                let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+                write_full(&rank.join().expect("no panic"), &[index as u8], deadline).expect("open");
+                let mut byte = [9];
+                read_full(&stream, &mut byte, deadline).expect("sent");
+                assert_eq!(byte, [index as u8], "connections are in the order of the ranks");
+            }
+        });
+        for mut stranger in strangers {
+            let mut text = String::new();
+            // A connection that is closed with unread bytes may be reset.
+            let _ = stranger.read_to_string(&mut text);
+            assert_eq!(text, "");
+        }
+    }
+
+    #[test]
+    fn a_program_on_the_port_of_a_dead_rank_0_is_not_followed() {
+        let directory = tempfile::tempdir().expect("writable");
+        let meeting = meeting(directory.path());
+        meeting.listener.set_nonblocking(false).expect("open");
+        let error = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = meeting.listener.accept().expect("the rank connects");
+                let mut proof = [0; 4 + TOKEN_LEN];
+                stream.read_exact(&mut proof).expect("sent");
+                // The best that it can do: return the rank's own proof.
+                stream.write_all(&proof[4..]).expect("open");
+            });
+            meeting.invitation().accept(1).expect_err("no rank 0").to_string()
+        });
+        assert!(error.contains("another program"), "{error}");
+    }
+}
