@@ -16,6 +16,8 @@ mod plan;
 mod shared;
 
 use aggregate::Aggregate;
+pub(crate) use aggregate::write_part;
+pub(crate) use plan::Part;
 use shared::{CollectiveCore, CollectiveState};
 
 const REQUEST_BYTES_DEFAULT: u64 = 1 << 20;

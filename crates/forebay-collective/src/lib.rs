@@ -1,4 +1,5 @@
-//! Many small writes of a file as few large ones: a write combiner for pieces at any offsets, and collective writes of many tasks.
+//! Many small writes of a file as few large ones: a write combiner for pieces at any offsets, and collective writes of many tasks or
+//! processes.
 //!
 //! ```
 //! use forebay::{Config, Durability, Engine, Open};
@@ -22,7 +23,8 @@
 //! | small writes at any offsets merged into large ones | [`WriteCombiner`] |
 //! | some of them before others | [`WriteCombiner::barrier`] |
 //! | to write one file from many tasks, each the pieces between those of the others | [`Collective`] |
-//! | a limit for memory, the length and number of requests, a class | [`Options`] |
+//! | to write and read one file from many processes, of one host or several | [`Ranks`], [`View`] |
+//! | a limit for memory, the length and number of requests, a class, a deadline | [`Options`] |
 //! | figures | [`WriteStats`] |
 //!
 //! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md) says which one suits which program.
@@ -47,14 +49,18 @@ mod collective;
 #[doc(hidden)]
 pub mod mutants;
 mod options;
+mod ranks;
 #[doc(hidden)]
 pub mod rendezvous;
+mod view;
 mod write_combiner;
 
 pub use coalesce::WriteStats;
 pub use collective::Collective;
 pub use options::Options;
+pub use ranks::Ranks;
 pub use rendezvous::Rank;
+pub use view::View;
 pub use write_combiner::WriteCombiner;
 
 #[cfg(doctest)]

@@ -1,21 +1,25 @@
 //! Settings of a write combiner and of a collective.
 
+use std::time::Duration;
+
 use forebay::{Class, shard};
 
 const MEMORY_BYTES_DEFAULT: u64 = 16 << 20;
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 const DEPTH_MAX: usize = 1024;
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The settings of a [`WriteCombiner`](crate::WriteCombiner) or a [`Collective`](crate::Collective).
+/// The settings of a [`WriteCombiner`](crate::WriteCombiner), a [`Collective`](crate::Collective) or [`Ranks`](crate::Ranks).
 ///
 /// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Copy, Debug, Default)]
-#[must_use = "give them to WriteCombiner::start or Collective::start"]
+#[must_use = "give them to WriteCombiner::start, Collective::start or Ranks::meet"]
 pub struct Options {
     memory_bytes: Option<u64>,
     pub(crate) request_bytes: Option<u64>,
     pub(crate) depth: Option<usize>,
     class: Option<Class>,
+    deadline: Option<Duration>,
 }
 
 impl Options {
@@ -33,6 +37,9 @@ impl Options {
     ///
     /// A collective divides it between the shards. The pieces themselves stay in the participants' memory, and each costs 24 bytes of
     /// heap while it is written.
+    ///
+    /// An aggregator of ranks has windows of a quarter of it, 1 to 64 MiB, and no more than four of them at a time (ROMIO's
+    /// `cb_buffer_size` is one). A piece costs about 100 bytes of heap while its window is moved. Rank 0's setting counts.
     pub fn memory_bytes_max(mut self, bytes: usize) -> Options {
         self.memory_bytes = Some(bytes as u64);
         self
@@ -57,6 +64,20 @@ impl Options {
     pub fn class(mut self, class: Class) -> Options {
         self.class = Some(class);
         self
+    }
+
+    /// Sets how long each step of [`Ranks`](crate::Ranks) may take: the time between the first rank's call and the last one's, for a lock of
+    /// the file, a message, a window's write or read, or a sync. A rank that does nothing for so long has failed. Give all ranks the same.
+    /// Default: 60 s; at least 10 ms.
+    pub fn deadline(mut self, step: Duration) -> Options {
+        self.deadline = Some(step);
+        self
+    }
+
+    pub(crate) fn step_deadline(&self) -> Duration {
+        // Longer ones would overflow the clock.
+        let limits = (Duration::from_millis(10), Duration::from_secs(1 << 30));
+        self.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(limits.0, limits.1)
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use forebay::{Block, BlockMut, ErrorKind, Result};
 
 use super::plan::{self, Part, Run};
 use super::shared::{AggregatorStep, CollectiveCore};
-use crate::coalesce::{Edges, Runs, Source, Tail};
+use crate::coalesce::{Edges, Runs, Source, Tail, WriterCore};
 
 /// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
@@ -43,14 +43,8 @@ impl Aggregate {
                     if let Some(span) = plan::span(&deposits) {
                         let count = FileInternals::of(&self.core.file).shard_count() as u64;
                         let domain = plan::domain(&span, &shape, self.index as u64, count);
-                        let mut pieces = Pieces {
-                            core: &self.core,
-                            part: Part::new(deposits, shape, domain),
-                            under_way: Vec::new(),
-                            length,
-                            tail: &mut tail,
-                        };
-                        poll_fn(|context| poll_part(&mut self.runs, &mut pieces, context)).await?;
+                        let part = Part::new(deposits, shape, domain);
+                        write_part(&mut self.runs, &self.core, part, &mut tail).await?;
                     }
                     self.core.wrote(tail, self.runs.take_stats());
                     written += 1;
@@ -64,7 +58,18 @@ impl Aggregate {
     }
 }
 
-fn poll_part(runs: &mut Runs, pieces: &mut Pieces<'_>, context: &mut Context<'_>) -> Poll<Result<()>> {
+/// Writes a part of the file. `tail` has the file's end before the write, and is extended.
+pub(crate) async fn write_part<S>(
+    runs: &mut Runs,
+    core: &WriterCore<S>,
+    part: Part,
+    tail: &mut Tail,
+) -> Result<()> {
+    let mut pieces = Pieces { core, part, under_way: Vec::new(), length: tail.end, tail };
+    poll_fn(|context| poll_part(runs, &mut pieces, context)).await
+}
+
+fn poll_part<S>(runs: &mut Runs, pieces: &mut Pieces<'_, S>, context: &mut Context<'_>) -> Poll<Result<()>> {
     loop {
         runs.poll(context, pieces)?;
         let mut began = false;
@@ -92,8 +97,8 @@ impl Drop for Aggregate {
 }
 
 /// The pieces as the source of runs.
-struct Pieces<'t> {
-    core: &'t CollectiveCore,
+struct Pieces<'t, S> {
+    core: &'t WriterCore<S>,
     part: Part,
     under_way: Vec<Run>,
     /// The offset behind the file's last byte before this write: bytes behind it need not be read.
@@ -101,7 +106,7 @@ struct Pieces<'t> {
     tail: &'t mut Tail,
 }
 
-impl Source for Pieces<'_> {
+impl<S> Source for Pieces<'_, S> {
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<(Block, u64)> {
         let gone = || self.core.error(ErrorKind::Io).with_note("its pieces are gone");
         let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;

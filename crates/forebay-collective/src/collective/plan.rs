@@ -9,10 +9,10 @@ use bytes::Bytes;
 use crate::coalesce::Shape;
 
 /// The pieces that each participant gave, by rank.
-pub(super) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
+pub(crate) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
 
 /// The part of a collective write that one aggregator makes: a range of the file, from front to back.
-pub(super) struct Part {
+pub(crate) struct Part {
     deposits: Deposits,
     shape: Shape,
     domain: Range<u64>,
@@ -71,7 +71,7 @@ pub(super) fn domain(span: &Range<u64>, shape: &Shape, index: u64, count: u64) -
 }
 
 impl Part {
-    pub(super) fn new(deposits: Deposits, shape: Shape, domain: Range<u64>) -> Part {
+    pub(crate) fn new(deposits: Deposits, shape: Shape, domain: Range<u64>) -> Part {
         let mut pieces = Vec::new();
         for (rank, deposit) in deposits.iter().enumerate() {
             for (number, (offset, bytes)) in deposit.iter().enumerate() {

@@ -7,6 +7,8 @@ mod common;
 mod limits;
 #[cfg(feature = "_mutants")]
 mod mutants;
+mod rank_kills;
+mod ranks;
 mod suite;
 mod sweep_world;
 mod worlds;

@@ -1,0 +1,204 @@
+//! An aggregator's part in a call: it receives the pieces of all ranks window by window, and writes or reads them in large requests.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Instant;
+
+use bytes::Bytes;
+use forebay::{Block, Error, ErrorKind, Lock, Result};
+
+use super::call::{Call, Share, Task};
+use super::links::{Links, join, spawn};
+use super::windows::{Deposit, Plan, overlap, window_of};
+use super::wire::{Body, Fault, Frame, Kind, SMALL, Wire, both};
+use crate::coalesce::{Runs, Tail, WriteStats};
+use crate::collective::{Part, write_part};
+
+/// Windows that are written at a time.
+const WINDOWS_WRITTEN: usize = 2;
+
+/// The windows of one aggregator, as they arrive.
+struct Arrivals<'l> {
+    links: &'l Links,
+    wires: &'l [Wire],
+    plan: &'l Plan,
+    is_write: bool,
+    /// The next window in which each rank has pieces.
+    next: Vec<Option<u64>>,
+    /// The instant when rank 0 last got a sign of life.
+    alive: Instant,
+}
+
+/// The pieces of a window: the rank, its message, and the pieces in it.
+type Window = Vec<(usize, Deposit, Vec<u8>)>;
+
+impl<'l> Arrivals<'l> {
+    fn new(links: &'l Links, wires: &'l [Wire], plan: &'l Plan, is_write: bool) -> Result<Self, Fault> {
+        let first = |wire: &Wire| {
+            let body = wire.expect(Kind::Pieces, SMALL, links.deadline)?;
+            let window = window_of(&mut Body(&body)).filter(|window| plan.allows(*window));
+            window.ok_or_else(|| wire.stranger("no first window".to_owned()))
+        };
+        let next = wires.iter().map(first).collect::<Result<_, Fault>>()?;
+        Ok(Arrivals { links, wires, plan, is_write, next, alive: Instant::now() })
+    }
+
+    /// Receives the next window that has pieces; `None` at the end.
+    fn receive(&mut self) -> Result<Option<(u64, Window)>, Fault> {
+        let Some(window) = self.next.iter().flatten().min().copied() else { return Ok(None) };
+        let (mut arrived, mut bytes) = (Vec::new(), 0);
+        for (rank, wire) in self.wires.iter().enumerate() {
+            if self.next[rank] != Some(window) {
+                continue;
+            }
+            let body = wire.expect(Kind::Pieces, self.plan.body_max(), self.links.deadline)?;
+            let deposit = Deposit::of_body(&body, self.plan, window, self.is_write);
+            let deposit = deposit.ok_or_else(|| wire.stranger(format!("no pieces of window {window}")))?;
+            self.next[rank] = deposit.next;
+            bytes += (body.len() - deposit.bytes_at) as u64;
+            arrived.push((rank, deposit, body));
+            // More than the window has: pieces overlap, and the rest needs no memory.
+            if bytes > self.plan.window {
+                break;
+            }
+        }
+        // Rank 0 waits for this part, whose length is no step's.
+        if self.alive.elapsed() > self.links.deadline / 4 {
+            self.links.control.send(Frame::new(Kind::Alive), self.links.deadline)?;
+            self.alive = Instant::now();
+        }
+        Ok(Some((window, arrived)))
+    }
+}
+
+/// The write of a window.
+type WindowWrite = Task<(Tail, WriteStats)>;
+
+/// Writes this aggregator's windows, in the order of the file.
+pub(super) fn write(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> Result<Share, Fault> {
+    check_lock(links, plan, call)?;
+    let mut share = Share { end: plan.length, ..Share::default() };
+    let mut under_way = VecDeque::new();
+    let arrived = write_arrivals(links, wires, plan, call, &mut share, &mut under_way);
+    let arrived = arrived.inspect_err(|_| links.sever());
+    // Also after a failure: no write of this call may meet those of a later one.
+    let mut written = Ok(());
+    for task in &under_way {
+        written = written.and(add_write(&mut share, task, links));
+    }
+    arrived.and(written).map(|()| share)
+}
+
+/// Receives all windows, and writes them; the last writes stay under way.
+fn write_arrivals(
+    links: &Links,
+    wires: &[Wire],
+    plan: &Plan,
+    call: &Call,
+    share: &mut Share,
+    under_way: &mut VecDeque<WindowWrite>,
+) -> Result<(), Fault> {
+    let core = call.core(plan.window);
+    let mut arrivals = Arrivals::new(links, wires, plan, true)?;
+    while let Some((window, arrived)) = arrivals.receive()? {
+        let mut deposits: Vec<Vec<(u64, Bytes)>> = wires.iter().map(|_| Vec::new()).collect();
+        let mut pieces = Vec::with_capacity(arrived.len());
+        for (rank, deposit, body) in arrived {
+            deposits[rank] = deposit.with_bytes(body);
+            pieces.push((rank, deposit));
+        }
+        if let Some((one, other, offset)) = overlap(&pieces) {
+            let text = format!("the pieces of ranks {one} and {other} overlap at offset {offset}");
+            return Err(Fault::cause(ErrorKind::InvalidInput, text));
+        }
+        if under_way.len() == WINDOWS_WRITTEN
+            && let Some(oldest) = under_way.pop_front()
+        {
+            add_write(share, &oldest, links)?;
+        }
+        let (core, range, length) = (core.clone(), plan.range(window), plan.length);
+        under_way.push_back(call.start(window, move || async move {
+            let mut tail = Tail { end: length, padded: None };
+            let mut runs = Runs::new(&core);
+            write_part(&mut runs, &core, Part::new(Arc::new(deposits), core.shape, range), &mut tail).await?;
+            Ok::<_, Error>((tail, runs.take_stats()))
+        }));
+    }
+    Ok(())
+}
+
+/// Waits for the write of a window, and adds it to the aggregator's share.
+fn add_write(share: &mut Share, task: &WindowWrite, links: &Links) -> Result<(), Fault> {
+    let (tail, stats) = task.finish("write of a window", links.deadline)?;
+    share.end = share.end.max(tail.end);
+    share.padded = share.padded.max(tail.padded.unwrap_or(0));
+    share.stats.add_requests(&stats);
+    Ok(())
+}
+
+/// Checks that rank 0's lock is one on this host, too: else another program could write between the read and the write of a page.
+fn check_lock(links: &Links, plan: &Plan, call: &Call) -> Result<(), Fault> {
+    if !plan.is_locked || links.rank == 0 {
+        return Ok(());
+    }
+    let look = call.perform("look at the lock", links.deadline, |file| async move {
+        match file.try_lock(Lock::Shared).await {
+            Err(error) if error.kind() == ErrorKind::Locked => Ok(true),
+            Err(error) => Err(error),
+            Ok(()) => file.unlock().await.map(|()| false),
+        }
+    });
+    if look? {
+        return Ok(());
+    }
+    let text = format!(
+        "rank {} does not see rank 0's lock: this file system has none between hosts, so holes cannot be kept",
+        links.rank
+    );
+    Err(Fault::cause(ErrorKind::Unsupported, text))
+}
+
+/// Reads this aggregator's windows, and sends each rank its bytes: one window is read while the one before it is sent.
+pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> Result<Share, Fault> {
+    type Blocks = Task<Vec<Result<Block>>>;
+    let shape = call.shape(plan.window);
+    let (windows, inbox) = sync_channel::<(u64, Vec<(usize, usize)>, Blocks)>(1);
+    thread::scope(|scope| {
+        let sender = spawn(scope, move || {
+            let sent = inbox.iter().try_for_each(|(window, ranks, blocks)| {
+                let mut blocks = blocks.finish("read of a window", links.deadline)?.into_iter();
+                ranks.iter().try_for_each(|(rank, count)| {
+                    let mut frame = Frame::new(Kind::Bytes);
+                    frame.put(window);
+                    for block in blocks.by_ref().take(*count) {
+                        frame.put_bytes(&block?);
+                    }
+                    wires[*rank].send(frame, links.deadline)
+                })
+            });
+            // The other thread may wait for a rank that waits for this one.
+            sent.inspect_err(|_| links.sever())
+        })?;
+        let receive = || {
+            let mut arrivals = Arrivals::new(links, wires, plan, false)?;
+            while let Some((window, arrived)) = arrivals.receive()? {
+                let ranks = arrived.iter().map(|(rank, deposit, _)| (*rank, deposit.pieces.len())).collect();
+                let ranges: Vec<_> = arrived.into_iter().flat_map(|(_, deposit, _)| deposit.pieces).collect();
+                let (file, class) = (call.file.clone(), call.class);
+                let blocks = call.start(window, move || {
+                    let reads = file.read_many(ranges).request_bytes_max(shape.request).class(class);
+                    reads.depth(shape.depth as u32)
+                });
+                if windows.send((window, ranks, blocks)).is_err() {
+                    break;
+                }
+            }
+            Ok::<(), Fault>(())
+        };
+        let received = receive().inspect_err(|_| links.sever());
+        drop(windows);
+        both(received, join(sender)).map(|_| Share { end: plan.length, ..Share::default() })
+    })
+}

@@ -1,0 +1,209 @@
+//! The connections of one rank, and the way in which they come about.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use forebay::ErrorKind;
+
+use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
+use crate::rendezvous::{Invitation, RENDEZVOUS_WITHIN, Rank, Rendezvous};
+
+/// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
+/// their syncs.
+const PATIENCE: u32 = 8;
+
+/// The connections of this rank.
+pub(super) struct Links {
+    pub(super) rank: u32,
+    /// To rank 0, also of rank 0 itself.
+    pub(super) control: Wire,
+    /// One to each aggregator.
+    pub(super) aggregators: Vec<Wire>,
+    /// Where this rank is an aggregator: one from each rank.
+    pub(super) incoming: Option<Vec<Wire>>,
+    /// On rank 0.
+    pub(super) members: Option<Members>,
+    /// How long a step may take.
+    pub(super) deadline: Duration,
+}
+
+/// Rank 0's connections to all ranks.
+pub(super) struct Members {
+    pub(super) wires: Vec<Wire>,
+    /// The name of each rank's host.
+    pub(super) hosts: Vec<String>,
+    /// The ranks that are aggregators.
+    pub(super) aggregators: Vec<usize>,
+}
+
+impl Links {
+    /// Meets the other ranks, and connects.
+    pub(super) fn meet(rank: &Rank, directory: &Path, deadline: Duration) -> Result<Links, Fault> {
+        if rank.number() >= rank.size() {
+            let text = format!("rank {} of {} is out of range", rank.number(), rank.size());
+            return Err(Fault::cause(ErrorKind::InvalidInput, text));
+        }
+        if rank.number() > 0 {
+            let (invitation, stream) = rank.follow(directory)?;
+            return connect(rank, &invitation, stream, deadline);
+        }
+        let meeting = Rendezvous::open(rank, directory)?;
+        let invitation = meeting.invitation();
+        invitation.publish()?;
+        let _published = Notice(invitation);
+        thread::scope(|scope| {
+            let own = spawn(scope, move || connect(rank, invitation, invitation.accept(0)?, deadline))?;
+            let members = introduce(rank, &meeting);
+            let links = join(own);
+            // The own part fails where the others do not come; their absence is the reason.
+            let members = members?;
+            Ok(Links { members: Some(members), ..links? })
+        })
+    }
+
+    /// Returns how long this rank waits for rank 0.
+    fn patience(&self) -> Duration {
+        self.deadline.saturating_mul(PATIENCE)
+    }
+
+    /// Ends all connections of pieces, so that no rank, no aggregator and no other thread of this one waits on them.
+    pub(super) fn sever(&self) {
+        self.aggregators.iter().chain(self.incoming.iter().flatten()).for_each(Wire::sever);
+    }
+
+    /// Reports a fault of this rank to rank 0, and returns rank 0's verdict, which names the cause. Without one it is the nearest fault
+    /// that this rank knows.
+    pub(super) fn verdict(&self, fault: Fault) -> Fault {
+        self.sever();
+        if fault.evidence == Evidence::Verdict
+            || self.control.send(fault.frame(Kind::Failed), self.deadline).is_err()
+        {
+            return fault;
+        }
+        loop {
+            match self.control.receive(SMALL, self.patience()) {
+                Ok((Kind::End, body)) => {
+                    return Fault { evidence: Evidence::Verdict, ..Fault::of_body(&body) };
+                }
+                Ok(_) => {}
+                Err(error) => return fault.nearer(error),
+            }
+        }
+    }
+
+    /// Waits for rank 0's next word in a call.
+    pub(super) fn word(&self) -> Result<(Kind, Vec<u8>), Fault> {
+        let verdict = |fault: Fault| Fault { evidence: Evidence::Verdict, ..fault };
+        // Without rank 0 there is no other verdict.
+        match self.control.receive(SMALL, self.patience()).map_err(verdict)? {
+            (Kind::End, body) => Err(verdict(Fault::of_body(&body))),
+            word => Ok(word),
+        }
+    }
+}
+
+/// Removes the invitation when all have come, or some did not.
+struct Notice<'i>(&'i Invitation);
+
+impl Drop for Notice<'_> {
+    fn drop(&mut self) {
+        self.0.withdraw();
+    }
+}
+
+/// Introduces the ranks to each other, on rank 0.
+fn introduce(rank: &Rank, meeting: &Rendezvous) -> Result<Members, Fault> {
+    let streams = meeting.gather(0..rank.size())?;
+    let wires: Vec<Wire> =
+        (0..).zip(streams).map(|(rank, stream)| Wire::new(stream, rank, Evidence::Gone)).collect();
+    let (mut hosts, mut aggregators, mut places): (Vec<String>, _, Vec<String>) =
+        (Vec::new(), Vec::new(), Vec::new());
+    for (number, wire) in wires.iter().enumerate() {
+        let hello = wire.expect(Kind::Hello, SMALL, RENDEZVOUS_WITHIN)?;
+        let hello = String::from_utf8_lossy(&hello).into_owned();
+        let lines: Vec<&str> = hello.lines().collect();
+        let [size, host, place] = lines[..] else { return Err(wire.stranger(format!("{hello:?}"))) };
+        if size != rank.size().to_string() {
+            let text = format!("rank {number} is one of {size} ranks, rank 0 one of {}", rank.size());
+            return Err(Fault::cause(ErrorKind::InvalidInput, text));
+        }
+        if !hosts.iter().any(|known| known == host) {
+            aggregators.push(number);
+            places.push(format!("{number} {place}"));
+        }
+        hosts.push(host.to_owned());
+    }
+    let members = places.join("\n");
+    for wire in &wires {
+        wire.send(text_frame(Kind::Members, &members), RENDEZVOUS_WITHIN)?;
+    }
+    for wire in &wires {
+        wire.expect(Kind::Ready, 0, RENDEZVOUS_WITHIN)?;
+    }
+    for wire in &wires {
+        wire.send(Frame::new(Kind::Go), RENDEZVOUS_WITHIN)?;
+    }
+    Ok(Members { wires, hosts, aggregators })
+}
+
+/// Connects a rank that has found rank 0 to the aggregators.
+fn connect(
+    rank: &Rank,
+    invitation: &Invitation,
+    stream: TcpStream,
+    deadline: Duration,
+) -> Result<Links, Fault> {
+    let control = Wire::new(stream, 0, Evidence::Gone);
+    let meeting = Rendezvous::beside(invitation, rank)?;
+    let hello = format!("{}\n{}\n{}", rank.size(), rank.host_name(), meeting.invitation().places());
+    control.send(text_frame(Kind::Hello, &hello), RENDEZVOUS_WITHIN)?;
+    let members = control.expect(Kind::Members, SMALL, RENDEZVOUS_WITHIN)?;
+    let mut places = Vec::new();
+    for line in String::from_utf8_lossy(&members).lines() {
+        let place = line
+            .split_once(' ')
+            .and_then(|(number, place)| Some((number.parse::<u32>().ok()?, place.to_owned())));
+        places.push(place.ok_or_else(|| control.stranger(format!("{line:?}")))?);
+    }
+    let is_aggregator = places.iter().any(|(number, _)| *number == rank.number());
+    let (aggregators, incoming) = thread::scope(|scope| -> Result<_, Fault> {
+        // At the same time: an aggregator is a rank as well.
+        let arriving =
+            if is_aggregator { Some(spawn(scope, || Ok(meeting.gather(0..rank.size())?))?) } else { None };
+        let mut aggregators = Vec::new();
+        for (number, place) in &places {
+            let stream = invitation.at(place)?.accept(rank.number())?;
+            aggregators.push(Wire::new(stream, *number, Evidence::Lost));
+        }
+        let Some(arriving) = arriving else { return Ok((aggregators, None)) };
+        let arrived = (0..).zip(join(arriving)?);
+        let incoming = arrived.map(|(rank, stream)| Wire::new(stream, rank, Evidence::Lost));
+        Ok((aggregators, Some(incoming.collect::<Vec<Wire>>())))
+    })?;
+    control.send(Frame::new(Kind::Ready), RENDEZVOUS_WITHIN)?;
+    control.expect(Kind::Go, 0, RENDEZVOUS_WITHIN)?;
+    Ok(Links { rank: rank.number(), control, aggregators, incoming, members: None, deadline })
+}
+
+fn text_frame(kind: Kind, text: &str) -> Frame {
+    let mut frame = Frame::new(kind);
+    frame.put_bytes(text.as_bytes());
+    frame
+}
+
+/// Starts a thread of a call.
+pub(super) fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, Result<T, Fault>>, Fault> {
+    Ok(thread::Builder::new().name("forebay-ranks".to_owned()).spawn_scoped(scope, work)?)
+}
+
+/// Waits for the end of a thread of a call.
+pub(super) fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Result<T, Fault> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Fault::cause(ErrorKind::TaskPanicked, "a thread of the call has panicked")))
+}

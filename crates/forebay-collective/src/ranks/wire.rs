@@ -1,0 +1,363 @@
+//! Connections between ranks: frames of a kind and a length, each with a deadline, and the faults of a collective.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay::{Error, ErrorKind};
+
+use crate::rendezvous::{read_full, write_full};
+
+/// The length of a frame's head: its kind, and the length of its body.
+const HEAD_LEN: usize = 5;
+/// Bytes of a body that memory is taken for before they have arrived.
+const BODY_STEP: usize = 1 << 20;
+/// The longest body of a frame without pieces.
+pub(super) const SMALL: usize = 1 << 20;
+
+/// The kind of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A rank to rank 0, when they meet: its number of ranks, host, and addresses.
+    Hello,
+    /// Rank 0 to each: the aggregators with their addresses.
+    Members,
+    /// A rank to rank 0: it is connected to all aggregators.
+    Ready,
+    /// Rank 0 to each: all are ready.
+    Go,
+    /// A rank to rank 0: the call that it makes.
+    Entry,
+    /// Rank 0 to each: the plan of the call.
+    Plan,
+    /// A sign of life in a long call, from an aggregator to rank 0 and from there to each.
+    Alive,
+    /// A rank to rank 0: its part is over.
+    Over,
+    /// Rank 0 to an aggregator: sync.
+    Sync,
+    /// An aggregator to rank 0: it has.
+    Synced,
+    /// Rank 0 to each: the call is complete.
+    Done,
+    /// A rank to rank 0: the call has failed there.
+    Failed,
+    /// Rank 0 to each: the collective has ended.
+    End,
+    /// A rank to an aggregator: its pieces of a window, for a write with their bytes.
+    Pieces,
+    /// An aggregator to a rank: the bytes of its pieces of a window.
+    Bytes,
+}
+
+const KINDS: [Kind; 15] = [
+    Kind::Hello,
+    Kind::Members,
+    Kind::Ready,
+    Kind::Go,
+    Kind::Entry,
+    Kind::Plan,
+    Kind::Alive,
+    Kind::Over,
+    Kind::Sync,
+    Kind::Synced,
+    Kind::Done,
+    Kind::Failed,
+    Kind::End,
+    Kind::Pieces,
+    Kind::Bytes,
+];
+
+/// How near a fault is to the cause. Of several ranks' faults the nearest is the one that all get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Evidence {
+    /// Rank 0's word on all faults.
+    Verdict,
+    /// A refusal, or an error of the file.
+    Cause,
+    /// A rank's connection to rank 0 has ended.
+    Gone,
+    /// A rank did nothing within the deadline.
+    Silent,
+    /// A connection between two ranks has ended: one of them has failed.
+    Lost,
+}
+
+/// The failure of a collective on one rank.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) evidence: Evidence,
+    pub(super) kind: ErrorKind,
+    pub(super) text: String,
+}
+
+impl Fault {
+    pub(super) fn cause(kind: ErrorKind, text: impl Into<String>) -> Fault {
+        Fault { evidence: Evidence::Cause, kind, text: text.into() }
+    }
+
+    /// Returns the one of two faults that is nearer to the cause.
+    pub(super) fn nearer(self, other: Fault) -> Fault {
+        if other.evidence < self.evidence { other } else { self }
+    }
+
+    /// Returns the frame that reports the fault.
+    pub(super) fn frame(&self, kind: Kind) -> Frame {
+        let place = FAULT_KINDS.iter().position(|known| *known == self.kind).unwrap_or_default();
+        let (place, got) = match self.kind {
+            ErrorKind::UnexpectedEof { got } => (FAULT_KINDS.len(), got),
+            _ => (place, 0),
+        };
+        let mut frame = Frame::new(kind);
+        frame.put(self.evidence as u64);
+        frame.put(place as u64);
+        frame.put(got);
+        frame.put_bytes(self.text.as_bytes());
+        frame
+    }
+
+    /// Reads a report.
+    pub(super) fn of_body(body: &[u8]) -> Fault {
+        let mut body = Body(body);
+        let evidence = match body.take() {
+            Some(1) => Evidence::Cause,
+            Some(2) => Evidence::Gone,
+            Some(3) => Evidence::Silent,
+            _ => Evidence::Lost,
+        };
+        let place = body.take().unwrap_or_default() as usize;
+        let got = body.take().unwrap_or_default();
+        let kind = match FAULT_KINDS.get(place) {
+            Some(kind) => *kind,
+            None => ErrorKind::UnexpectedEof { got },
+        };
+        Fault { evidence, kind, text: String::from_utf8_lossy(body.0).into_owned() }
+    }
+}
+
+/// Returns the outcomes of two threads of a call. Where both failed, one of them only lost its connections.
+pub(super) fn both<A, B>(one: Result<A, Fault>, other: Result<B, Fault>) -> Result<(A, B), Fault> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(one), Err(other)) => Err(one.nearer(other)),
+        (Err(fault), Ok(_)) | (Ok(_), Err(fault)) => Err(fault),
+    }
+}
+
+/// The kinds of errors that other ranks get as they are, without that of a file's end; the rest are the first one.
+const FAULT_KINDS: [ErrorKind; 11] = [
+    ErrorKind::Io,
+    ErrorKind::InvalidInput,
+    ErrorKind::Elapsed,
+    ErrorKind::Cancelled,
+    ErrorKind::Unsupported,
+    ErrorKind::NoSpace,
+    ErrorKind::Locked,
+    ErrorKind::PermissionDenied,
+    ErrorKind::ReadOnlyFilesystem,
+    ErrorKind::EngineClosed,
+    ErrorKind::FileClosed,
+];
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::cause(ErrorKind::Io, error.to_string())
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::cause(error.kind(), error.to_string())
+    }
+}
+
+/// A message that is being made.
+pub(super) struct Frame(Vec<u8>);
+
+impl Frame {
+    pub(super) fn new(kind: Kind) -> Frame {
+        Frame(vec![kind as u8, 0, 0, 0, 0])
+    }
+
+    pub(super) fn put(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Makes room for so many further bytes.
+    pub(super) fn reserve(&mut self, bytes: u64) {
+        self.0.reserve(bytes as usize);
+    }
+}
+
+/// The rest of a message that is being read.
+pub(super) struct Body<'b>(pub(super) &'b [u8]);
+
+impl Body<'_> {
+    /// Returns the next number; `None` at the end.
+    pub(super) fn take(&mut self) -> Option<u64> {
+        let (number, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*number))
+    }
+}
+
+/// A connection to another rank. One thread sends and one receives at a time.
+pub(super) struct Wire {
+    stream: TcpStream,
+    /// The other side, for people: `rank 3`.
+    peer: String,
+    /// The meaning of an end of the connection.
+    end: Evidence,
+    sending: Mutex<()>,
+}
+
+impl Wire {
+    pub(super) fn new(stream: TcpStream, rank: u32, end: Evidence) -> Wire {
+        Wire { stream, peer: format!("rank {rank}"), end, sending: Mutex::new(()) }
+    }
+
+    /// Sends a message.
+    pub(super) fn send(&self, mut frame: Frame, within: Duration) -> Result<(), Fault> {
+        let Ok(len) = u32::try_from(frame.0.len() - HEAD_LEN) else {
+            let text = "the pieces of a window are too many for one message: set a smaller memory_bytes_max";
+            return Err(Fault::cause(ErrorKind::InvalidInput, text));
+        };
+        frame.0[1..HEAD_LEN].copy_from_slice(&len.to_le_bytes());
+        let _one = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = write_full(&self.stream, &frame.0, Instant::now() + within);
+        sent.map_err(|error| self.fault(&error, "accepted nothing", within))
+    }
+
+    /// Receives a message, with a body of at most `limit` bytes.
+    pub(super) fn receive(&self, limit: usize, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
+        let deadline = Instant::now() + within;
+        let fault = |error: io::Error| self.fault(&error, "sent nothing", within);
+        let mut head = [0; HEAD_LEN];
+        read_full(&self.stream, &mut head, deadline).map_err(fault)?;
+        let [kind, len @ ..] = head;
+        let len = u32::from_le_bytes(len) as usize;
+        let Some(kind) = KINDS.get(usize::from(kind)).copied().filter(|_| len <= limit) else {
+            return Err(self.stranger(format!("a message of kind {kind} with {len} bytes")));
+        };
+        // Memory is taken as the bytes arrive, not because a head announces them.
+        let mut body = Vec::new();
+        while body.len() < len {
+            let filled = body.len();
+            body.resize(len.min(filled + filled.max(BODY_STEP)), 0);
+            read_full(&self.stream, &mut body[filled..], deadline).map_err(fault)?;
+        }
+        Ok((kind, body))
+    }
+
+    /// Receives a message of this kind.
+    pub(super) fn expect(&self, kind: Kind, limit: usize, within: Duration) -> Result<Vec<u8>, Fault> {
+        match self.receive(limit, within)? {
+            (found, body) if found == kind => Ok(body),
+            (found, _) => Err(self.stranger(format!("{found:?} where {kind:?} is due"))),
+        }
+    }
+
+    /// Returns the fault of a peer that does not keep to the protocol.
+    pub(super) fn stranger(&self, what: String) -> Fault {
+        Fault::cause(ErrorKind::InvalidInput, format!("{} sent {what}", self.peer))
+    }
+
+    /// Ends the connection: calls on it, and those of the other side, fail.
+    pub(super) fn sever(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    fn fault(&self, error: &io::Error, silence: &str, within: Duration) -> Fault {
+        let (peer, seconds) = (&self.peer, within.as_secs_f64());
+        if error.kind() == io::ErrorKind::TimedOut {
+            let text = format!("{peer} {silence} within {seconds} s");
+            return Fault { evidence: Evidence::Silent, kind: ErrorKind::Elapsed, text };
+        }
+        let text = match self.end {
+            Evidence::Gone => format!("{peer} is gone"),
+            _ => format!("the connection to {peer} has ended"),
+        };
+        Fault { evidence: self.end, kind: ErrorKind::Cancelled, text }
+    }
+}
+
+#[cfg(test)]
+impl Frame {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Wire::new(listener.accept().unwrap().0, 3, Evidence::Lost), other)
+    }
+
+    /// Returns the fault of a wire whose other side sends these bytes and closes.
+    fn after(bytes: &[u8]) -> Fault {
+        let (wire, mut other) = pair();
+        other.write_all(bytes).unwrap();
+        drop(other);
+        wire.receive(100, LONG).unwrap_err()
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were() {
+        let (wire, other) = pair();
+        let other = Wire::new(other, 0, Evidence::Gone);
+        let mut frame = Frame::new(Kind::Bytes);
+        frame.put(7);
+        frame.put_bytes(&vec![1; 3_000_000]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.send(frame, LONG).unwrap());
+            let (kind, body) = wire.receive(1 << 23, LONG).unwrap();
+            assert_eq!((kind, body.len()), (Kind::Bytes, 3_000_008));
+            assert_eq!(Body(&body).take(), Some(7));
+            assert!(body[8..].iter().all(|byte| *byte == 1));
+        });
+        for fault in [
+            Fault::cause(ErrorKind::UnexpectedEof { got: 77 }, "rank 1 reads too far"),
+            Fault { evidence: Evidence::Silent, kind: ErrorKind::Elapsed, text: String::new() },
+        ] {
+            other.send(fault.frame(Kind::Failed), LONG).unwrap();
+            let body = wire.expect(Kind::Failed, SMALL, LONG).unwrap();
+            assert_eq!(format!("{:?}", Fault::of_body(&body)), format!("{fault:?}"));
+        }
+        wire.sever();
+        assert_eq!(other.receive(100, LONG).unwrap_err().text, "rank 0 is gone");
+    }
+
+    #[test]
+    fn strangers_and_halves_are_refused() {
+        let [stranger, lost] = [ErrorKind::InvalidInput, ErrorKind::Cancelled];
+        let kinds: [(&[u8], ErrorKind); 6] = [
+            (&[99, 0, 0, 0, 0], stranger),
+            // Longer than the receiver expects: nothing is taken for it.
+            (&[Kind::Bytes as u8, 101, 0, 0, 0], stranger),
+            (&[Kind::Bytes as u8, 255, 255, 255, 255], stranger),
+            (&[], lost),
+            (&[Kind::Bytes as u8, 100], lost),
+            (&[Kind::Bytes as u8, 100, 0, 0, 0, 1, 2, 3], lost),
+        ];
+        for (bytes, kind) in kinds {
+            assert_eq!(after(bytes).kind, kind, "{bytes:?}");
+        }
+        let (wire, _other) = pair();
+        let silence = wire.receive(100, Duration::from_millis(20)).unwrap_err();
+        assert_eq!((silence.kind, silence.evidence), (ErrorKind::Elapsed, Evidence::Silent));
+    }
+}

@@ -1,0 +1,316 @@
+//! Ranks that write and read a file together: any views, one host or several, and the ways in which calls can differ. Each rank is a
+//! thread with an engine of its own; `rank_kills` has processes.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use forebay::{Durability, Engine, ErrorKind, File, Lock, Open, Result};
+use forebay_collective::{Options, Rank, Ranks, View};
+use forebay_test::draw::Random;
+
+use crate::common::{assert_file, bytes_of, dir, engine};
+
+/// Windows of 1 MiB.
+fn options() -> Options {
+    Options::new().memory_bytes_max(4 << 20)
+}
+
+/// Runs `size` ranks, which are on so many hosts in turn.
+fn on_ranks<T: Send>(
+    dir: &Path,
+    (size, hosts): (u32, u32),
+    options: Options,
+    work: impl Fn(&Engine, &mut Ranks, u64) -> T + Sync,
+) -> Vec<T> {
+    thread::scope(|scope| {
+        let start = |number: u32| {
+            let work = &work;
+            scope.spawn(move || {
+                let engine = engine();
+                let rank = Rank::new(number, size).host(&format!("host-{}", number % hosts));
+                let mut ranks = Ranks::meet(&rank, dir, options).wait().unwrap();
+                work(&engine, &mut ranks, number.into())
+            })
+        };
+        let threads: Vec<_> = (0..size).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn open(engine: &Engine, path: &Path, open: Open) -> File {
+    engine.open(path, open).wait().unwrap()
+}
+
+fn bytes_of_all(ranges: &[Range<u64>]) -> Vec<u8> {
+    ranges.iter().flat_map(|range| bytes_of(range.clone())).collect()
+}
+
+#[test]
+fn strided_records_of_all_ranks_become_large_writes() {
+    const RECORD: u64 = 47_008;
+    const RECORDS: u64 = 120;
+    const LENGTH: u64 = RECORDS * RECORD;
+    let dir = dir();
+    let path = dir.path().join("strided");
+    for mode in [Open::create(), Open::create().buffered()] {
+        for (size, hosts) in [(1, 1), (3, 1), (4, 2), (5, 5)] {
+            let what = format!("{size} ranks on {hosts} hosts, {mode:?}");
+            std::fs::write(&path, b"").unwrap();
+            let requests = on_ranks(dir.path(), (size, hosts), options(), |engine, ranks, number| {
+                let file = open(engine, &path, mode);
+                let size = u64::from(size);
+                let count = (RECORDS - number).div_ceil(size);
+                let view = View::vector(number * RECORD, RECORD, size * RECORD, count).unwrap();
+                let records = (0..count).map(|record| (number + record * size) * RECORD);
+                let ranges: Vec<_> = records.map(|start| start..start + RECORD).collect();
+                ranks.write(&file, &view, bytes_of_all(&ranges), Durability::Data).wait().unwrap();
+                // All read the same bytes, and some of their own.
+                for range in [0..LENGTH, number * 100..number * 300 + 50] {
+                    let found = ranks.read(&file, &View::range(range.clone()).unwrap()).wait().unwrap();
+                    assert!(found == bytes_of(range.clone()), "{what}: {range:?} of rank {number}");
+                }
+                let stats = ranks.stats();
+                assert_eq!(stats.taken_bytes, view.bytes(), "{what}");
+                assert_eq!(stats.read_requests, 0, "{what}: nothing was there to be read");
+                assert!(
+                    number < u64::from(hosts) || stats.write_requests == 0,
+                    "{what}: rank {number} is no aggregator"
+                );
+                stats.write_requests
+            });
+            assert_file(&path, &bytes_of(0..LENGTH), &what);
+            assert!(requests.iter().sum::<u64>() <= LENGTH.div_ceil(512 << 10), "{what}: {requests:?}");
+            assert_eq!(
+                std::fs::read_dir(dir.path()).unwrap().count(),
+                1,
+                "{what}: the invitation is removed"
+            );
+        }
+    }
+}
+
+/// Views drawn from seeds: pieces of any lengths with holes between them, over a file that ends in their middle.
+#[test]
+fn any_views_equal_writes_one_by_one() {
+    let dir = dir();
+    let path = dir.path().join("drawn");
+    for (seed, size, hosts) in [(1, 2, 1), (2, 4, 1), (3, 4, 3), (4, 6, 2)] {
+        let what = format!("seed {seed}: {size} ranks on {hosts} hosts");
+        let mut random = Random(seed);
+        let length = 2_500_000 + random.below(1_000_000);
+        let mut model = random.bytes(length);
+        std::fs::write(&path, &model).unwrap();
+        let mut parts: Vec<(Vec<Range<u64>>, Vec<u8>)> = vec![Default::default(); size as usize];
+        let mut at = random.below(9_000);
+        while at < 6_000_000 {
+            let longest = [3, 700, 5_000, 40_000, 1_500_000][random.below(5) as usize];
+            let end = at + 1 + random.below(longest);
+            // One of so many more than there are is none.
+            let owner = random.below(u64::from(size) + 2) as usize;
+            if let Some((ranges, given)) = parts.get_mut(owner) {
+                let bytes = random.bytes(end - at);
+                model.resize(model.len().max(end as usize), 0);
+                model[at as usize..end as usize].copy_from_slice(&bytes);
+                ranges.push(at..end);
+                given.extend(bytes);
+            }
+            at = end;
+        }
+        let (parts, model) = (&parts, &model);
+        on_ranks(dir.path(), (size, hosts), options(), |engine, ranks, number| {
+            let file = open(engine, &path, Open::write());
+            let (ranges, given) = &parts[number as usize];
+            let view = View::pieces(ranges.iter().cloned()).unwrap();
+            ranks.write(&file, &view, given.clone(), Durability::None).wait().unwrap();
+            let mut random = Random(seed * 1_000 + number);
+            let (mut wanted, mut at) = (Vec::new(), 0);
+            while at < model.len() as u64 {
+                let end = (at + random.below(60_000)).min(model.len() as u64);
+                wanted.push(at..end);
+                at = end + random.below(300_000);
+            }
+            let expected: Vec<u8> = wanted
+                .iter()
+                .flat_map(|range| model[range.start as usize..range.end as usize].to_vec())
+                .collect();
+            let found = ranks.read(&file, &View::pieces(wanted).unwrap()).wait().unwrap();
+            assert!(found == expected, "{what}: rank {number} reads other bytes");
+        });
+        assert_file(&path, model, &what);
+    }
+}
+
+/// Regression test by design: one message for each window between two pieces would take hours here.
+#[test]
+fn a_sparse_view_costs_its_pieces_alone() {
+    const FAR: u64 = 1 << 40;
+    let dir = dir();
+    let path = dir.path().join("sparse");
+    on_ranks(dir.path(), (2, 2), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::create());
+        let start = number * 5_000;
+        let view = View::pieces([start..start + 5_000, FAR + start..FAR + start + 5_000]).unwrap();
+        ranks.write(&file, &view, vec![7 + number as u8; 10_000], Durability::None).wait().unwrap();
+    });
+    let file = std::fs::File::open(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), FAR + 10_000);
+    for start in [0, FAR] {
+        let mut found = vec![0; 10_000];
+        file.read_exact_at(&mut found, start).unwrap();
+        assert!(found == [vec![7; 5_000], vec![8; 5_000]].concat(), "from {start}");
+    }
+}
+
+/// Runs a call that fails, on three ranks of two hosts, then another one. Each rank's error has these words.
+fn fails(words: &str, kind: ErrorKind, call: impl Fn(&mut Ranks, &File, &File, u64) -> Result<()> + Sync) {
+    let dir = dir();
+    let [path, other] = ["one", "other"].map(|name| dir.path().join(name));
+    let options = options().deadline(Duration::from_secs(20));
+    on_ranks(dir.path(), (3, 2), options, |engine, ranks, number| {
+        let (file, other) = (open(engine, &path, Open::create()), open(engine, &other, Open::create()));
+        let start = number * 1_000;
+        let view = View::range(start..start + 1_000).unwrap();
+        ranks.write(&file, &view, bytes_of(start..start + 1_000), Durability::None).wait().unwrap();
+        let error = call(ranks, &file, &other, number).expect_err(words);
+        assert_eq!(error.kind(), kind, "rank {number}: {error}");
+        assert!(error.to_string().contains(words), "rank {number}: {error}");
+        let error = ranks.read(&file, &view).wait().expect_err("ended");
+        assert!(error.to_string().contains("had failed before"), "rank {number}: {error}");
+    });
+    // They meet again, and the file is theirs.
+    on_ranks(dir.path(), (3, 1), options, |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        let found = ranks.read(&file, &View::range(0..3_000).unwrap()).wait().unwrap();
+        assert!(found == bytes_of(0..3_000), "rank {number}");
+    });
+}
+
+#[test]
+fn calls_that_differ_fail_on_all_ranks() {
+    let view = |range: Range<u64>| View::range(range).unwrap();
+    fails(
+        "rank 2 reads in call 2, rank 0 writes in call 2",
+        ErrorKind::InvalidInput,
+        |ranks, file, _, number| {
+            if number == 2 {
+                return ranks.read(file, &view(0..5)).wait().map(drop);
+            }
+            ranks.write(file, &view(0..0), &b""[..], Durability::None).wait()
+        },
+    );
+    fails("rank 1 has another file than rank 0", ErrorKind::InvalidInput, |ranks, file, other, number| {
+        let file = if number == 1 { other } else { file };
+        ranks.write(file, &view(0..0), &b""[..], Durability::None).wait()
+    });
+    fails("99 bytes are given for a view of 100", ErrorKind::InvalidInput, |ranks, file, _, number| {
+        let bytes = vec![1u8; if number == 1 { 99 } else { 100 }];
+        ranks.write(file, &view(5_000 + number * 100..5_100 + number * 100), bytes, Durability::None).wait()
+    });
+    fails("overlap at offset 5199", ErrorKind::InvalidInput, |ranks, file, _, number| {
+        let start = 5_000 + number * 100 - number / 2;
+        ranks.write(file, &view(start..start + 100), vec![1u8; 100], Durability::None).wait()
+    });
+    fails("overlap at offset ", ErrorKind::InvalidInput, |ranks, file, _, _| {
+        ranks.write(file, &view(0..2_000_000), vec![1u8; 2_000_000], Durability::None).wait()
+    });
+    let eof = ErrorKind::UnexpectedEof { got: 3_000 };
+    fails("rank 1 reads up to offset 3001 of a file of 3000 bytes", eof, |ranks, file, _, number| {
+        ranks.read(file, &view(0..if number == 1 { 3_001 } else { 10 })).wait().map(drop)
+    });
+}
+
+/// While another program has the lock, pages are not written in part: it may write the other part. Whole ones are.
+#[test]
+fn holes_wait_for_the_lock() {
+    let dir = dir();
+    let path = dir.path().join("locked");
+    std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+    let engine = engine();
+    let holder = open(&engine, &path, Open::write());
+    holder.try_lock(Lock::Exclusive).wait().unwrap();
+    let options = options().deadline(Duration::from_secs(3));
+    on_ranks(dir.path(), (2, 2), options, |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        let whole = View::range(number << 18..(number + 1) << 18).unwrap();
+        ranks.write(&file, &whole, vec![1u8; 1 << 18], Durability::None).wait().unwrap();
+        let part = View::range(number * 100..number * 100 + 50).unwrap();
+        let error = ranks.write(&file, &part, vec![2u8; 50], Durability::None).wait().expect_err("locked");
+        // The wait for a lock is counted: a slow machine's may be longer than the deadline of the step.
+        assert!(matches!(error.kind(), ErrorKind::Locked | ErrorKind::Elapsed), "rank {number}: {error}");
+    });
+    holder.unlock().wait().unwrap();
+    on_ranks(dir.path(), (2, 2), options, |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        let part = View::range(number * 100..number * 100 + 50).unwrap();
+        ranks.write(&file, &part, vec![2u8; 50], Durability::All).wait().unwrap();
+    });
+    let mut expected = vec![9; 1 << 20];
+    expected[..1 << 19].fill(1);
+    [0, 100].into_iter().for_each(|start| expected[start..start + 50].fill(2));
+    assert_file(&path, &expected, "parts of a page");
+}
+
+#[test]
+fn ranks_that_count_differently_do_not_meet() {
+    let dir = dir();
+    let meet = |number, size| Ranks::meet(&Rank::new(number, size), dir.path(), options()).wait();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| meet(1, 3).map(drop));
+        let error = meet(0, 2).map(drop).expect_err("rank 1 waits for a rank 2");
+        assert!(error.to_string().contains("rank 1 is one of 3 ranks, rank 0 one of 2"), "{error}");
+        other.join().unwrap().expect_err("rank 0 has failed");
+    });
+    assert_eq!(meet(2, 2).map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
+}
+
+/// A rank with the run's token that does not keep to the protocol is named, and nothing waits for it.
+#[test]
+fn a_rank_of_another_protocol_is_refused() {
+    let dir = dir();
+    let all: [(&[u8], &str); 4] = [
+        (b"\xc8\x01\x00\x00\x00\x09", "rank 1 sent a message of kind 200 with 1 bytes"),
+        (b"\x00\xff\xff\xff\xff", "rank 1 sent a message of kind 0 with 4294967295 bytes"),
+        (b"\x00\x02\x00\x00\x00hi", "rank 1 sent \"hi\""),
+        (b"\x00", "rank 1 is gone"),
+    ];
+    for (garbage, reason) in all {
+        thread::scope(|scope| {
+            let path = dir.path();
+            scope.spawn(move || {
+                let (_, mut stream) = Rank::new(1, 2).follow(path).unwrap();
+                stream.write_all(garbage).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                // Until rank 0 closes.
+                let _ = stream.read(&mut [0]);
+            });
+            let error = Ranks::meet(&Rank::new(0, 2), path, options()).wait().map(drop).expect_err(reason);
+            assert!(error.to_string().contains(reason), "{error}");
+        });
+    }
+}
+
+/// A dropped future leaves its call to the others; this rank's next one comes behind it.
+#[test]
+fn a_dropped_call_goes_on() {
+    let dir = dir();
+    let path = dir.path().join("dropped");
+    on_ranks(dir.path(), (2, 1), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::create());
+        let (start, len) = (number * 3_000_000, 3_000_000);
+        let view = View::range(start..start + len).unwrap();
+        let write = ranks.write(&file, &view, bytes_of(start..start + len), Durability::None);
+        if number == 0 {
+            // It may be complete, if rank 1 was quick.
+            let _ = engine.block_on(async { futures::poll!(std::pin::pin!(write)).is_pending() }).unwrap();
+        } else {
+            write.wait().unwrap();
+        }
+        let found = ranks.read(&file, &View::range(0..6_000_000).unwrap()).wait().unwrap();
+        assert!(found == bytes_of(0..6_000_000), "rank {number}");
+    });
+}
