@@ -212,6 +212,46 @@ def test_links_and_modes_stay(tmp_path):
     assert len(load_file(tmp_path / "file", framework="np")["a"]) == 4
 
 
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])
+def test_only_a_regular_file_is_replaced(tmp_path, kind):
+    """A save to /dev/null or to a pipe put a regular file in its place."""
+    path, link = tmp_path / "special", tmp_path / "link"
+    os.mknod(path, kind | 0o600)
+    link.symlink_to("special")
+    for name in (path, link):
+        with pytest.raises(FileExistsError, match="only a regular file"):
+            save_file({"a": numpy.arange(3)}, name)
+    late = tmp_path / "late"
+    with pytest.raises(FileExistsError, match="only a regular file"), _output.Output(late) as output:
+        output.write(b"new")
+        os.mknod(late, kind | 0o600)
+    assert stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(late.stat().st_mode) == kind
+    assert sorted(os.listdir(tmp_path)) == ["late", "link", "special"]
+
+
+def test_a_temporary_shows_no_more_than_the_file_that_it_replaces(tmp_path):
+    """The new bytes of a file that only its owner may read could be read by all until they took its place."""
+    path, plain = tmp_path / "file", tmp_path / "plain"
+    plain.touch()
+
+    def save():
+        """Returns the mode of the temporary."""
+        with _output.Output(path) as output:
+            output.write(b"new")
+            [temporary] = tmp_path.glob(".forebay-*.tmp")
+            if is_removed:
+                path.unlink()
+            return stat.S_IMODE(temporary.stat().st_mode)
+
+    is_removed = False
+    assert save() == stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    for is_removed in (False, True):
+        for mode in (0o600, 0o604):
+            path.chmod(mode)
+            assert save() & 0o077 == 0
+            assert stat.S_IMODE(path.stat().st_mode) == mode and path.read_bytes() == b"new"
+
+
 @pytest.mark.parametrize(
     "tensors, metadata, error",
     [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-import shutil
+import stat
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
@@ -26,6 +27,8 @@ class Output:
     """A file object to write a new file from front to back. The end of its `with` block makes the bytes durable and puts the file in the
     place of the old one at `path`; an exception in the block, or a failed write, leaves the old one as it is.
 
+    Only a regular file is replaced, and the new one gets its mode; another is created as every file is, by the umask.
+
     A process that is killed within the block leaves the new bytes in a file `.forebay-*.tmp` beside `path`.
     It uses at most `_CHUNK_BYTES * (_DEPTH + 1)` bytes of memory.
     """
@@ -33,6 +36,7 @@ class Output:
     def __init__(self, path: str | os.PathLike[str], background: bool = True) -> None:
         # A link stays one.
         self._path = os.path.realpath(path)
+        self._mode = self._old_mode()
         self._calls = Calls()
         self._writes: deque[tuple[Call, memoryview]] = deque()
         self._chunk = memoryview(forebay.allocate(_CHUNK_BYTES, zeroed=False))
@@ -41,7 +45,14 @@ class Output:
         self._begin = 0
         self._temporary = os.path.join(os.path.dirname(self._path), f".forebay-{secrets.token_hex(8)}.tmp")
         self._file = forebay.open(
-            self._temporary, "direct", write=True, create=True, exclusive=True, background=background
+            self._temporary,
+            "direct",
+            write=True,
+            create=True,
+            exclusive=True,
+            # The old file may keep its bytes from others.
+            permissions=0o666 if self._mode is None else 0o600,
+            background=background,
         )
 
     def tell(self) -> int:
@@ -86,13 +97,28 @@ class Output:
         self._writes.popleft()
         return chunk
 
+    def _old_mode(self) -> int | None:
+        """Returns the mode of the file that is to be replaced, if there is one."""
+        try:
+            mode = os.stat(self._path).st_mode
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._path)
+        if not stat.S_ISREG(mode):
+            text = "a device, a pipe or a socket has this name, and only a regular file is replaced; choose another name"
+            raise FileExistsError(errno.EEXIST, text, self._path)
+        return stat.S_IMODE(mode)
+
     def _take_place(self) -> None:
         if self._filled:
             self._begin_write()
         while self._writes:
             self._end_write()
-        with suppress(FileNotFoundError):
-            shutil.copymode(self._path, self._temporary)
+        mode = self._old_mode()
+        mode = self._mode if mode is None else mode
+        if mode is not None:
+            os.chmod(self._temporary, mode)
         self._file.sync()
         os.replace(self._temporary, self._path)
         sync_folder(os.path.dirname(self._path))

@@ -35,7 +35,7 @@ def save_file(
     the process unless `background` is False.
 
     Raises TypeError for what is no tensor, or has elements that the format does not know, ValueError for names and metadata that a header
-    cannot have, and OSError.
+    cannot have, and OSError, also where `filename` is a device, a pipe or a socket.
     """
     items = [_describe(name, tensor) for name, tensor in tensors.items()]
     # The longest elements first, so that all lie at multiples of their length.
