@@ -1,5 +1,7 @@
 """Saved safetensors files: what the package safetensors reads of them, and the file that is there whenever the process is killed."""
 
+import errno
+import fcntl
 import os
 import signal
 import stat
@@ -250,6 +252,35 @@ def test_a_temporary_shows_no_more_than_the_file_that_it_replaces(tmp_path):
             path.chmod(mode)
             assert save() & 0o077 == 0
             assert stat.S_IMODE(path.stat().st_mode) == mode and path.read_bytes() == b"new"
+
+
+def test_a_save_needs_no_direct_io(tmp_path, monkeypatch):
+    """Saves failed on file systems that refuse O_DIRECT."""
+    made = forebay.open
+
+    def refuse(path, mode="adaptive", *arguments, **more):
+        if mode == "direct":
+            raise OSError(errno.EINVAL, "this file system refuses direct I/O", path)
+        return made(path, mode, *arguments, **more)
+
+    monkeypatch.setattr(forebay, "open", refuse)
+    arrays = {"a": numpy.arange(3_000_000)}
+    save_file(arrays, tmp_path / "file")
+    same(arrays, load_file(tmp_path / "file", framework="np"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="O_DIRECT is Linux's")
+def test_a_save_is_direct_where_the_file_system_takes_that(tmp_path):
+    def is_direct(file):
+        return bool(fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_DIRECT)
+
+    try:
+        direct = forebay.open(tmp_path / "direct", "direct", write=True, create=True)
+    except (OSError, forebay.Error):
+        pytest.skip("the file system refuses O_DIRECT")
+    with direct, _output.Output(tmp_path / "file") as output:
+        output.write(bytes(20 << 20))
+        assert is_direct(output._file) == is_direct(direct)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ class Output:
         self._temporary = os.path.join(os.path.dirname(self._path), f".forebay-{secrets.token_hex(8)}.tmp")
         self._file = forebay.open(
             self._temporary,
-            "direct",
+            # The writes are direct where the file system takes them.
+            "adaptive",
             write=True,
             create=True,
             exclusive=True,
