@@ -96,9 +96,65 @@ def test_the_files_of_the_old_checkpoint_are_removed(dcp, tmp_path):
     for number in range(3):
         dcp.save(state(number), storage_writer=CheckpointWriter(tmp_path))
         found = set(os.listdir(tmp_path))
-        assert found & files <= {".metadata"} and len(found) == 2
-        files = found
+        # Before the first save no metadata say that it is older than a save that goes on.
+        left = {".forebay-0123.tmp"} if number == 0 else set()
+        assert found & files <= {".metadata"} and len(found - left) == 2 and left <= found
+        files = found - left
     assert same(loaded(dcp, CheckpointReader(tmp_path)), state(2))
+
+
+def test_saves_into_one_folder_at_the_same_time(dcp, tmp_path):
+    """The save that ended first removed the files of the other, whose metadata then named them, and lost its own to the other."""
+    from forebay._output import Output
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    class Slow(CheckpointWriter):
+        def finish(self, metadata, results):
+            with Output(tmp_path / "model") as output:
+                output.write(b"of another save")
+                dcp.save(state(1), storage_writer=CheckpointWriter(tmp_path))
+            assert same(loaded(dcp, CheckpointReader(tmp_path)), state(1))
+            super().finish(metadata, results)
+
+    for has_old in (False, True):
+        if has_old:
+            # They are older than both saves, however coarse the clock is.
+            for file in tmp_path.iterdir():
+                os.utime(file, (1_000_000_000, 1_000_000_000))
+        dcp.save(state(2), storage_writer=Slow(tmp_path))
+        assert same(loaded(dcp, CheckpointReader(tmp_path)), state(2))
+        assert (tmp_path / "model").read_bytes() == b"of another save"
+        found = os.listdir(tmp_path)
+        assert len(found) == 3, found
+
+
+def test_a_save_whose_files_are_gone_leaves_the_old_checkpoint(dcp, tmp_path):
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    dcp.save(state(1), storage_writer=CheckpointWriter(tmp_path))
+    old = set(tmp_path.iterdir())
+
+    class Robbed(CheckpointWriter):
+        def finish(self, metadata, results):
+            for file in set(tmp_path.iterdir()) - old:
+                file.unlink()
+            with pytest.raises(FileNotFoundError, match="another save"):
+                super().finish(metadata, results)
+
+    dcp.save(state(2), storage_writer=Robbed(tmp_path))
+    assert set(tmp_path.iterdir()) == old
+    assert same(loaded(dcp, CheckpointReader(tmp_path)), state(1))
+
+
+def test_the_working_directory_takes_a_checkpoint(dcp, tmp_path, monkeypatch):
+    """The save failed after it had replaced the metadata, whose folder it took for one with an empty name."""
+    from forebay.checkpoint import CheckpointReader, CheckpointWriter
+
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        dcp.save(state(number), storage_writer=CheckpointWriter("."))
+        assert same(loaded(dcp, CheckpointReader(".")), state(number))
+        assert len(os.listdir()) == 2
 
 
 def test_ranks_save_and_fewer_ranks_load(dcp, program, tmp_path):

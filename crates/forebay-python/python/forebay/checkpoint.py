@@ -11,9 +11,10 @@ The format is that of torch's FileSystemWriter and FileSystemReader: each reads 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class _Files(FileSystem):
 
     def __init__(self, background: bool) -> None:
         self._background = background
+        # When the metadata that the last `rename` replaced were written.
+        self.replaced_ns = -1
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
@@ -43,18 +46,21 @@ class _Files(FileSystem):
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         os.replace(path, new_path)
-        sync_folder(os.path.dirname(new_path))
+        sync_folder(Path(new_path).parent)
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
-        """Nothing: torch removes the old metadata before it renames the new, and `rename` replaces them."""
+        """Removes nothing: torch removes the old metadata before it renames the new, and `rename` replaces them."""
+        self.replaced_ns = os.stat(path).st_mtime_ns
 
 
 class CheckpointWriter(FileSystemWriter):
     """A StorageWriter for torch.distributed.checkpoint's save and async_save.
 
     Every file is durable before the metadata name it, and the metadata come last. Data files have new names in each save: while a
-    checkpoint is replaced, all of the old one or all of the new one is there, whenever the processes are killed. Data files in the
-    folder that the new metadata do not name are removed at the end: those of the old checkpoint, and of saves that were killed.
+    checkpoint is replaced, all of the old one or all of the new one is there, whenever the processes are killed. Files of the old
+    checkpoint, and what saves before it left when they were killed, are removed at the end. Files that were written after the old
+    checkpoint stay: another save may go on. The checkpoint is that of the save that ends last; a save of which a file was removed
+    raises FileNotFoundError and leaves the checkpoint as it is.
 
     The writes give way to other I/O of the process unless `background` is False. `options` are those of torch's FileSystemWriter,
     such as `thread_count`.
@@ -63,7 +69,7 @@ class CheckpointWriter(FileSystemWriter):
     def __init__(self, path: str | os.PathLike[str], *, background: bool = True, **options: Any) -> None:
         # The files are durable without `sync_files`, which wants a descriptor.
         super().__init__(path, sync_files=False, **options)
-        self.fs = _Files(background)
+        self._files = self.fs = _Files(background)
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
         named = []
@@ -73,14 +79,20 @@ class CheckpointWriter(FileSystemWriter):
         return named
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        named = {written.storage_data.relative_path for rank in results for written in rank}
+        for name in named:
+            path = Path(self.path, name)
+            if not path.exists():
+                raise FileNotFoundError(errno.ENOENT, "another save removed it; save into one folder at a time", str(path))
+        self._files.replaced_ns = -1
         super().finish(metadata, results)
-        named = {info.relative_path for info in metadata.storage_data.values()}
         # Other ranks may still write where each has its own metadata.
         is_last = getattr(self, "use_collectives", True)
         for pattern in ("__*.distcp", ".forebay-*.tmp") if is_last else (f"*__{self.rank}_*.distcp",):
             for file in Path(self.path).glob(pattern):
-                if file.name not in named:
-                    file.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    if file.name not in named and file.stat().st_mtime_ns <= self._files.replaced_ns:
+                        file.unlink()
 
 
 class CheckpointReader(FileSystemReader):
