@@ -129,8 +129,8 @@ pub(crate) struct NameSyncs {
     dirs: Arc<Mutex<HashMap<PathBuf, Turns>>>,
 }
 
-/// A sync of a directory, for all that wait for it.
-type SharedSync = Shared<BoxFuture<'static, forebay::Result<()>>>;
+/// A sync of a directory, for all that wait for it: its result, and that of the sync before it.
+type SharedSync = Shared<BoxFuture<'static, (forebay::Result<()>, forebay::Result<()>)>>;
 
 struct Turns {
     running: SharedSync,
@@ -142,22 +142,23 @@ impl NameSyncs {
     /// Makes the names durable that are in the directory `dir` now.
     ///
     /// # Errors
-    /// Those of fsync(2), for all that share the sync.
+    /// Those of fsync(2), for all that share the sync and for all that have waited for its end: the kernel reports once that it did not
+    /// write a name, perhaps theirs.
     pub(crate) async fn sync(&self, engine: &Engine, dir: &Path) -> forebay::Result<()> {
         let sync = self.turn(engine, dir);
-        let synced = sync.clone().await;
+        let (synced, before) = sync.clone().await;
         let mut dirs = self.dirs();
         if dirs.get(dir).is_some_and(|turns| turns.next.is_none() && turns.running.ptr_eq(&sync)) {
             dirs.remove(dir);
         }
-        synced
+        if is_broken!(FailedSyncForgotten) { synced } else { synced.and(before) }
     }
 
     /// Returns a sync that has not begun before this call.
     fn turn(&self, engine: &Engine, dir: &Path) -> SharedSync {
         let mut dirs = self.dirs();
         let Some(turns) = dirs.get_mut(dir) else {
-            let running = engine.sync_dir(dir).boxed().shared();
+            let running: SharedSync = engine.sync_dir(dir).map(|synced| (synced, Ok(()))).boxed().shared();
             dirs.insert(dir.to_path_buf(), Turns { running: running.clone(), next: None });
             return running;
         };
@@ -171,12 +172,12 @@ impl NameSyncs {
         let (own, dir) = (engine.clone(), dir.to_path_buf());
         // As a task of the engine's: whether it begins is not left to a put that the program may keep unpolled.
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-            // Its outcome is that of other changes.
-            let _ = before.await;
+            let (before, _) = before.await;
             syncs.begin_next(&dir);
-            own.sync_dir(&dir).await
+            (own.sync_dir(&dir).await, before)
         });
-        let next = async move { task.await? }.boxed().shared();
+        let next = async move { task.await.unwrap_or_else(|error| (Err(error), Ok(()))) };
+        let next: SharedSync = next.boxed().shared();
         turns.next = Some(next.clone());
         next
     }

@@ -19,6 +19,8 @@ struct Line {
     /// By their number. One that is not here any more has the first place.
     waiting: BTreeMap<u64, Waker>,
     next: u64,
+    /// Changes that had all their locks.
+    changes: u64,
 }
 
 /// The first place of a line; dropping it gives it to the next.
@@ -36,6 +38,16 @@ impl Lines {
     pub(crate) async fn enter(&self, number: u64) -> FirstPlace {
         let mut wait = Wait { lines: self, number, waits_as: None };
         poll_fn(|context| wait.poll(context)).await
+    }
+
+    /// Counts a change that has the lock, and all others that it needs.
+    pub(crate) fn count_change(&self, number: u64) {
+        self.line(number).changes += 1;
+    }
+
+    /// Returns how many changes had the lock, and all others that they needed: the line moves while there are more.
+    pub(crate) fn changes(&self, number: u64) -> u64 {
+        self.line(number).changes
     }
 
     fn line(&self, number: u64) -> MutexGuard<'_, Line> {

@@ -23,7 +23,7 @@ use crate::line::{FirstPlace, LOCKS};
 use crate::location;
 use crate::store::StoreState;
 
-/// How long a lock is waited for: that of a process that was stopped, and not killed, stays.
+/// How long a lock is waited for that no change of this process gets: that of a process that was stopped, and not killed, stays.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Times that a lock is taken whose file is removed meanwhile.
 const TRIES_MAX: u32 = 100;
@@ -65,6 +65,7 @@ where
         for number in numbers {
             held.push(take(&shared, number).await?);
         }
+        held.iter().for_each(|lock| shared.lines.count_change(lock.number));
         change(shared, NameLocks { held }).await
     });
     task.await?
@@ -161,12 +162,17 @@ async fn take(shared: &StoreState, number: u64) -> Result<HeldLock> {
         let file = take_file(&shared.engine, &path).await?;
         Ok::<_, Failure>(HeldLock { number, file, _place: place })
     };
-    // Those that wait in the line behind one that waits in vain wait no longer than that one.
-    match select(pin!(taken), pin!(shard::sleep(PATIENCE))).await {
-        Either::Left((taken, _)) => taken,
-        Either::Right((slept, _)) => {
-            slept?;
-            Err(is_held(&path))
+    let mut taken = pin!(taken);
+    let mut changes = shared.lines.changes(number);
+    loop {
+        match select(taken.as_mut(), pin!(shard::sleep(PATIENCE))).await {
+            Either::Left((taken, _)) => return taken,
+            Either::Right((slept, _)) => slept?,
+        }
+        // A line of this process's own may be long. Behind one that waits in vain the line does not move.
+        let known = std::mem::replace(&mut changes, shared.lines.changes(number));
+        if known == changes {
+            return Err(is_held(&path));
         }
     }
 }
@@ -196,7 +202,7 @@ async fn take_file(engine: &Engine, path: &Path) -> Result<Option<File>> {
 
 fn is_held(path: &Path) -> Failure {
     Failure::Locked(format!(
-        "another process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then try again",
+        "a process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then try again",
         path.display(),
         PATIENCE.as_secs()
     ))

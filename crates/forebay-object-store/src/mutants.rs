@@ -12,6 +12,8 @@ pub enum Mutant {
     NameNotSynced,
     /// A put waits for a sync of its directory that began before its name was there.
     BegunSyncShared,
+    /// A put that has waited for a sync of its directory which failed returns as if nothing had happened.
+    FailedSyncForgotten,
     /// A put returns before the directories are durable that were made for it.
     DirectoriesNotSynced,
     /// A directory that was removed and made again counts as durable.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use forebay::device::DeviceKind;
@@ -14,7 +16,7 @@ use crate::attributes::{self, Attributes, ProgramAttributes};
 use crate::failure::{Failure, Result};
 use crate::handles::look_up;
 use crate::location;
-use crate::store::ForebayStore;
+use crate::store::{ForebayStore, StoreState};
 
 /// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a second copy, which takes as
 /// long as the first one.
@@ -30,7 +32,8 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// The number of such ranges that are read at the same time.
 const LONG_RANGES: usize = 2;
 /// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
-/// consumer may keep them for as long as it likes, and other reads need that memory.
+/// consumer may keep them for as long as it likes, and other reads need that memory. As many bytes are read at most for gets of which
+/// the program has not polled the stream.
 const HELD_PART: u64 = 4;
 
 /// An object that is open to be read.
@@ -47,9 +50,41 @@ enum Content {
     /// A call that takes turns has read the range, so that it keeps no file open.
     Read {
         range: Range<u64>,
-        bytes: Bytes,
+        bytes: UnreadBytes,
         program_attributes: ProgramAttributes,
     },
+    /// As `Read`, but others have so many bytes in memory that the file is opened again once the program polls the stream.
+    Later {
+        location: String,
+        program_attributes: ProgramAttributes,
+    },
+}
+
+/// The bytes of a get whose stream the program has not polled.
+struct UnreadBytes {
+    bytes: Bytes,
+    _room: Room,
+}
+
+/// Room for bytes that are counted until it is dropped.
+struct Room {
+    bytes: u64,
+    all_bytes: Arc<AtomicU64>,
+}
+
+impl Room {
+    /// Returns room for so many bytes, if there are at most `bytes_max` with them.
+    fn take(all_bytes: &Arc<AtomicU64>, bytes: u64, bytes_max: u64) -> Option<Room> {
+        let more = |all: u64| all.checked_add(bytes).filter(|all| *all <= bytes_max);
+        all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Room { bytes, all_bytes: all_bytes.clone() })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Object {
@@ -58,7 +93,9 @@ impl Object {
         match &self.content {
             Content::Nothing => Ok(ProgramAttributes::new()),
             Content::File(file) => program_attributes_of(file, &self.attributes).await,
-            Content::Read { program_attributes, .. } => Ok(program_attributes.clone()),
+            Content::Read { program_attributes, .. } | Content::Later { program_attributes, .. } => {
+                Ok(program_attributes.clone())
+            }
         }
     }
 }
@@ -84,12 +121,12 @@ impl ForebayStore {
         Ok((object.attributes, own))
     }
 
-    /// Opens an object. `wanted` returns the range that will be read, by the object's length: where more files are open than should be, one
-    /// chunk is read in the turn of the call, and the file is given back.
+    /// Opens an object. `wanted` returns the range that will be read, if any: where more files are open than should be, one chunk is read in
+    /// the turn of the call, and the file is given back.
     pub(crate) async fn open_object(
         &self,
         location: &str,
-        wanted: impl FnOnce(u64) -> Option<Range<u64>> + Send + 'static,
+        wanted: impl FnOnce(&Attributes) -> Option<Range<u64>> + Send + 'static,
     ) -> Result<Object> {
         let path = location::object(&self.shared.root, location)?;
         let found = look_up(&self.shared.engine, &path).await?;
@@ -109,11 +146,18 @@ impl ForebayStore {
             let attributes = Attributes::of(&found);
             let is_chunk =
                 |range: &Range<u64>| !range.is_empty() && range.end - range.start <= CHUNK_BYTES_MAX;
-            let content = match wanted(attributes.size_bytes).filter(is_chunk) {
+            let content = match wanted(&attributes).filter(is_chunk) {
                 Some(range) if place.is_taken() => {
                     let program_attributes = program_attributes_of(&file, &attributes).await?;
-                    let bytes = read_one(&file, range.clone(), class).await?;
-                    Content::Read { range, bytes, program_attributes }
+                    let bytes_max = shared.engine.memory().arena_bytes_max / HELD_PART;
+                    match Room::take(&shared.unread_bytes, range.end - range.start, bytes_max) {
+                        Some(room) => {
+                            let bytes = read_one(&file, range.clone(), class).await?;
+                            let bytes = UnreadBytes { bytes, _room: room };
+                            Content::Read { range, bytes, program_attributes }
+                        }
+                        None => Content::Later { location, program_attributes },
+                    }
                 }
                 _ => Content::File(file),
             };
@@ -154,7 +198,7 @@ impl ForebayStore {
         range: Range<u64>,
         is_whole: bool,
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
-        let (engine, class) = (self.shared.engine.clone(), self.class());
+        let (shared, class) = (self.shared.clone(), self.class());
         let next = match object.content {
             // On no block device its length may say nothing, as that of a file of procfs: one read finds out. A range is judged by it.
             Content::File(file)
@@ -173,15 +217,22 @@ impl ForebayStore {
                 debug_assert_eq!(read, range, "the range that was wanted");
                 Next::Read(bytes)
             }
+            Content::Later { location, .. } => {
+                Next::Later { location, e_tag: object.attributes.e_tag, range }
+            }
             Content::File(_) | Content::Nothing => Next::Nothing,
         };
         let path = object.path;
         stream::try_unfold(next, move |next| {
-            let (engine, path) = (engine.clone(), path.clone());
+            let (shared, path) = (shared.clone(), path.clone());
             async move {
                 match next {
                     Next::Nothing => Ok(None),
-                    Next::Read(bytes) => Ok(Some((bytes, Next::Nothing))),
+                    Next::Read(unread) => Ok(Some((unread.bytes, Next::Nothing))),
+                    Next::Later { location, e_tag, range } => {
+                        let bytes = read_later(shared, location, path, e_tag, range, class).await?;
+                        Ok(Some((bytes, Next::Nothing)))
+                    }
                     Next::Whole(file, range) => {
                         let bytes = read_one(&file, range, class).await?;
                         Ok(Some((bytes, Next::Nothing)))
@@ -195,7 +246,7 @@ impl ForebayStore {
                         Some(block) => {
                             let block = block?;
                             let at = at + block.len() as u64;
-                            let memory = engine.memory();
+                            let memory = shared.engine.memory();
                             let is_little = memory.held_bytes < memory.arena_bytes_max / HELD_PART;
                             let bytes =
                                 if is_little { Bytes::from(block) } else { Bytes::copy_from_slice(&block) };
@@ -210,7 +261,12 @@ impl ForebayStore {
 
 /// What comes next in a stream.
 enum Next {
-    Read(Bytes),
+    Read(UnreadBytes),
+    Later {
+        location: String,
+        e_tag: String,
+        range: Range<u64>,
+    },
     Whole(FileUse, Range<u64>),
     /// The scan has returned all bytes before `at`. It keeps the file open itself, and the use keeps it from being taken for idle.
     Scanned {
@@ -220,6 +276,29 @@ enum Next {
         end: u64,
     },
     Nothing,
+}
+
+/// Reads a range of the object with the tag, whose file was given back.
+async fn read_later(
+    shared: Arc<StoreState>,
+    location: String,
+    path: PathBuf,
+    e_tag: String,
+    range: Range<u64>,
+    class: Class,
+) -> Result<Bytes> {
+    let cache = shared.handles.cache.clone();
+    let read = move |place| async move {
+        let (file, found) = shared.handles.open(&location, &path, &place).await?;
+        if Attributes::of(&found).e_tag != e_tag {
+            return Err(Failure::text(format!(
+                "{} was replaced before its bytes were read: many gets were kept whose streams are not polled; get it again",
+                path.display()
+            )));
+        }
+        read_one(&file, range, class).await
+    };
+    cache.run(class, read).await?
 }
 
 /// Reads ranges of an open file of `size_bytes` bytes.

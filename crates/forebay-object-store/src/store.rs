@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use forebay::{Class, Durability, Engine, ErrorKind, Open, Pending, shard};
 
@@ -68,13 +69,16 @@ pub(crate) struct StoreState {
     name_syncs: NameSyncs,
     /// Those before the locks of names.
     pub(crate) lines: Lines,
+    /// Bytes in memory of gets whose streams the program has not polled.
+    pub(crate) unread_bytes: Arc<AtomicU64>,
 }
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
         let handles = Handles::new(&engine, Open::read().mode(settings.read_mode), settings.open_files_max);
         let (directories, name_syncs) = (Directories::default(), NameSyncs::default());
-        StoreState { engine, root, settings, handles, directories, name_syncs, lines: Lines::new() }
+        let (lines, unread_bytes) = (Lines::new(), Arc::default());
+        StoreState { engine, root, settings, handles, directories, name_syncs, lines, unread_bytes }
     }
 
     pub(crate) fn is_durable(&self) -> bool {

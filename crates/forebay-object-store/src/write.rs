@@ -157,12 +157,16 @@ impl Upload {
     pub(crate) fn put_part(&mut self, chunks: Vec<Bytes>) -> Finish<Result<()>> {
         let offset = self.begun_bytes;
         let bytes: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        self.begun_bytes += bytes;
+        // The bytes of one that is refused must not be missing if the upload is opened again.
+        let is_open = matches!(*self.parts.state(), UploadState::Open(..));
+        if is_open {
+            self.begun_bytes += bytes;
+        }
         let (parts, class) = (self.parts.clone(), self.class);
         finish(&self.shared.engine, async move {
             let file = match &*parts.state() {
-                UploadState::Open(file, _) => file.clone(),
-                UploadState::Ending | UploadState::Ended => return Err(has_ended()),
+                UploadState::Open(file, _) if is_open => file.clone(),
+                _ => return Err(has_ended()),
             };
             write(&file, offset, chunks, Durability::None, class).await?;
             parts.written_bytes.fetch_add(bytes, Ordering::AcqRel);

@@ -60,10 +60,12 @@ impl ObjectStore for ForebayStore {
             let payload = GetResultPayload::Stream(stream::empty().boxed());
             return Ok(get_result(payload, meta, range, of_names(own)));
         }
-        let asked = options.range.clone();
-        let wanted = move |size_bytes: u64| match asked {
-            Some(range) => range.as_range(size_bytes).ok(),
-            None => Some(0..size_bytes),
+        let (at, asked) = (location.clone(), options.clone());
+        // Nothing is read for a condition that fails.
+        let wanted = move |found: &Attributes| {
+            let meta = meta(at, found.clone());
+            asked.check_preconditions(&meta).ok()?;
+            range(&asked, meta.size).ok()
         };
         let object = self.open_object(location.as_ref(), wanted).await?;
         let meta = meta(location.clone(), object.attributes.clone());

@@ -479,6 +479,49 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
     assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 1500);
 }
 
+/// Gets beyond the limit of open files read their bytes in their turn and kept them until their streams were polled: ten thousand of 8 MiB
+/// kept 80 GB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gets_whose_streams_are_not_polled_keep_few_bytes() {
+    const OBJECTS: u64 = 20;
+    const LEN: u64 = MIB / 2;
+    let root = dir();
+    for number in 0..OBJECTS {
+        write(root.path(), &number.to_string(), LEN);
+    }
+    // A quarter of the I/O memory has room for four objects; two files are open beside the one that stays.
+    let config = Config::new().shards(1).descriptors_max(16).arena_bytes_max(8 << 20);
+    let engine = Engine::start(config).unwrap();
+    let settings = ForebayStore::builder(&engine, root.path()).open_files_max(1);
+    let store = settings.put_durability(Durability::None).open().await.unwrap();
+    let get_all = async || {
+        let mut gets = Vec::new();
+        for number in 0..OBJECTS {
+            gets.push(store.get(&Path::from(number.to_string())).await.unwrap());
+        }
+        gets
+    };
+    for got in get_all().await.into_iter().rev() {
+        assert!(got.bytes().await.unwrap() == bytes_of(0..LEN));
+    }
+    // Those that are open or in memory go on with the object that they began with; of the others none returns another one's bytes.
+    let gets = get_all().await;
+    for number in 0..OBJECTS {
+        store.put(&Path::from(number.to_string()), "other".into()).await.unwrap();
+    }
+    let mut kept = 0;
+    for got in gets {
+        match got.bytes().await {
+            Ok(bytes) => {
+                assert!(bytes == bytes_of(0..LEN));
+                kept += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("get it again"), "{error}"),
+        }
+    }
+    assert!((1..=8).contains(&kept), "{kept} of {OBJECTS} objects are open or in memory");
+}
+
 /// A whole get of an object whose length is 0 gave no bytes: files of procfs have some all the same.
 #[tokio::test]
 async fn an_object_without_a_length_is_read_to_its_end() {

@@ -15,7 +15,7 @@ use forebay_object_store::ForebayStore;
 use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
-use futures::future::join_all;
+use futures::future::{join_all, join5};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions,
@@ -560,6 +560,39 @@ fn behind_a_stopped_process_changes_end_and_reads_go_on() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// The time in the process's own line counted: of many changes that each waited a while, the last ones blamed another process.
+#[test]
+fn a_change_waits_as_long_as_its_line_moves() {
+    let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        let [at, first, second] = ["d/1", "d/0", "d/2"].map(Path::from);
+        for source in [&first, &second] {
+            store.put(source, "data".into()).await.unwrap();
+        }
+        // Each rename has the lock of d/1, number 18, while it waits for that of its source.
+        let hold = async |number: u64, seconds: u64| {
+            let path = format!("{ROOT}/{LOCKS}{number}");
+            let file = engine.open(path, Open::create().buffered()).await.unwrap();
+            file.lock_within(Lock::Exclusive, Duration::from_secs(10)).await.unwrap();
+            sim::sleep(Duration::from_secs(seconds)).await.unwrap();
+        };
+        let rename = async |begin: u64, source: &Path| {
+            sim::sleep(Duration::from_secs(begin)).await.unwrap();
+            store.rename(source, &at).await
+        };
+        let put = async {
+            sim::sleep(Duration::from_secs(3)).await.unwrap();
+            store.put(&at, "new".into()).await.map(drop)
+        };
+        let (_, _, one, two, put) =
+            join5(hold(45, 9), hold(54, 17), rename(1, &first), rename(2, &second), put).await;
+        one.and(two).and(put).unwrap();
+        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "new");
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// An upload whose end did not get the lock of its name lost all that had been uploaded.
 #[test]
 fn an_upload_that_waited_in_vain_for_a_lock_is_completed_later() {
@@ -582,8 +615,11 @@ fn an_upload_that_waited_in_vain_for_a_lock_is_completed_later() {
             let error = upload.complete().await.unwrap_err().to_string();
             assert!(error.contains("for 10 seconds") && error.contains("complete it again"), "{error}");
         }
-        upload.put_part("two".into()).await.unwrap();
+        // A part that came in the middle of the end was refused, and yet missing for ever.
+        assert!(sim::dropped_after(1, upload.complete()).await.is_none());
+        upload.put_part("refused".into()).await.unwrap_err();
         assert_eq!(settled().await, 1);
+        upload.put_part("two".into()).await.unwrap();
         drop(held);
         let put = upload.complete().await.unwrap();
         assert_eq!(store.head(&at).await.unwrap().e_tag, put.e_tag);
@@ -629,6 +665,34 @@ fn puts_in_one_directory_share_its_syncs() {
         assert!(twelve <= 12 * one - 6, "{twelve} calls of twelve puts, {one} of one");
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Returns how many of four copies into one directory fail, of which the first one's sync does.
+fn failed_by_one_sync() -> usize {
+    let disk = Profile::nand().at("/disk").call_latency(Duration::from_millis(20));
+    let ran = World::new(1).disk(disk).run(async |engine| {
+        engine.create_dir_all(ROOT).await.unwrap();
+        let store = ForebayStore::builder(&engine, ROOT).open().await.unwrap();
+        let from = Path::from("d/from");
+        store.put(&from, "data".into()).await.unwrap();
+        sim::inject(Rule::new(Fault::FlushError).on(format!("{ROOT}/d")).times(1));
+        // Names with a lock each.
+        let copies = (0..4).map(|name| {
+            let (store, from, to) = (store.clone(), from.clone(), Path::from(format!("d/{name}")));
+            async move { store.copy_if_not_exists(&from, &to).await }
+        });
+        let failed = join_all(copies).await.into_iter().filter(Result::is_err).count();
+        // Those after them have another sync before theirs.
+        store.copy_if_not_exists(&from, &Path::from("d/later")).await.unwrap();
+        failed
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// A copy that waited for a sync which failed returned success after the next one, though the kernel reports once that names are lost.
+#[test]
+fn a_sync_that_fails_fails_those_that_wait_for_its_end() {
+    assert!(failed_by_one_sync() > 1);
 }
 
 /// It wrote a byte to its lock, and so failed where space was needed most.
@@ -722,6 +786,11 @@ mod broken {
     fn a_sync_that_begins_too_early_is_caught() {
         let mutant = Mutant::BegunSyncShared;
         worlds::is_caught(mutant, 20, |run| mutants::with(mutant, run), put_together);
+    }
+
+    #[test]
+    fn a_failed_sync_that_is_forgotten_is_caught() {
+        assert_eq!(mutants::with(Mutant::FailedSyncForgotten, failed_by_one_sync), 1);
     }
 
     #[test]
