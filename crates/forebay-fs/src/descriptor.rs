@@ -26,7 +26,8 @@ pub(crate) struct Descriptor {
     engine: Option<Engine>,
     /// The same file in the engine, with a descriptor of its own; `None` inside where the system's calls serve it better.
     engine_file: OnceLock<Option<forebay::File>>,
-    /// Its bytes lie at offsets: a read that is given up, or made again, takes nothing away. Known once it matters.
+    /// Its bytes lie at offsets: a read that is given up, or made again, takes nothing away. Known once a thread has looked: fstat(2) may
+    /// wait for a server.
     has_offsets: OnceLock<bool>,
     /// It takes no reads that must not wait.
     refuses_tries: AtomicBool,
@@ -98,10 +99,13 @@ impl Descriptor {
 
     /// Returns whether a read of so many bytes may find them in the page cache.
     pub(crate) fn takes_tries(&self, len: usize) -> bool {
-        !self.refuses_tries.load(Ordering::Relaxed) && len <= TRY_BYTES_MAX && self.has_offsets()
+        !self.refuses_tries.load(Ordering::Relaxed)
+            && len <= TRY_BYTES_MAX
+            && self.has_offsets.get() == Some(&true)
     }
 
-    fn has_offsets(&self) -> bool {
+    /// Returns whether its bytes lie at offsets; may block.
+    pub(crate) fn has_offsets(&self) -> bool {
         *self.has_offsets.get_or_init(|| {
             self.std.metadata().is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
         })
@@ -147,6 +151,7 @@ impl Descriptor {
 
     /// Reads at the cursor; blocks.
     pub(crate) fn read(&self, buffer: &mut Buffer, len: usize) -> io::Result<usize> {
+        self.has_offsets();
         let Some(file) = self.transfers_by_engine() else {
             let read = uninterrupted(|| (&self.std).read(buffer.room(len)))?;
             buffer.hold(read);
@@ -164,6 +169,7 @@ impl Descriptor {
 
     /// Reads at an offset; blocks.
     pub(crate) fn read_at(&self, buffer: &mut Buffer, len: usize, offset: u64) -> io::Result<usize> {
+        self.has_offsets();
         let read = uninterrupted(|| self.std.read_at(buffer.room(len), offset))?;
         buffer.hold(read);
         Ok(read)

@@ -130,7 +130,12 @@ impl OpenOptions {
             return self.open_in_world(engine, path).await;
         }
         let (options, scope) = (self.clone(), engines::scope());
-        let descriptor = threads::run(move || options.open_here(&path, scope)).await??;
+        let open = move || {
+            let descriptor = options.open_here(&path, scope)?;
+            descriptor.has_offsets();
+            Ok::<_, io::Error>(descriptor)
+        };
+        let descriptor = threads::run(open).await??;
         Ok(File::of(Handle::Here(Arc::new(descriptor))))
     }
 
