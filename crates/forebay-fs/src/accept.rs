@@ -2,22 +2,55 @@
 //! a thread without a runtime. tokio's runtimes wait for their blocking threads; this crate's own threads are detached.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use tokio::runtime::{Handle, Id};
+use forebay::internal::PerProcess;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+
+/// The ledgers of runtimes.
+static RUNTIMES: PerProcess<Mutex<HashMap<Id, Arc<Ledger>>>> = PerProcess::new();
 
 thread_local! {
-    static LEDGERS: RefCell<Ledgers> = const { RefCell::new(Ledgers { of_runtimes: Vec::new(), own: None }) };
+    /// The wait for the writes of a thread without a runtime.
+    static OWN: RefCell<Option<Wait>> = const { RefCell::new(None) };
+    /// The waits of a worker for the writes of its runtime.
+    static OF_WORKER: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Counts a write until the returned value is dropped, which it is when the bytes are written or have failed.
 pub(crate) fn accept() -> AcceptedWrite {
-    let counted = LEDGERS.try_with(|ledgers| ledgers.borrow_mut().accept());
+    if let Ok(runtime) = Handle::try_current()
+        && let Some(counted) = accept_in(&runtime)
+    {
+        return counted;
+    }
+    let own = OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        let wait = own.take().filter(|own| own.0.is_open()).unwrap_or_else(|| Wait(Arc::new(Ledger::new())));
+        own.insert(wait).0.clone()
+    });
     // At the thread's end nothing is left that could wait.
-    counted.unwrap_or_else(|_| AcceptedWrite { ledger: Arc::new(Ledger::new()) })
+    let ledger = own.unwrap_or_else(|_| Arc::new(Ledger::new()));
+    ledger.count().unwrap_or_else(|| AcceptedWrite { ledger })
+}
+
+/// Counts a write for a runtime. One that is shut down drops the attendant at once, before a write counts.
+fn accept_in(runtime: &Handle) -> Option<AcceptedWrite> {
+    let mut ledgers = RUNTIMES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let id = runtime.id();
+    if let Some(counted) = ledgers.get(&id).and_then(|ledger| ledger.count()) {
+        return Some(counted);
+    }
+    // Those of runtimes that have ended; their numbers are used again.
+    ledgers.retain(|_, ledger| ledger.is_open());
+    let ledger = Arc::new(Ledger::new());
+    ledgers.insert(id, ledger.clone());
+    drop(runtime.spawn(Attendant { ledger: ledger.clone(), runtime: runtime.clone() }));
+    ledger.count()
 }
 
 /// A write under way.
@@ -35,51 +68,19 @@ impl Drop for AcceptedWrite {
     }
 }
 
-/// The ledgers of one thread: for each runtime that it works for, and its own.
-struct Ledgers {
-    of_runtimes: Vec<(Id, Arc<Ledger>)>,
-    own: Option<Attendant>,
-}
+/// Waits for the writes of a ledger when it is dropped.
+struct Wait(Arc<Ledger>);
 
-impl Ledgers {
-    fn accept(&mut self) -> AcceptedWrite {
-        if let Ok(runtime) = Handle::try_current()
-            && let Some(counted) = self.of_runtime(&runtime).count()
-        {
-            return counted;
-        }
-        let own = self.own.take().filter(|own| own.ledger.is_open()).unwrap_or_else(Attendant::new);
-        let ledger = own.ledger.clone();
-        self.own = Some(own);
-        ledger.count().unwrap_or_else(|| AcceptedWrite { ledger })
-    }
-
-    /// Returns the ledger for the runtime. A runtime that is shut down drops the attendant at once, before a write counts.
-    fn of_runtime(&mut self, runtime: &Handle) -> Arc<Ledger> {
-        let id = runtime.id();
-        // Numbers of runtimes that have ended are used again.
-        self.of_runtimes.retain(|(_, ledger)| ledger.is_open());
-        if let Some((_, ledger)) = self.of_runtimes.iter().find(|(known, _)| *known == id) {
-            return ledger.clone();
-        }
-        let attendant = Attendant::new();
-        let ledger = attendant.ledger.clone();
-        drop(runtime.spawn(attendant));
-        self.of_runtimes.push((id, ledger.clone()));
-        ledger
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
-/// Waits for the writes of a ledger when it is dropped: as a task of a runtime, which drops its tasks when it shuts down, or as a
-/// value of a thread.
+/// A task of a runtime, which drops its tasks when it shuts down.
 struct Attendant {
     ledger: Arc<Ledger>,
-}
-
-impl Attendant {
-    fn new() -> Attendant {
-        Attendant { ledger: Arc::new(Ledger::new()) }
-    }
+    runtime: Handle,
 }
 
 impl Future for Attendant {
@@ -91,12 +92,23 @@ impl Future for Attendant {
 }
 
 impl Drop for Attendant {
+    /// Leaves the wait to what the runtime joins when all its tasks are dropped: one of them may have the end of a pipe that a write
+    /// waits for.
     fn drop(&mut self) {
-        self.ledger.end();
+        if !self.ledger.close() {
+            return;
+        }
+        let wait = Wait(self.ledger.clone());
+        if self.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            drop(self.runtime.spawn_blocking(move || drop(wait)));
+        } else {
+            // Tasks of the others are dropped by workers, this one too.
+            let _ = OF_WORKER.try_with(move |waits| waits.borrow_mut().push(wait));
+        }
     }
 }
 
-/// Writes under way, until their attendant ends.
+/// Writes under way.
 struct Ledger {
     process: u32,
     entries: Mutex<Entries>,
@@ -119,7 +131,7 @@ impl Ledger {
         self.process == std::process::id() && !self.lock().has_ended
     }
 
-    /// Counts a write, if the attendant still waits for it.
+    /// Counts a write, if it is still open.
     fn count(self: &Arc<Self>) -> Option<AcceptedWrite> {
         let mut entries = self.lock();
         if entries.has_ended {
@@ -130,13 +142,22 @@ impl Ledger {
         Some(AcceptedWrite { ledger: self.clone() })
     }
 
-    /// Takes no further writes, and blocks until the others have ended.
-    fn end(&self) {
+    /// Takes no further writes. Returns whether there are some under way.
+    fn close(&self) -> bool {
         if self.process != std::process::id() {
-            return;
+            return false;
         }
         let mut entries = self.lock();
         entries.has_ended = true;
+        entries.writes > 0
+    }
+
+    /// Takes no further writes, and blocks until the others have ended.
+    fn end(&self) {
+        if !self.close() {
+            return;
+        }
+        let mut entries = self.lock();
         while entries.writes > 0 {
             entries = self.none.wait(entries).unwrap_or_else(PoisonError::into_inner);
         }

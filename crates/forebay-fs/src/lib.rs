@@ -32,7 +32,8 @@
 //! page cache can serve are copied on the calling thread (`RWF_NOWAIT`). Further reads of a file that is open to read alone, and
 //! all of positioned ones, `direct` and `adaptive` files, go to the *engine*: the worker's ring, or a shard. There is one engine a
 //! process; a forked child has its own, and none ends. An *accepted* write belongs to its thread, not to the file or the runtime,
-//! whose end waits for it. A *scope* puts another engine in the place of the process's; that of a simulated world has names and
+//! whose end waits for it once all tasks are dropped: at the thread's end, or on the one blocking thread that a current-thread
+//! runtime is ever given. A *scope* puts another engine in the place of the process's; that of a simulated world has names and
 //! bytes of its own, and without one calls in a world are refused. What can go wrong: clones move one cursor at a time only where
 //! the kernel reads (so the engine does not, once there is a clone); a file that the engine has closes a moment after its handle
 //! (so files that may be written stay away from it); a thread may be in a call for ever (a pipe without a peer), and then the

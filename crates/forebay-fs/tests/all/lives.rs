@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::SeekFrom;
 use std::path::Path;
+use std::process::Command;
 use std::task::{Context, Poll, Waker};
 
 use forebay_fs::File;
@@ -85,6 +86,50 @@ fn accepted_bytes_of_a_task_that_is_cut_off_are_in_the_file() {
         assert!(std::fs::read(&path).unwrap() == bytes(300_000), "{name}");
         drop(task);
     }
+}
+
+/// The end of a runtime waited for a write to a pipe before it had dropped the task with the other end.
+#[test]
+fn a_pipe_between_tasks_does_not_hold_up_the_end_of_their_runtime() {
+    for (_, runtime) in runtimes() {
+        let dir = dir();
+        let path = dir.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let writer = runtime.block_on(async {
+            let write = async { File::options().write(true).open(&path).await.unwrap() };
+            let read = async { File::open(&path).await.unwrap() };
+            let (mut writer, reader) = futures::future::join(write, read).await;
+            // More than a pipe takes without a reader.
+            assert_eq!(writer.write(&bytes(2 << 20)).await.unwrap(), 2 << 20);
+            drop(tokio::spawn(async move {
+                let _reader = reader;
+                std::future::pending::<()>().await;
+            }));
+            writer
+        });
+        drop(runtime);
+        drop(writer);
+    }
+}
+
+/// Each thread that had written left a task behind.
+#[test]
+fn threads_that_wrote_leave_their_runtime_one_task() {
+    let dir = dir();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    for _ in 0..20 {
+        let (handle, path) = (runtime.handle().clone(), dir.path().join("file"));
+        let thread = std::thread::spawn(move || {
+            let _entered = handle.enter();
+            futures::executor::block_on(async {
+                let mut file = File::create(&path).await.unwrap();
+                file.write_all(&bytes(100)).await.unwrap();
+                file.flush().await.unwrap();
+            });
+        });
+        thread.join().unwrap();
+    }
+    assert!(runtime.metrics().num_alive_tasks() <= 1);
 }
 
 #[test]
