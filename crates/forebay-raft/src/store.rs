@@ -79,8 +79,6 @@ struct StoreState<C: RaftTypeConfig> {
     snapshot: Option<RaftSnapshot>,
     /// Whether entries are counted, and change nothing, until another state comes.
     is_damaged: bool,
-    /// The index of the last entry that a repair has brought: openraft has those up to it applied again.
-    repaired: Option<u64>,
     /// The directory that `current` names, while the open state is an empty one in its place.
     named: Option<Arc<HeldDirectory>>,
 }
@@ -218,14 +216,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             directories: Mutex::new(directories),
             changing: futures_util::lock::Mutex::new(()),
             applying: futures_util::lock::Mutex::new(()),
-            open: Mutex::new(StoreState {
-                state,
-                current,
-                snapshot,
-                is_damaged: named.is_some(),
-                repaired: None,
-                named,
-            }),
+            open: Mutex::new(StoreState { state, current, snapshot, is_damaged: named.is_some(), named }),
             failed: OnceLock::new(),
         };
         let store = RaftStore { inner: Arc::new(inner), app: Arc::new(app) };
@@ -311,9 +302,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             let text = format!("it has the entries up to {:?} and not to {applied:?}", meta.last_log_id);
             return Err(Error::at(ErrorKind::BadSnapshot, &self.inner.dir, text).into());
         }
-        self.inner.install(&meta, snapshot, &*self.app, check).await?;
-        self.inner.lock().repaired = meta.last_log_id.map(|id| id.index);
-        Ok(())
+        Ok(self.inner.install(&meta, snapshot, &*self.app, check).await?)
     }
 
     /// Closes the store for all handles, with all applied entries durable. It can be opened again when the future resolves.
@@ -329,12 +318,13 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     async fn apply_ready(&self, mut entries: Vec<EntryResponder<C>>, batch: &mut Batch) -> Result<()> {
         let _applying = self.inner.applying.lock().await;
         self.inner.check()?;
-        let (state, is_damaged, repaired) = {
+        let (state, is_damaged) = {
             let open = self.inner.lock();
-            (open.state.clone(), open.is_damaged, open.repaired)
+            (open.state.clone(), open.is_damaged)
         };
-        if let Some(repaired) = repaired {
-            entries.retain(|(entry, _)| entry.log_id_parts().1 > repaired);
+        // openraft has those applied again that a repair has brought.
+        if let Some(applied) = &state.applied {
+            entries.retain(|(entry, _)| entry.log_id_parts().1 > applied.index);
         }
         let Some(last) = entries.last().map(|(entry, _)| log_id::<C>(entry)) else { return Ok(()) };
         let membership = entries.iter().rev().find_map(|(entry, _)| {
@@ -664,8 +654,16 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> io::Result<()> {
-        // A repair brings fewer entries than one that begins meanwhile.
         let _applying = self.inner.applying.lock().await;
+        self.inner.check()?;
+        let (is_damaged, applied) = {
+            let open = self.inner.lock();
+            (open.is_damaged, open.state.applied.clone())
+        };
+        // A repair that it has waited for has brought more: openraft does not know of the entries behind this one.
+        if !is_damaged && meta.last_log_id < applied {
+            return Ok(());
+        }
         Ok(self.inner.install(meta, snapshot, &*self.app, |_| ready(Ok(()))).await?)
     }
 

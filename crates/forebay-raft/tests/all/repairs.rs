@@ -154,6 +154,30 @@ async fn entries_that_meet_damage_are_counted_until_another_state_comes() {
     assert!(has(&store, 0).await);
 }
 
+/// A snapshot that openraft had installed while a repair was under way came behind it: it put its older state in the place of the newer
+/// one, and the entries between them were left out.
+#[tokio::test]
+async fn an_earlier_snapshot_behind_a_repair_takes_nothing_away() {
+    let (engine, one, texts) = (engine(), dir(), RepairedTexts::default());
+    fill(&engine, one.path(), 500).await;
+    damage(one.path());
+    let mut store = open(&engine, one.path(), &texts).await;
+    texts.is_reading.store(true, Ordering::Relaxed);
+    apply(&mut store, 500..510).await.unwrap();
+    assert!(texts.is_damaged.load(Ordering::Relaxed));
+    texts.is_reading.store(false, Ordering::Relaxed);
+    let earlier = sent(&engine, &store, 520).await;
+    repair(&engine, &store, 540).await.unwrap();
+    store.install_snapshot(&earlier.meta, earlier.snapshot).await.unwrap();
+    assert_eq!(applied(&mut store).await, 539);
+    apply(&mut store, 520..550).await.unwrap();
+    assert_eq!(applied(&mut store).await, 549);
+    for index in 0..550 {
+        assert!(has(&store, index).await, "entry {index} is missing");
+    }
+    store.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_state_that_cannot_be_opened_stays_until_another_one_is_there() {
     let (engine, one, texts) = (engine(), dir(), RepairedTexts::default());
