@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::{Class, ClassSpec, Engine};
-use forebay_kv::{Compression, FilterPolicy};
+use forebay_kv::{Compression, FilterPolicy, Keyspace};
 use forebay_raft::RaftLog;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -452,6 +452,11 @@ impl Node {
     /// Returns a receiver of the same.
     pub(crate) fn damage_found(&self) -> watch::Receiver<Option<Damage>> {
         self.inner.damage.subscribe()
+    }
+
+    /// Returns which state is open, to be compared. It keeps nothing of it.
+    pub(crate) fn open_state(&self) -> Weak<[Keyspace]> {
+        Arc::downgrade(&self.inner.store.keyspaces())
     }
 
     /// Sets in which way the state is not as it was written; `None` once all of it was read, and is.

@@ -55,15 +55,22 @@ impl DamageRecord {
         self.are_entries_counted.store(true, Ordering::Release);
     }
 
+    /// Notes that they are applied from here on, to a state that was opened. None is applied meanwhile.
+    pub(super) fn apply_entries(&self) {
+        self.are_entries_counted.store(false, Ordering::Release);
+    }
+
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Damage>> {
         self.damage.subscribe()
     }
 
-    /// Notes damage; `None` once there is none. Damage of tables stays the one that was found first.
+    /// Notes damage; `None` once there is none. Damage of tables stays the one that was found first, and as long as entries are counted:
+    /// they may have met it in the new state.
     pub(crate) fn set(&self, damage: Option<Damage>) {
         self.damage.send_if_modified(|before| {
             let is_known = matches!((&*before, &damage), (Some(Damage::Tables(_)), Some(_)));
-            if is_known || *before == damage {
+            let is_met = damage.is_none() && self.are_entries_counted();
+            if is_known || is_met || *before == damage {
                 return false;
             }
             match &damage {
@@ -76,11 +83,7 @@ impl DamageRecord {
                 ),
                 None => tracing::info!("the damage of the state is gone"),
             }
-            let is_of_tables = matches!(damage, Some(Damage::Tables(_)));
-            if !is_of_tables {
-                self.are_entries_counted.store(false, Ordering::Release);
-            }
-            self.is_of_tables.store(is_of_tables, Ordering::Release);
+            self.is_of_tables.store(matches!(damage, Some(Damage::Tables(_))), Ordering::Release);
             *before = damage;
             true
         });
@@ -90,4 +93,26 @@ impl DamageRecord {
 /// Returns whether a state whose tables are damaged is taken again from other members.
 pub(crate) fn is_repaired(membership: &StoredMembershipOf<Types>) -> bool {
     membership.membership().voter_ids().count() >= VOTERS_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry met damage of the new state before the former one's was noted as gone, and both were: the member looked whole, and applied
+    /// nothing for good.
+    #[test]
+    fn damage_that_entries_have_met_stays_until_another_state_is_open() {
+        let (record, found) = (DamageRecord::default(), || Some(Damage::Tables("a table".into())));
+        record.count_entries();
+        record.set(found());
+        record.apply_entries();
+        record.count_entries();
+        record.set(found());
+        record.set(None);
+        assert!(record.is_of_tables() && record.are_entries_counted());
+        record.apply_entries();
+        record.set(None);
+        assert_eq!((record.get(), record.is_of_tables()), (None, false));
+    }
 }

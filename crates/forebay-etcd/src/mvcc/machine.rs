@@ -162,6 +162,7 @@ impl Apply<Types> for Machine {
         *self.memory() =
             Memory { state, is_counted_anew, checkpoints, alarms, auth: kept, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
+        self.damage.apply_entries();
         self.observer.opened(InitialState {
             revision: state.revision,
             compacted: state.compacted,

@@ -36,21 +36,20 @@ impl View {
         loop {
             let keyspaces = store.keyspaces();
             match View::of_keyspaces(keyspaces.clone()).await {
-                Err(Failure::Store(error))
-                    if error.kind() == ErrorKind::Closed && store.is_replaced(&keyspaces).await => {}
+                Err(failure) if is_of_former(&failure) && store.is_replaced(&keyspaces).await => {}
                 view => return view,
             }
         }
     }
 
-    /// Returns whether a read failed because an installed snapshot has replaced this state. It can be made again, of a new view.
+    /// Returns whether a read failed because an installed snapshot has replaced this state, or met damage that went with it. It can be made
+    /// again, of a new view.
     pub(crate) async fn is_replaced<A: Apply<Types>>(
         &self,
         store: &RaftStore<Types, A>,
         failure: &Failure,
     ) -> bool {
-        matches!(failure, Failure::Store(error) if error.kind() == ErrorKind::Closed)
-            && store.is_replaced(&self.keyspaces).await
+        is_of_former(failure) && store.is_replaced(&self.keyspaces).await
     }
 
     pub(crate) async fn of_keyspaces(keyspaces: Arc<[Keyspace]>) -> Result<View, Failure> {
@@ -280,6 +279,12 @@ pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u
         keys.push(key[prefix.len()..].to_vec());
     }
     Ok(keys)
+}
+
+/// Returns whether a read that fails so fails no more once its state is replaced.
+fn is_of_former(failure: &Failure) -> bool {
+    let is_closed = matches!(failure, Failure::Store(error) if error.kind() == ErrorKind::Closed);
+    is_closed || failure.damage().is_some()
 }
 
 pub(super) async fn checkpoints(reader: &Reader<'_>) -> Result<Vec<Checkpoint>, Failure> {

@@ -149,11 +149,12 @@ impl PeerService {
                         let snapshot = receiver.finish().await.map_err(failed)?;
                         let bytes = snapshot.bytes();
                         let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
+                        let before = self.node.open_state();
                         let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
                         let installed = installed.map_err(failed)?;
                         inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        // The state is another one. One that is to be healed is compared with the others first.
-                        if !self.node.is_healing() {
+                        // Of another state nothing is known. One that is to be healed is compared with the others first.
+                        if !before.ptr_eq(&self.node.open_state()) && !self.node.is_healing() {
                             self.node.set_damage(None);
                         }
                         tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");

@@ -1,6 +1,5 @@
 //! The scrub: reads the whole state of this member in the background, and compares it with its sums.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -61,11 +60,10 @@ pub(crate) async fn run(context: Context, interval: Duration) {
 /// Makes a pass, and reports its findings. Returns whether it came to a result.
 async fn pass(context: &Context) -> bool {
     let node = &context.node;
-    let state = || Arc::downgrade(&node.store().keyspaces());
-    let before = state();
+    let before = node.open_state();
     let scrubbed = scrub(context).await;
     // Of a state that was replaced nothing is noted.
-    if node.is_healing() || !before.ptr_eq(&state()) {
+    if node.is_healing() || !before.ptr_eq(&node.open_state()) {
         return false;
     }
     match scrubbed {

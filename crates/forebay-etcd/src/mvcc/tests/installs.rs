@@ -54,3 +54,16 @@ async fn reads_wait_while_a_snapshot_is_installed() {
     follower.store.close().await.unwrap();
     assert!(matches!(View::of(&follower.store).await, Err(Failure::Store(_))));
 }
+
+/// Damage that a read of the former state met late was taken for the new one's, and ended a member that was just repaired.
+#[tokio::test]
+async fn damage_goes_with_the_state_in_which_it_was_met() {
+    let mut node = Node::new().await;
+    node.put("key", "value").await;
+    let (former, late) = (View::of(&node.store).await.unwrap(), Failure::Damaged("met late".into()));
+    assert!(!former.is_replaced(&node.store, &late).await);
+    let built = node.store.build_snapshot().await.unwrap();
+    node.store.install_snapshot(&built.meta, built.snapshot).await.unwrap();
+    assert!(former.is_replaced(&node.store, &late).await);
+    node.store.close().await.unwrap();
+}
