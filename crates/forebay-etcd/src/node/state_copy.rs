@@ -157,6 +157,11 @@ impl Node {
         self.wait_applied(index, self.deadline()).await?;
         let built = self.store().clone().build_snapshot().await.map_err(|error| failed(&error))?;
         let SnapshotOf::<Types, RaftSnapshot> { meta, snapshot } = built;
+        // Changes behind it may have removed it meanwhile.
+        let kept = View::of(self.store()).await?.checkpoints().await?;
+        if !kept.iter().any(|kept| kept.index == checkpoint) {
+            return Err(Status::unavailable(format!("checkpoint {checkpoint} is not kept any more")));
+        }
         let begin = encode(&Snapshot::Begin { meta, bytes: snapshot.bytes(), checkpoint });
         let parts = stream::try_unfold(snapshot.reader(), |mut reader| async move {
             let part = reader.next().await.map_err(|error| Status::internal(causes(&error)))?;
@@ -230,7 +235,11 @@ impl Node {
         let having = |sum: &StateSum| sums.iter().filter(|(_, other)| *other == sum).count();
         let Some(&(_, sum)) = sums.iter().find(|&&(_, sum)| having(sum) > voters.len() / 2) else {
             let text = format!("{} others of {} voters show a whole state", sums.len(), voters.len());
-            return Err(CopyFailure::Early(format!("{text}, and a majority has to have the same one")));
+            let text = format!("{text}, and a majority has to have the same one");
+            // Once voters are removed there may be none without this one, and its entries are not applied to the damaged state.
+            let others = voters.iter().filter(|id| **id != self.id()).count();
+            let is_final = self.inner.damage.are_entries_counted() && others <= voters.len() / 2;
+            return Err(if is_final { CopyFailure::Final(text) } else { CopyFailure::Early(text) });
         };
         if sums.iter().any(|&(id, theirs)| id == from && theirs != sum) {
             return Err(CopyFailure::Different(from));

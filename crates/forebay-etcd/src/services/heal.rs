@@ -11,8 +11,8 @@
 //! 6. The snapshot comes beside the damaged state, with its checksums verified, and is opened. If its sum is the majority's, it becomes
 //!    the state by the one change that installs of Raft make ([`RaftStore::repair`](forebay_raft::RaftStore::repair)): a crash leaves one
 //!    or the other. Entries go on behind it, from the log. Then clients are served.
-//! 7. What fails is tried again. Too little space, a sum that is not the majority's after all, and damage within an hour after a repair end
-//!    the member, with the reason.
+//! 7. What fails is tried again. Too little space, too few voters once some are removed, a sum that is not the majority's after all, and
+//!    damage within an hour after a repair end the member, with the reason.
 //! 8. Fewer than three voters have no majority without the damaged one: it is named, reads of the damage fail, and an entry that meets it ends
 //!    the member. Two of three find no majority either: both are named, and the third one serves.
 //! 9. Right checksums with a wrong sum are a defect, not a disk's: named by the alarm, and not repaired.
