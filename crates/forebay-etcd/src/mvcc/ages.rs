@@ -12,7 +12,7 @@
 //!   the event as it is: neither reads anything. The walk removes the marks that it has passed.
 //! - *Reads.* A current value is in `now`. An older one is its version's, or its event's. The value of a short event is in `now` if that
 //!   is of the event's revision, else in its version. So a list at an older revision reads `now` and `versions` in the order of keys,
-//!   and `events` for the rest alone.
+//!   and `events` for the rest alone. It goes over earlier versions of its keys too, and a few later ones, with the values in them.
 //! - *Sums, hashes, snapshots, audits, space* see whole events: a short one has the hash that sums need, so compactions read no more
 //!   than before. Snapshots and hashes fetch values of short events 128 at once. `used_bytes` has each value once, wherever it is.
 //! - *Earlier directories.* All events of a state that is raised to format 3 are whole. First a walk over them marks those that they have
@@ -23,7 +23,7 @@
 //!
 //! | | two copies | by key, older ones moved when replaced | by revision | here |
 //! |---|---|---|---|---|
-//! | list, reads of a page of 500 | 12 (128 KiB each) | 12 | 1,000 | 12 |
+//! | list, reads of a page of 500 | 12 (128 KiB each) | 12 | 1,000 | 12; at an older revision also moved values of other versions |
 //! | watch, reads of 100,000 events | 2,400 | 200,000 | 2,400 | 2,400 |
 //! | update, reads | 2 | 2 | 2 | 2, and 0.03 of the walk |
 //! | update, values written | 2 | 2 | 1 | 2 within the window, 3 of older ones |

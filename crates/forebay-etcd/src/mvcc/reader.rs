@@ -18,6 +18,8 @@ use crate::proto::mvccpb::{Event, KeyValue};
 
 /// The most keys whose values are read ahead at once.
 const READ_AHEAD_KEYS: usize = 256;
+/// Bytes of a key's later versions that are read before the others are passed over: a new range costs about as much.
+const LATER_BYTES_MAX: usize = if cfg!(test) { 100 } else { 32 << 10 };
 
 /// A keyspace, by its place in [`KEYSPACES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +230,7 @@ impl<'a> Reader<'a> {
             });
             self.walk(Part::Versions, (Bound::Included(&escaped_low[..]), high))
         });
-        Versions { walk, revision, key: Vec::new(), newest: None }
+        Versions { walk, revision, key: Vec::new(), newest: None, later_bytes: 0 }
     }
 }
 
@@ -240,12 +242,14 @@ pub(super) struct Versions<'a> {
     /// The escaped key, and its newest version so far.
     key: Vec<u8>,
     newest: Option<At>,
+    /// The bytes that its later versions have so far, which may have values.
+    later_bytes: usize,
 }
 
 impl Versions<'_> {
     pub(super) async fn next(&mut self) -> Result<Option<(Vec<u8>, At)>, Failure> {
         while let Some(walk) = &mut self.walk {
-            let Some((found, is_put)) = walk.next().await? else {
+            let Some((mut found, is_put)) = walk.next().await? else {
                 self.walk = None;
                 break;
             };
@@ -255,9 +259,19 @@ impl Versions<'_> {
                 ended = self.ended();
                 self.key.clear();
                 self.key.extend_from_slice(escaped);
+                self.later_bytes = 0;
             }
             if at.main <= self.revision {
                 self.newest = is_put.first().is_some_and(|is_put| *is_put != 0).then_some(at);
+            } else {
+                self.later_bytes += found.len() + is_put.len();
+                if self.later_bytes > LATER_BYTES_MAX
+                    && let Some(walk) = &mut self.walk
+                {
+                    found.truncate(found.len() - At::BYTES);
+                    found.extend_from_slice(&At::last(i64::MAX).key());
+                    walk.skip_to(found);
+                }
             }
             if ended.is_some() {
                 return Ok(ended);

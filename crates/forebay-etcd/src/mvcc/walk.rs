@@ -66,6 +66,12 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Goes on behind this key, which is no earlier than that of the last entry. Not for one that is reversed.
+    pub(super) fn skip_to(&mut self, key: Vec<u8>) {
+        self.bounds.0 = Bound::Excluded(key);
+        self.range = None;
+    }
+
     /// Releases the range until the next call of `next`, so that other reads can wait for memory.
     pub(super) fn let_go(&mut self) {
         self.range = None;

@@ -713,3 +713,20 @@ async fn a_state_of_an_earlier_build_is_counted_anew() {
     let keyspaces = node.store.keyspaces();
     assert_eq!(Reader::new(&keyspaces, None).unwrap().format().await.unwrap(), Some(1));
 }
+
+/// A list at an older revision went over all later versions of its keys, whose values stand in them.
+#[tokio::test]
+async fn an_older_list_has_the_keys_behind_those_with_many_later_versions() {
+    let (mut node, listed, mut revision) = (Node::new().await, ["key", "key\0", "key\0a", "kez"], 0);
+    for key in listed {
+        revision = node.put(key, "first").await;
+    }
+    for number in 0..30 {
+        for key in listed.into_iter().chain(["kex", "key\0\0"]) {
+            node.put(key, format!("later {number}")).await;
+        }
+    }
+    let found = node.range(RangeRequest { revision, ..range("k", "l") }).await.kvs;
+    assert_eq!(keys(&found), listed);
+    assert!(found.iter().all(|pair| pair.value == "first"), "{found:?}");
+}
