@@ -75,7 +75,10 @@ pub(super) fn write(
         super::check::check_key(name.as_bytes())?;
     }
     for (key, record) in records(auth, touched) {
-        bytes += (key.len() + record.as_ref().map_or(0, Vec::len)) as u64;
+        // Members of before, which have the same formats, do not count the numbers.
+        if key != AUTH {
+            bytes += (key.len() + record.as_ref().map_or(0, Vec::len)) as u64;
+        }
         match record {
             Some(record) => batch.put(keyspace, key, record),
             None => batch.delete(keyspace, key),
