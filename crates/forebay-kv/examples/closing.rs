@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release -p forebay-kv --example closing [repeats]`; it writes a few megabytes into a
 //! new folder under the current one and removes them again. Each figure is the median of the repeats (9).
-//! `docs/blocking.md` has figures of this program.
+//! `docs/modes.md` has figures of this program.
 
 use std::error::Error;
 use std::path::Path;

@@ -61,7 +61,7 @@
 //!
 //! - [The store](https://github.com/forebay-rs/forebay/blob/main/docs/kv.md): durability, memory, space, errors, limits
 //! - [The table format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-kv/FORMAT.md): the bytes on disk
-//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
+//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#blocking): where a thread may wait, and the cost
 //! - [Kernel walks](https://github.com/forebay-rs/forebay/blob/main/docs/kernel-walks.md): descents inside the kernel
 //! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them
 

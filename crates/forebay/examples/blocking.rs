@@ -3,7 +3,7 @@
 //!
 //! Run with `cargo run --release -p forebay --example blocking [repeats]`; it writes 256 MiB into the current
 //! folder and removes them again. A repeat takes 14 seconds; without an argument there is one. The ways are
-//! interleaved, and each figure is the median of the repeats. `docs/blocking.md` has figures of this program.
+//! interleaved, and each figure is the median of the repeats. `docs/modes.md` has figures of this program.
 
 use std::error::Error;
 use std::fs::File as StdFile;

@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release -p forebay --example footprint --features tokio [repeats]`; it writes 1 MiB into the current folder and
 //! removes it again. Each engine is in a process of its own, so that its memory is its own; the figures are medians of that many
-//! processes, one without an argument, in half a minute. Memory is that which each step adds to the process; `docs/containers.md` has its parts.
+//! processes, one without an argument, in half a minute. Memory is that which each step adds to the process; `docs/modes.md` has its parts.
 
 use std::error::Error;
 use std::fs;

@@ -52,9 +52,7 @@
 //! # Guides
 //!
 //! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
-//! - [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md): which way an operation takes, and its cost
-//! - [Which mode](https://github.com/forebay-rs/forebay/blob/main/docs/which-mode.md): direct, buffered, uncached or adaptive
-//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
+//! - [Modes and paths](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md): direct, buffered or adaptive; rings and threads; blocking, containers
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
 //! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md): small writes merged into large ones
@@ -62,8 +60,6 @@
 //! - [Polling and NVMe](https://github.com/forebay-rs/forebay/blob/main/docs/polling.md): without interrupts, without a file system
 //! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
 //! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md): tests with faults and power cuts
-//! - [Frozen futures](https://github.com/forebay-rs/forebay/blob/main/docs/frozen-futures.md): the cost of a future that is not polled
-//! - [When not to use it](https://github.com/forebay-rs/forebay/blob/main/docs/when-not.md): and what to use instead
 //!
 //! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`; `forebay-sim` is a simulated machine for
 //! tests, and `forebay-conformance` has the promises of every driver as cases.
@@ -156,14 +152,8 @@ struct CrateReadme;
 #[doc = include_str!("../../../docs/getting-started.md")]
 struct GettingStarted;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/which-mode.md")]
-struct WhichMode;
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/blocking.md")]
-struct BlockingPage;
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/containers.md")]
-struct Containers;
+#[doc = include_str!("../../../docs/modes.md")]
+struct ModesPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/memory.md")]
 struct Memory;

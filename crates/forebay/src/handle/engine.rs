@@ -84,7 +84,7 @@ pub struct Engine {
 impl Engine {
     /// Starts the shards and returns the engine, within a millisecond or two. I/O memory comes with the first
     /// operation, unless [`Config::arena_bytes`] was set. See the guide
-    /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/containers.md) for what an engine takes.
+    /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#containers) for what an engine takes.
     ///
     /// # Errors
     /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.

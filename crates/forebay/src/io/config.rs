@@ -354,7 +354,7 @@ impl Config {
     /// With them, an operation that a task begins goes to the device from the worker's thread, and what completes at once is ready in
     /// the first poll. Where io_uring is refused they use native AIO for direct reads and overwrites, and threads of their own for the
     /// rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide
-    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
+    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
     pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
         self.worker_rings = rings;
         self
@@ -365,7 +365,7 @@ impl Config {
     /// It saves two changes of threads for each operation. An operation goes to its file's shard all the same where that decides when it
     /// may go: while operations of several classes wait for the device, for a class with caps, for more than 64 KiB, for polled files and NVMe namespaces,
     /// when I/O memory is short, and with a [`priority`](Config::priority) other than the default. See the guide
-    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
+    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
     ///
     /// With `false` each operation goes through a shard, which can cancel it at the engine's end and limits how many are in flight
     /// ([`queue_depth`](Config::queue_depth)).

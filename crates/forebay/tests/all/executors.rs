@@ -409,7 +409,7 @@ fn outside_of_shards_the_calls_of_shards_say_so() {
 }
 
 /// Tokio moves a paused clock to the next timer while its runtime waits for a device, as if it had nothing to do: limits of a second were over
-/// before the read. The remedy of docs/blocking.md is a blocking task, beside which the clock stands.
+/// before the read. The remedy of docs/modes.md is a blocking task, beside which the clock stands.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_stands_beside_a_blocking_task() {
     let (kept, end) = std::sync::mpsc::channel::<()>();
