@@ -2,7 +2,7 @@
 //!
 //! `cuts` runs on the host. It keeps the virtual machine's disks in memory, with a volatile cache, and models
 //! the data that must be there after a power cut. `guest` runs in the machine and writes. `vm/power-cut`
-//! builds and starts both; `docs/power-cuts.md` describes the model.
+//! builds and starts both; `docs/testing.md` describes the model.
 
 mod disk;
 mod guest;

@@ -63,7 +63,7 @@
 //! - [The table format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-kv/FORMAT.md): the bytes on disk
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#blocking): where a thread may wait, and the cost
 //! - [Kernel walks](https://github.com/forebay-rs/forebay/blob/main/docs/kernel-walks.md): descents inside the kernel
-//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them
+//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md#disasters): and what log and store do about them
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

@@ -33,7 +33,7 @@
 //! A program needs no change for it: an [`Engine`](forebay::Engine) that is started inside a world runs on that world's machine.
 //!
 //! Inside a world a program awaits everything: `.wait()` is an error, and so are calls from other threads.
-//! The manual page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md) goes
+//! The manual page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md) goes
 //! through an example from the first failing seed to its repair.
 //!
 //! # Which fault may strike where
@@ -141,5 +141,5 @@ pub use world::World;
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/simulator.md")]
+#[doc = include_str!("../../../docs/testing.md")]
 struct Simulator;

@@ -54,7 +54,7 @@
 //! - [The log](https://github.com/forebay-rs/forebay/blob/main/docs/wal.md): append, read, truncate, recover
 //! - [The format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-wal/FORMAT.md): the bytes on disk, and why recovery may draw its conclusions
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#blocking): where a thread may wait, and the cost
-//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them
+//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md#disasters): and what log and store do about them
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

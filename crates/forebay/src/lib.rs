@@ -59,7 +59,7 @@
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
 //! - [Polling and NVMe](https://github.com/forebay-rs/forebay/blob/main/docs/polling.md): without interrupts, without a file system
 //! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
-//! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md): tests with faults and power cuts
+//! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md): tests with faults and power cuts
 //!
 //! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`; `forebay-sim` is a simulated machine for
 //! tests, and `forebay-conformance` has the promises of every driver as cases.
