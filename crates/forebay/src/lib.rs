@@ -54,10 +54,9 @@
 //! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
 //! - [Modes and paths](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md): direct, buffered or adaptive; rings and threads; blocking, containers
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
-//! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
+//! - [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md): memory of reads, classes and tenants, polling, NVMe commands
 //! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md): small writes merged into large ones
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
-//! - [Polling and NVMe](https://github.com/forebay-rs/forebay/blob/main/docs/polling.md): without interrupts, without a file system
 //! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
 //! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md): tests with faults and power cuts
 //!
@@ -155,20 +154,14 @@ struct GettingStarted;
 #[doc = include_str!("../../../docs/modes.md")]
 struct ModesPage;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/memory.md")]
-struct Memory;
+#[doc = include_str!("../../../docs/tuning.md")]
+struct TuningPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct PortingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/polling.md")]
-struct PollingPage;
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/classes.md")]
-struct Classes;
 #[cfg(all(doctest, feature = "calibration"))]
 #[doc = include_str!("../../../docs/calibration.md")]
 struct CalibrationPage;

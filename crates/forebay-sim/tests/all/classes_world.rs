@@ -329,7 +329,7 @@ fn the_weakest_class_goes_on() {
 
 #[test]
 fn no_wait_is_longer_than_the_bound() {
-    // docs/classes.md states it: before the first operation in a class's queue is dispatched, others get
+    // docs/tuning.md states it: before the first operation in a class's queue is dispatched, others get
     // L (S - s) / s for the bytes that the class had last, and a piece each; then the requests in flight must
     // complete. Here s is 100 of 1,000.
     let (rate, size) = (400u64 << 20, 16u64 << 10);

@@ -95,7 +95,7 @@ impl Engine {
 /// A batch of reads; see [`File::read_many`].
 ///
 /// Ranges may overlap, be equal, be empty, have any length, and come in any order. Those of more than 8 MiB, or a quarter of the I/O
-/// memory, are read in parts into memory of their own length: `docs/memory.md`.
+/// memory, are read in parts into memory of their own length: `docs/tuning.md`.
 /// Each has its own result: one past the end of the file
 /// fails alone, and when a merged request fails it is split and repeated range by range.
 ///

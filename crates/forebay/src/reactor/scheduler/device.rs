@@ -23,7 +23,7 @@ const WINDOW_PIECES: u64 = 64;
 /// The credit that a cap may accumulate, as time. It covers how late a shard may check.
 ///
 /// A shard that checks later than this after a cap has opened loses the rest of the time, so a smaller one keeps classes
-/// below their caps. After a pause a class exceeds its cap by this much of it: `docs/classes.md` promises the number.
+/// below their caps. After a pause a class exceeds its cap by this much of it: `docs/tuning.md` promises the number.
 const CAP_BURST_NS: u64 = 2_000_000;
 
 /// One account's use of the device. It has its own cache line, which others read only while they find the
