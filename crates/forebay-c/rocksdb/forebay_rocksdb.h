@@ -1,0 +1,21 @@
+// RocksDB on Forebay: a file system for RocksDB whose files are read and written by libforebay. docs/rocksdb.md is the guide.
+#ifndef FOREBAY_ROCKSDB_H
+#define FOREBAY_ROCKSDB_H
+
+#include <forebay.h>
+#include <rocksdb/file_system.h>
+
+#include <memory>
+
+namespace forebay {
+
+/// Makes a file system with an engine for itself; config: NULL for the default settings. The engine ends with the last of the file
+/// system and its open files. In a forked child each call on it fails.
+///
+/// `rocksdb::NewCompositeEnv(file_system)` is an environment with it.
+__attribute__((visibility("default"))) rocksdb::Status NewRocksdbFileSystem(const fb_config *config,
+                                                                            std::unique_ptr<rocksdb::FileSystem> *file_system);
+
+}  // namespace forebay
+
+#endif
