@@ -81,6 +81,17 @@ have_etcd() {
     (install_packages "${wanted[@]}")
 }
 
+# Debian's RocksDB with its headers and its db_bench, and a compiler for C++.
+have_rocksdb() {
+    local wanted=(g++ librocksdb-dev rocksdb-tools)
+    { command -v g++ && command -v db_bench && [ -e /usr/include/rocksdb/file_system.h ]; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the tests with RocksDB: ${wanted[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${wanted[@]}")
+}
+
 # What builds the module as a distribution does, and the program that follows the rule for its device.
 have_dkms() {
     local wanted=(dkms udev)
