@@ -681,12 +681,16 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftSnapshotBuilder<C> for RaftStore<C, A> 
     type SnapshotData = RaftSnapshot;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<C, RaftSnapshot>> {
-        let error = match self.inner.build().await {
-            Err(error) if error.is_damage() || self.inner.lock().is_damaged => error,
+        let (error, is_repaired) = match self.inner.build().await {
+            // The program knows.
+            Err(error) if self.inner.lock().is_damaged => (error, true),
+            Err(error) if error.is_damage() => {
+                let membership = self.inner.lock().state.membership.clone();
+                let is_repaired = self.app.damaged(&error, &membership);
+                (error, is_repaired)
+            }
             built => return Ok(built?),
         };
-        let membership = self.inner.lock().state.membership.clone();
-        let is_repaired = self.app.damaged(&error, &membership);
         // An error would end the node. The snapshot that is there is as good until the state is repaired.
         match self.get_current_snapshot().await? {
             Some(current) if is_repaired => Ok(current),
