@@ -1,7 +1,7 @@
 //! Compaction: a task of the store that keeps the levels in shape.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::flush;
@@ -21,6 +21,10 @@ pub(crate) use output::Output;
 /// A store whose tables have not changed for this long is at rest.
 const REST: Duration = Duration::from_secs(1);
 
+/// A keyspace beside which others are written to is at rest if its tables have not changed for this long: of many keyspaces each may be
+/// written to now and then.
+const REST_BESIDE: Duration = Duration::from_secs(10);
+
 /// Limits for the time after which a store at rest checks for expired entries. Within them it checks when
 /// that may be worthwhile.
 const EXPIRY_MIN: Duration = Duration::from_secs(10);
@@ -39,9 +43,21 @@ pub(crate) struct Compaction {
     /// A task waits for rest, or did when compaction was last at rest. This is not a count: a waiter that
     /// is no longer polled must not make every change be compacted at once forever.
     is_awaited: AtomicBool,
+    /// The job that was run last, if not all of its pieces were done.
+    progress: Mutex<Option<pick::Progress>>,
+    is_tight: AtomicBool,
 }
 
 impl Compaction {
+    fn progress(&self) -> MutexGuard<'_, Option<pick::Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a job found no space, and none of several runs was done since.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.is_tight.load(Ordering::Relaxed)
+    }
+
     /// Counts a change of the tables. Called in the commit section.
     pub(crate) fn note_edit(&self) {
         self.edits.fetch_add(1, Ordering::AcqRel);
@@ -60,8 +76,32 @@ impl Compaction {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Urgent,
+    /// The store is written to, and some of its keyspaces may be at rest.
+    Look,
     Rest,
     Over,
+}
+
+/// The tables of keyspaces that are at rest while others are written to: those with numbers below `settled`.
+#[derive(Default)]
+struct RestMark {
+    settled: u32,
+    /// The number of the next table at a moment of the engine's clock. They are settled when [`REST_BESIDE`] has passed.
+    next: Option<(u32, u64)>,
+}
+
+impl RestMark {
+    fn upto(&mut self, shared: &StoreCore) -> u32 {
+        let now_ns = shared.engine.now_ns();
+        match self.next {
+            Some((_, begun_ns)) if now_ns.saturating_sub(begun_ns) < REST_BESIDE.as_nanos() as u64 => {}
+            passed => {
+                self.settled = passed.map_or(0, |(next, _)| next);
+                self.next = Some((shared.next_table(), now_ns));
+            }
+        }
+        self.settled
+    }
 }
 
 /// Compacts until the store closes or fails.
@@ -69,6 +109,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
     let compaction = &shared.compaction;
     // The attempt of a full store at which compaction last looked for work.
     let mut looked = None;
+    let mut resting = RestMark::default();
     loop {
         let is_resting = match reason(shared, looked).await {
             Reason::Over => return,
@@ -80,7 +121,13 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             let edits = compaction.edits();
             let attempt = shared.full.attempt();
             looked = Some(attempt);
-            let job = shared.with_view(|view| pick::next(&view.version, &shared.pick_how(), is_resting));
+            let upto = if is_resting { u32::MAX } else { resting.upto(shared) };
+            let job = shared.with_view(|view| {
+                let (version, how) = (&view.version, shared.pick_how());
+                let begun =
+                    compaction.progress().as_ref().and_then(|begun| pick::begun(version, &how, begun));
+                begun.or_else(|| pick::next(version, &how, upto))
+            });
             let Some(job) = job else {
                 shared.needs_no_space();
                 keep_filters(shared).await;
@@ -161,7 +208,7 @@ async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
             Ok(reason) => return reason,
             // Only a whole wait without a change counts as rest.
             Err(_) if edits == compaction.edits() => return Reason::Rest,
-            Err(_) => {}
+            Err(_) => return Reason::Look,
         }
     }
 }
@@ -201,25 +248,16 @@ pub(crate) async fn settle(shared: &Arc<StoreCore>) -> Result<()> {
 pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds) -> Result<()> {
     flush::everything(shared).await?;
     let work = move |shared: Arc<StoreCore>| async move {
-        let upto = shared.next_table();
-        if bounds.is_all() {
-            // In one turn: a run that is made in between has newer entries as well, and may be followed by others for ever.
-            let _turn = shared.compaction.turn.take().await;
-            while now(&shared, |version, how| pick::asked_runs(version, how, keyspace, upto)).await? {}
-        }
+        let mut descent = pick::Descent::new(keyspace, bounds, shared.next_table());
         loop {
             let _turn = shared.compaction.turn.take().await;
-            if !step(&shared, keyspace, &bounds, upto).await? {
+            if !now(&shared, |version, how| descent.pick(version, how)).await? {
                 return Ok(());
             }
+            descent.advance();
         }
     };
     shared.spawn_task(shared.background_shard(), shared.options.background, work).await?
-}
-
-/// Runs the next step towards the last level, in compaction's turn. Returns whether there was one.
-async fn step(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds, upto: u32) -> Result<bool> {
-    now(shared, |version, how| pick::asked(version, how, keyspace, bounds, upto)).await
 }
 
 /// Runs the next step that moves keys out of level 0, in compaction's turn. Returns whether there was one.
@@ -236,7 +274,7 @@ pub(crate) async fn clear(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bound
 /// Runs the picked job, in compaction's turn. Returns false if there was none.
 async fn now(
     shared: &Arc<StoreCore>,
-    pick: impl Fn(&Version, &pick::How<'_>) -> Option<pick::Job>,
+    mut pick: impl FnMut(&Version, &pick::How<'_>) -> Option<pick::Job>,
 ) -> Result<bool> {
     shared.check_writable()?;
     let patience = shared.full.patience(Work::Compaction);

@@ -411,6 +411,7 @@ impl StoreCore {
             budget: &self.budget,
             now_s: self.now_s(),
             is_full: self.full.is_full(),
+            is_tight: self.compaction.is_tight(),
             level0_full: self.options.level0_full.unwrap_or(pick::LEVEL0_FULL),
             codec: Codec::of(self.compression(LEVELS - 1)),
             separation_bytes: self.options.separation_bytes,

@@ -584,6 +584,46 @@ fn replaced_files_are_gone_when_a_store_has_settled() {
     }
 }
 
+/// Story: a compaction of nearly all keys went on for as long as others wrote: what came down meanwhile was its work as well.
+#[test]
+fn a_compaction_of_a_range_ends_beside_a_writer() {
+    const KEYS: u64 = 3_000;
+    let mut world = World::new(4).disk(Profile::nand().at("/disk"));
+    let ran = world.run(async |engine| {
+        let options = options().store_id(7).clock(|| 1_000);
+        let store = Store::open(&engine, "/disk/store", options).await.expect("a store");
+        let keyspace = store.default_keyspace();
+        for first in (0..KEYS).step_by(50) {
+            let mut batch = Batch::new();
+            for number in first..first + 50 {
+                batch.put(&keyspace, key(number * 7 % KEYS), long(number, 0, 300));
+            }
+            store.write(&batch).await.expect("a batch");
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (written, ends) = (store.clone(), is_over.clone());
+        let writer = sim::spawn_local(async move {
+            let keyspace = written.default_keyspace();
+            for turn in 0_u64.. {
+                let mut batch = Batch::new();
+                for place in 0..20 {
+                    batch.put(&keyspace, key(random(turn << 8 | place) % KEYS), long(place, turn, 300));
+                }
+                written.write(&batch).await.expect("a batch");
+                if ends.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        });
+        keyspace.compact(key(1)..).await.expect("a compaction");
+        is_over.store(true, Ordering::Release);
+        writer.await.expect("a writer");
+        assert!(store.stats().compactions > 0, "nothing was in its way");
+        store.close().await.expect("an end");
+    });
+    ran.expect("a world without faults");
+}
+
 /// Story: on a busy machine three memtables of 32 KiB had 99,840 bytes allocated, of a share of 98,304. An eighth of a memtable was
 /// left for the rests of its pages, which have two pages at most.
 #[test]

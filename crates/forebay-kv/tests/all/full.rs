@@ -429,6 +429,79 @@ fn work_that_finds_no_space_leaves_no_files() {
     }
 }
 
+/// Regression: a compaction that found no space after some of its pieces began again with the first one. A full store that others gave
+/// no space wrote the same tables twice a second.
+#[test]
+fn what_a_full_store_has_compacted_is_not_compacted_again() {
+    let mut stuck = 0;
+    for free in (0..=480).step_by(40) {
+        let ran = world(free).run(async |engine| {
+            let store = Store::open(&engine, DIR, options().reserve_bytes(0)).await.expect("a store");
+            let (keyspace, mut model) = (store.default_keyspace(), Model::default());
+            while model.next < 2_000 {
+                model.fill_some(&store).await.expect("there is space");
+            }
+            store.compact().await.expect("there is space");
+            // Some keys of each table.
+            for number in (0..2_000).step_by(40) {
+                keyspace.put(key(number), value(number)).await.expect("there is space");
+            }
+            store.flush().await.expect("there is space");
+            take_all_but(&engine, free << 10).await;
+            let (before, mut refused) = (store.stats().compaction_written_bytes, 0);
+            while refused < 20
+                && let Err(error) = store.compact().await
+            {
+                is_the_sentence(&error);
+                refused += 1;
+                pause(100).await;
+            }
+            let stats = store.stats();
+            let tables: u64 = stats.keyspaces[0].levels.iter().map(|level| level.bytes).sum();
+            let written = stats.compaction_written_bytes - before;
+            assert!(written < 2 * tables, "{written} bytes for {tables} in {refused} tries with {free} KiB");
+            engine.remove_file(FILLER).await.unwrap();
+            puts_are_taken(&keyspace, Duration::from_secs(3)).await;
+            store.compact().await.expect("there is space");
+            model.check(&store).await;
+            store.close().await.unwrap();
+            refused
+        });
+        let refused = ran.unwrap_or_else(|failure| panic!("{free} KiB: {failure}"));
+        stuck += usize::from(refused == 20);
+    }
+    assert!(stuck > 0, "no disk was full");
+}
+
+/// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.
+#[test]
+fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {
+    for seed in 0..3 {
+        let ran = world(seed).run(async |engine| {
+            let (store, mut model) = (open(&engine).await, Model::default());
+            let (keyspace, mut refused) = (store.default_keyspace(), 0);
+            is_the_sentence(&model.fill(&store).await);
+            while let Err(error) = store.compact().await {
+                is_the_sentence(&error);
+                refused += 1;
+                assert!(refused < 600, "{:?}", store.stats());
+                for number in model.numbers().take(4).collect::<Vec<u64>>() {
+                    if keyspace.delete(key(number)).await.is_ok() {
+                        model.there.insert(number, false);
+                    }
+                }
+                pause(100).await;
+            }
+            let stats = store.stats();
+            let above = &stats.keyspaces[0].levels[..6];
+            assert!(above.iter().all(|level| level.tables == 0), "seed {seed}: {above:?}");
+            model.check(&store).await;
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
 /// Takes the space that the store gives up, once the store is full.
 async fn take_all_but_if_full(engine: &Engine, store: &Store) -> bool {
     let is_full = store.stats().full.is_some();

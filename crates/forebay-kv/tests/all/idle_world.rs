@@ -186,6 +186,46 @@ fn deletions_without_a_pause_are_flushed_once_a_second_at_most() {
     ran.expect("a world without faults");
 }
 
+/// Story: a program deleted what one keyspace had and went on with another: nothing was given back for as long as it wrote, as only
+/// a whole store came to rest.
+#[test]
+fn an_idle_keyspace_gives_back_what_was_deleted_beside_a_busy_one() {
+    let ran = world(7).run(async |engine| {
+        let options = options().memtable_bytes(64 << 10);
+        let store = Store::open(&engine, DIR, options).await.expect("a store");
+        let (idle, busy) = (store.default_keyspace(), store.keyspace("busy").await.expect("a keyspace"));
+        for first in (0..1_000).step_by(50) {
+            let mut batch = Batch::new();
+            for number in first..first + 50 {
+                batch.put(&idle, key(number), [7; 1_000]);
+            }
+            store.write(&batch).await.expect("a batch");
+        }
+        store.compact().await.expect("a compaction");
+        delete(&store, 0..1_000).await;
+        let began = sim::now();
+        let idle_bytes = || {
+            let stats = store.stats();
+            let levels = stats.keyspaces.iter().filter(|of| of.name == "default").flat_map(|of| &of.levels);
+            levels.map(|level| level.bytes).sum::<u64>()
+        };
+        let mut turn = 0;
+        while idle_bytes() > 0 {
+            assert!(sim::now() - began < 120 * SECOND, "{:?}", store.stats());
+            let mut batch = Batch::new();
+            for place in 0..20 {
+                batch.put(&busy, key(random(turn << 8 | place) % 500), [turn as u8; 1_000]);
+            }
+            store.write(&batch).await.expect("a batch");
+            pause(SECOND / 10).await;
+            turn += 1;
+        }
+        assert!(turn > 0, "nothing was deleted");
+        store.close().await.expect("an end");
+    });
+    ran.expect("a world without faults");
+}
+
 /// Returns the steps of a world in which a store is idle for so long.
 fn steps(idle: Duration) -> u64 {
     let mut world = world(5).stalls_ppm(0).wanders_ppm(0);

@@ -85,11 +85,47 @@ pub(crate) struct Piece {
     upper: Vec<Vec<Arc<Table>>>,
     lower: Vec<Arc<Table>>,
     pub(crate) bounds: Bounds,
+    /// The upper tables that no later piece needs.
+    pub(crate) passed: Vec<u32>,
     pub(crate) is_last: bool,
     leave: Arc<Leave>,
 }
 
+/// A job of which some pieces are done.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    keyspace: u32,
+    level: usize,
+    target: usize,
+    /// The upper tables that are left, as in [`Job`].
+    upper: Vec<Vec<u32>>,
+    /// The keys up to this one are done.
+    end: Vec<u8>,
+    /// Whether the disk was full: it has space for other jobs than before.
+    is_full: bool,
+    /// Whether its next piece found no space, so that another job may come first.
+    is_stuck: bool,
+}
+
+impl Progress {
+    /// Returns it after its next piece found no space.
+    pub(crate) fn stuck(self) -> Progress {
+        Progress { is_stuck: true, ..self }
+    }
+}
+
 impl Piece {
+    /// Returns the job as it is once this piece is done, if it is not the last.
+    pub(crate) fn progress(&self, is_full: bool) -> Option<Progress> {
+        let Bound::Included(end) = &self.bounds.high else { return None };
+        let left = |run: &Vec<Arc<Table>>| -> Vec<u32> {
+            ids(run).into_iter().filter(|id| !self.passed.contains(id)).collect()
+        };
+        let upper = self.upper.iter().map(left).filter(|run| !run.is_empty()).collect();
+        let Piece { keyspace, level, target, .. } = *self;
+        Some(Progress { keyspace, level, target, upper, end: end.clone(), is_full, is_stuck: false })
+    }
+
     /// Returns the piece as a job of the keyspace's present levels.
     pub(crate) fn into_job(self, levels: Arc<Levels>) -> Job {
         let Piece { keyspace, level, target, upper, lower, leave, .. } = self;
@@ -108,6 +144,8 @@ struct Shape<'l> {
     now_s: u64,
     /// There is no space on disk.
     is_full: bool,
+    /// Runs are merged without level 0.
+    is_tight: bool,
     /// The tables of a full level 0.
     level0_full: usize,
     memtable_bytes: u64,
@@ -135,7 +173,7 @@ impl<'l> Shape<'l> {
             levels.bytes(level) / entries.max(1)
         });
         let (memtable_bytes, separation_bytes) = (how.budget.memtable, how.separation_bytes);
-        let How { now_s, is_full, level0_full, .. } = *how;
+        let How { now_s, is_full, is_tight, level0_full, .. } = *how;
         Shape {
             levels,
             base,
@@ -143,6 +181,7 @@ impl<'l> Shape<'l> {
             entry_bytes,
             now_s,
             is_full,
+            is_tight,
             level0_full,
             memtable_bytes,
             separation_bytes,
@@ -241,6 +280,11 @@ impl<'l> Shape<'l> {
         above.saturating_add(more) > self.levels.bytes(LAST) / REST
     }
 
+    /// Returns whether all tables have lower numbers than `upto`.
+    fn is_older(&self, upto: u32) -> bool {
+        (0..LEVELS).all(|level| self.levels.level(level).iter().all(|table| table.id() < upto))
+    }
+
     /// Returns the level that has to shrink so that the store takes less space at rest.
     fn restless(&self) -> Option<usize> {
         let is_restless = self.is_restless(0);
@@ -290,9 +334,11 @@ impl<'l> Shape<'l> {
         self.job(keyspace, level, vec![vec![table]], self.target(level))
     }
 
-    /// Returns a job that merges tables of level 0, and all runs, into the base.
+    /// Returns a job that merges tables of level 0, and all runs, into the base. Where space is tight the runs go first, whose tables give
+    /// space back on the way: those of level 0 have keys of each piece, and stay until the last.
     fn merging_runs(&self, keyspace: u32, level0: Vec<Arc<Table>>) -> Option<Job> {
-        let mut upper = runs_of(level0);
+        let has_runs = (1..self.base).any(|level| !self.levels.level(level).is_empty());
+        let mut upper = if self.is_tight && has_runs { Vec::new() } else { runs_of(level0) };
         let first = (0..self.base).find(|level| !self.levels.level(*level).is_empty())?;
         let runs = (1..self.base).map(|level| self.levels.level(level).to_vec());
         upper.extend(runs.filter(|run| !run.is_empty()));
@@ -361,6 +407,29 @@ impl<'l> Shape<'l> {
     }
 }
 
+fn ids(run: &[Arc<Table>]) -> Vec<u32> {
+    run.iter().map(|table| table.id()).collect()
+}
+
+/// Takes those tables out of a job's runs that it no longer needs once the keys up to `end`, or all, are done, and returns their numbers.
+/// What is newer stays for as long as it hides something older that stays.
+fn take_passed(upper: &mut Vec<Vec<Arc<Table>>>, end: Option<&[u8]>) -> Vec<u32> {
+    let mut passed = Vec::new();
+    let mut older: Option<Box<[u8]>> = None;
+    for run in upper.iter_mut().rev() {
+        let is_passed = |table: &&Arc<Table>| {
+            let largest = &*table.meta().largest;
+            end.is_none_or(|end| *largest <= *end) && older.as_ref().is_none_or(|older| *largest < **older)
+        };
+        let count = run.iter().take_while(is_passed).count();
+        passed.extend(run.drain(..count).map(|table| table.id()));
+        let first = run.first().map(|table| table.meta().smallest.clone());
+        older = older.into_iter().chain(first).min();
+    }
+    upper.retain(|run| !run.is_empty());
+    passed
+}
+
 /// Returns tables of level 0 as runs, each on its own.
 fn runs_of(level0: Vec<Arc<Table>>) -> Vec<Vec<Arc<Table>>> {
     level0.into_iter().map(|table| vec![table]).collect()
@@ -388,6 +457,8 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
+    /// The last merge of runs, or a job since, found no space.
+    pub(crate) is_tight: bool,
     /// The tables of a full level 0.
     pub(crate) level0_full: usize,
     /// The codec of new tables.
@@ -442,9 +513,9 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
     keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
 
-/// Returns the most urgent job. With `is_resting` it also considers jobs that only save space. Where the
-/// disk has no space left, it also considers all levels that have deletions.
-pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option<Job> {
+/// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that only
+/// save space. Where the disk has no space left, it also considers all levels that have deletions.
+pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
@@ -452,8 +523,9 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
     {
         return shape.pick(keyspace, level);
     }
-    let part = if is_resting { REST } else { EXPIRED };
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
+        let is_resting = shape.is_older(resting);
+        let part = if is_resting { REST } else { EXPIRED };
         let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, is_resting));
         stale.or_else(|| shape.collect(keyspace, is_resting))
     };
@@ -461,8 +533,23 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick_at_rest(keyspace, shape.restless()?);
     shapes(version, how)
         .find_map(stale)
-        .or_else(|| shapes(version, how).filter(|_| is_resting).find_map(restless))
+        .or_else(|| shapes(version, how).filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
+}
+
+/// Returns a job of which some pieces are done, unless it found no space for the next one, the disk was not as full then as it is, or
+/// a table has gone.
+pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Option<Job> {
+    if begun.is_stuck || begun.is_full != how.is_full {
+        return None;
+    }
+    let shape = Shape::of(version.keyspace(begun.keyspace)?, how);
+    let table = |id: &u32| {
+        let mut tables = (0..begun.target).flat_map(|level| shape.levels.level(level));
+        tables.find(|table| table.id() == *id).cloned()
+    };
+    let upper = begun.upper.iter().map(|run| run.iter().map(table).collect::<Option<Vec<_>>>());
+    shape.job(begun.keyspace, begun.level, upper.collect::<Option<Vec<_>>>()?, begun.target)
 }
 
 /// Returns whether there is work that does not wait for rest.
@@ -507,54 +594,81 @@ pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
 }
 
-/// Returns the next job that merges all that a keyspace has above the base into it, or `None` on a full disk. In level 0 it
-/// considers only table numbers below `upto`.
-pub(crate) fn asked_runs(version: &Version, how: &How<'_>, keyspace: u32, upto: u32) -> Option<Job> {
-    let shape = Shape::of(version.keyspace(keyspace)?, how);
-    if how.is_full {
-        return None;
-    }
-    shape.merging_runs(keyspace, shape.oldest(|table| table.id() < upto))
+/// The way of a range of keys to the last level. It ends however much is written meanwhile: of level 0 it takes the tables that were
+/// there at its start, then it passes each level once, in the order of the keys. What comes behind it is newer.
+#[derive(Debug)]
+pub(crate) struct Descent {
+    keyspace: u32,
+    bounds: Bounds,
+    /// The number of the first table that is newer than its start.
+    upto: u32,
+    at: Place,
+    /// Where it is once the job that was picked last is done.
+    next: Place,
 }
 
-/// Returns the next job that moves a keyspace's keys towards the last level. In level 0, and among tables
-/// to be rewritten without their expired entries or with another codec, it considers only table numbers below
-/// `upto`, so that the work ends.
-pub(crate) fn asked(
-    version: &Version,
-    how: &How<'_>,
-    keyspace: u32,
-    bounds: &Bounds,
-    upto: u32,
-) -> Option<Job> {
-    let shape = Shape::of(version.keyspace(keyspace)?, how);
-    let is_old = |table: &Table| table.id() < upto && bounds.meet(table);
-    let level0 = shape.oldest(is_old);
-    if !level0.is_empty() {
-        return shape.level0_job(keyspace, level0);
+/// A level, of which the keys up to the given one were passed. Level 0 is passed where there is a higher one.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    level: usize,
+    key: Option<Box<[u8]>>,
+}
+
+impl Descent {
+    pub(crate) fn new(keyspace: u32, bounds: Bounds, upto: u32) -> Descent {
+        Descent { keyspace, bounds, upto, at: Place::default(), next: Place::default() }
     }
-    // Of a whole keyspace the runs were merged before, and those made since have newer entries.
-    let is_meant = |level: usize, table: &Table| {
-        bounds.meet(table) && (level >= shape.base || !bounds.is_all() || is_old(table))
-    };
-    let mut levels = 1..LAST;
-    let found = levels.find_map(|level| {
-        let table = shape.levels.level(level).iter().find(|table| is_meant(level, table))?;
-        Some((level, table.clone()))
-    });
-    if let Some((level, table)) = found {
-        return shape.table_job(keyspace, level, table);
+
+    /// Records that the job that was picked last is done.
+    pub(crate) fn advance(&mut self) {
+        self.at = self.next.clone();
     }
-    let has_expired = |table: &Table| expired_bytes(table.meta(), how.now_s) > 0;
-    let is_stale = |table: &&Arc<Table>| {
-        is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
-    };
-    let stale = shape.levels.level(LAST).iter().find(is_stale);
-    stale.map(|table| shape.again(keyspace, LAST, table, true)).or_else(|| {
-        let job = shape.collect(keyspace, true)?;
-        let are_old = job.inputs().all(|table| is_old(table));
-        are_old.then_some(job)
-    })
+
+    /// Returns the next job. Among tables to be rewritten without their expired entries or with another codec it considers only old
+    /// ones, so that the work ends.
+    pub(crate) fn pick(&mut self, version: &Version, how: &How<'_>) -> Option<Job> {
+        let Descent { keyspace, upto, .. } = *self;
+        let shape = Shape { is_tight: false, ..Shape::of(version.keyspace(keyspace)?, how) };
+        let is_old = |table: &Table| table.id() < upto && self.bounds.meet(table);
+        self.next = self.at.clone();
+        if self.at.level == 0 {
+            let level0 = shape.oldest(is_old);
+            // All runs of a whole keyspace go together, where there is space for it.
+            if self.bounds.is_all() && !how.is_full {
+                if let Some(job) = shape.merging_runs(keyspace, level0) {
+                    let is_taken = |table: &Table| job.uppers().any(|upper| upper.id() == table.id());
+                    if shape.levels.level(0).iter().all(|table| !is_old(table) || is_taken(table)) {
+                        self.next = Place { level: shape.base, key: None };
+                    }
+                    return Some(job);
+                }
+            } else if !level0.is_empty() {
+                return shape.level0_job(keyspace, level0);
+            }
+        }
+        let is_ahead = |level: usize, table: &Table| {
+            let key = self.at.key.as_ref().filter(|_| level == self.at.level);
+            self.bounds.meet(table) && key.is_none_or(|key| table.meta().largest > *key)
+        };
+        for level in self.at.level.max(1)..LAST {
+            let mut tables = shape.levels.level(level).iter();
+            if let Some(table) = tables.find(|table| is_ahead(level, table)) {
+                self.next = Place { level, key: Some(table.meta().largest.clone()) };
+                return shape.table_job(keyspace, level, table.clone());
+            }
+        }
+        self.next = Place { level: LAST, key: None };
+        let has_expired = |table: &Table| expired_bytes(table.meta(), how.now_s) > 0;
+        let is_stale = |table: &&Arc<Table>| {
+            is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
+        };
+        let stale = shape.levels.level(LAST).iter().find(is_stale);
+        stale.map(|table| shape.again(keyspace, LAST, table, true)).or_else(|| {
+            let job = shape.collect(keyspace, true)?;
+            let are_old = job.inputs().all(|table| is_old(table));
+            are_old.then_some(job)
+        })
+    }
 }
 
 /// Returns the next job that moves a keyspace's keys out of level 0.
@@ -591,12 +705,11 @@ pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<
 }
 
 impl Job {
-    /// Splits the job into pieces, each of which takes space for about `bytes` of the target, at least for one table: a piece
-    /// has the keys up to the end of these tables. The upper tables stay until the last piece; their keys in common
-    /// with earlier pieces have the same entries there.
-    pub(crate) fn into_pieces(self, bytes: u64) -> impl Iterator<Item = Piece> {
-        let Job { keyspace, level, target, upper, lower, leave, .. } = self;
-        let mut low = Bound::Unbounded;
+    /// Splits the job, of which keys up to `low` are done, into pieces, each of which takes space for about `bytes` of the target,
+    /// at least for one table: a piece has the keys up to the end of these tables. An upper table goes with the piece that has its
+    /// last key, or later if it hides something older; its keys in common with earlier pieces have the same entries there.
+    pub(crate) fn into_pieces(self, mut low: Bound<Vec<u8>>, bytes: u64) -> impl Iterator<Item = Piece> {
+        let Job { keyspace, level, target, mut upper, lower, leave, .. } = self;
         let mut left = lower.into_iter().peekable();
         // A piece's tables are not held until the next piece, so that their space is free by then.
         std::iter::from_fn(move || {
@@ -609,9 +722,23 @@ impl Job {
             let is_last = left.peek().is_none();
             let end = lower.last()?.meta().largest.to_vec();
             let high = if is_last { Bound::Unbounded } else { Bound::Included(end.clone()) };
+            let (upper_now, leave) = (upper.clone(), leave.clone());
+            let passed = take_passed(&mut upper, (!is_last).then_some(&end[..]));
             let bounds = Bounds { low: std::mem::replace(&mut low, Bound::Excluded(end)), high };
-            let (upper, leave) = (upper.clone(), leave.clone());
-            Some(Piece { keyspace, level, target, upper, lower, bounds, is_last, leave })
+            Some(Piece { keyspace, level, target, upper: upper_now, lower, bounds, passed, is_last, leave })
+        })
+    }
+
+    /// Returns the key up to which the job is done, if it goes on with `begun`. What is done leaves the job.
+    pub(crate) fn skip_done(&mut self, begun: &Progress) -> Option<Vec<u8>> {
+        let is_same = (begun.keyspace, begun.target) == (self.keyspace, self.target)
+            && self.upper.iter().map(|run| ids(run)).eq(begun.upper.iter().cloned());
+        let done = self.lower.partition_point(|table| *table.meta().largest <= *begun.end);
+        // Tables that were ingested since may lie on both sides.
+        let is_cut = self.lower.get(done).is_some_and(|table| *table.meta().smallest > *begun.end);
+        (is_same && is_cut).then(|| {
+            self.lower.drain(..done);
+            begun.end.clone()
         })
     }
 

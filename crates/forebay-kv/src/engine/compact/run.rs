@@ -1,11 +1,12 @@
 //! A compaction: reads its tables in order, writes the newest entry of each key to new tables, and
 //! exchanges the tables in one step.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::output::Output;
-use super::pick::Job;
+use super::pick::{Job, Progress};
 use crate::engine::flush;
 use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
@@ -28,16 +29,18 @@ const PIECES: u64 = 8;
 /// Runs a job. Returns whether it was done. A store that closes ends the job.
 ///
 /// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
-/// begins. Without space on disk each piece rewrites one table, so that the job takes space for one. A job that was
-/// done in part is picked again from its beginning.
+/// begins. Without space on disk each piece rewrites one table, so that the job takes space for one; so it does after a job that found
+/// none, until one of several runs is done. A job that was done in part goes on behind its last piece if no other was run since.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
 /// store read-only.
-pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
+pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
+    let (compaction, is_full) = (&shared.compaction, shared.full.is_full());
     shared.manifest.check_room()?;
-    // A full disk has room for a move, and not for a copy.
-    if job.is_move() && (shared.full.is_full() || !changes_codec(shared, &job)) {
+    let begun = compaction.progress().take();
+    // A disk that is full, or nearly, has room for a move, and not for a copy.
+    if job.is_move() && (is_full || compaction.is_tight() || !changes_codec(shared, &job)) {
         let mut added = Vec::new();
         for table in job.uppers() {
             let has_same_parts = pins_filter(job.target, &shared.options);
@@ -58,26 +61,54 @@ pub(super) async fn run(shared: &Arc<StoreCore>, job: Job) -> Result<bool> {
         shared.counters.moved.fetch_add(added.len() as u64, Ordering::Relaxed);
         return Ok(true);
     }
+    let done = begun.as_ref().and_then(|begun| job.skip_done(begun));
+    let begun = begun.filter(|_| done.is_some());
+    let low = done.map_or(Bound::Unbounded, Bound::Excluded);
     let bytes: u64 = job.lower.iter().map(|table| table.meta().bytes).sum();
     // Two tables or more for each shard that takes part.
     let table_bytes = shared.budget.table_bytes_max() * 2 * shared.compaction_shards().count() as u64;
-    let piece_bytes = match job.upper.len() {
-        _ if shared.full.is_full() => 0,
+    let runs = job.upper.len();
+    let piece_bytes = match runs {
+        _ if is_full || compaction.is_tight() => 0,
         0 | 1 => bytes,
         _ => (bytes / PIECES).max(table_bytes),
     };
-    if bytes <= piece_bytes || job.lower.len() < 2 {
-        return part(shared, &job, Bounds::ALL, true).await;
+    let ran = pieces(shared, job, low, piece_bytes, is_full).await;
+    match &ran {
+        Err(error) if error.is_shortage() => {
+            compaction.is_tight.store(true, Ordering::Relaxed);
+            let mut left = compaction.progress();
+            *left = left.take().or(begun.map(Progress::stuck));
+        }
+        Ok(true) if runs > 1 && !is_full => compaction.is_tight.store(false, Ordering::Relaxed),
+        _ => {}
     }
-    for piece in job.into_pieces(piece_bytes) {
+    ran
+}
+
+/// Runs a job, of which keys up to `low` are done, in pieces that take space for so many bytes of the target.
+async fn pieces(
+    shared: &Arc<StoreCore>,
+    job: Job,
+    low: Bound<Vec<u8>>,
+    piece_bytes: u64,
+    is_full: bool,
+) -> Result<bool> {
+    if job.lower.len() < 2 || job.lower.iter().map(|table| table.meta().bytes).sum::<u64>() <= piece_bytes {
+        let passed = job.uppers().map(|table| table.id()).collect();
+        return part(shared, &job, Bounds { low, high: Bound::Unbounded }, passed, true).await;
+    }
+    for piece in job.into_pieces(low, piece_bytes) {
         let Some(levels) = shared.with_view(|view| view.version.keyspace(piece.keyspace).cloned()) else {
             return Ok(true);
         };
         shared.manifest.check_room()?;
-        let (bounds, is_last) = (piece.bounds.clone(), piece.is_last);
-        if !part(shared, &piece.into_job(levels), bounds, is_last).await? {
+        let begun = piece.progress(is_full);
+        let (bounds, passed, is_last) = (piece.bounds.clone(), piece.passed.clone(), piece.is_last);
+        if !part(shared, &piece.into_job(levels), bounds, passed, is_last).await? {
             return Ok(false);
         }
+        *shared.compaction.progress() = begun;
     }
     Ok(true)
 }
@@ -89,8 +120,14 @@ fn changes_codec(shared: &StoreCore, job: &Job) -> bool {
     target != codec(job.level) && job.uppers().any(|table| table.codec() != target)
 }
 
-/// Runs a job for the keys within `bounds`. The last part removes the upper tables.
-async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
+/// Runs a job for the keys within `bounds`, which the upper tables that it has `passed` then leave.
+async fn part(
+    shared: &Arc<StoreCore>,
+    job: &Job,
+    bounds: Bounds,
+    passed: Vec<u32>,
+    is_last: bool,
+) -> Result<bool> {
     let memory = shared.budget.tables / 2;
     let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
     let Some(mut outputs) = outputs(shared, job, bounds, memory).await? else { return Ok(false) };
@@ -119,11 +156,7 @@ async fn part(shared: &Arc<StoreCore>, job: &Job, bounds: Bounds, is_last: bool)
     }
     let edit = Edit {
         next_table: written.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
-        removed: job
-            .inputs()
-            .skip(if is_last { 0 } else { job.uppers().count() })
-            .map(|table| table.id())
-            .collect(),
+        removed: passed.into_iter().chain(job.lower.iter().map(|table| table.id())).collect(),
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
         ..Edit::default()
     };
@@ -157,7 +190,11 @@ async fn outputs(
     memory: u64,
 ) -> Result<Option<Vec<Output>>> {
     let shards: Vec<usize> = shared.compaction_shards().collect();
-    let ranges = job.ranges(&bounds, shards.len(), shared.budget.table_bytes_max());
+    // Each range reads all runs, of which a cursor holds two leaves and an unpacked one at least.
+    let (runs, unpacked) = runs_of(job);
+    let range_bytes = runs as u64 * (2 * u64::from(shared.options.leaf_bytes) + unpacked);
+    let count = shards.len().min((memory / 2 / range_bytes.max(1)) as usize);
+    let ranges = job.ranges(&bounds, count, shared.budget.table_bytes_max());
     if ranges.len() < 2 {
         let output = write(shared, job, bounds, memory, shared.background_shard()).await?;
         return Ok(output.map(|output| vec![output]));
@@ -186,6 +223,12 @@ async fn outputs(
         _ => abandon(outputs).await,
     }
     failed.map_or(Ok(None), Err)
+}
+
+/// Returns the number of runs that a job reads, and the bytes of their longest leaf, unpacked.
+fn runs_of(job: &Job) -> (usize, u64) {
+    let unpacked = job.inputs().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
+    (job.upper.len() + usize::from(!job.lower.is_empty()), unpacked)
 }
 
 async fn abandon(outputs: Vec<Output>) {
@@ -237,8 +280,7 @@ async fn merge(
     output: &mut Output,
 ) -> Result<bool> {
     let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
-    let runs = job.upper.len() + usize::from(!job.lower.is_empty());
-    let unpacked = job.inputs().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
+    let (runs, unpacked) = runs_of(job);
     let share = (memory / runs as u64).saturating_sub(unpacked);
     let how = how.within(share, shared.options.leaf_bytes.into());
     let bounds = Arc::new(bounds);
