@@ -178,7 +178,8 @@ async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
         }
         // Without space on disk every compaction that frees some is worth the work, once per attempt.
         if shared.full.is_full() {
-            return (looked != Some(shared.full.attempt())).then_some(Reason::Rest);
+            let is_next = looked != Some(shared.full.attempt()) && !shared.full.is_hopeless(Work::Compaction);
+            return is_next.then_some(Reason::Rest);
         }
         if shared.with_view(|view| pick::is_urgent(&view.version, &shared.pick_how())) {
             return Some(Reason::Urgent);
@@ -206,6 +207,7 @@ async fn reason(shared: &Arc<StoreCore>, looked: Option<u64>) -> Reason {
         let (edits, waits) = (compaction.edits(), shared.changed.until(now));
         match forebay::shard::timeout(REST, waits).await {
             Ok(reason) => return reason,
+            Err(_) if shared.full.is_full() => {}
             // Only a whole wait without a change counts as rest.
             Err(_) if edits == compaction.edits() => return Reason::Rest,
             Err(_) => return Reason::Look,

@@ -272,6 +272,7 @@ async fn write(
             };
             if let Err(error) = added {
                 if let Some(writer) = writer {
+                    shared.full.note_in_vain(writer.bytes());
                     // If the file stays, the next open of the store finds it by its name.
                     let _ = writer.abandon().await;
                 }
@@ -294,16 +295,20 @@ async fn write(
         forebay::shard::yield_if_needed().await;
     }
     match writer {
-        Some(writer) => match writer.finish().await {
-            Ok(meta) => {
-                shared.counters.flushed_bytes.fetch_add(meta.bytes, Ordering::Relaxed);
-                Ok(Some(meta))
+        Some(writer) => {
+            let bytes = writer.bytes();
+            match writer.finish().await {
+                Ok(meta) => {
+                    shared.counters.flushed_bytes.fetch_add(meta.bytes, Ordering::Relaxed);
+                    Ok(Some(meta))
+                }
+                Err(error) => {
+                    shared.full.note_in_vain(bytes);
+                    shared.remove_table(spec.id).await;
+                    Err(error)
+                }
             }
-            Err(error) => {
-                shared.remove_table(spec.id).await;
-                Err(error)
-            }
-        },
+        }
         None => Ok(None),
     }
 }

@@ -39,6 +39,9 @@ pub(crate) const RESERVE: &str = "reserve";
 const AGAIN: Duration = Duration::from_millis(500);
 /// A store that is opened allocates its reserve in full, or halved up to so many times where space is short.
 const HALVINGS: u32 = 2;
+/// Failures since space may have become free, after which work tries again with time only if there is more space than the last one took.
+/// The first of them may be those of several jobs.
+const TRIES_IN_VAIN: u64 = 4;
 
 /// Bytes of the log's last segment that deletes leave for the log's own groups: a flush writes two, and at most four memtables are
 /// flushed without a further delete.
@@ -60,6 +63,8 @@ struct Tries {
     is_lacking: AtomicBool,
     /// Counts its failures to find space.
     failures: AtomicU64,
+    /// Those since space may have become free.
+    in_vain: AtomicU64,
 }
 
 /// Whether a store is full, and the state of its reserve.
@@ -72,6 +77,10 @@ pub(crate) struct Space {
     compaction: Tries,
     /// Counts the attempts: occasions to retry the work.
     attempts: AtomicU64,
+    /// The bytes that the last failure wrote before.
+    bytes_in_vain: AtomicU64,
+    /// Whether work that lacks space waits although it is its time, as there is no more than in the last try.
+    is_hopeless: AtomicBool,
     /// The size of the reserve's file, and the size that it must reach for the state to end; 0 without a
     /// reserve.
     reserve: AtomicU64,
@@ -93,6 +102,10 @@ pub(crate) struct Space {
 impl Tries {
     fn is_lacking(&self) -> bool {
         self.is_lacking.load(Ordering::Acquire)
+    }
+
+    fn are_in_vain(&self) -> bool {
+        self.is_lacking() && self.in_vain.load(Ordering::Acquire) >= TRIES_IN_VAIN
     }
 }
 
@@ -119,6 +132,16 @@ impl Space {
     /// Returns the number of the present attempt. Work that found no space in it waits for the next.
     pub(crate) fn attempt(&self) -> u64 {
         self.attempts.load(Ordering::Acquire)
+    }
+
+    /// Returns whether work waits for more space than it found.
+    pub(crate) fn is_hopeless(&self, work: Work) -> bool {
+        self.is_hopeless.load(Ordering::Acquire) && self.tries(work).is_some_and(Tries::are_in_vain)
+    }
+
+    /// Records how much was written before there was no space.
+    pub(crate) fn note_in_vain(&self, bytes: u64) {
+        self.bytes_in_vain.store(bytes, Ordering::Release);
     }
 
     /// Returns how many failures of some work a caller waits out. In a store that is not full yet that is one
@@ -189,6 +212,7 @@ impl StoreCore {
         if let Some(tries) = space.tries(work) {
             tries.is_lacking.store(true, Ordering::Release);
             tries.failures.fetch_add(1, Ordering::AcqRel);
+            tries.in_vain.fetch_add(1, Ordering::AcqRel);
         }
         {
             let mut why = space.why.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,6 +278,14 @@ impl StoreCore {
 
     /// Lets work that found no space try again: files were removed, or a caller waits for the work.
     pub(crate) fn try_again(&self) {
+        for tries in [&self.full.flush, &self.full.compaction] {
+            tries.in_vain.store(0, Ordering::Release);
+        }
+        self.begin_attempt(false);
+    }
+
+    fn begin_attempt(&self, is_hopeless: bool) {
+        self.full.is_hopeless.store(is_hopeless, Ordering::Release);
         if self.full.is_full() {
             self.full.attempts.fetch_add(1, Ordering::AcqRel);
             self.work.notify();
@@ -285,17 +317,38 @@ impl StoreCore {
 
     /// Allocates so many bytes for the reserve's file, or removes the file on failure.
     async fn allocate_reserve(&self, bytes: u64) -> Result<()> {
+        self.make_reserve(bytes).await?;
+        self.full.reserve.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    async fn make_reserve(&self, bytes: u64) -> Result<()> {
         let open = Open::create().buffered().shard(self.background_shard());
         let file = self.home.open(RESERVE, open).await?;
         let allocated = file.allocate(0..bytes).await;
         let closed = file.close().await;
         let done = allocated.and(closed).map_err(Error::from);
-        match done {
-            Ok(()) => self.full.reserve.store(bytes, Ordering::Release),
+        if done.is_err() {
             // This also frees the part that the file system allocated before it ran out of space.
-            Err(_) => drop(self.home.remove_file(RESERVE).await),
+            drop(self.home.remove_file(RESERVE).await);
         }
         done
+    }
+
+    /// Returns whether a further try would be in vain: the last ones were, and there is not as much space as the last one took.
+    async fn is_in_vain(&self) -> bool {
+        let (flush, bytes) = (&self.full.flush, self.full.bytes_in_vain.load(Ordering::Acquire));
+        let has_flushed = self.lock().sealed.is_empty();
+        // Work under way needs the space itself.
+        let is_idle = self.full.compaction.are_in_vain() && (has_flushed || flush.are_in_vain());
+        if bytes == 0 || !is_idle {
+            return false;
+        }
+        let made = self.make_reserve(bytes).await;
+        if made.is_ok() {
+            drop(self.home.remove_file(RESERVE).await);
+        }
+        made.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
     }
 
     /// Returns the size that the reserve should have now.
@@ -433,7 +486,11 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
             if space.is_flush_wanted.swap(false, Ordering::AcqRel) || is_time {
                 seal(shared);
             }
-            shared.try_again();
+            if is_time {
+                shared.begin_attempt(shared.is_in_vain().await);
+            } else {
+                shared.try_again();
+            }
         }
     }
 }

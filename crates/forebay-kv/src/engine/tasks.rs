@@ -63,7 +63,10 @@ async fn run(guard: EndGuard) {
         let limit = || shared.flush_limit.load(Ordering::Acquire);
         let is_oldest_due =
             || shared.lock().sealed.front().is_some_and(|oldest| oldest.last_lsn() <= limit());
-        let is_new = || lacked != Some(shared.full.attempt()) || !shared.full.is_full();
+        let is_new = || {
+            let is_next = lacked != Some(shared.full.attempt()) && !shared.full.is_hopeless(Work::Flush);
+            is_next || !shared.full.is_full()
+        };
         let has_sealed = || shared.check_writable().is_ok() && is_new() && is_oldest_due();
         let is_work = || shared.is_closing() || has_sealed();
         shared.work.until(|| is_work().then_some(())).await;

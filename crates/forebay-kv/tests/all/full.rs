@@ -447,6 +447,8 @@ fn what_a_full_store_has_compacted_is_not_compacted_again() {
                 keyspace.put(key(number), value(number)).await.expect("there is space");
             }
             store.flush().await.expect("there is space");
+            // The log gives back what is in tables.
+            pause(50).await;
             take_all_but(&engine, free << 10).await;
             let (before, mut refused) = (store.stats().compaction_written_bytes, 0);
             while refused < 20
@@ -471,6 +473,42 @@ fn what_a_full_store_has_compacted_is_not_compacted_again() {
         stuck += usize::from(refused == 20);
     }
     assert!(stuck > 0, "no disk was full");
+}
+
+/// Regression: a store on a full disk took the space that there was twice a second, and found each time that it was too little.
+#[test]
+fn a_full_store_writes_nothing_while_there_is_no_more_space() {
+    let ran = world(9).run(async |engine| {
+        let store = Store::open(&engine, DIR, options().reserve_bytes(0)).await.expect("a store");
+        let (keyspace, mut model) = (store.default_keyspace(), Model::default());
+        while model.next < 2_000 {
+            model.fill_some(&store).await.expect("there is space");
+        }
+        store.compact().await.expect("there is space");
+        // So many that a store at rest compacts them.
+        for first in (0..2_000).step_by(100) {
+            let mut batch = Batch::new();
+            for number in (first..first + 100).step_by(4) {
+                batch.put(&keyspace, key(number), value(number));
+            }
+            store.write(&batch).await.expect("there is space");
+        }
+        store.flush().await.expect("there is space");
+        // The log gives back what is in tables.
+        pause(50).await;
+        take_all_but(&engine, 200 << 10).await;
+        pause(30_000).await;
+        assert!(store.stats().full.is_some(), "{:?}", store.stats());
+        let before = sim::node(0).counts().written_bytes;
+        pause(120_000).await;
+        let written = sim::node(0).counts().written_bytes - before;
+        assert!(written < 512 << 10, "{written} bytes in two minutes");
+        engine.remove_file(FILLER).await.unwrap();
+        puts_are_taken(&keyspace, Duration::from_secs(30)).await;
+        model.check(&store).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.

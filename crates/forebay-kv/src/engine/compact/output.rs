@@ -18,6 +18,8 @@ pub(crate) struct Output {
     memory_max: u64,
     writer: Option<TableWriter>,
     metas: Vec<TableMeta>,
+    /// The bytes of the table that is being finished.
+    unfinished_bytes: u64,
     /// The number of the table being written, set before its file exists.
     making: Option<u32>,
 }
@@ -38,6 +40,7 @@ impl Output {
             memory_max: (depth + 1) * buffer_bytes as u64 + memory / 3,
             writer: None,
             metas: Vec::new(),
+            unfinished_bytes: 0,
             making: None,
         }
     }
@@ -92,7 +95,9 @@ impl Output {
 
     async fn end(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
+            self.unfinished_bytes = writer.bytes();
             let meta = writer.finish().await?;
+            self.unfinished_bytes = 0;
             debug_assert!(
                 self.metas.last().is_none_or(|last| last.largest < meta.smallest && last.id < meta.id),
                 "tables of one output are sorted and do not overlap"
@@ -121,7 +126,9 @@ impl Output {
 
     /// Removes all tables and waits for the removal.
     pub(crate) async fn abandon(mut self) {
-        self.writer = None;
+        let unfinished = self.writer.take().map_or(self.unfinished_bytes, |writer| writer.bytes());
+        let finished: u64 = self.metas.iter().map(|meta| meta.bytes).sum();
+        self.shared.full.note_in_vain(finished + unfinished);
         for id in self.ids() {
             self.shared.remove_table(id).await;
         }
