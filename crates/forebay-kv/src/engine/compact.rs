@@ -53,6 +53,11 @@ impl Compaction {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the job that was run last, if it is worth going on with.
+    fn begun(&self, version: &Version, how: &pick::How<'_>) -> Option<pick::Job> {
+        self.progress().as_ref().and_then(|begun| pick::begun(version, how, begun))
+    }
+
     /// Returns whether a job found no space, and none of several runs was done since.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
@@ -124,9 +129,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             let upto = if is_resting { u32::MAX } else { resting.upto(shared) };
             let job = shared.with_view(|view| {
                 let (version, how) = (&view.version, shared.pick_how());
-                let begun =
-                    compaction.progress().as_ref().and_then(|begun| pick::begun(version, &how, begun));
-                begun.or_else(|| pick::next(version, &how, upto))
+                compaction.begun(version, &how).or_else(|| pick::next(version, &how, upto))
             });
             let Some(job) = job else {
                 shared.needs_no_space();
@@ -253,6 +256,7 @@ pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds
         let mut descent = pick::Descent::new(keyspace, bounds, shared.next_table());
         loop {
             let _turn = shared.compaction.turn.take().await;
+            while now(&shared, |version, how| shared.compaction.begun(version, how)).await? {}
             if !now(&shared, |version, how| descent.pick(version, how)).await? {
                 return Ok(());
             }

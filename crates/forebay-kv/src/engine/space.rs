@@ -14,8 +14,8 @@
 //!
 //! 1. puts end with the state, which begins when a next segment or a log's reserve finds no space. Those on their way go to the
 //!    log's reserve;
-//! 2. deletes are taken while the log has room for them and for the groups of the flush after them; else that flush begins, which
-//!    gives segments back;
+//! 2. deletes are taken while the log has room for them and for the groups of the flush after them, and has taken little of the
+//!    reserve's space for them; else that flush begins, which gives segments back;
 //! 3. with nothing left to flush, deletes go to the log's reserve, which is as long as a segment: from then on two segments
 //!    take turns;
 //! 4. flushes, the manifest and compactions take the space of the file `reserve`, once it is removed. Work that finds it
@@ -46,6 +46,10 @@ const TRIES_IN_VAIN: u64 = 4;
 /// Bytes of the log's last segment that deletes leave for the log's own groups: a flush writes two, and at most four memtables are
 /// flushed without a further delete.
 const LOG_ROOM: u64 = 32 << 10;
+/// Bytes of the log that a short delete takes, at most: a group of its own.
+const GROUP_BYTES: u64 = 4096;
+/// The log of deletes takes at most `1/LOG_PART` of the space of the reserve, or a segment, before they are flushed.
+const LOG_PART: u64 = 3;
 
 /// Work that may find no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,8 @@ pub(crate) struct Space {
     is_outgrown: AtomicBool,
     /// Whether space may have become free.
     is_rung: AtomicBool,
+    /// The number of the newest record when a delete first met the full store.
+    first_delete: AtomicU64,
     /// Whether a delete waits for the flush of those before it.
     is_flush_wanted: AtomicBool,
     /// Notified when the store becomes full, when space may have become free, and when the store ends.
@@ -218,6 +224,7 @@ impl StoreCore {
             let mut why = space.why.lock().unwrap_or_else(PoisonError::into_inner);
             if !space.is_full() {
                 *why = Some(full(self, cause));
+                space.first_delete.store(u64::MAX, Ordering::Release);
                 space.is_full.store(true, Ordering::Release);
             }
         }
@@ -239,9 +246,20 @@ impl StoreCore {
 
     /// Returns an error for a deletion of so many bytes for which the log of a full store may have no room: a log
     /// without room fails for good. Whether there is space for a next segment may not be known yet, so it counts once it exists.
+    /// Where there is, it is the space of the reserve, which flushes and compactions need: deletes are flushed before their log takes
+    /// much of it. More often would take it as well, by many short tables.
     pub(crate) fn check_log_room(&self, bytes: usize, commit: &Commit) -> Result<()> {
-        let needed = 2 * bytes as u64 + LOG_ROOM;
-        if !self.full.is_full() || self.wal.segment_bytes_left() >= needed {
+        if !self.full.is_full() {
+            return Ok(());
+        }
+        let (needed, taken) = (2 * bytes as u64 + LOG_ROOM, self.log_taken(commit));
+        let goal = self.full.goal.load(Ordering::Acquire);
+        let most = self.budget.log_segment_bytes(&self.options).max(goal / LOG_PART);
+        if self.wal.segment_bytes_left() >= needed && taken < most {
+            let is_time = taken >= most / 4 * 3 && commit.sealed.is_empty();
+            if is_time && !self.full.is_flush_wanted.swap(true, Ordering::AcqRel) {
+                self.full.ring();
+            }
             return Ok(());
         }
         if !commit.sealed.is_empty() {
@@ -256,6 +274,13 @@ impl StoreCore {
             Ok(reserve) if reserve >= needed => Ok(()),
             _ => self.full.check_growth(),
         }
+    }
+
+    /// Returns the bytes of the log, at most, that the deletes in the full store's active memtable take.
+    fn log_taken(&self, commit: &Commit) -> u64 {
+        let first = self.full.first_delete.fetch_min(commit.last, Ordering::AcqRel).min(commit.last);
+        let sealed = commit.sealed.back().map_or(commit.flushed, |memtables| memtables.last_lsn());
+        commit.last.saturating_sub(first.max(sealed)) * GROUP_BYTES
     }
 
     /// Records that some work was done.

@@ -55,10 +55,11 @@ impl Output {
         self.spec.links = true;
     }
 
-    /// Lets tables be twice as long as usual. A part of a job rewrites one table with a little more: split at the usual length, it
-    /// would leave a short second table each time, and a table takes space of its own.
-    pub(crate) fn allow_twice(&mut self) {
-        self.bytes_max *= 2;
+    /// Sets the length of tables for a part of a job, which rewrites one table of so many bytes with a little more: split at the usual
+    /// length, it would leave a short second table each time, and a table takes space of its own. One that has become longer than usual
+    /// is divided in two: a full disk has to have space for a second copy of it.
+    pub(crate) fn rewrites(&mut self, bytes: u64) {
+        self.bytes_max = if bytes > self.bytes_max { bytes / 8 * 5 } else { self.bytes_max / 2 * 3 };
     }
 
     /// Adds an entry. Its key has to be above all keys added before.

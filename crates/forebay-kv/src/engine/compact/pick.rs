@@ -101,8 +101,6 @@ pub(crate) struct Progress {
     upper: Vec<Vec<u32>>,
     /// The keys up to this one are done.
     end: Vec<u8>,
-    /// Whether the disk was full: it has space for other jobs than before.
-    is_full: bool,
     /// Whether its next piece found no space, so that another job may come first.
     is_stuck: bool,
 }
@@ -116,14 +114,14 @@ impl Progress {
 
 impl Piece {
     /// Returns the job as it is once this piece is done, if it is not the last.
-    pub(crate) fn progress(&self, is_full: bool) -> Option<Progress> {
+    pub(crate) fn progress(&self) -> Option<Progress> {
         let Bound::Included(end) = &self.bounds.high else { return None };
         let left = |run: &Vec<Arc<Table>>| -> Vec<u32> {
             ids(run).into_iter().filter(|id| !self.passed.contains(id)).collect()
         };
         let upper = self.upper.iter().map(left).filter(|run| !run.is_empty()).collect();
         let Piece { keyspace, level, target, .. } = *self;
-        Some(Progress { keyspace, level, target, upper, end: end.clone(), is_full, is_stuck: false })
+        Some(Progress { keyspace, level, target, upper, end: end.clone(), is_stuck: false })
     }
 
     /// Returns the piece as a job of the keyspace's present levels.
@@ -338,8 +336,9 @@ impl<'l> Shape<'l> {
     /// space back on the way: those of level 0 have keys of each piece, and stay until the last.
     fn merging_runs(&self, keyspace: u32, level0: Vec<Arc<Table>>) -> Option<Job> {
         let has_runs = (1..self.base).any(|level| !self.levels.level(level).is_empty());
-        let mut upper = if self.is_tight && has_runs { Vec::new() } else { runs_of(level0) };
-        let first = (0..self.base).find(|level| !self.levels.level(*level).is_empty())?;
+        let highest = usize::from(self.is_tight && has_runs);
+        let mut upper = if highest > 0 { Vec::new() } else { runs_of(level0) };
+        let first = (highest..self.base).find(|level| !self.levels.level(*level).is_empty())?;
         let runs = (1..self.base).map(|level| self.levels.level(level).to_vec());
         upper.extend(runs.filter(|run| !run.is_empty()));
         self.job(keyspace, first, upper, self.base)
@@ -537,10 +536,10 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
 }
 
-/// Returns a job of which some pieces are done, unless it found no space for the next one, the disk was not as full then as it is, or
-/// a table has gone.
+/// Returns a job of which some pieces are done, unless it found no space for the next one, or a table has gone. What it has done is
+/// there twice until it is whole, also while the disk is full.
 pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Option<Job> {
-    if begun.is_stuck || begun.is_full != how.is_full {
+    if begun.is_stuck {
         return None;
     }
     let shape = Shape::of(version.keyspace(begun.keyspace)?, how);

@@ -30,7 +30,8 @@ const PIECES: u64 = 8;
 ///
 /// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
 /// begins. Without space on disk each piece rewrites one table, so that the job takes space for one; so it does after a job that found
-/// none, until one of several runs is done. A job that was done in part goes on behind its last piece if no other was run since.
+/// none, until one of several runs is done, but not with tables of level 0: they stay until the last piece, and what is done is there
+/// twice. A job that was done in part goes on behind its last piece if no other was run since.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
@@ -69,11 +70,11 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     let table_bytes = shared.budget.table_bytes_max() * 2 * shared.compaction_shards().count() as u64;
     let runs = job.upper.len();
     let piece_bytes = match runs {
-        _ if is_full || compaction.is_tight() => 0,
+        _ if is_full || (compaction.is_tight() && job.level > 0) => 0,
         0 | 1 => bytes,
         _ => (bytes / PIECES).max(table_bytes),
     };
-    let ran = pieces(shared, job, low, piece_bytes, is_full).await;
+    let ran = pieces(shared, job, low, piece_bytes).await;
     match &ran {
         Err(error) if error.is_shortage() => {
             compaction.is_tight.store(true, Ordering::Relaxed);
@@ -87,13 +88,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
 }
 
 /// Runs a job, of which keys up to `low` are done, in pieces that take space for so many bytes of the target.
-async fn pieces(
-    shared: &Arc<StoreCore>,
-    job: Job,
-    low: Bound<Vec<u8>>,
-    piece_bytes: u64,
-    is_full: bool,
-) -> Result<bool> {
+async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_bytes: u64) -> Result<bool> {
     if job.lower.len() < 2 || job.lower.iter().map(|table| table.meta().bytes).sum::<u64>() <= piece_bytes {
         let passed = job.uppers().map(|table| table.id()).collect();
         return part(shared, &job, Bounds { low, high: Bound::Unbounded }, passed, true).await;
@@ -103,7 +98,7 @@ async fn pieces(
             return Ok(true);
         };
         shared.manifest.check_room()?;
-        let begun = piece.progress(is_full);
+        let begun = piece.progress();
         let (bounds, passed, is_last) = (piece.bounds.clone(), piece.passed.clone(), piece.is_last);
         if !part(shared, &piece.into_job(levels), bounds, passed, is_last).await? {
             return Ok(false);
@@ -248,8 +243,8 @@ async fn write(
 ) -> Result<Option<Output>> {
     let mut output = Output::new(shared, job.keyspace, job.target, memory / 2);
     output.set_shard(shard);
-    if !bounds.is_all() && job.lower.len() < 2 {
-        output.allow_twice();
+    if let ([lower], false) = (&job.lower[..], bounds.is_all()) {
+        output.rewrites(lower.meta().bytes);
     }
     if job.inputs().any(|table| job.leave.is_for(table)) {
         output.allow_links();
