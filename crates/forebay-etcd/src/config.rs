@@ -614,7 +614,7 @@ impl FlagValues {
         })
     }
 
-    /// Warns of suites that are not here, and leaves them out: what is left is no weaker than the list.
+    /// Warns of suites that are not here, and leaves them out: the rest is no weaker than the list.
     fn cipher_suites(&mut self) -> Result<Vec<String>, ConfigError> {
         let text = self.text("cipher-suites").to_owned();
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());

@@ -671,7 +671,7 @@ mod tests {
         assert_ne!(Pieces::new(&work, 3, 1).next_piece(), all[0]);
     }
 
-    /// The case of a text: what is read for 512 B is a page, or a whole read-ahead, only if no other piece is in it.
+    /// The case of a text: the read for 512 B is a page, or a whole read-ahead, only if no other piece is in it.
     #[test]
     fn pieces_of_one_length_share_no_read_ahead() {
         let work = Work {

@@ -17,7 +17,7 @@ use crate::proto::peer::{AuthChange, Author, Done};
 use crate::refusal::Refusal;
 use crate::version::Formats;
 
-/// The most bytes of users that an entry takes a role from: half of what it may change.
+/// The most bytes of users that an entry takes a role from: half of its limit.
 const USERS_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 2;
 
 /// The result of a change of users and roles, beside the batch.

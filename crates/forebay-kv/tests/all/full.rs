@@ -447,7 +447,7 @@ fn what_a_full_store_has_compacted_is_not_compacted_again() {
                 keyspace.put(key(number), value(number)).await.expect("there is space");
             }
             store.flush().await.expect("there is space");
-            // The log gives back what is in tables.
+            // The log gives back the records that are in tables.
             pause(50).await;
             take_all_but(&engine, free << 10).await;
             let (before, mut refused) = (store.stats().compaction_written_bytes, 0);
@@ -494,7 +494,7 @@ fn a_full_store_writes_nothing_while_there_is_no_more_space() {
             store.write(&batch).await.expect("there is space");
         }
         store.flush().await.expect("there is space");
-        // The log gives back what is in tables.
+        // The log gives back the records that are in tables.
         pause(50).await;
         take_all_but(&engine, 200 << 10).await;
         pause(30_000).await;

@@ -166,7 +166,7 @@ fn caches(first: &Row, second: &Row) -> Option<String> {
     Some(format!("page cache {} -> {}", old.label(), new.label()))
 }
 
-/// Returns the facts that differ because the results are of two machines; what is not known is none.
+/// Returns the facts that differ because the results are of two machines; unknown ones are none.
 fn machines(before: &Report, after: &Report) -> Vec<String> {
     let facts = |report: &Report| {
         let known = &report.environment;

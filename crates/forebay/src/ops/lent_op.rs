@@ -240,7 +240,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     fn next_part(&self, at: u64) -> Result<Part<'f>> {
         let place = self.offset + at;
         let (len, skip, offset, wide_len, buffer) = if self.middle.contains(&at) {
-            // No longer than what is tried and loaded, where the page cache has a say.
+            // No longer than the parts that are tried and loaded, where the page cache has a say.
             let most = if self.tries_from == u64::MAX { PART_BYTES } else { TRY_BYTES_MAX };
             let len = (self.middle.end - at).min(most);
             (len, None, place, len as u32, OpBuffer::Lent(self.memory.from(at as usize)))
