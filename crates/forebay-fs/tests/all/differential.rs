@@ -48,7 +48,15 @@ macro_rules! subject {
             }
 
             async fn through_std(self) -> (Self, std::fs::File) {
-                let std = self.into_std().await;
+                // tokio's `into_std` panics while a call for metadata that was given up still has the file.
+                let mut file = self;
+                let std = loop {
+                    match file.try_into_std() {
+                        Ok(std) => break std,
+                        Err(back) => file = back,
+                    }
+                    tokio::task::yield_now().await;
+                };
                 let probe = std.try_clone().expect("a descriptor");
                 (<$file>::from_std(std), probe)
             }
