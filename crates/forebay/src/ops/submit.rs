@@ -405,11 +405,7 @@ fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
     if let Some(node) = cell.cancel() {
         // SAFETY: `cancel` returns a node that is in no list, with one count of the cell.
         let pushed = unsafe { inbox.remote_list.push(node) };
-        if pushed {
-            // The operation may have ended in the meantime: then nothing else wakes the shard, and the cell in its list has the
-            // outcome, with memory that may be lent.
-            inbox.kick();
-        } else {
+        if !pushed {
             // The shard has ended: take back the count that the list would have owned.
             // SAFETY: the node was not pushed, so this is its one taker.
             drop(unsafe { RemoteCell::from_node(node) });
