@@ -54,7 +54,7 @@ impl Rank {
     /// `None` when there is no launcher.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when a variable makes no sense.
+    /// [`ErrorKind::InvalidInput`] when a variable makes no sense.
     pub fn of_launcher() -> Result<Option<Rank>> {
         let found = Rank::find(|name| std::env::var(name).ok(), true);
         found.map_err(|text| <Error as ErrorExt>::new(ErrorKind::InvalidInput, "ranks").with_note(text))
