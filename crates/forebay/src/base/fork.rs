@@ -1,4 +1,4 @@
-//! Distinguishes a forked child from its parent without a system call.
+//! Distinguishes a forked child from its parent, without a system call where `MADV_WIPEONFORK` works.
 
 use std::fmt;
 use std::ptr;
