@@ -96,6 +96,7 @@ pub(crate) async fn flushed(shared: &StoreCore, upto: u64, patience: u64) -> Res
 /// record from which on the log is needed; the log releases the records before it.
 pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
+    let _use = shared.full.begin(Work::Flush);
     let last = memtables.last_lsn();
     // Writers may have committed records to it that are not inserted yet. No new ones come.
     shared.insertion.until(last);
@@ -189,9 +190,11 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     edited
 }
 
-/// Removes tables that nothing names. A file that cannot be removed now is removed when the store is opened.
+/// Removes tables that nothing names, and notes the space that they took. A file that cannot be removed now is removed when the store
+/// is opened.
 async fn abandon(shared: &StoreCore, metas: &[TableMeta]) {
     for meta in metas {
+        shared.full.note_in_vain(Work::Flush, meta.bytes);
         shared.remove_table(meta.id).await;
     }
 }
@@ -272,7 +275,7 @@ async fn write(
             };
             if let Err(error) = added {
                 if let Some(writer) = writer {
-                    shared.full.note_in_vain(writer.bytes());
+                    shared.full.note_in_vain(Work::Flush, writer.bytes());
                     // If the file stays, the next open of the store finds it by its name.
                     let _ = writer.abandon().await;
                 }
@@ -303,7 +306,7 @@ async fn write(
                     Ok(Some(meta))
                 }
                 Err(error) => {
-                    shared.full.note_in_vain(bytes);
+                    shared.full.note_in_vain(Work::Flush, bytes);
                     shared.remove_table(spec.id).await;
                     Err(error)
                 }

@@ -69,6 +69,10 @@ struct Tries {
     failures: AtomicU64,
     /// Those since space may have become free.
     in_vain: AtomicU64,
+    /// The bytes that the last failure for lack of space wrote before.
+    bytes: AtomicU64,
+    /// Whether it waits although it is its time, as there is no more space than in the last try.
+    is_hopeless: AtomicBool,
 }
 
 /// Whether a store is full, and the state of its reserve.
@@ -81,10 +85,8 @@ pub(crate) struct Space {
     compaction: Tries,
     /// Counts the attempts: occasions to retry the work.
     attempts: AtomicU64,
-    /// The bytes that the last failure wrote before.
-    bytes_in_vain: AtomicU64,
-    /// Whether work that lacks space waits although it is its time, as there is no more than in the last try.
-    is_hopeless: AtomicBool,
+    /// Counts the work under way.
+    under_way: AtomicU64,
     /// The size of the reserve's file, and the size that it must reach for the state to end; 0 without a
     /// reserve.
     reserve: AtomicU64,
@@ -115,6 +117,15 @@ impl Tries {
     }
 }
 
+/// Work that is under way while it lives.
+pub(crate) struct SpaceUse<'s>(&'s Space);
+
+impl Drop for SpaceUse<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Space {
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Acquire)
@@ -142,12 +153,24 @@ impl Space {
 
     /// Returns whether work waits for more space than it found.
     pub(crate) fn is_hopeless(&self, work: Work) -> bool {
-        self.is_hopeless.load(Ordering::Acquire) && self.tries(work).is_some_and(Tries::are_in_vain)
+        let is_hopeless = |tries: &Tries| tries.is_hopeless.load(Ordering::Acquire) && tries.are_in_vain();
+        self.tries(work).is_some_and(is_hopeless)
     }
 
-    /// Records how much was written before there was no space.
-    pub(crate) fn note_in_vain(&self, bytes: u64) {
-        self.bytes_in_vain.store(bytes, Ordering::Release);
+    /// Records that some work begins.
+    pub(crate) fn begin(&self, work: Work) -> SpaceUse<'_> {
+        if let Some(tries) = self.tries(work) {
+            tries.bytes.store(0, Ordering::Release);
+        }
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        SpaceUse(self)
+    }
+
+    /// Adds bytes that work under way wrote before it failed.
+    pub(crate) fn note_in_vain(&self, work: Work, bytes: u64) {
+        if let Some(tries) = self.tries(work) {
+            tries.bytes.fetch_add(bytes, Ordering::AcqRel);
+        }
     }
 
     /// Returns how many failures of some work a caller waits out. In a store that is not full yet that is one
@@ -219,6 +242,9 @@ impl StoreCore {
             tries.is_lacking.store(true, Ordering::Release);
             tries.failures.fetch_add(1, Ordering::AcqRel);
             tries.in_vain.fetch_add(1, Ordering::AcqRel);
+            if cause.kind() != ErrorKind::NoSpace {
+                tries.bytes.store(0, Ordering::Release);
+            }
         }
         {
             let mut why = space.why.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,11 +332,10 @@ impl StoreCore {
         for tries in [&self.full.flush, &self.full.compaction] {
             tries.in_vain.store(0, Ordering::Release);
         }
-        self.begin_attempt(false);
+        self.begin_attempt();
     }
 
-    fn begin_attempt(&self, is_hopeless: bool) {
-        self.full.is_hopeless.store(is_hopeless, Ordering::Release);
+    fn begin_attempt(&self) {
         if self.full.is_full() {
             self.full.attempts.fetch_add(1, Ordering::AcqRel);
             self.work.notify();
@@ -360,20 +385,33 @@ impl StoreCore {
         done
     }
 
-    /// Returns whether a further try would be in vain: the last ones were, and there is not as much space as the last one took.
-    async fn is_in_vain(&self) -> bool {
-        let (flush, bytes) = (&self.full.flush, self.full.bytes_in_vain.load(Ordering::Acquire));
+    /// Has work wait that would try again in vain: the last tries were, and there is not as much space as the last one took.
+    async fn look_for_space(&self) {
+        let space = &self.full;
         let has_flushed = self.lock().sealed.is_empty();
-        // Work under way needs the space itself.
-        let is_idle = self.full.compaction.are_in_vain() && (has_flushed || flush.are_in_vain());
-        if bytes == 0 || !is_idle {
-            return false;
+        // Work under way needs the space itself, and so does a flush that comes.
+        let is_idle =
+            space.under_way.load(Ordering::Acquire) == 0 && (has_flushed || space.flush.are_in_vain());
+        let mut works =
+            [&space.flush, &space.compaction].map(|tries| (tries.bytes.load(Ordering::Acquire), tries));
+        works.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut has_space = true;
+        for (bytes, tries) in works {
+            let is_asked = is_idle && bytes > 0 && tries.are_in_vain();
+            if is_asked && has_space {
+                has_space = self.are_free(bytes).await;
+            }
+            tries.is_hopeless.store(is_asked && !has_space, Ordering::Release);
         }
+    }
+
+    /// Returns whether so many bytes of the disk are free.
+    async fn are_free(&self, bytes: u64) -> bool {
         let made = self.make_reserve(bytes).await;
         if made.is_ok() {
             drop(self.home.remove_file(RESERVE).await);
         }
-        made.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+        !made.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
     }
 
     /// Returns the size that the reserve should have now.
@@ -512,7 +550,8 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
                 seal(shared);
             }
             if is_time {
-                shared.begin_attempt(shared.is_in_vain().await);
+                shared.look_for_space().await;
+                shared.begin_attempt();
             } else {
                 shared.try_again();
             }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{self, random};
-use forebay::{Engine, Open};
+use forebay::{Engine, File, Open};
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{self as sim, Fault, MetadataOrder, Profile, Rule, World};
 
@@ -212,17 +212,22 @@ fn a_full_store_that_is_opened_again_gets_smaller_by_deletes() {
     }
 }
 
-/// Fills the disk up to this many free bytes.
-pub(crate) async fn take_all_but(engine: &Engine, bytes: u64) {
-    let filler = engine.open(FILLER, Open::create()).await.unwrap();
+/// Fills the disk, from large pieces to small ones. Returns the file and its length.
+async fn take_all(engine: &Engine, name: &str) -> (File, u64) {
+    let filler = engine.open(name, Open::create()).await.unwrap();
     let (mut end, mut step) = (0, DISK / 4096 * 4096);
-    // Takes all space, from large pieces to small ones.
     while step >= 4096 {
         match filler.allocate(end..end + step).await {
             Ok(()) => end += step,
             Err(_) => step = step / 2 / 4096 * 4096,
         }
     }
+    (filler, end)
+}
+
+/// Fills the disk up to this many free bytes.
+pub(crate) async fn take_all_but(engine: &Engine, bytes: u64) {
+    let (filler, end) = take_all(engine, FILLER).await;
     filler.truncate(end - bytes).await.unwrap();
     filler.close().await.unwrap();
 }
@@ -511,6 +516,48 @@ fn a_full_store_writes_nothing_while_there_is_no_more_space() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Regression: a full store compared the space that there is with the bytes of the failure that came last: a flush of a delete waited for
+/// the space that a compaction had lacked.
+#[test]
+fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
+    let ran = world(10).run(async |engine| {
+        let store = Store::open(&engine, DIR, options().reserve_bytes(0)).await.expect("a store");
+        let (keyspace, mut model) = (store.default_keyspace(), Model::default());
+        while model.next < 2_000 {
+            model.fill_some(&store).await.expect("there is space");
+        }
+        store.compact().await.expect("there is space");
+        // So many that a store at rest compacts them.
+        for first in (0..2_000).step_by(100) {
+            let mut batch = Batch::new();
+            for number in (first..first + 100).step_by(4) {
+                batch.put(&keyspace, key(number), value(number));
+            }
+            store.write(&batch).await.expect("there is space");
+        }
+        store.flush().await.expect("there is space");
+        // The log gives back the records that are in tables.
+        pause(50).await;
+        take_all_but(&engine, 48 << 10).await;
+        let rest = format!("{FILLER}.rest");
+        drop(take_all(&engine, &rest).await);
+        keyspace.delete(key(0)).await.expect("the log has room");
+        model.there.insert(0, false);
+        // More failures than work has while there is no more space.
+        pause(30_000).await;
+        assert!(store.stats().full.is_some(), "{:?}", store.stats());
+        let before = store.stats().flushes;
+        engine.remove_file(&rest).await.unwrap();
+        pause(30_000).await;
+        assert!(store.stats().flushes > before, "{:?}", store.stats());
+        engine.remove_file(FILLER).await.unwrap();
+        puts_are_taken(&keyspace, Duration::from_secs(30)).await;
+        model.check(&store).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.
 #[test]
 fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {
@@ -544,15 +591,7 @@ fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {
 async fn take_all_but_if_full(engine: &Engine, store: &Store) -> bool {
     let is_full = store.stats().full.is_some();
     if is_full {
-        let name = format!("{FILLER}.{}", sim::now().as_nanos());
-        let filler = engine.open(name, Open::create()).await.unwrap();
-        let (mut end, mut step) = (0, 1 << 20);
-        while step >= 4096 {
-            match filler.allocate(end..end + step).await {
-                Ok(()) => end += step,
-                Err(_) => step /= 2,
-            }
-        }
+        drop(take_all(engine, &format!("{FILLER}.{}", sim::now().as_nanos())).await);
     }
     is_full
 }

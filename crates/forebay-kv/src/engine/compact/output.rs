@@ -125,11 +125,15 @@ impl Output {
         std::mem::take(&mut self.metas)
     }
 
+    /// Returns the bytes of its tables, also of the one that is not finished.
+    pub(crate) fn bytes(&self) -> u64 {
+        let finished: u64 = self.metas.iter().map(|meta| meta.bytes).sum();
+        finished + self.writer.as_ref().map_or(self.unfinished_bytes, TableWriter::bytes)
+    }
+
     /// Removes all tables and waits for the removal.
     pub(crate) async fn abandon(mut self) {
-        let unfinished = self.writer.take().map_or(self.unfinished_bytes, |writer| writer.bytes());
-        let finished: u64 = self.metas.iter().map(|meta| meta.bytes).sum();
-        self.shared.full.note_in_vain(finished + unfinished);
+        drop(self.writer.take());
         for id in self.ids() {
             self.shared.remove_table(id).await;
         }

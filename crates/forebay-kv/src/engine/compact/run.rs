@@ -9,6 +9,7 @@ use super::output::Output;
 use super::pick::{Job, Progress};
 use crate::engine::flush;
 use crate::engine::shared::StoreCore;
+use crate::engine::space::Work;
 use crate::error::{Error, Result};
 use crate::is_broken;
 use crate::manifest::Edit;
@@ -38,6 +39,7 @@ const PIECES: u64 = 8;
 /// store read-only.
 pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     let (compaction, is_full) = (&shared.compaction, shared.full.is_full());
+    let _use = shared.full.begin(Work::Compaction);
     shared.manifest.check_room()?;
     let begun = compaction.progress().take();
     // A disk that is full, or nearly, has room for a move, and not for a copy.
@@ -144,7 +146,7 @@ async fn part(
         match flush::open(shared, meta, job.inputs(), job.target).await {
             Ok(table) => added.push((job.target as u8, table)),
             Err(error) => {
-                abandon(outputs).await;
+                abandon(shared, outputs).await;
                 return Err(error);
             }
         }
@@ -215,7 +217,7 @@ async fn outputs(
     }
     match failed {
         None if !is_over => return Ok(Some(outputs)),
-        _ => abandon(outputs).await,
+        _ => abandon(shared, outputs).await,
     }
     failed.map_or(Ok(None), Err)
 }
@@ -226,8 +228,10 @@ fn runs_of(job: &Job) -> (usize, u64) {
     (job.upper.len() + usize::from(!job.lower.is_empty()), unpacked)
 }
 
-async fn abandon(outputs: Vec<Output>) {
+/// Removes the tables of a job, which has found no space or has ended, and notes the space that they took.
+async fn abandon(shared: &StoreCore, outputs: Vec<Output>) {
     for output in outputs {
+        shared.full.note_in_vain(Work::Compaction, output.bytes());
         output.abandon().await;
     }
 }
@@ -260,7 +264,7 @@ async fn write(
     match written {
         Ok(_) => Ok(Some(output)),
         Err(error) => {
-            output.abandon().await;
+            abandon(shared, vec![output]).await;
             Err(error)
         }
     }
