@@ -58,7 +58,7 @@ impl Compaction {
         self.progress().as_ref().and_then(|begun| pick::begun(version, how, begun))
     }
 
-    /// Returns whether a job found no space, and none of several runs was done since.
+    /// Returns whether a job found no space, and none was done since while there was space.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }

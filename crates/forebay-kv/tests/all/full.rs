@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::{self, random};
 use forebay::{Engine, File, Open};
-use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
+use forebay_kv::{Batch, Compression, Error, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{self as sim, Fault, MetadataOrder, Profile, Rule, World};
 
 const DIR: &str = "/disk/store";
@@ -553,6 +553,42 @@ fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
         engine.remove_file(FILLER).await.unwrap();
         puts_are_taken(&keyspace, Duration::from_secs(30)).await;
         model.check(&store).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Regression: once a compaction had found no space, tables came to the last level without its compression, also when there was space again.
+#[test]
+fn a_store_that_was_full_compresses_its_last_level_again() {
+    let ran = world(12).run(async |engine| {
+        let options = options().compression(Compression::Lz4).upper_compression(Compression::None);
+        let store = Store::open(&engine, DIR, options).await.expect("a store");
+        let keyspace = store.default_keyspace();
+        // Two tables that have to be merged.
+        for _ in 0..2 {
+            for number in 0..50 {
+                keyspace.put(key(number), value(number)).await.expect("there is space");
+            }
+            store.flush().await.expect("there is space");
+        }
+        sim::inject(Rule::new(Fault::NoSpace).on("/disk/store/tables"));
+        is_the_sentence(&store.compact().await.unwrap_err());
+        sim::clear_faults();
+        puts_are_taken(&keyspace, Duration::from_secs(30)).await;
+        store.compact().await.expect("there is space");
+        let saved = || store.stats().keyspaces[0].levels.last().map_or(0, |lowest| lowest.saved_bytes);
+        let mut before = saved();
+        for round in 0..4 {
+            // Above all others, so that a table of them could be moved.
+            for number in 0..200 {
+                let name = format!("key {round} {number:05}");
+                keyspace.put(name, value(number)).await.expect("there is space");
+            }
+            store.settle().await.expect("there is space");
+            assert!(saved() > before, "round {round}: {:?}", store.stats());
+            before = saved();
+        }
         store.close().await.unwrap();
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));

@@ -31,8 +31,8 @@ const PIECES: u64 = 8;
 ///
 /// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
 /// begins. Without space on disk each piece rewrites one table, so that the job takes space for one; so it does after a job that found
-/// none, until one of several runs is done, but not with tables of level 0: they stay until the last piece, and what is done is there
-/// twice. A job that was done in part goes on behind its last piece if no other was run since.
+/// none, until one is done while there is space, but not with tables of level 0: they stay until the last piece, and what is done is
+/// there twice. A job that was done in part goes on behind its last piece if no other was run since.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
@@ -42,8 +42,8 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     let _use = shared.full.begin(Work::Compaction);
     shared.manifest.check_room()?;
     let begun = compaction.progress().take();
-    // A disk that is full, or nearly, has room for a move, and not for a copy.
-    if job.is_move() && (is_full || compaction.is_tight() || !changes_codec(shared, &job)) {
+    // A full disk has room for a move, and not for a copy.
+    if job.is_move() && (is_full || !changes_codec(shared, &job)) {
         let mut added = Vec::new();
         for table in job.uppers() {
             let has_same_parts = pins_filter(job.target, &shared.options);
@@ -83,7 +83,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
             let mut left = compaction.progress();
             *left = left.take().or(begun.map(Progress::stuck));
         }
-        Ok(true) if runs > 1 && !is_full => compaction.is_tight.store(false, Ordering::Relaxed),
+        Ok(true) if !shared.full.is_full() => compaction.is_tight.store(false, Ordering::Relaxed),
         _ => {}
     }
     ran
