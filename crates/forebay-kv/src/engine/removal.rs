@@ -53,7 +53,8 @@ async fn cut(
     outputs: &mut Vec<Output>,
 ) -> Result<()> {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
-    let leave = pick::leave(levels, shared.budget.memtable, shared.options.separation_bytes, false);
+    let (separation_bytes, is_full) = (shared.options.separation_bytes, shared.full.is_full());
+    let leave = pick::leave(levels, shared.budget.memtable, separation_bytes, false, is_full);
     for level in 1..LEVELS {
         for table in levels.level(level).iter().filter(|table| bounds.meet(table)) {
             removed.push(table.id());

@@ -594,6 +594,66 @@ fn a_store_that_was_full_compresses_its_last_level_again() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Regression: a full store tried again and again to empty files of separated values, for which there was no space, before it applied
+/// the deletions that left no value in them.
+#[test]
+fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
+    let ran = world(11).run(async |engine| {
+        let options = options().separation_bytes(1_500).reserve_bytes(0);
+        let store = Store::open(&engine, DIR, options).await.expect("a store");
+        let keyspace = store.default_keyspace();
+        for first in (0..1_200_u64).step_by(4) {
+            let mut batch = Batch::new();
+            for number in first..first + 4 {
+                batch.put(&keyspace, key(number), number.to_le_bytes().repeat(300));
+            }
+            store.write(&batch).await.expect("there is space");
+        }
+        store.compact().await.expect("there is space");
+        // The log gives back the records that are in tables.
+        pause(50).await;
+        take_all_but(&engine, 160 << 10).await;
+        // Half of each file, then the rest.
+        for begin in 0..2_u64 {
+            for first in (0..1_200_u64).step_by(100) {
+                let mut batch = Batch::new();
+                for number in (first + begin..first + 100).step_by(2) {
+                    batch.delete(&keyspace, key(number));
+                }
+                let mut refused = 0;
+                while let Err(error) = store.write(&batch).await {
+                    is_the_sentence(&error);
+                    refused += 1;
+                    assert!(refused < 600, "{:?}", store.stats());
+                    pause(100).await;
+                }
+            }
+            if begin == 0 {
+                store.flush().await.expect("there is space for the deletions");
+                let mut looks = 0;
+                while store.stats().full.is_none() {
+                    looks += 1;
+                    assert!(looks < 600, "{:?}", store.stats());
+                    pause(100).await;
+                }
+            }
+        }
+        let mut looks = 0;
+        while table_files(&engine).await > 0 {
+            looks += 1;
+            assert!(looks < 600, "{:?}", store.stats());
+            // Few deletions wait in memory.
+            if store.stats().full.is_none() {
+                drop(store.compact().await);
+            }
+            pause(100).await;
+        }
+        puts_are_taken(&keyspace, Duration::from_secs(60)).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.
 #[test]
 fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {

@@ -206,16 +206,19 @@ impl<'l> Shape<'l> {
     /// files that are sparse.
     fn again(&self, keyspace: u32, level: usize, table: &Arc<Table>, is_resting: bool) -> Job {
         let (upper, levels) = (vec![vec![table.clone()]], self.levels.clone());
-        let leave = leave(self.levels, self.memtable_bytes, self.separation_bytes, is_resting);
+        let leave = self.leave(is_resting);
         Job { keyspace, level, target: level, upper, lower: Vec::new(), levels, leave }
+    }
+
+    /// Returns the values that stay where they are when tables are rewritten.
+    fn leave(&self, is_resting: bool) -> Arc<Leave> {
+        leave(self.levels, self.memtable_bytes, self.separation_bytes, is_resting, self.is_full)
     }
 
     /// Returns a job that empties sparse files: it rewrites the table that has most of their values. Tables of level 0 are
     /// compacted soon, and the order of their numbers counts.
     fn collect(&self, keyspace: u32, is_resting: bool) -> Option<Job> {
-        let is_met = |file: &&ValueFile| is_sparse(file.dead_bytes(), file.file.bytes(), is_resting);
-        let files = self.levels.value_files().values().filter(is_met);
-        let sparse: BTreeSet<u32> = files.map(|file| file.file.id()).collect();
+        let sparse = sparse_files(self.levels, is_resting, self.is_full);
         if sparse.is_empty() {
             return None;
         }
@@ -318,7 +321,7 @@ impl<'l> Shape<'l> {
         let largest = tables().map(|meta| &meta.largest).max()?;
         let lower = overlap(self.levels, target, smallest, largest).to_vec();
         debug_assert!(level < target && target < LEVELS, "entries go down");
-        let leave = leave(self.levels, self.memtable_bytes, self.separation_bytes, false);
+        let leave = self.leave(false);
         Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone(), leave })
     }
 
@@ -361,12 +364,18 @@ impl<'l> Shape<'l> {
         // All tables from the newest one meant on: none of them may stay behind newer ones.
         let first = level0.iter().position(|table| is_meant(table)).unwrap_or(level0.len());
         let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
+        let leave = self.is_full.then(|| self.leave(false));
         let mut bytes = 0;
         let fits = |table: &&Arc<Table>| {
-            bytes += table.meta().bytes;
-            !self.is_full || bytes <= self.memtable_bytes
+            let (meta, is_first) = (table.meta(), bytes == 0);
+            let stay = leave.as_ref().is_some_and(|leave| leave.is_for(table));
+            let each = if stay { self.entry_bytes } else { meta.bytes / meta.entries.max(1) };
+            // Deletions add nothing to the target, and the more of them go there together, the less is written.
+            let added = each * meta.entries.saturating_sub(meta.deleted);
+            bytes += added;
+            !self.is_full || is_first || added == 0 || bytes <= self.memtable_bytes
         };
-        let count = meant.iter().rev().take_while(fits).count().max(1).min(meant.len());
+        let count = meant.iter().rev().take_while(fits).count();
         debug_assert!(
             meant.last().is_none_or(|last| level0.iter().all(|table| table.id() >= last.id())),
             "no older table stays behind above"
@@ -439,6 +448,18 @@ fn is_sparse(dead: u64, bytes: u64, is_resting: bool) -> bool {
     dead > if is_resting { bytes / SPARSE_AT_REST } else { bytes - bytes / SPARSE }
 }
 
+/// Returns the files without keys that are emptied. On a full disk that is one: its values are there twice until all tables that refer
+/// to them were rewritten.
+fn sparse_files(levels: &Levels, is_resting: bool, is_full: bool) -> BTreeSet<u32> {
+    let is_met = |file: &&ValueFile| is_sparse(file.dead_bytes(), file.file.bytes(), is_resting);
+    let mut files: Vec<&ValueFile> = levels.value_files().values().filter(is_met).collect();
+    if is_full {
+        files.sort_unstable_by_key(|file| file.live_bytes);
+        files.truncate(1);
+    }
+    files.into_iter().map(|file| file.file.id()).collect()
+}
+
 /// Returns the tables of a level above 0 that have keys from `smallest` to `largest`.
 fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]) -> &'l [Arc<Table>] {
     let tables = levels.level(level);
@@ -456,7 +477,7 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
-    /// The last merge of runs, or a job since, found no space.
+    /// A job found no space, and none was done since while there was space.
     pub(crate) is_tight: bool,
     /// The tables of a full level 0.
     pub(crate) level0_full: usize,
@@ -472,19 +493,25 @@ pub(crate) fn leave(
     memtable_bytes: u64,
     separation_bytes: u32,
     is_resting: bool,
+    is_full: bool,
 ) -> Arc<Leave> {
-    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes, is_resting) })
+    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes, is_resting, is_full) })
 }
 
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more
 /// than a quarter of it is dead once its keys are, as it would be at rest. Short files, as flushes write them, are emptied where
-/// there are many: each is an open file.
-fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool) -> BTreeSet<u32> {
+/// there are many: each is an open file. A full disk has no space to copy the values of files without keys beside the keys: one file
+/// is emptied at a time, when nothing else is left to do.
+fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
     let has_many = files().filter(|file| file.file.bytes() < short_bytes).count() > SHORT_FILES_MAX;
     let bytes_min = if has_many { short_bytes } else { memtable_bytes / 4 };
+    let emptied = if is_full && is_resting { sparse_files(levels, true, true) } else { BTreeSet::new() };
     let is_kept = |file: &&ValueFile| {
+        if is_full && !file.is_table {
+            return !emptied.contains(&file.file.id());
+        }
         let bytes = file.file.bytes();
         let dead = bytes - file.live_bytes.min(bytes);
         !is_sparse(dead, bytes, is_resting || file.is_table) && bytes >= bytes_min
@@ -513,7 +540,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 }
 
 /// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that only
-/// save space. Where the disk has no space left, it also considers all levels that have deletions.
+/// save space. Where the disk has no space left, it also considers all levels that have deletions, and these before sparse files: a
+/// deletion may leave a file without values, which goes by itself, while emptying it takes space first.
 pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
@@ -526,14 +554,16 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
         let is_resting = shape.is_older(resting);
         let part = if is_resting { REST } else { EXPIRED };
         let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, is_resting));
-        stale.or_else(|| shape.collect(keyspace, is_resting))
+        stale.or_else(|| if how.is_full { None } else { shape.collect(keyspace, is_resting) })
     };
+    let sparse = |(keyspace, shape): (u32, Shape<'_>)| shape.collect(keyspace, true);
     let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick_at_rest(keyspace, shape.restless()?);
     shapes(version, how)
         .find_map(stale)
         .or_else(|| shapes(version, how).filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
+        .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(sparse))
 }
 
 /// Returns a job of which some pieces are done, unless it found no space for the next one, or a table has gone. What it has done is
