@@ -298,6 +298,22 @@ impl BlockCache {
             && room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
+    /// Returns whether the map has room for a block of so many bytes in memory of its own, as [`fill`](Self::fill) counts it. For
+    /// `forebay-kv`.
+    #[doc(hidden)]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let memory = (bytes as u64).next_power_of_two().max(BLOCK_BYTES);
+        self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory)
+    }
+
+    /// Removes a block that nobody will want any more, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn give_up(&self, owner: u64, offset: u64) {
+        if let Some((_, block)) = self.blocks.remove(&At { owner, offset }) {
+            self.fullness.room.fetch_add(weight_of(block.pinned_bytes() as u64), Ordering::Relaxed);
+        }
+    }
+
     /// Finds out by how much the map is not full, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
     #[doc(hidden)]
     pub fn look_for_room(&self) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use forebay::Block;
+use forebay::{Block, Engine};
 use forebay_cache::BlockCache;
 
 use crate::error::Error;
@@ -177,6 +177,20 @@ impl Cache {
         if !self.blocks.fill(u64::from(table), offset, block) {
             self.blocks.offer(u64::from(table), offset, block);
         }
+    }
+
+    /// Inserts a copy of a part of a table that was just written, while there is room: no other block leaves for it.
+    pub(crate) fn fill(&self, engine: &Engine, table: u32, offset: u64, bytes: &[u8]) {
+        if self.blocks.has_room(bytes.len())
+            && let Ok(block) = engine.block_from(bytes)
+        {
+            self.blocks.fill(u64::from(table), offset, &block.freeze());
+        }
+    }
+
+    /// Removes a block of a table that goes, and leaves its room to the next [`fill`](Self::fill).
+    pub(crate) fn give_up(&self, table: u32, offset: u64) {
+        self.blocks.give_up(u64::from(table), offset);
     }
 
     /// Notes a read of a block that went past the cache. Returns whether the block is worth its memory by now, so that

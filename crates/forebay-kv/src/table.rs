@@ -96,6 +96,8 @@ pub(crate) struct TableSpec {
     /// The cache that is shrunk when the engine has no memory left for a buffer, and that lends the memory of
     /// an encoder.
     pub(crate) cache: Option<Arc<Cache>>,
+    /// Whether leaves and values go into free room of that cache as they are written.
+    pub(crate) fill: bool,
     /// Counts the bytes written.
     pub(crate) written_bytes: Arc<AtomicU64>,
 }
@@ -116,6 +118,7 @@ impl TableSpec {
             buffer_bytes: 256 << 10,
             depth: 3,
             cache: None,
+            fill: false,
             written_bytes: Arc::default(),
         }
     }

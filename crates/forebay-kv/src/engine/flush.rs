@@ -244,6 +244,7 @@ async fn write(
         // A small buffer and depth: the log's flushes wait for data in flight to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
+        fill: true,
         ..shared.table_spec(keyspace, 0, shared.options.class)
     };
     // This also counts the buffer that is being filled, and entries on their way.

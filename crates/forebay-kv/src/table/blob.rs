@@ -59,7 +59,7 @@ impl Blob {
         file.check_blob(blob, &block)?;
         let block = file.unpacked_blob(blob, block)?;
         if self.fill && blob.value_len <= WALKED_BYTES_MAX {
-            file.cache.offer(file.id(), blob.offset, &block);
+            file.offer_value(blob.offset, &block);
         }
         Ok(Some(Value::of_block(block, file.cache.held())))
     }

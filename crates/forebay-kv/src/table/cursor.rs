@@ -37,6 +37,8 @@ pub(crate) struct CursorHow {
     pub(crate) class: Class,
     /// Whether the cursor looks blocks up in the cache, and may offer it leaves.
     pub(crate) cache: bool,
+    /// Whether the cache gives up what the cursor passes, for tables that are being replaced.
+    pub(crate) gives_up: bool,
     /// Maximum bytes of one read; a longer leaf is read whole.
     pub(crate) read_bytes_max: u32,
     /// Maximum number of reads in flight or not used up. With that of its current leaf, the cursor holds one
@@ -50,14 +52,22 @@ impl CursorHow {
     /// Returns the parameters for ranges.
     pub(crate) fn range(direction: Direction) -> CursorHow {
         let (read_bytes_max, reads_max) = (64 << 10, 2);
-        CursorHow { direction, class: Class::DEFAULT, cache: true, read_bytes_max, reads_max, ramp: true }
+        CursorHow {
+            direction,
+            class: Class::DEFAULT,
+            cache: true,
+            gives_up: false,
+            read_bytes_max,
+            reads_max,
+            ramp: true,
+        }
     }
 
     /// Returns the parameters for reading all of a table once, in the background.
     pub(crate) fn merge() -> CursorHow {
         let (read_bytes_max, reads_max) = (128 << 10, 2);
         let (direction, class) = (Direction::Forward, Class::BACKGROUND);
-        CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
+        CursorHow { direction, class, cache: false, gives_up: false, read_bytes_max, reads_max, ramp: false }
     }
 
     /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves, unpacked leaves, values
@@ -325,6 +335,9 @@ impl Cursor {
                 let file = table.file_of(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
                 let named = BlobAt { file: file.id(), ..blob };
                 let is_left = self.leave.as_ref().is_some_and(|leave| leave.leaves(named));
+                if self.how.gives_up && !is_left {
+                    table.cache.give_up(named.file, named.offset);
+                }
                 // A value that is long when it is unpacked needs memory that is counted.
                 let is_short = !blob.is_packed() || blob.value_len <= self.how.read_bytes_max;
                 match leaf.around.part(blob.range()).filter(|_| is_short && !blob.is_far()) {
@@ -364,6 +377,9 @@ impl Cursor {
                 let leaf = fetched.leaf.detach();
                 self.table.cache.offer(self.table.meta.id, fetched.child.offset(), &leaf);
             }
+        }
+        if self.how.gives_up {
+            self.table.cache.give_up(self.table.meta.id, fetched.child.offset());
         }
         let node = Node::of(&fetched.leaf).map_err(wrong)?;
         let mut passed = 0;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Block, Class, Dir, Engine, FileCache, FileEntry, FilePlace, FileUse};
+use forebay::{Block, BlockMut, Class, Dir, Engine, FileCache, FileEntry, FilePlace, FileUse};
 
 use super::footer::Footer;
 use super::open_table::{OpenHow, TABLE_GONE};
@@ -246,6 +246,14 @@ impl TableFile {
         } else {
             Err(self.corrupt(blob.offset, "a value's checksum is wrong"))
         }
+    }
+
+    /// Offers a checked value to the cache. One that was read with a page more than it fills would keep twice its memory there, or be
+    /// left out for it: the cache has a copy then.
+    pub(super) fn offer_value(&self, offset: u64, value: &Block) {
+        let is_loose = value.pinned_bytes() > value.len().next_power_of_two().max(UNIT);
+        let copied = if is_loose { self.engine.block_from(value).ok() } else { None };
+        self.cache.offer(self.id, offset, &copied.map_or_else(|| value.clone(), BlockMut::freeze));
     }
 
     /// Returns a value from its checked blob in this file.

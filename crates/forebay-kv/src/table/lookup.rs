@@ -326,7 +326,8 @@ impl Lookup {
         let (cache, table) = (&self.table.cache, self.table.meta.id);
         match self.at {
             _ if !self.fill => {}
-            At::Node(_, LEAF) | At::Blob(_) => cache.offer(table, offset, block),
+            At::Node(_, LEAF) => cache.offer(table, offset, block),
+            At::Blob(_) => self.table.offer_value(offset, block),
             At::Filter(_) | At::Node(..) => cache.insert(table, offset, block),
         }
     }

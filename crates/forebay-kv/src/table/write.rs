@@ -8,6 +8,7 @@ use std::path::Path;
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
+use super::blob::WALKED_BYTES_MAX;
 use super::footer::{Footer, HeaderFound, NO_KEYSPACE, SortedFooter, read_header, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +35,7 @@ use packer::{Packer, Verdict};
 /// [`abandon`](TableWriter::abandon). A writer that is dropped otherwise leaves an unfinished file.
 pub(crate) struct TableWriter {
     spec: TableSpec,
+    engine: Engine,
     dir: Dir,
     name: OsString,
     out: Out,
@@ -103,7 +105,11 @@ impl TableWriter {
             HeaderFound::Ours { version, keyspace: spec.keyspace, leaf_bytes: spec.leaf_bytes },
             "a header is read back as it was written"
         );
+        if let Some(cache) = spec.cache.as_ref().filter(|_| spec.fill) {
+            cache.look_for_room();
+        }
         Ok(TableWriter {
+            engine: engine.clone(),
             dir: dir.clone(),
             name: name.to_owned(),
             out,
@@ -158,6 +164,9 @@ impl TableWriter {
         match blob {
             Some((bytes, expires_s)) => {
                 let at = self.write_blob(bytes).await?;
+                if at.value_len <= WALKED_BYTES_MAX {
+                    fill(&self.engine, &self.spec, at.offset, bytes);
+                }
                 debug_assert!(at.range().end <= self.out.position(), "a long value lies before its leaf");
                 self.leaf.push(key, Content::Blob { at, expires_s });
                 self.fixed = self.leaf.count();
@@ -344,6 +353,7 @@ impl TableWriter {
         let position = self.out.unit()?;
         let node = self.out.node(len).await?;
         let identity = Identity { table: self.spec.id, position, level: LEAF };
+        let child = Child { position, units: (len / UNIT) as u8 };
         let fits = match packer {
             Some(packer) if is_packed => {
                 self.leaf.remove_first(count);
@@ -354,7 +364,10 @@ impl TableWriter {
         if !fits {
             return Err(Error::new(ErrorKind::InvalidInput, "a leaf with more than a node can have"));
         }
-        let child = Child { position, units: (len / UNIT) as u8 };
+        // The cache has unpacked leaves.
+        if !is_packed {
+            fill(&self.engine, &self.spec, child.offset(), node);
+        }
         self.first_leaf.get_or_insert(child);
         self.inner.push(&self.separator, child, self.spec.id);
         self.fixed = self.fixed.saturating_sub(count);
@@ -457,6 +470,13 @@ forebay::_debug_parts!(
     path: table_writer.dir.path().join(&table_writer.name),
     bytes: table_writer.bytes()
 );
+
+/// Puts a part of a table into free room of the cache, in the form in which gets look for it.
+fn fill(engine: &Engine, spec: &TableSpec, offset: u64, bytes: &[u8]) {
+    if let Some(cache) = spec.cache.as_ref().filter(|_| spec.fill) {
+        cache.fill(engine, spec.id, offset, bytes);
+    }
+}
 
 /// A value that is written before its leaf, with its expiry.
 type Blob<'a> = (&'a [u8], Option<u64>);

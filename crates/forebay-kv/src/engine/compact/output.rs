@@ -50,6 +50,11 @@ impl Output {
         self.spec.shard = Some(shard);
     }
 
+    /// Has the cache take what is written into its free room: it replaces what gets read until now.
+    pub(crate) fn fill_cache(&mut self) {
+        self.spec.fill = true;
+    }
+
     /// Lets values stay in the files of other tables.
     pub(crate) fn allow_links(&mut self) {
         self.spec.links = true;

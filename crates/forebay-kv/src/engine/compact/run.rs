@@ -247,6 +247,7 @@ async fn write(
 ) -> Result<Option<Output>> {
     let mut output = Output::new(shared, job.keyspace, job.target, memory / 2);
     output.set_shard(shard);
+    output.fill_cache();
     if let ([lower], false) = (&job.lower[..], bounds.is_all()) {
         output.rewrites(lower.meta().bytes);
     }
@@ -278,7 +279,7 @@ async fn merge(
     memory: u64,
     output: &mut Output,
 ) -> Result<bool> {
-    let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
+    let how = CursorHow { class: shared.options.background, gives_up: true, ..CursorHow::merge() };
     let (runs, unpacked) = runs_of(job);
     let share = (memory / runs as u64).saturating_sub(unpacked);
     let how = how.within(share, shared.options.leaf_bytes.into());
