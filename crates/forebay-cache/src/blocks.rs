@@ -302,7 +302,7 @@ impl BlockCache {
     /// `forebay-kv`.
     #[doc(hidden)]
     pub fn has_room(&self, bytes: usize) -> bool {
-        let memory = (bytes as u64).next_power_of_two().max(BLOCK_BYTES);
+        let memory = (bytes as u64).next_power_of_two().max(self.block_bytes);
         self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory)
     }
 

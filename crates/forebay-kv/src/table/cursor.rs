@@ -37,7 +37,8 @@ pub(crate) struct CursorHow {
     pub(crate) class: Class,
     /// Whether the cursor looks blocks up in the cache, and may offer it leaves.
     pub(crate) cache: bool,
-    /// Whether the cache gives up what the cursor passes, for tables that are being replaced.
+    /// Whether the cache gives up what the cursor passes, for tables that are being replaced: values as they are loaded, leaves as they
+    /// are left, so that their room goes to what is written in their place.
     pub(crate) gives_up: bool,
     /// Maximum bytes of one read; a longer leaf is read whole.
     pub(crate) read_bytes_max: u32,
@@ -106,6 +107,8 @@ pub(crate) struct Cursor {
     leaf: Option<Leaf>,
     key: Vec<u8>,
     current: Current,
+    /// The place of the value at the cursor, until the cache gives it up.
+    replaced: Option<BlobAt>,
     failed: Option<Error>,
 }
 
@@ -178,6 +181,7 @@ impl Table {
             leaf: None,
             key: Vec::new(),
             current: Current::None,
+            replaced: None,
             failed: None,
         }
     }
@@ -320,6 +324,7 @@ impl Cursor {
     fn take(&mut self) -> Result<bool> {
         let Some(leaf) = &mut self.leaf else { return Ok(false) };
         let (table, offset) = (&self.table, leaf.child.offset());
+        let mut replaced = None;
         let index = match self.how.direction {
             Direction::Forward => leaf.passed,
             Direction::Backward => leaf.count - 1 - leaf.passed,
@@ -336,7 +341,7 @@ impl Cursor {
                 let named = BlobAt { file: file.id(), ..blob };
                 let is_left = self.leave.as_ref().is_some_and(|leave| leave.leaves(named));
                 if self.how.gives_up && !is_left {
-                    table.cache.give_up(named.file, named.offset);
+                    replaced = Some(named);
                 }
                 // A value that is long when it is unpacked needs memory that is counted.
                 let is_short = !blob.is_packed() || blob.value_len <= self.how.read_bytes_max;
@@ -354,10 +359,17 @@ impl Cursor {
         node.key(index, &mut self.key).map_err(|wrong| table.corrupt(offset, wrong))?;
         self.current = current;
         leaf.passed += 1;
+        // One that was never loaded, as a newer one has its key.
+        if let Some(old) = std::mem::replace(&mut self.replaced, replaced) {
+            table.cache.give_up(old.file, old.offset);
+        }
         Ok(true)
     }
 
     async fn next_leaf(&mut self) -> Result<bool> {
+        if let Some(leaf) = self.leaf.as_ref().filter(|_| self.how.gives_up) {
+            self.table.cache.give_up(self.table.meta.id, leaf.child.offset());
+        }
         self.values.begin_leaf();
         self.plan().await?;
         let Some(fetched) = self.ahead.next().await else {
@@ -377,9 +389,6 @@ impl Cursor {
                 let leaf = fetched.leaf.detach();
                 self.table.cache.offer(self.table.meta.id, fetched.child.offset(), &leaf);
             }
-        }
-        if self.how.gives_up {
-            self.table.cache.give_up(self.table.meta.id, fetched.child.offset());
         }
         let node = Node::of(&fetched.leaf).map_err(wrong)?;
         let mut passed = 0;
@@ -505,6 +514,10 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn load(&mut self) -> Result<()> {
+        // Not before: what is written next has its room.
+        if let Some(old) = self.replaced.take() {
+            self.table.cache.give_up(old.file, old.offset);
+        }
         let Current::Blob(blob, expires_s) = self.current else { return Ok(()) };
         let file = self.table.file_of(blob).map(Arc::clone).map_err(|wrong| self.table.corrupt(0, wrong));
         let file = self.note(file)?;

@@ -103,6 +103,29 @@ fn data_that_fit_into_the_cache_are_all_in_it_after_one_pass() {
     store.close().wait().expect("closed");
 }
 
+/// Story: a compaction wrote what gets wanted all the time to new tables, from which they had to read it again.
+#[test]
+fn what_is_wanted_often_stays_in_memory_through_a_compaction() {
+    let dir = dir();
+    let (engine, store, keyspace) = store(&dir, 60_000, Options::new());
+    get_leaves(&keyspace, 0, 4_000);
+    for _ in 0..6 {
+        get_leaves(&keyspace, 8_000, 500);
+    }
+    // Something new for every table.
+    for number in (0..60_000).step_by(100) {
+        keyspace.put(key(number), VALUE).relaxed().wait().expect("a put");
+    }
+    store.compact().wait().expect("a compaction");
+    store.settle().wait().expect("at rest");
+    assert!(store.stats().compaction_written_bytes > 50_000_000, "{:?}", store.stats());
+    let before = reads(&engine);
+    get_leaves(&keyspace, 8_000, 500);
+    let again = reads(&engine) - before;
+    assert!(again <= 300, "{again} of 500 warm leaves were read again");
+    store.close().wait().expect("closed");
+}
+
 /// Story: leaves of 32 KiB came into the cache when a range went through the table, two of each read.
 #[test]
 fn a_long_range_evicts_no_block_of_gets() {

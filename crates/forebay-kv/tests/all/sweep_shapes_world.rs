@@ -216,7 +216,10 @@ async fn changed(engine: Engine, change: impl Fn(u64) -> Option<NewValue>) -> At
     }
     store.flush().await?;
     store.settle().await?;
-    meter::rest().await;
+    store.close().await?;
+    drop((keys, store));
+    let store = open_with(&engine, options()).await?;
+    let keys = store.default_keyspace();
     let (found, cost) = count(async {
         let (mut range, mut found) = (keys.iter(), Vec::new());
         while let Some(entry) = range.next().await {
