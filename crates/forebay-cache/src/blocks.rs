@@ -274,8 +274,8 @@ impl BlockCache {
     }
 
     /// Inserts a block that was read while there is room, so that no other leaves for it. Returns whether it was inserted. There is
-    /// room if the last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block makes room for another:
-    /// each part of the map is full at another time. Then lent memory is filled. For `forebay-kv`.
+    /// room if the last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block makes room for another,
+    /// as each part of the map is full at another time; and where blocks are given up. Then lent memory is filled. For `forebay-kv`.
     #[doc(hidden)]
     pub fn fill(&self, owner: u64, offset: u64, block: &Block) -> bool {
         if !self.admits(block) {

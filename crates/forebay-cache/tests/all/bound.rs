@@ -309,6 +309,27 @@ fn lent_memory_is_filled_and_taken_back_block_by_block() {
     assert_eq!((blocks.take_back(), blocks.lent_bytes(), left), (0, 0, full.blocks - 200));
 }
 
+/// What replaces the owner of a block takes its room, in a map that is full.
+#[test]
+fn the_room_of_blocks_that_are_given_up_goes_to_those_that_follow() {
+    let engine = engine();
+    let block = engine.block(4096).expect("memory").freeze();
+    let blocks = BlockCache::new(4 << 20);
+    blocks.look_for_room();
+    let filled = (0..2_000).take_while(|offset| blocks.fill(1, offset * PAGE, &block)).count() as u64;
+    let full = blocks.stats();
+    assert!(!blocks.has_room(4096), "{full:?}");
+    for offset in 0..filled {
+        blocks.give_up(1, offset * PAGE);
+        blocks.fill(2, offset * PAGE, &block);
+    }
+    let moved = (0..filled).filter(|offset| blocks.peek(2, offset * PAGE).is_some()).count() as u64;
+    // A part that is full before the others loses a block.
+    assert!(moved * 5 >= filled * 4, "{moved} of {filled}");
+    assert!((0..filled).all(|offset| blocks.peek(1, offset * PAGE).is_none()));
+    assert!(blocks.stats().bytes <= full.bytes_max, "{:?}", blocks.stats());
+}
+
 /// Story: blocks that were wanted in lent memory went to the map past the figures, and past the limit that rises with what comes in.
 #[test]
 fn blocks_that_lent_memory_gives_to_the_map_count_as_insertions() {
