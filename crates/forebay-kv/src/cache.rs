@@ -179,6 +179,11 @@ impl Cache {
         }
     }
 
+    /// Returns whether it would keep a block of so many bytes that was read: it has room, or the block was read before, not long ago.
+    pub(crate) fn wants(&self, table: u32, offset: u64, bytes: usize) -> bool {
+        self.blocks.has_room(bytes) || self.blocks.note(u64::from(table), offset)
+    }
+
     /// Inserts a copy of a part of a table that was just written, while there is room: no other block leaves for it.
     pub(crate) fn fill(&self, engine: &Engine, table: u32, offset: u64, bytes: &[u8]) {
         if self.blocks.has_room(bytes.len())

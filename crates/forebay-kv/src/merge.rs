@@ -196,7 +196,7 @@ impl Run {
                 }
                 // A walk that comes from another table is a long one.
                 if !std::mem::replace(&mut self.has_begun, true) {
-                    cursor.offer_leaves();
+                    cursor.offer_blocks();
                 }
                 cursor.go_on(self.passed);
                 self.cursor = Some(cursor);

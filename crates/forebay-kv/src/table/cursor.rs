@@ -10,16 +10,16 @@ use path::Path;
 use values::{ValueAt, Values};
 
 use super::ahead::{Ahead, ChunkBytes};
-use super::{Entry, Table};
+use super::{Entry, Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
-use crate::table::blob::memory_bytes;
+use crate::table::blob::{WALKED_BYTES_MAX, memory_bytes};
 use crate::value::{HeldShare, Value};
 
 mod path;
 mod values;
 
-/// Number of leaves of a range that are offered to the cache: those of a short one, which may be wanted again.
+/// Number of leaves of a range that are offered to the cache, and of values: those of a short one, which may be wanted again.
 const OFFERS_MAX: u32 = 16;
 
 /// The direction of a cursor.
@@ -35,7 +35,7 @@ pub(crate) struct CursorHow {
     pub(crate) direction: Direction,
     /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// Whether the cursor looks blocks up in the cache, and may offer it leaves.
+    /// Whether the cursor looks blocks up in the cache, and may offer it some.
     pub(crate) cache: bool,
     /// Whether the cache gives up what the cursor passes, for tables that are being replaced: values as they are loaded, leaves as they
     /// are left, so that their room goes to what is written in their place.
@@ -99,6 +99,10 @@ pub(crate) struct Cursor {
     window: u64,
     /// Number of leaves ahead that the cursor may offer to the cache.
     offers: u32,
+    /// The same of values, that at the cursor included.
+    value_offers: u32,
+    /// Number of values that the cursor still looks for in the cache, unless one is there: a long range has none of its own there.
+    value_looks: u32,
     /// The values that are not read, if there are such.
     leave: Option<Arc<Leave>>,
     values: Values,
@@ -175,6 +179,8 @@ impl Table {
             ahead: Ahead::new(self, how.class),
             window: 0,
             offers: 0,
+            value_offers: 0,
+            value_looks: OFFERS_MAX,
             leave: None,
             values: Values::default(),
             seek: None,
@@ -201,9 +207,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// Has the cursor offer the leaves that it reads next to the cache, as many as a short range has.
-    pub(crate) fn offer_leaves(&mut self) {
-        self.offers = OFFERS_MAX;
+    /// Has the cursor offer the leaves and values that it reads next to the cache, as many as a short range has.
+    pub(crate) fn offer_blocks(&mut self) {
+        // Each value is counted before it is offered.
+        (self.offers, self.value_offers) = (OFFERS_MAX, OFFERS_MAX + 1);
     }
 
     /// Has the cursor read ahead as one that has passed `bytes` bytes of other tables; before it is moved.
@@ -302,7 +309,7 @@ impl Cursor {
         self.ahead.clear();
         self.values = Values::default();
         (self.path, self.upcoming, self.leaf, self.failed) = (None, None, None, None);
-        (self.window, self.offers) = (0, 0);
+        (self.window, self.offers, self.value_offers, self.value_looks) = (0, 0, 0, OFFERS_MAX);
         self.key.clear();
         self.current = Current::None;
     }
@@ -345,12 +352,26 @@ impl Cursor {
                 }
                 // A value that is long when it is unpacked needs memory that is counted.
                 let is_short = !blob.is_packed() || blob.value_len <= self.how.read_bytes_max;
+                self.value_offers = self.value_offers.saturating_sub(1);
                 match leaf.around.part(blob.range()).filter(|_| is_short && !blob.is_far()) {
                     _ if is_left => Current::Left(named, entry.expires_s),
-                    None => Current::Blob(blob, entry.expires_s),
+                    None => match cached(file, blob, &self.how, self.value_looks) {
+                        Some(block) => {
+                            self.value_looks = OFFERS_MAX;
+                            self.values.pass(blob);
+                            Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
+                        }
+                        None => {
+                            self.value_looks = self.value_looks.saturating_sub(1);
+                            Current::Blob(blob, entry.expires_s)
+                        }
+                    },
                     Some(block) => {
                         table.check_blob(blob, &block)?;
                         let block = table.unpacked_blob(blob, block)?;
+                        if self.value_offers > 0 && may_cache(blob, &self.how) {
+                            file.offer_value(blob.offset, &block);
+                        }
                         Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
                     }
                 }
@@ -484,6 +505,18 @@ impl Cursor {
     }
 }
 
+/// Returns whether the cache may have a value that a cursor passes.
+fn may_cache(blob: BlobAt, how: &CursorHow) -> bool {
+    how.cache && blob.value_len <= WALKED_BYTES_MAX
+}
+
+/// Returns a value of a file that is in the cache, if the cursor still looks there.
+fn cached(file: &TableFile, blob: BlobAt, how: &CursorHow, looks: u32) -> Option<Block> {
+    let found =
+        if looks > 0 && may_cache(blob, how) { file.cache.peek(file.id(), blob.offset) } else { None };
+    found.filter(|block| block.len() == blob.value_len as usize)
+}
+
 /// Returns the values of a leaf, from an entry on in the cursor's direction, that are to be read and were not
 /// read with the leaf.
 fn unread<'c>(
@@ -524,7 +557,11 @@ impl Cursor {
         let entry = self.leaf.as_ref().map_or(0, |leaf| leaf.passed.saturating_sub(1));
         if let Some(leaf) = &self.leaf {
             let (table, direction, leave) = (&self.table, self.how.direction, self.leave.as_deref());
-            let wanted = |from| unread(table, leaf, direction, leave, from);
+            let (how, looks) = (&self.how, self.value_looks);
+            let wanted = |from| {
+                unread(table, leaf, direction, leave, from)
+                    .filter(move |value| cached(&value.file, value.blob, how, looks).is_none())
+            };
             self.values.plan((entry, blob), &self.how, self.ahead.chunks(), wanted);
         }
         self.values.begin(&self.how).await;
@@ -544,6 +581,9 @@ impl Cursor {
         });
         let block = self.note(block)?;
         self.values.pass(blob);
+        if self.value_offers > 0 && may_cache(blob, &self.how) {
+            file.offer_value(blob.offset, &block);
+        }
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Block, BlockMut, Class, Dir, Engine, FileCache, FileEntry, FilePlace, FileUse};
+use forebay::{Block, Class, Dir, Engine, FileCache, FileEntry, FilePlace, FileUse};
 
 use super::footer::Footer;
 use super::open_table::{OpenHow, TABLE_GONE};
@@ -248,12 +248,16 @@ impl TableFile {
         }
     }
 
-    /// Offers a checked value to the cache. One that was read with a page more than it fills would keep twice its memory there, or be
-    /// left out for it: the cache has a copy then.
+    /// Offers a checked value to the cache. One that was read with a page more than it fills, or with others, would keep twice its
+    /// memory there, or be left out for it: where the cache wants it, it has a copy.
     pub(super) fn offer_value(&self, offset: u64, value: &Block) {
-        let is_loose = value.pinned_bytes() > value.len().next_power_of_two().max(UNIT);
-        let copied = if is_loose { self.engine.block_from(value).ok() } else { None };
-        self.cache.offer(self.id, offset, &copied.map_or_else(|| value.clone(), BlockMut::freeze));
+        if value.pinned_bytes() <= value.len().next_power_of_two().max(UNIT) {
+            self.cache.offer(self.id, offset, value);
+        } else if self.cache.wants(self.id, offset, value.len())
+            && let Ok(copied) = self.engine.block_from(value)
+        {
+            self.cache.offer(self.id, offset, &copied.freeze());
+        }
     }
 
     /// Returns a value from its checked blob in this file.

@@ -322,8 +322,8 @@ async fn get_value(engine: Engine, at: u64) -> Attempt {
 /// Story: right after a load, values of 2 KiB were got at a tenth of the rate of 1 KiB although all of them had room in memory: each was
 /// read from the device by its first get, and those a little shorter than a power of two by every get.
 ///
-/// Writes tables that overlap, and gets all keys once they are at rest; then twice more with a cache that was empty, of which the first
-/// pass does not count.
+/// Writes tables that overlap, and gets all keys once they are at rest, one by one and by a range; then twice more with a cache that was
+/// empty, of which the first pass does not count.
 async fn gets_of_what_fits(engine: Engine, at: u64) -> Attempt {
     let store = open(&engine).await?;
     let (keys, count_of) = (store.default_keyspace(), (128 * KIB / (at + BESIDE)).clamp(6, 300));
@@ -348,10 +348,16 @@ async fn gets_of_what_fits(engine: Engine, at: u64) -> Attempt {
     Ok(loaded + read)
 }
 
+/// Gets all keys, and goes through them by a range.
 async fn get_all(store: &Store, count: u64, len: u64) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let keys = store.default_keyspace();
     for number in 0..count {
         check(keys.get(&key(number)).await?.as_deref(), number, len)?;
+    }
+    let mut range = keys.iter();
+    for number in 0..count {
+        let (_, found) = range.next().await.ok_or("the range ends too soon")??;
+        check(Some(&found[..]), number, len)?;
     }
     Ok(())
 }

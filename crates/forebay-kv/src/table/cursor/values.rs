@@ -11,6 +11,7 @@
 //! - Compaction reads ahead at once, in the memory of the leaves' reads: a read of values takes the place of one. Only a
 //!   value longer than such a read has memory of its own, and is not read ahead. (Where leaves came without their values,
 //!   because these are in other files, there is one read of values beside them.)
+//! - What the cache has is not read: a range looks there for each value, and offers it the first ones.
 //! - Each value is checked on its own. One whose read failed together with others is read alone.
 
 use std::collections::VecDeque;
