@@ -28,3 +28,27 @@ replace_imports() {
         s/^([ \t]*)use tokio::\{(.*?)\};/my ($space, $items, $own) = ($1, $2, ""); $own .= "${space}use forebay_fs::{" . $1 =~ s{\bself\b}{self as fs}r . "};\n" while $items =~ s{\bfs::\{(.*?)\},?\s*}{}s; $own .= "${space}use forebay_fs::$1;\n" while $items =~ s{\bfs::(\w+),?\s*}{}; $own .= "${space}use forebay_fs as fs;\n" if $items =~ s{\bfs,\s*}{}; "$own${space}use tokio::{$items};"/gmse;
     '
 }
+
+# replace_stores FOLDER...: has the Rust files below name the stores of scripts/lib/stores.rs where they name those of object_store.
+replace_stores() {
+    find "$@" -name '*.rs' -print0 | xargs -0 perl -0777 -pi -e '
+        s/^([ \t]*(?:pub )?use )[\w:]*object_store::(?:memory|local)::(\w+);/$1forebay_stores::$2;/gm;
+        s/^([ \t]*)(use [^;]*?\{[^;]*?\b(?:memory::InMemory|local::LocalFileSystem)\b[^;]*;)/my ($space, $use, $own) = ($1, $2, ""); $own .= "\n${space}use forebay_stores::$1;" while $use =~ s{(?:[\w:]*object_store::)?\b(?:memory|local)::(InMemory|LocalFileSystem)\b,?\s*}{}; "$space$use$own"/gme;
+        s/\b(?:\w+::)*object_store::(?:memory|local)::(InMemory|LocalFileSystem)\b/forebay_stores::$1/g;
+        s/\b(?:\w+::)*object_store::parse_url_opts\b/forebay_stores::parse_url_opts/g;
+    '
+}
+
+# copy_program SOURCE FOLDER: a package of its own, with the versions that the workspace has.
+copy_program() {
+    rm -rf "$2"
+    mkdir -p "$2/tmp"
+    cp -r "$1"/. "$2/"
+    cp Cargo.lock "$2/"
+    printf '\n[workspace]\n' >>"$2/Cargo.toml"
+}
+
+# verdicts LOG VERDICT: the tests of a log that ended so.
+verdicts() {
+    sed -nE "s/^test (.*[^ ])( - should panic)? \.\.\. $2\$/\1/p" "$1" | sort -u
+}
