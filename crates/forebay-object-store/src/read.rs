@@ -314,7 +314,8 @@ async fn read_batch(
         check(path, range, size_bytes)?;
     }
     let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
-    let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
+    let mut batched = Vec::with_capacity(ranges.len());
+    batched.extend(ranges.iter().filter(|range| !is_long(range)).cloned());
     let batch = file.read_many(batched).gap_bytes_max(gap_bytes_max).waste_bytes_max(4 * gap_bytes_max);
     let batch = async { Ok(batch.class(class).detached().await?) };
     let long: Vec<Range<u64>> = ranges.iter().filter(|range| is_long(range)).cloned().collect();

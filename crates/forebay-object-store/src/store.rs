@@ -22,7 +22,7 @@ use crate::options::{ForebayStoreBuilder, Settings};
 /// Clones share the store. Any executor will do; no call blocks its thread, or needs a thread of the runtime's blocking pool.
 ///
 /// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight at once. A result keeps at most 4
-///   KiB from other use beside its own bytes.
+///   KiB from other use beside its own bytes, or three times as much where it has up to 8 KiB.
 /// - **`get_opts`** returns a stream: one chunk up to 8 MiB, else a scan with four reads of 1 MiB ahead.
 /// - **A file that was replaced** is seen by the next read, whoever replaced it: names are looked up for each read (1 to 2 us), only
 ///   the open is spared. A stream goes on with the file that it began with.

@@ -184,6 +184,27 @@ fn batches_allocate_nothing_per_range() {
     );
 }
 
+/// Copies of short detached results share memory by fours; each of them had an allocation of its own.
+#[test]
+fn detached_results_share_allocations() {
+    let (engine, _dir, file) = scene();
+    let ranges = |count: u64| (0..count).map(|n| n * 8192..n * 8192 + 4096);
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        // Merged, so that every result is copied out of its request.
+        let batch = async |count: u64| {
+            let blocks = file.read_many(ranges(count)).detached().await.unwrap();
+            assert_eq!(&blocks[7].as_ref().unwrap()[..], &bytes_of(7 * 8192..7 * 8192 + 4096)[..]);
+        };
+        batch(1_300).await;
+        let for_few = allocations::during(batch(300)).await.1;
+        (for_few, allocations::during(batch(1_300)).await.1)
+    });
+    let (few, many) = task.wait().unwrap();
+    println!("{few} allocations for 300 detached results, {many} for 1,300");
+    let more = 1_000 / 4 + 12 + allowance(&engine);
+    assert!(many <= few + more, "{few} allocations for 300 ranges, {many} for 1,300");
+}
+
 /// Informational: the cost of one read at a time from Tokio.
 #[test]
 fn one_read_from_tokio_allocates_one_cell() {

@@ -203,9 +203,10 @@ impl ReadMany {
         self.set(|ask| ask.class = Some(class))
     }
 
-    /// Lets each result keep at most 4 KiB from other use beside its own length, for results that are kept one by one: in a cache, or
-    /// by several consumers. Results of merged requests, and those from the page cache, are copied into memory of their own then,
-    /// which costs an allocation each; one that fills its request's buffer stays there, up to 16 MiB of them.
+    /// Lets each result keep at most 4 KiB from other use beside its own length, or one of up to 8 KiB three times its length, for
+    /// results that are kept one by one: in a cache, or by several consumers. Results of merged requests, and those from the page
+    /// cache, are copied then, which costs an allocation for each, or for four of up to 8 KiB; one that fills its request's buffer
+    /// stays there, up to 16 MiB of them.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

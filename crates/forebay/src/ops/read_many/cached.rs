@@ -14,7 +14,7 @@ use crate::memory::block::Block;
 use crate::memory::lent::LentMemory;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
-use crate::reactor::read_many::slab_bytes;
+use crate::reactor::read_many::packer;
 
 /// The bytes that one poll copies before it lets the runtime go on: about 0.3 ms.
 const POLL_BYTES: u64 = 2 << 20;
@@ -46,11 +46,7 @@ impl CachedBatch {
         Ok(Box::new(CachedBatch {
             next: 0,
             missed: Vec::new(),
-            packer: Packer::new(
-                &first.engine().arena,
-                slab_bytes(streams, ask.detached),
-                !streams && !ask.detached && !first.engine().is_simulated(),
-            ),
+            packer: packer(first.engine(), streams, ask.detached),
             sequences: sequences(&ask),
             ask,
         }))

@@ -11,6 +11,7 @@ use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, O
 use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
 use crate::memory::lent::LentMemory;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::AlignedRange;
 use crate::reactor::shard::Shard;
@@ -263,12 +264,8 @@ fn kept_bytes_max(arena: &Arena) -> usize {
 /// Returns a copy of a result, behind the batch's other copies; `None` where the system has no memory.
 fn packed(batch: &Batch, part: &Block) -> Option<Block> {
     // SAFETY: on the batch's shard; the reference ends with this function.
-    let packer = unsafe { &mut (*batch.progress.get()).packer };
-    let slab_bytes = slab_bytes(!batch.collects(), batch.detached);
-    let engine = batch.engine();
-    // A simulated world repeats itself: nothing in it may depend on how long something takes here.
-    let may_be_huge = batch.collects() && !batch.detached && !engine.is_simulated();
-    packer.get_or_insert_with(|| Packer::new(&engine.arena, slab_bytes, may_be_huge)).copy(part)
+    let place = unsafe { &mut (*batch.progress.get()).packer };
+    place.get_or_insert_with(|| packer(batch.engine(), !batch.collects(), batch.detached)).copy(part)
 }
 
 /// A stream's results are copied where that spares all but this part of their request's buffer.
@@ -289,13 +286,19 @@ const DETACHED_SPARED_BYTES: u64 = 4 << 10;
 /// Memory for the copies of detached results: short ones share it.
 const DETACHED_SLAB_BYTES: usize = DETACHED_SPARED_BYTES as usize - 256;
 
-/// Returns the bytes of memory in which the copies of a batch's results lie side by side.
-pub(crate) fn slab_bytes(streams: bool, detached: bool) -> usize {
-    match (detached, streams) {
-        (true, _) => DETACHED_SLAB_BYTES,
-        (false, true) => STREAM_SLAB_BYTES,
-        (false, false) => COLLECT_SLAB_BYTES,
-    }
+/// Detached results of up to this many bytes share memory of a few times their length, so that thousands are not as many allocations.
+const DETACHED_SHORT_BYTES_MAX: usize = 8 << 10;
+
+/// Returns what lays the copies of a batch's results side by side.
+pub(crate) fn packer(engine: &EngineShared, streams: bool, detached: bool) -> Packer {
+    let (slab_bytes, short_bytes_max) = match (detached, streams) {
+        (true, _) => (DETACHED_SLAB_BYTES, DETACHED_SHORT_BYTES_MAX),
+        (false, true) => (STREAM_SLAB_BYTES, 0),
+        (false, false) => (COLLECT_SLAB_BYTES, 0),
+    };
+    // A simulated world repeats itself: nothing in it may depend on how long something takes here.
+    let may_be_huge = !streams && !detached && !engine.is_simulated();
+    Packer::new(&engine.arena, slab_bytes, short_bytes_max, may_be_huge)
 }
 
 /// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
