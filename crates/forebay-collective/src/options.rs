@@ -68,8 +68,7 @@ impl Options {
 
     /// Sets how long each step of [`Ranks`](crate::Ranks) may take: the time between the first rank's call and the last one's, for a lock of
     /// the file, a message, a window's write or read, or a sync. A rank that does nothing for so long has failed. Give all ranks the same.
-    /// Default: 60 s; at least 10 ms. Where ranks have long pieces one behind the other, those of a later window wait for the earlier
-    /// windows: take a deadline that is longer than the call.
+    /// Default: 60 s; at least 10 ms.
     pub fn deadline(mut self, step: Duration) -> Options {
         self.deadline = Some(step);
         self

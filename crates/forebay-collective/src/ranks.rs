@@ -83,7 +83,7 @@ use wire::Fault;
 /// **Holes** between pieces keep their contents: pages that pieces cover in part are read first, so that the file must be open for reading
 /// too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock), waited for up to the deadline; one that the program itself has
 /// on the same `File` is released by that. On several hosts a file system without locks between them refuses such a write. No other
-/// program, and no other group of ranks, may write the file during a write, nor while it waits for the lock.
+/// program may change the file's length during a write.
 ///
 /// **Success** means that all ranks' pieces are in the file, synced with the strongest of the ranks' durabilities on each host.
 ///
