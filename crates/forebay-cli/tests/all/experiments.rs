@@ -219,7 +219,7 @@ fn ranks_are_processes_that_write_together() {
     assert_eq!(experiments.len(), 2);
     for experiment in experiments {
         let ranks = experiment["parameters"]["ranks"].as_f64().expect("a number");
-        assert_eq!(rows(experiment).len(), 6);
+        assert_eq!(rows(experiment).len(), 8);
         for row in rows(experiment) {
             assert_eq!(row["skipped"], Value::Null, "{row}");
             let (slowest, fastest) = (metric(row, "last_done_s"), metric(row, "first_done_s"));
@@ -228,10 +228,6 @@ fn ranks_are_processes_that_write_together() {
             assert!((written / (ranks * f64::from(1 << 20)) - 1.0).abs() < 0.001, "all of it: {row}");
         }
     }
-    assert!(
-        value["verdicts"].to_string().contains("3 ranks: `shared-strided-sync`"),
-        "{}",
-        value["verdicts"]
-    );
+    assert!(value["verdicts"].to_string().contains("3 ranks: `two-phase-sync`"), "{}", value["verdicts"]);
     assert_eq!(directory.names(), Vec::<String>::new());
 }
