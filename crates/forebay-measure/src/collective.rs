@@ -39,12 +39,12 @@ pub(crate) struct Collective;
 static SPEC: Spec = Spec {
     name: "collective",
     about: "Write one shared file from several ranks at once, beside a file for each rank",
-    quick_seconds: 3,
+    quick_seconds: 2,
     full_seconds: 55,
     needs_directory: true,
     options: &[
         Opt::count("ranks", "Processes that write at once; of several hosts each is one", 64).list().or("4"),
-        Opt::bytes("size", "Bytes of each rank", 1 << 20, 1 << 40).or("128MiB").quick("48MiB"),
+        Opt::bytes("size", "Bytes of each rank", 1 << 20, 1 << 40).or("128MiB").quick("32MiB"),
         Opt::bytes("block", "Bytes of a rank side by side in a segment (-b of IOR)", 512, 64 << 20)
             .or("47008"),
         Opt::bytes(
@@ -54,7 +54,7 @@ static SPEC: Spec = Spec {
             64 << 20,
         )
         .chosen("a block"),
-        Opt::time("seconds", "A rank begins no more writes then", 0.01, 86_400.0).or("10").quick("0.5"),
+        Opt::time("seconds", "A rank begins no more writes then", 0.01, 86_400.0).or("10").quick("0.25"),
         Opt::repeats("3").quick("1"),
     ],
     ways: &[
@@ -440,8 +440,9 @@ impl Part<'_> {
 
 /// Writes the blocks of one rank, and checks that they are still there when the time has ended.
 fn write(job: &Job, work: &Work, rank: u64) -> anyhow::Result<Outcome> {
-    let mut contents = vec![0; work.transfer_bytes as usize];
+    let mut contents = vec![0; (work.transfer_bytes as usize).next_multiple_of(PAGE_BYTES)];
     Pattern::new(job.seed ^ rank).fill(0, &mut contents);
+    contents.truncate(work.transfer_bytes as usize);
     let row = SPEC.ways.iter().take_while(|way| way.name != job.row).count() as u64;
     let mut part = Part { job, work, rank, seed: job.seed ^ (row << 48), contents, period: u64::MAX };
     let (done, latency, cost) = match job.row.as_str() {
