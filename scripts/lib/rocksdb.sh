@@ -2,11 +2,6 @@
 # shellcheck shell=bash
 : "${root:?the sourcing script says where the checkout is}" "${here:?and where its caller stands}"
 
-# limited COMMAND...: the command below the memory limit, where cgroups can be made.
-limited() {
-    if [ -z "$group" ]; then "$@"; else (echo "$BASHPID" >"$group/cgroup.procs" && exec "$@"); fi
-}
-
 # figures ROW SIDE LOG: operations a second of a run, microseconds of its processors for each, and the 99th percentile.
 figures() {
     awk -v row="$1" -v side="$2" '
@@ -18,7 +13,7 @@ figures() {
 
 # compare_rocksdb [--dir DIR] [--gigabytes N] [--rounds N] [--seconds S] [--rows ROW,..]
 compare_rocksdb() {
-    local dir=$here gigabytes=4 rounds=3 seconds=10 chosen='' prefix work limit group name side round set preload options threads more words
+    local dir=$here gigabytes=4 rounds=3 seconds=10 chosen='' prefix work group='' name side round set preload options threads more words
     while [ $# -gt 0 ]; do
         case $1 in
             --dir) dir=$2 && shift 2 ;;
@@ -35,14 +30,9 @@ compare_rocksdb() {
     crates/forebay-c/rocksdb/install "$prefix"
     work=$(mktemp -d "$dir/forebay-rocksdb.XXXXXX")
     # The pages of both file systems and the memory of the process, a quarter of the data.
-    limit=memory.max group=/sys/fs/cgroup/forebay-rocksdb.$$
-    [ -e /sys/fs/cgroup/cgroup.controllers ] || limit=memory.limit_in_bytes group=/sys/fs/cgroup/memory/forebay-rocksdb.$$
+    limit_memory $((gigabytes << 28))
     # shellcheck disable=SC2064
     trap "rm -rf '$work'; rmdir '$group' 2>/dev/null || true" EXIT
-    if ! { mkdir "$group" && [ -e "$group/$limit" ] && echo $((gigabytes << 28)) >"$group/$limit"; } 2>/dev/null; then
-        group=''
-        say "no memory limit: this takes root and a memory controller of cgroups"
-    fi
 
     local values=$((gigabytes * 2400000))
     local common=(--num="$values" --key_size=16 --value_size=400 --compression_type=none --bloom_bits=10 --cache_size=33554432

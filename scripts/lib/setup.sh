@@ -124,6 +124,23 @@ features_without() {
     ' crates/{forebay,forebay-sim,forebay-conformance,forebay-cache,forebay-collective,forebay-fs,forebay-wal,forebay-kv,forebay-object-store,forebay-raft,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
 }
 
+# limit_memory BYTES: makes a cgroup with this limit, `group`, for `limited`. The caller removes it; it is empty where none can be made.
+limit_memory() {
+    local limit=memory.max
+    group=/sys/fs/cgroup/forebay-bench.$$
+    [ -e /sys/fs/cgroup/cgroup.controllers ] || limit=memory.limit_in_bytes group=/sys/fs/cgroup/memory/forebay-bench.$$
+    if ! { mkdir "$group" && [ -e "$group/$limit" ] && echo "$1" >"$group/$limit"; } 2>/dev/null; then
+        rmdir "$group" 2>/dev/null || true
+        group=''
+        say "no memory limit: this takes root and a memory controller of cgroups"
+    fi
+}
+
+# limited COMMAND...: the command below the memory limit, where there is one.
+limited() {
+    if [ -z "$group" ]; then "$@"; else (echo "$BASHPID" >"$group/cgroup.procs" && "$@"); fi
+}
+
 # The folder that cargo builds into, as an absolute path.
 target_dir() {
     local dir=${CARGO_TARGET_DIR:-target}

@@ -69,3 +69,6 @@ struct CrateReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coalescing.md")]
 struct Guide;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/collective.md")]
+struct RanksGuide;
