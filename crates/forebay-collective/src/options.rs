@@ -20,6 +20,7 @@ pub struct Options {
     pub(crate) depth: Option<usize>,
     class: Option<Class>,
     deadline: Option<Duration>,
+    aggregators: Option<usize>,
 }
 
 impl Options {
@@ -72,6 +73,18 @@ impl Options {
     pub fn deadline(mut self, step: Duration) -> Options {
         self.deadline = Some(step);
         self
+    }
+
+    /// Sets how many ranks of each host become aggregators, the lowest ones (ROMIO's `cb_config_list`; `cb_nodes` is that for all hosts).
+    /// Each has memory and requests of its own. More pay where one processor cannot move the bytes of a host. Rank 0's setting counts.
+    /// Default, and least: 1.
+    pub fn aggregators(mut self, of_host: usize) -> Options {
+        self.aggregators = Some(of_host);
+        self
+    }
+
+    pub(crate) fn aggregators_of_host(&self) -> usize {
+        self.aggregators.unwrap_or(1).max(1)
     }
 
     pub(crate) fn step_deadline(&self) -> Duration {

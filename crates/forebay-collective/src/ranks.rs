@@ -1,7 +1,7 @@
 //! Two-phase reads and writes among the processes of one or several hosts: MPI-IO's collective buffering, without MPI.
 //!
 //! **Nouns.** A *rank* is one process of a run, by its number. [`Ranks`] is a rank's connection to all of them. A [`View`] is the part of
-//! a file that a rank has, as strides or a list. An *aggregator* is the rank, one a host, that reads and writes the file for all. A
+//! a file that a rank has, as strides or a list. An *aggregator* is a rank, one a host or more, that reads and writes the file for all. A
 //! *window* is an aligned stretch of the file of limited length; an aggregator has a contiguous part of the windows. The *coordinator* is
 //! rank 0's part beside its own: it compares the calls, plans, and says how a call ended.
 //!
@@ -129,7 +129,7 @@ impl Ranks {
         let (rank, directory, line) = (rank.clone(), directory.as_ref().to_owned(), Arc::<Line>::default());
         Waitable::new("ranks", async move {
             on_thread(&line.clone(), move || {
-                let links = Links::meet(&rank, &directory, options.step_deadline()).map_err(|fault| {
+                let links = Links::meet(&rank, &directory, &options).map_err(|fault| {
                     <Error as ErrorExt>::new(fault.kind, "ranks").with_path(&directory).with_note(fault.text)
                 })?;
                 let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None }));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay::ErrorKind;
 
 use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
+use crate::options::Options;
 use crate::rendezvous::{Invitation, RENDEZVOUS_WITHIN, Rank, Rendezvous};
 
 /// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
@@ -40,7 +41,8 @@ pub(super) struct Members {
 
 impl Links {
     /// Meets the other ranks, and connects.
-    pub(super) fn meet(rank: &Rank, directory: &Path, deadline: Duration) -> Result<Links, Fault> {
+    pub(super) fn meet(rank: &Rank, directory: &Path, options: &Options) -> Result<Links, Fault> {
+        let deadline = options.step_deadline();
         if rank.number() >= rank.size() {
             let text = format!("rank {} of {} is out of range", rank.number(), rank.size());
             return Err(Fault::cause(ErrorKind::InvalidInput, text));
@@ -55,7 +57,7 @@ impl Links {
         let _published = Notice(invitation);
         thread::scope(|scope| {
             let own = spawn(scope, move || connect(rank, invitation, invitation.accept(0)?, deadline))?;
-            let members = introduce(rank, &meeting);
+            let members = introduce(rank, &meeting, options.aggregators_of_host());
             let links = join(own);
             // The own part fails where the others do not come; their absence is the reason.
             let members = members?;
@@ -114,7 +116,7 @@ impl Drop for Notice<'_> {
 }
 
 /// Introduces the ranks to each other, on rank 0.
-fn introduce(rank: &Rank, meeting: &Rendezvous) -> Result<Members, Fault> {
+fn introduce(rank: &Rank, meeting: &Rendezvous, of_host: usize) -> Result<Members, Fault> {
     let streams = meeting.gather(0..rank.size())?;
     let wires: Vec<Wire> =
         (0..).zip(streams).map(|(rank, stream)| Wire::new(stream, rank, Evidence::Gone)).collect();
@@ -129,7 +131,7 @@ fn introduce(rank: &Rank, meeting: &Rendezvous) -> Result<Members, Fault> {
             let text = format!("rank {number} is one of {size} ranks, rank 0 one of {}", rank.size());
             return Err(Fault::cause(ErrorKind::InvalidInput, text));
         }
-        if !hosts.iter().any(|known| known == host) {
+        if hosts.iter().filter(|known| **known == host).count() < of_host {
             aggregators.push(number);
             places.push(format!("{number} {place}"));
         }

@@ -8,10 +8,11 @@ use crate::common::{config, dir};
 type Setting = fn(usize) -> Options;
 
 /// The settings with numbers, by the method that sets them.
-const SETTINGS: [(&str, Setting); 3] = [
+const SETTINGS: [(&str, Setting); 4] = [
     ("memory", |number| Options::new().memory_bytes_max(number)),
     ("request", |number| Options::new().request_bytes_max(number)),
     ("depth", |number| Options::new().depth(number)),
+    ("aggregators", |number| Options::new().aggregators(number)),
 ];
 
 #[test]

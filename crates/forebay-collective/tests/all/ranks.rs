@@ -58,10 +58,11 @@ fn strided_records_of_all_ranks_become_large_writes() {
     let dir = dir();
     let path = dir.path().join("strided");
     for mode in [Open::create(), Open::create().buffered()] {
-        for (size, hosts) in [(1, 1), (3, 1), (4, 2), (5, 5)] {
-            let what = format!("{size} ranks on {hosts} hosts, {mode:?}");
+        for (size, hosts, of_host) in [(1, 1, 1), (3, 1, 0), (3, 1, 9), (4, 2, 1), (5, 2, 2), (5, 5, 1)] {
+            let what = format!("{size} ranks on {hosts} hosts with {of_host} aggregators each, {mode:?}");
             std::fs::write(&path, b"").unwrap();
-            let requests = on_ranks(dir.path(), (size, hosts), options(), |engine, ranks, number| {
+            let options = options().aggregators(of_host);
+            let requests = on_ranks(dir.path(), (size, hosts), options, |engine, ranks, number| {
                 let file = open(engine, &path, mode);
                 let size = u64::from(size);
                 let count = (RECORDS - number).div_ceil(size);
@@ -78,7 +79,7 @@ fn strided_records_of_all_ranks_become_large_writes() {
                 assert_eq!(stats.taken_bytes, view.bytes(), "{what}");
                 assert_eq!(stats.read_requests, 0, "{what}: nothing was there to be read");
                 assert!(
-                    number < u64::from(hosts) || stats.write_requests == 0,
+                    number < u64::from(hosts) * of_host.max(1) as u64 || stats.write_requests == 0,
                     "{what}: rank {number} is no aggregator"
                 );
                 stats.write_requests
@@ -122,7 +123,7 @@ fn any_views_equal_writes_one_by_one() {
             at = end;
         }
         let (parts, model) = (&parts, &model);
-        on_ranks(dir.path(), (size, hosts), options(), |engine, ranks, number| {
+        on_ranks(dir.path(), (size, hosts), options().aggregators(seed as usize), |engine, ranks, number| {
             let file = open(engine, &path, Open::write());
             let (ranges, given) = &parts[number as usize];
             let view = View::pieces(ranges.iter().cloned()).unwrap();
