@@ -101,6 +101,68 @@ impl View {
         View::strided(start.ok_or_else(too_far)?, element, levels)
     }
 
+    /// Returns a view of the part that one process has of a distributed array of `sizes` elements of `element` bytes, the last dimension
+    /// contiguous, which begins at `base` in the file (MPI's darray). Each dimension is cut into blocks of `blocks` elements, and the
+    /// processes along it, `grid`, have these in turn; `rank` counts through the grid, the last dimension first. Of MPI's distributions
+    /// `BLOCK` is `size.div_ceil(processes)`, `CYCLIC` is 1, `NONE` is one process along the dimension.
+    ///
+    /// A part whose last block is shorter than several others of it is a list, of 24 bytes for each row of a block; others are strides.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the numbers of dimensions differ, a block or the grid has a zero,
+    /// `rank` is not in the grid, or the array is beyond the end that a file can have.
+    pub fn darray(
+        base: u64,
+        element: u64,
+        sizes: &[u64],
+        blocks: &[u64],
+        grid: &[u64],
+        rank: u64,
+    ) -> Result<View> {
+        if sizes.len() != blocks.len() || sizes.len() != grid.len() {
+            return Err(invalid("sizes, blocks and grid have different numbers of dimensions".to_owned()));
+        }
+        if blocks.contains(&0) || grid.contains(&0) {
+            return Err(invalid("a block or the grid has a zero".to_owned()));
+        }
+        let (mut place, mut distance, mut own) = (rank, element, Vec::with_capacity(sizes.len()));
+        for dimension in (0..sizes.len()).rev() {
+            let (size, count) = (sizes[dimension], grid[dimension]);
+            // Alone along a dimension, a process has all of it.
+            let block = if count == 1 { size.max(1) } else { blocks[dimension] };
+            let first = (place % count).saturating_mul(block);
+            own.push(Stripes { first, block, cycle: block.saturating_mul(count), size, distance });
+            place /= count;
+            distance = distance.checked_mul(size).ok_or_else(too_far)?;
+        }
+        if place > 0 {
+            return Err(invalid(format!("rank {rank} is not in a grid of {grid:?} processes")));
+        }
+        if base.checked_add(distance).is_none_or(|end| end > END_MAX) {
+            return Err(too_far());
+        }
+        own.reverse();
+        if own.iter().any(|stripes| stripes.count() == 0) {
+            return Ok(View(Layout::Listed(Arc::default())));
+        }
+        let (Some((last, outer)), false) = (own.split_last(), own.iter().all(Stripes::is_even)) else {
+            let start = base + own.iter().map(|stripes| stripes.first * stripes.distance).sum::<u64>();
+            return View::strided(start, element, own.iter().flat_map(Stripes::levels).collect());
+        };
+        let mut rows = vec![base];
+        for stripes in outer {
+            let further = move |row: &u64| {
+                let (row, distance) = (*row, stripes.distance);
+                stripes.runs().flatten().map(move |index| row + index * distance)
+            };
+            rows = rows.iter().flat_map(further).collect();
+        }
+        View::pieces(rows.iter().flat_map(move |row| {
+            let row = *row;
+            last.runs().map(move |run| row + run.start * element..row + run.end * element)
+        }))
+    }
+
     /// Returns a view of any pieces (MPI's indexed types), in the order of the file. Adjacent ones are merged.
     ///
     /// # Errors
@@ -215,6 +277,48 @@ impl View {
     }
 }
 
+/// The indices that one process has along a dimension of a distributed array: blocks at the distance of a cycle.
+struct Stripes {
+    first: u64,
+    block: u64,
+    cycle: u64,
+    size: u64,
+    /// The bytes from one index to the next.
+    distance: u64,
+}
+
+impl Stripes {
+    fn count(&self) -> u64 {
+        self.size.saturating_sub(self.first).div_ceil(self.cycle)
+    }
+
+    /// Returns the indices, block by block.
+    fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let block = move |number: u64| {
+            let start = self.first + number * self.cycle;
+            start..start.saturating_add(self.block).min(self.size)
+        };
+        (0..self.count()).map(block)
+    }
+
+    /// Returns the length of the last block.
+    fn rest(&self) -> u64 {
+        let start = self.first.saturating_add(self.count().saturating_sub(1).saturating_mul(self.cycle));
+        self.size.saturating_sub(start).min(self.block)
+    }
+
+    /// Returns whether all blocks have one length.
+    fn is_even(&self) -> bool {
+        self.count() < 2 || self.rest() == self.block
+    }
+
+    /// Returns the repetitions of equal blocks.
+    fn levels(&self) -> [Level; 2] {
+        let blocks = Level { count: self.count(), stride: self.cycle.saturating_mul(self.distance) };
+        [blocks, Level { count: self.rest(), stride: self.distance }]
+    }
+}
+
 fn too_far() -> Error {
     invalid("the view goes beyond the end that a file can have".to_owned())
 }
@@ -270,6 +374,38 @@ mod tests {
         }
     }
 
+    /// Blocks of all lengths, in turn over the processes of a grid: each element is that process's which has its block.
+    #[test]
+    fn distributed_arrays_are_the_elements_of_the_blocks() {
+        let sizes = [7u64, 5, 3];
+        let all = |most: [u64; 3]| {
+            (1..=most[0])
+                .flat_map(move |x| (1..=most[1]).flat_map(move |y| (1..=most[2]).map(move |z| [x, y, z])))
+        };
+        for grid in all([3, 2, 2]) {
+            for blocks in all([8, 5, 2]) {
+                for rank in 0..grid.iter().product::<u64>() {
+                    let place = [rank / (grid[1] * grid[2]), rank / grid[2] % grid[1], rank % grid[2]];
+                    let mut expected = Vec::new();
+                    for element in 0..sizes.iter().product::<u64>() {
+                        let index = [element / 15, element / 3 % 5, element % 3];
+                        if (0..3).all(|d| index[d] / blocks[d] % grid[d] == place[d]) {
+                            expected.extend(100 + element * 2..100 + element * 2 + 2);
+                        }
+                    }
+                    let view = View::darray(100, 2, &sizes, &blocks, &grid, rank).unwrap();
+                    let found: Vec<u64> = listed(&view).into_iter().flatten().collect();
+                    assert_eq!(found, expected, "blocks {blocks:?} on {grid:?}, rank {rank}");
+                    assert_eq!(
+                        view.bytes(),
+                        expected.len() as u64,
+                        "blocks {blocks:?} on {grid:?}, rank {rank}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn vectors_have_blocks_and_merge_without_gaps() {
         assert_eq!(listed(&View::vector(5, 10, 25, 3).unwrap()), [5..15, 30..40, 55..65]);
@@ -293,5 +429,10 @@ mod tests {
         assert_eq!(kind(View::subarray(0, 8, &[4, 4], &[2, 2], &[0, 3])), refused);
         assert_eq!(kind(View::subarray(0, 8, &[4, 4], &[2], &[0, 0])), refused);
         assert_eq!(kind(View::subarray(0, 8, &[u64::MAX, 4], &[2, 2], &[u64::MAX - 2, 0])), refused);
+        assert_eq!(kind(View::darray(0, 8, &[4, 4], &[2], &[2, 2], 0)), refused);
+        assert_eq!(kind(View::darray(0, 8, &[4, 4], &[2, 0], &[2, 2], 0)), refused);
+        assert_eq!(kind(View::darray(0, 8, &[4, 4], &[2, 2], &[2, 2], 4)), refused);
+        assert_eq!(kind(View::darray(0, 8, &[1 << 40, 1 << 40], &[2, 2], &[2, 2], 0)), refused);
+        assert_eq!(kind(View::darray(0, 8, &[1 << 40], &[1 << 60], &[1 << 20], 1 << 19)), None);
     }
 }
