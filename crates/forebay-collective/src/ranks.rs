@@ -26,6 +26,7 @@
 //! (`windows`' `Turns`) is the same on all ranks, so that none waits in a circle.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -37,7 +38,7 @@ use forebay::{Durability, Error, ErrorKind, File, Result, Waitable};
 
 use crate::coalesce::WriteStats;
 use crate::options::Options;
-use crate::rendezvous::Rank;
+use crate::rendezvous::{MeetingPlace, Rank};
 use crate::view::View;
 
 mod aggregator;
@@ -126,17 +127,45 @@ impl Ranks {
         directory: impl AsRef<Path>,
         options: Options,
     ) -> Waitable<impl Future<Output = Result<Ranks>>> {
-        let (rank, directory, line) = (rank.clone(), directory.as_ref().to_owned(), Arc::<Line>::default());
-        Waitable::new("ranks", async move {
-            on_thread(&line.clone(), move || {
-                let links = Links::meet(&rank, &directory, &options).map_err(|fault| {
-                    <Error as ErrorExt>::new(fault.kind, "ranks").with_path(&directory).with_note(fault.text)
-                })?;
-                let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None }));
-                Ok(Ranks { rank, options, core, line, stats: Arc::default() })
-            })
-            .await
+        let place = MeetingPlace::Directory(directory.as_ref().to_owned());
+        Waitable::new("ranks", Ranks::meet_in(rank.clone(), Some(place), options))
+    }
+
+    /// Meets the other ranks without a directory. All name the same addresses, of which rank 0 listens on the first that it can, and the
+    /// others find it there; and the same random secret of at least 32 bytes, of which 64 count. Where an address is no
+    /// loopback one the ranks are [across hosts](Rank::across_hosts).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the secret is too short; those of [`meet`](Ranks::meet).
+    pub fn meet_at(
+        rank: &Rank,
+        addresses: &[SocketAddr],
+        secret: &[u8],
+        options: Options,
+    ) -> Waitable<impl Future<Output = Result<Ranks>>> {
+        let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+        let rank = if is_local { rank.clone() } else { rank.clone().across_hosts() };
+        Waitable::new("ranks", Ranks::meet_in(rank, MeetingPlace::at(addresses, secret), options))
+    }
+
+    async fn meet_in(rank: Rank, place: Option<MeetingPlace>, options: Options) -> Result<Ranks> {
+        let Some(place) = place else {
+            let note = "the secret has less than 32 bytes";
+            return Err(<Error as ErrorExt>::new(ErrorKind::InvalidInput, "ranks").with_note(note));
+        };
+        let line = Arc::<Line>::default();
+        on_thread(&line.clone(), move || {
+            let links = Links::meet(&rank, &place, &options).map_err(|fault| {
+                let error = <Error as ErrorExt>::new(fault.kind, "ranks").with_note(fault.text);
+                match &place {
+                    MeetingPlace::Directory(directory) => error.with_path(directory),
+                    MeetingPlace::Addresses(_) => error,
+                }
+            })?;
+            let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None }));
+            Ok(Ranks { rank, options, core, line, stats: Arc::default() })
         })
+        .await
     }
 
     /// Writes this rank's bytes at the places that its view names, together with all other ranks.

@@ -1,7 +1,8 @@
 //! The meeting of the processes that srun or mpirun started, for `forebay-measure` and [`Ranks`](crate::Ranks).
 //!
 //! Rank 0 publishes a file in a directory that all ranks name: its addresses and two tokens of this one run. A rank connects and sends
-//! its number and the first token; rank 0 replies with the second one. Who has neither gets nothing, and a program that listens on the
+//! its number and the first token; rank 0 replies with the second one. Instead of a directory the user can give all ranks the same addresses,
+//! one of them rank 0's, and a secret that the tokens are made of. Who has neither token gets nothing, and a program that listens on the
 //! port of a dead rank 0 is not followed. The bytes on a connection are not encrypted: a network that others read needs a tunnel.
 
 use std::fs::{self, File, OpenOptions};
@@ -29,6 +30,8 @@ const ACCEPT_EVERY: Duration = Duration::from_millis(10);
 const TITLE: &str = "forebay ranks 1";
 /// The length of a token: 32 bytes as hexadecimal digits.
 const TOKEN_LEN: usize = 64;
+/// The length of the shortest secret: 16 unpredictable bytes make each token.
+const SECRET_LEN_MIN: usize = 32;
 /// The size of the longest invitation.
 const INVITATION_BYTES_MAX: u64 = 1 << 16;
 
@@ -150,10 +153,20 @@ impl Rank {
     #[doc(hidden)]
     pub fn follow(&self, directory: &Path) -> io::Result<(Invitation, TcpStream)> {
         let file = self.file(directory);
+        let absent = other(format!("the file {} did not appear", file.display()));
+        self.find_first(|| Invitation::read(&file), absent)
+    }
+
+    /// Connects to rank 0 as soon as `look` finds it.
+    fn find_first(
+        &self,
+        look: impl Fn() -> io::Result<Option<Invitation>>,
+        absent: io::Error,
+    ) -> io::Result<(Invitation, TcpStream)> {
         let deadline = Instant::now() + RENDEZVOUS_WITHIN;
-        let mut last = other(format!("the file {} did not appear", file.display()));
+        let mut last = absent;
         loop {
-            let found = Invitation::read(&file).and_then(|found| match found {
+            let found = look().and_then(|found| match found {
                 Some(found) => found.accept(self.number).map(|stream| Some((found, stream))),
                 None => Ok(None),
             });
@@ -193,6 +206,55 @@ fn file_name(text: &str) -> String {
 
 fn other(text: String) -> io::Error {
     io::Error::other(text)
+}
+
+/// Where ranks meet.
+#[derive(Debug)]
+pub(crate) enum MeetingPlace {
+    /// A directory, in which rank 0 publishes its addresses and tokens.
+    Directory(PathBuf),
+    /// Addresses of which rank 0 takes the first that it can, with tokens that all know.
+    Addresses(Invitation),
+}
+
+impl MeetingPlace {
+    /// Returns a place at these addresses; `None` when the secret is too short.
+    pub(crate) fn at(places: &[SocketAddr], secret: &[u8]) -> Option<MeetingPlace> {
+        if secret.len() < SECRET_LEN_MIN {
+            return None;
+        }
+        let (one, other) = secret.split_at(secret.len() / 2);
+        // None of them says anything about the other one.
+        let token = |half: &[u8]| hexadecimal(half.iter().cycle().take(TOKEN_LEN / 2));
+        let (rank_token, reply_token) = (token(one), token(other));
+        let invitation =
+            Invitation { path: PathBuf::new(), places: places.to_owned(), rank_token, reply_token };
+        Some(MeetingPlace::Addresses(invitation))
+    }
+
+    /// Finds rank 0, as [`follow`](Rank::follow) does.
+    pub(crate) fn follow(&self, rank: &Rank) -> io::Result<(Invitation, TcpStream)> {
+        match self {
+            MeetingPlace::Directory(directory) => rank.follow(directory),
+            MeetingPlace::Addresses(invitation) => {
+                rank.find_first(|| Ok(Some(invitation.clone())), other("there is no address".to_owned()))
+            }
+        }
+    }
+
+    /// Returns rank 0's meeting, where the others find it from now on.
+    pub(crate) fn open(&self, rank: &Rank) -> io::Result<Rendezvous> {
+        match self {
+            MeetingPlace::Directory(directory) => {
+                let meeting = Rendezvous::open(rank, directory)?;
+                meeting.invitation.publish()?;
+                Ok(meeting)
+            }
+            MeetingPlace::Addresses(invitation) => {
+                Rendezvous::listening(TcpListener::bind(&invitation.places[..])?, invitation)
+            }
+        }
+    }
 }
 
 /// The addresses of a process, and the tokens of this one run.
@@ -369,16 +431,21 @@ impl Rendezvous {
     pub(crate) fn beside(invitation: &Invitation, rank: &Rank) -> io::Result<Rendezvous> {
         // Of this host only, where that is enough.
         let address = if rank.is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
-        let listener = TcpListener::bind((address, 0))?;
-        listener.set_nonblocking(true)?;
-        let bound = listener.local_addr()?;
-        let mut invitation = Invitation { places: vec![bound], ..invitation.clone() };
+        let mut meeting = Rendezvous::listening(TcpListener::bind((address, 0))?, invitation)?;
+        let bound = meeting.listener.local_addr()?;
         if bound.ip().is_unspecified() {
             let all = if_addrs::get_if_addrs()?;
             let reachable = all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip);
-            invitation.places =
+            meeting.invitation.places =
                 reachable.filter(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, bound.port())).collect();
         }
+        Ok(meeting)
+    }
+
+    /// Returns the meeting of this run at a listener.
+    fn listening(listener: TcpListener, invitation: &Invitation) -> io::Result<Rendezvous> {
+        listener.set_nonblocking(true)?;
+        let invitation = Invitation { places: vec![listener.local_addr()?], ..invitation.clone() };
         Ok(Rendezvous { listener, invitation })
     }
 
@@ -493,7 +560,11 @@ fn retry(error: io::Error) -> io::Result<()> {
 fn token() -> io::Result<String> {
     let mut bytes = [0; TOKEN_LEN / 2];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(bytes.iter()))
+}
+
+fn hexadecimal<'b>(bytes: impl Iterator<Item = &'b u8>) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Compares tokens in a time that does not depend on where they differ.

@@ -1,7 +1,6 @@
 //! The connections of one rank, and the way in which they come about.
 
 use std::net::TcpStream;
-use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use forebay::ErrorKind;
 
 use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
 use crate::options::Options;
-use crate::rendezvous::{Invitation, RENDEZVOUS_WITHIN, Rank, Rendezvous};
+use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rendezvous};
 
 /// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
 /// their syncs.
@@ -41,19 +40,18 @@ pub(super) struct Members {
 
 impl Links {
     /// Meets the other ranks, and connects.
-    pub(super) fn meet(rank: &Rank, directory: &Path, options: &Options) -> Result<Links, Fault> {
+    pub(super) fn meet(rank: &Rank, place: &MeetingPlace, options: &Options) -> Result<Links, Fault> {
         let deadline = options.step_deadline();
         if rank.number() >= rank.size() {
             let text = format!("rank {} of {} is out of range", rank.number(), rank.size());
             return Err(Fault::cause(ErrorKind::InvalidInput, text));
         }
         if rank.number() > 0 {
-            let (invitation, stream) = rank.follow(directory)?;
+            let (invitation, stream) = place.follow(rank)?;
             return connect(rank, &invitation, stream, deadline);
         }
-        let meeting = Rendezvous::open(rank, directory)?;
+        let meeting = place.open(rank)?;
         let invitation = meeting.invitation();
-        invitation.publish()?;
         let _published = Notice(invitation);
         thread::scope(|scope| {
             let own = spawn(scope, move || connect(rank, invitation, invitation.accept(0)?, deadline))?;

@@ -2,7 +2,7 @@
 //! thread with an engine of its own; `rank_kills` has processes.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use forebay::{Durability, Engine, ErrorKind, File, Lock, Open, Result};
 use forebay_collective::{Options, Rank, Ranks, View};
 use forebay_test::draw::Random;
+use forebay_test::ports::free_port;
 
 use crate::common::{assert_file, bytes_of, dir, engine};
 
@@ -267,6 +268,29 @@ fn ranks_that_count_differently_do_not_meet() {
         other.join().unwrap().expect_err("rank 0 has failed");
     });
     assert_eq!(meet(2, 2).map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
+}
+
+/// Rank 0 takes the second address, because another program has the first one. Wrong proofs are in `rendezvous`' tests.
+#[test]
+fn ranks_meet_at_addresses_with_a_secret() {
+    let dir = dir();
+    let path = dir.path().join("listed");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let list = [other.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], free_port()))];
+    let start = |number: u64| {
+        let (engine, rank) = (engine(), Rank::new(number as u32, 3));
+        // The others would wait there for a proof.
+        let list = if number == 0 { &list[..] } else { &list[1..] };
+        let mut ranks = Ranks::meet_at(&rank, list, &[7; 33], options()).wait().unwrap();
+        let file = open(&engine, &path, Open::create());
+        let range = number * 5_000..(number + 1) * 5_000;
+        let view = View::range(range.clone()).unwrap();
+        ranks.write(&file, &view, bytes_of(range), Durability::None).wait().unwrap();
+    };
+    thread::scope(|scope| (0..3).for_each(|number| drop(scope.spawn(move || start(number)))));
+    assert_file(&path, &bytes_of(0..15_000), "three ranks");
+    let short = Ranks::meet_at(&Rank::new(0, 1), &list, &[7; 31], options()).wait();
+    assert_eq!(short.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
 }
 
 /// A rank with the run's token that does not keep to the protocol is named, and nothing waits for it.
