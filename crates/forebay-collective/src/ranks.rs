@@ -16,7 +16,7 @@
 //! coordinator holds flock(2)'s lock of the file while there are holes, against other programs; an aggregator on another host checks that
 //! it sees it.
 //!
-//! **Numbers.** A process has a connection to rank 0 and one to each aggregator. An aggregator holds at most four windows of
+//! **Numbers.** A process has a connection to rank 0 and one to each aggregator, on its own host without TCP. An aggregator holds at most four windows of
 //! `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
 //!
 //! **Failures.** Each message and each task on the file has a deadline. A rank that fails ends its connections of pieces, so that all who

@@ -8,7 +8,7 @@ use forebay::ErrorKind;
 
 use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
 use crate::options::Options;
-use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rendezvous};
+use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rendezvous, without_local};
 
 /// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
 /// their syncs.
@@ -131,12 +131,16 @@ fn introduce(rank: &Rank, meeting: &Rendezvous, of_host: usize) -> Result<Member
         }
         if hosts.iter().filter(|known| **known == host).count() < of_host {
             aggregators.push(number);
-            places.push(format!("{number} {place}"));
+            places.push(place.to_owned());
         }
         hosts.push(host.to_owned());
     }
-    let members = places.join("\n");
-    for wire in &wires {
+    for (wire, host) in wires.iter().zip(&hosts) {
+        let place = |(number, place): (&usize, &String)| {
+            let place = if hosts[*number] == *host { place.clone() } else { without_local(place) };
+            format!("{number} {place}\n")
+        };
+        let members: String = aggregators.iter().zip(&places).map(place).collect();
         wire.send(text_frame(Kind::Members, &members), RENDEZVOUS_WITHIN)?;
     }
     for wire in &wires {
@@ -156,7 +160,7 @@ fn connect(
     deadline: Duration,
 ) -> Result<Links, Fault> {
     let control = Wire::new(stream, 0, Evidence::Gone);
-    let meeting = Rendezvous::beside(invitation, rank)?;
+    let meeting = Rendezvous::beside(invitation, rank)?.with_local()?;
     let hello = format!("{}\n{}\n{}", rank.size(), rank.host_name(), meeting.invitation().places());
     control.send(text_frame(Kind::Hello, &hello), RENDEZVOUS_WITHIN)?;
     let members = control.expect(Kind::Members, SMALL, RENDEZVOUS_WITHIN)?;
