@@ -16,8 +16,8 @@
 //! coordinator holds flock(2)'s lock of the file while there are holes, against other programs; an aggregator on another host checks that
 //! it sees it.
 //!
-//! **Numbers.** A process has a connection to rank 0 and one to each aggregator, on its own host without TCP. An aggregator holds at most four windows of
-//! `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
+//! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. An aggregator holds at
+//! most four windows of `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
 //!
 //! **Failures.** Each message and each task on the file has a deadline. A rank that fails ends its connections of pieces, so that all who
 //! wait for it fail as well, and reports to the coordinator; that one hears the others for a moment, and gives all ranks the fault that is
@@ -57,7 +57,7 @@ use wire::Fault;
 ///
 /// Where each of many processes has small pieces that lie between the pieces of others (a part of an array, every n-th record), none of
 /// them alone can write much at once. All of them call [`write`](Ranks::write) or [`read`](Ranks::read) with a [`View`]. One process a
-/// host, the aggregator, receives the pieces of all, and writes or reads large aligned parts of the file, several requests in flight.
+/// host, the aggregator, or [more](Options::aggregators) receive the pieces of all, and writes or reads large aligned parts of the file, several requests in flight.
 ///
 /// ```no_run
 /// use forebay::{Config, Durability, Engine, Open};

@@ -124,7 +124,7 @@ impl Rank {
         self
     }
 
-    /// Sets the name of this process's host, of which one process becomes the aggregator. Default: the kernel's number of this boot.
+    /// Sets the name of this process's host, of which one process or more become [aggregators](crate::Options::aggregators). Default: the kernel's number of this boot.
     pub fn host(mut self, name: &str) -> Rank {
         self.host = Some(name.to_owned());
         self
