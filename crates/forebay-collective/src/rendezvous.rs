@@ -503,33 +503,38 @@ impl Rendezvous {
         &self.invitation
     }
 
-    /// Waits until these ranks have connected. Returns their connections by number.
+    /// Waits until these ranks have connected. Returns their connections by number; of a rank that came again, because the reply was late,
+    /// the last one.
     ///
     /// # Errors
-    /// Some did not come within [`RENDEZVOUS_WITHIN`], or one came twice.
+    /// Some did not come within [`RENDEZVOUS_WITHIN`], or one is out of range.
     pub fn gather(&self, ranks: Range<u32>) -> io::Result<Vec<TcpStream>> {
         let deadline = Instant::now() + RENDEZVOUS_WITHIN;
-        let (arrivals, inbox) = sync_channel::<(u32, TcpStream)>(64);
-        let mut streams: Vec<Option<TcpStream>> = ranks.clone().map(|_| None).collect();
+        let (arrivals, inbox) = sync_channel::<(u32, u64, TcpStream)>(64);
+        let mut streams: Vec<Option<(u64, TcpStream)>> = ranks.clone().map(|_| None).collect();
+        let mut count = 0;
         while let Some(missing) = streams.iter().position(Option::is_none) {
             if let Some(stream) = self.arrival() {
-                let (arrivals, invitation) = (arrivals.clone(), self.invitation.clone());
+                count += 1;
+                let (arrivals, invitation, order) = (arrivals.clone(), self.invitation.clone(), count);
                 // A thread each, so that a connection that sends nothing keeps no rank waiting. Without a thread the connection is
                 // closed, and the rank tries again.
                 let _ = thread::Builder::new().spawn(move || {
                     if let Ok(rank) = invitation.welcome(&stream)
                         && let Ok(stream) = unlimited(stream)
                     {
-                        let _ = arrivals.send((rank, stream));
+                        let _ = arrivals.send((rank, order, stream));
                     }
                 });
-            } else if let Ok((rank, stream)) = inbox.recv_timeout(ACCEPT_EVERY) {
+            } else if let Ok((rank, order, stream)) = inbox.recv_timeout(ACCEPT_EVERY) {
                 let index = rank.checked_sub(ranks.start).map(|index| index as usize);
                 match index.and_then(|index| streams.get_mut(index)) {
-                    Some(place) if place.is_none() => *place = Some(stream),
-                    _ => {
+                    // Proofs of two connections may be read in either order.
+                    Some(Some((last, _))) if *last > order => {}
+                    Some(place) => *place = Some((order, stream)),
+                    None => {
                         return Err(other(format!(
-                            "rank {rank} of {} connected twice or is out of range: is another job of the same name in this directory?",
+                            "rank {rank} of {} is out of range: is another job of the same name in this directory?",
                             ranks.end
                         )));
                     }
@@ -545,7 +550,7 @@ impl Rendezvous {
                 )));
             }
         }
-        Ok(streams.into_iter().flatten().collect())
+        Ok(streams.into_iter().flatten().map(|(_, stream)| stream).collect())
     }
 }
 
@@ -733,6 +738,23 @@ mod tests {
             let _ = stranger.read_to_string(&mut text);
             assert_eq!(text, "");
         }
+    }
+
+    /// A rank whose reply came late connects again: that ended the meeting of all.
+    #[test]
+    fn a_second_connection_of_a_rank_replaces_the_first() {
+        let directory = tempfile::tempdir().expect("writable");
+        let meeting = meeting(directory.path());
+        let invitation = meeting.invitation();
+        thread::scope(|scope| {
+            let gathered = scope.spawn(|| meeting.gather(1..3).expect("both come"));
+            let first = invitation.accept(1).expect("the same run");
+            let second = invitation.accept(1).expect("the same run");
+            assert_eq!((&first).read(&mut [0]).expect("closed, not reset"), 0, "the first one is given up");
+            let _third = invitation.accept(2).expect("the same run");
+            let streams = gathered.join().expect("no panic");
+            assert_eq!(streams[0].peer_addr().expect("open"), second.local_addr().expect("open"));
+        });
     }
 
     #[test]
