@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use forebay::internal::FileInternals;
@@ -132,6 +132,8 @@ pub(super) struct Entry {
     pub(super) durability: u64,
     inode: u64,
     device: (u32, u32),
+    /// When the file was made, in nanoseconds; 0 where its file system does not know.
+    created: u64,
     pub(super) bytes: u64,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -163,6 +165,7 @@ impl Entry {
             },
             inode: metadata.inode(),
             device: metadata.device(),
+            created: nanoseconds_of(metadata.created()),
             bytes: call.view.bytes(),
             start: span.start,
             end: span.end,
@@ -180,6 +183,7 @@ impl Entry {
             inode,
             major,
             minor,
+            self.created,
             self.bytes,
             self.start,
             self.end,
@@ -198,6 +202,7 @@ impl Entry {
             durability: body.take()?,
             inode: body.take()?,
             device: (body.take()?.try_into().ok()?, body.take()?.try_into().ok()?),
+            created: body.take()?,
             bytes: body.take()?,
             start: body.take()?,
             end: body.take()?,
@@ -218,15 +223,21 @@ impl Entry {
                 first.number
             ));
         }
-        // Each host numbers its devices by itself.
-        if self.inode != first.inode || (is_same_host && self.device != first.device) {
+        // Each host numbers its devices by itself, and files of two hosts may have one number by chance.
+        let other_birth = self.created != first.created && self.created != 0 && first.created != 0;
+        if self.inode != first.inode || other_birth || (is_same_host && self.device != first.device) {
             return Some(format!(
-                "rank {rank} has another file than rank 0: inode {} of device {:?}, and not {} of {:?}",
-                self.inode, self.device, first.inode, first.device
+                "rank {rank} has another file than rank 0: inode {} of device {:?} born at {}, and not {} of {:?} at {}",
+                self.inode, self.device, self.created, first.inode, first.device, first.created
             ));
         }
         None
     }
+}
+
+fn nanoseconds_of(time: Option<SystemTime>) -> u64 {
+    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Returns the durability of this number in an entry.
@@ -258,5 +269,32 @@ impl Share {
     pub(super) fn of_body(body: &[u8]) -> Option<Share> {
         let mut body = Body(body);
         Some(Share { end: body.take()?, padded: body.take()?, stats: WriteStats::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two hosts whose own file systems gave one number to two files: they were taken as one, and each had half of the pieces.
+    #[test]
+    fn files_of_one_number_and_two_births_are_two() {
+        let entry = |created| Entry {
+            number: 1,
+            is_write: true,
+            durability: 0,
+            inode: 77,
+            device: (8, 1),
+            created,
+            bytes: 5,
+            start: 0,
+            end: 9,
+        };
+        let body = entry(5).frame().into_bytes().split_off(5);
+        assert_eq!(Entry::of_body(&body), Some(entry(5)));
+        for (one, other, is_other) in [(5, 6, true), (5, 5, false), (0, 6, false), (5, 0, false)] {
+            let difference = entry(one).difference(1, &entry(other), false);
+            assert_eq!(difference.is_some(), is_other, "{one} and {other}: {difference:?}");
+        }
     }
 }
