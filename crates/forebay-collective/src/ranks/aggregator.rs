@@ -1,6 +1,7 @@
 //! An aggregator's part in a call: it receives the pieces of all ranks window by window, and writes or reads them in large requests.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -11,7 +12,7 @@ use forebay::{Block, Error, ErrorKind, Lock, Result};
 
 use super::call::{Call, Share, Task};
 use super::links::{Links, join, spawn};
-use super::windows::{Deposit, Plan, overlap, window_of};
+use super::windows::{Deposit, Plan, overlap, places, union, window_of};
 use super::wire::{Body, Fault, Frame, Kind, SMALL, Wire, both};
 use crate::coalesce::{Runs, Tail, WriteStats};
 use crate::collective::{Part, write_part};
@@ -160,20 +161,31 @@ fn check_lock(links: &Links, plan: &Plan, call: &Call) -> Result<(), Fault> {
     Err(Fault::cause(ErrorKind::Unsupported, text))
 }
 
+/// The read of a window: each byte once, however many ranks want it.
+struct WindowRead {
+    window: u64,
+    /// The ranks with their pieces.
+    ranks: Vec<(usize, Vec<Range<u64>>)>,
+    /// The ranges of the file that have a block each.
+    ranges: Vec<Range<u64>>,
+    blocks: Task<Vec<Result<Block>>>,
+}
+
 /// Reads this aggregator's windows, and sends each rank its bytes: one window is read while the one before it is sent.
 pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> Result<Share, Fault> {
-    type Blocks = Task<Vec<Result<Block>>>;
     let shape = call.shape(plan.window);
-    let (windows, inbox) = sync_channel::<(u64, Vec<(usize, usize)>, Blocks)>(1);
+    let (windows, inbox) = sync_channel::<WindowRead>(1);
     thread::scope(|scope| {
         let sender = spawn(scope, move || {
-            let sent = inbox.iter().try_for_each(|(window, ranks, blocks)| {
-                let mut blocks = blocks.finish("read of a window", links.deadline)?.into_iter();
-                ranks.iter().try_for_each(|(rank, count)| {
+            let sent = inbox.iter().try_for_each(|read| {
+                let blocks = read.blocks.finish("read of a window", links.deadline)?;
+                let blocks: Vec<Block> = blocks.into_iter().collect::<Result<_>>()?;
+                read.ranks.iter().try_for_each(|(rank, pieces)| {
                     let mut frame = Frame::new(Kind::Bytes);
-                    frame.put(window);
-                    for block in blocks.by_ref().take(*count) {
-                        frame.put_bytes(&block?);
+                    frame.put(read.window);
+                    frame.reserve(pieces.iter().map(|piece| piece.end - piece.start).sum());
+                    for (index, range) in places(&read.ranges, pieces) {
+                        frame.put_bytes(&blocks[index][range]);
                     }
                     wires[*rank].send(frame, links.deadline)
                 })
@@ -184,14 +196,15 @@ pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> R
         let receive = || {
             let mut arrivals = Arrivals::new(links, wires, plan, false)?;
             while let Some((window, arrived)) = arrivals.receive()? {
-                let ranks = arrived.iter().map(|(rank, deposit, _)| (*rank, deposit.pieces.len())).collect();
-                let ranges: Vec<_> = arrived.into_iter().flat_map(|(_, deposit, _)| deposit.pieces).collect();
-                let (file, class) = (call.file.clone(), call.class);
+                let ranks: Vec<_> =
+                    arrived.into_iter().map(|(rank, deposit, _)| (rank, deposit.pieces)).collect();
+                let ranges = union(ranks.iter().flat_map(|(_, pieces)| pieces));
+                let (file, class, wanted) = (call.file.clone(), call.class, ranges.clone());
                 let blocks = call.start(window, move || {
-                    let reads = file.read_many(ranges).request_bytes_max(shape.request).class(class);
+                    let reads = file.read_many(wanted).request_bytes_max(shape.request).class(class);
                     reads.depth(shape.depth as u32)
                 });
-                if windows.send((window, ranks, blocks)).is_err() {
+                if windows.send(WindowRead { window, ranks, ranges, blocks }).is_err() {
                     break;
                 }
             }

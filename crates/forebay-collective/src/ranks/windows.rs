@@ -253,6 +253,33 @@ pub(super) fn overlap(deposits: &[(usize, Deposit)]) -> Option<(usize, usize, u6
     pieces.windows(2).find(|pair| pair[1].0 < pair[0].1).map(|pair| (pair[0].2, pair[1].2, pair[1].0))
 }
 
+/// Returns the ranges that the pieces of several ranks cover, in the order of the file.
+pub(super) fn union<'p>(pieces: impl Iterator<Item = &'p Range<u64>>) -> Vec<Range<u64>> {
+    let mut pieces: Vec<Range<u64>> = pieces.cloned().collect();
+    // Each rank's are in order, which this sort uses.
+    pieces.sort_by_key(|piece| piece.start);
+    pieces.dedup_by(|piece, last| {
+        let joins = piece.start <= last.end;
+        if joins {
+            last.end = last.end.max(piece.end);
+        }
+        joins
+    });
+    pieces
+}
+
+/// Returns for each piece the index of its range in a union, and its place there.
+pub(super) fn places(
+    union: &[Range<u64>],
+    pieces: &[Range<u64>],
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    pieces.iter().map(move |piece| {
+        let index = union.partition_point(|range| range.end < piece.end);
+        let start = (piece.start - union[index].start) as usize;
+        (index, start..start + (piece.end - piece.start) as usize)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,6 +351,24 @@ mod tests {
         let message = body(pieces_frame(&plan, &view, &turn));
         assert_eq!(message.len(), 3 * 8 + SERIES_LEN);
         assert_eq!(Deposit::of_body(&message, &plan, 0, false).unwrap().pieces.len(), 200);
+    }
+
+    /// An aggregator read a range once for each rank that wanted it: its memory grew with the ranks.
+    #[test]
+    fn a_range_of_several_ranks_is_read_once() {
+        let ranks: [&[Range<u64>]; 4] =
+            [&[0..10, 20..30], &[5..15, 40..41], &[15..16, 25..28], &[0..10, 20..30]];
+        let all = union(ranks.iter().copied().flatten());
+        assert_eq!(all, [0..16, 20..30, 40..41]);
+        for pieces in ranks {
+            for (piece, (index, place)) in pieces.iter().zip(places(&all, pieces)) {
+                let found = all[index].start + place.start as u64..all[index].start + place.end as u64;
+                assert_eq!(
+                    (found, place.end <= (all[index].end - all[index].start) as usize),
+                    (piece.clone(), true)
+                );
+            }
+        }
     }
 
     #[test]
