@@ -13,13 +13,14 @@
 //!
 //! **Who owns what.** A call runs on a thread of its own, which owns the connections (`links`) while it runs: an aggregator has one or
 //! two more, rank 0 one for the coordinator. Only an aggregator's tasks write its windows, so no page has two writers among the ranks. The
-//! coordinator holds flock(2)'s lock of the file while there are holes, against other programs; an aggregator on another host checks that
-//! it sees it.
+//! coordinator holds flock(2)'s lock of the file while there are holes, against other programs, and after a failure until all aggregators
+//! have reported; an aggregator on another host checks that it sees it.
 //!
 //! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. An aggregator holds at
 //! most four windows of `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
 //!
-//! **Failures.** Each message and each task on the file has a deadline. A rank that fails ends its connections of pieces, so that all who
+//! **Failures.** Each task on the file has a deadline, and each message; those of pieces count it from the last sign of life (`wire`'s `Life`),
+//! because a rank may wait long for others that are at work: aggregators give signs to rank 0, which passes them on. A rank that fails ends its connections of pieces, so that all who
 //! wait for it fail as well, and reports to the coordinator; that one hears the others for a moment, and gives all ranks the fault that is
 //! nearest to the cause. A rank that is killed ends its connections by that, one that is frozen runs into a deadline. After a failure the
 //! connections are of no more use, nothing was acknowledged, and the call can be repeated by ranks that meet anew. The order of messages
@@ -83,8 +84,9 @@ use wire::Fault;
 ///
 /// **Holes** between pieces keep their contents: pages that pieces cover in part are read first, so that the file must be open for reading
 /// too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock), waited for up to the deadline; one that the program itself has
-/// on the same `File` is released by that. On several hosts a file system without locks between them refuses such a write. No other
-/// program may change the file's length during a write.
+/// on the same `File` is released by that. The end of a direct file in the middle of a page counts as a hole. After a failure an aggregator
+/// may still write: where rank 0 does not learn of its end, the lock stays until the `File` is closed. On several hosts a file system
+/// without locks between them refuses such a write. No other program may change the file's length during a write.
 ///
 /// **Success** means that all ranks' pieces are in the file, synced with the strongest of the ranks' durabilities on each host.
 ///

@@ -373,12 +373,12 @@ impl Invitation {
         // A socket of this host has no delay.
         let _ = stream.set_nodelay(true);
         let mut proof = [0; 4 + TOKEN_LEN];
-        read_full(stream, &mut proof, deadline)?;
+        read_full(stream, &mut proof, || deadline)?;
         let (number, token) = proof.split_at(4);
         if !is_same(token, self.rank_token.as_bytes()) {
             return Err(other("a connection without the token".to_owned()));
         }
-        write_full(stream, self.reply_token.as_bytes(), deadline)?;
+        write_full(stream, self.reply_token.as_bytes(), || deadline)?;
         Ok(number.iter().rev().fold(0, |all, byte| (all << 8) | u32::from(*byte)))
     }
 
@@ -409,9 +409,9 @@ impl Invitation {
     /// Proves this rank to the inviting process, and has that prove itself.
     fn prove(&self, rank: u32, stream: TcpStream) -> io::Result<TcpStream> {
         let deadline = Instant::now() + CONNECT_WITHIN;
-        write_full(&stream, &[&rank.to_le_bytes()[..], self.rank_token.as_bytes()].concat(), deadline)?;
+        write_full(&stream, &[&rank.to_le_bytes()[..], self.rank_token.as_bytes()].concat(), || deadline)?;
         let mut token = [0; TOKEN_LEN];
-        read_full(&stream, &mut token, deadline)?;
+        read_full(&stream, &mut token, || deadline)?;
         if is_same(&token, self.reply_token.as_bytes()) {
             unlimited(stream)
         } else {
@@ -564,12 +564,16 @@ fn unlimited(stream: TcpStream) -> io::Result<TcpStream> {
 /// Fills `into` from the connection.
 ///
 /// # Errors
-/// [`TimedOut`](io::ErrorKind::TimedOut) after `deadline`, however the bytes trickle; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)
-/// where the connection was closed.
-pub(crate) fn read_full(mut stream: &TcpStream, into: &mut [u8], deadline: Instant) -> io::Result<()> {
+/// [`TimedOut`](io::ErrorKind::TimedOut) after `deadline`, which may move on meanwhile, however the bytes trickle;
+/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) where the connection was closed.
+pub(crate) fn read_full(
+    mut stream: &TcpStream,
+    into: &mut [u8],
+    deadline: impl Fn() -> Instant,
+) -> io::Result<()> {
     let mut filled = 0;
     while filled < into.len() {
-        stream.set_read_timeout(Some(time_left(deadline)?))?;
+        stream.set_read_timeout(Some(time_left(deadline())?))?;
         match stream.read(&mut into[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,
@@ -580,10 +584,14 @@ pub(crate) fn read_full(mut stream: &TcpStream, into: &mut [u8], deadline: Insta
 }
 
 /// Writes all bytes to the connection, with the errors of [`read_full`].
-pub(crate) fn write_full(mut stream: &TcpStream, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+pub(crate) fn write_full(
+    mut stream: &TcpStream,
+    bytes: &[u8],
+    deadline: impl Fn() -> Instant,
+) -> io::Result<()> {
     let mut written = 0;
     while written < bytes.len() {
-        stream.set_write_timeout(Some(time_left(deadline)?))?;
+        stream.set_write_timeout(Some(time_left(deadline())?))?;
         match stream.write(&bytes[written..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => written += count,
@@ -726,9 +734,9 @@ mod tests {
             let streams = meeting.gather(1..4).expect("all come");
             for (index, (rank, stream)) in ranks.into_iter().zip(streams).enumerate() {
                 let deadline = Instant::now() + RENDEZVOUS_WITHIN;
-                write_full(&rank.join().expect("no panic"), &[index as u8], deadline).expect("open");
+                write_full(&rank.join().expect("no panic"), &[index as u8], || deadline).expect("open");
                 let mut byte = [9];
-                read_full(&stream, &mut byte, deadline).expect("sent");
+                read_full(&stream, &mut byte, || deadline).expect("sent");
                 assert_eq!(byte, [index as u8], "connections are in the order of the ranks");
             }
         });

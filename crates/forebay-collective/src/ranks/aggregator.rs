@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
-use std::time::Instant;
 
 use bytes::Bytes;
 use forebay::{Block, Error, ErrorKind, Lock, Result};
@@ -28,8 +27,6 @@ struct Arrivals<'l> {
     is_write: bool,
     /// The next window in which each rank has pieces.
     next: Vec<Option<u64>>,
-    /// The instant when rank 0 last got a sign of life.
-    alive: Instant,
 }
 
 /// The pieces of a window: the rank, its message, and the pieces in it.
@@ -38,12 +35,12 @@ type Window = Vec<(usize, Deposit, Vec<u8>)>;
 impl<'l> Arrivals<'l> {
     fn new(links: &'l Links, wires: &'l [Wire], plan: &'l Plan, is_write: bool) -> Result<Self, Fault> {
         let first = |wire: &Wire| {
-            let body = wire.expect(Kind::Pieces, SMALL, links.deadline)?;
+            let body = wire.expect(Kind::Pieces, SMALL, links.stall())?;
             let window = window_of(&mut Body(&body)).filter(|window| plan.allows(*window));
             window.ok_or_else(|| wire.stranger("no first window".to_owned()))
         };
         let next = wires.iter().map(first).collect::<Result<_, Fault>>()?;
-        Ok(Arrivals { links, wires, plan, is_write, next, alive: Instant::now() })
+        Ok(Arrivals { links, wires, plan, is_write, next })
     }
 
     /// Receives the next window that has pieces; `None` at the end.
@@ -54,7 +51,8 @@ impl<'l> Arrivals<'l> {
             if self.next[rank] != Some(window) {
                 continue;
             }
-            let body = wire.expect(Kind::Pieces, self.plan.body_max(), self.links.deadline)?;
+            let body = wire.expect(Kind::Pieces, self.plan.body_max(), self.links.stall())?;
+            self.links.go_on()?;
             let deposit = Deposit::of_body(&body, self.plan, window, self.is_write);
             let deposit = deposit.ok_or_else(|| wire.stranger(format!("no pieces of window {window}")))?;
             self.next[rank] = deposit.next;
@@ -64,11 +62,6 @@ impl<'l> Arrivals<'l> {
             if bytes > self.plan.window {
                 break;
             }
-        }
-        // Rank 0 waits for this part, whose length is no step's.
-        if self.alive.elapsed() > self.links.deadline / 4 {
-            self.links.control.send(Frame::new(Kind::Alive), self.links.deadline)?;
-            self.alive = Instant::now();
         }
         Ok(Some((window, arrived)))
     }
@@ -89,7 +82,7 @@ pub(super) fn write(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> 
     for task in &under_way {
         written = written.and(add_write(&mut share, task, links));
     }
-    arrived.and(written).map(|()| share)
+    both(written, arrived).map(|_| share)
 }
 
 /// Receives all windows, and writes them; the last writes stay under way.
@@ -136,7 +129,7 @@ fn add_write(share: &mut Share, task: &WindowWrite, links: &Links) -> Result<(),
     share.end = share.end.max(tail.end);
     share.padded = share.padded.max(tail.padded.unwrap_or(0));
     share.stats.add_requests(&stats);
-    Ok(())
+    links.go_on()
 }
 
 /// Checks that rank 0's lock is one on this host, too: else another program could write between the read and the write of a page.
@@ -187,7 +180,8 @@ pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> R
                     for (index, range) in places(&read.ranges, pieces) {
                         frame.put_bytes(&blocks[index][range]);
                     }
-                    wires[*rank].send(frame, links.deadline)
+                    wires[*rank].send(frame, links.stall())?;
+                    links.go_on()
                 })
             });
             // The other thread may wait for a rank that waits for this one.

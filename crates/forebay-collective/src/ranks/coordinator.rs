@@ -1,76 +1,282 @@
 //! Rank 0's part beside its own: it compares the calls, makes the plan, and is the one that says how a call ended.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use forebay::{Durability, ErrorKind, Lock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::call::{Call, Entry, Share, durability_of};
 use super::links::Members;
 use super::windows::Plan;
-use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
+use super::wire::{Evidence, Fault, Frame, Kind, SMALL};
 use crate::coalesce::Tail;
 
 /// The time in which further faults are heard after the first one. They decide which one is named, and nothing else.
 const FAULTS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The deadlines for which rank 0 waits for a rank, which waits for others and for its own tasks meanwhile: the fault of that step is
-/// to come first.
-const PATIENCE: u32 = 3;
+/// The deadlines for which rank 0 waits for ranks without a sign of life. They wait for each other and for their own tasks meanwhile: the
+/// fault of that step is to come first.
+const PATIENCE: u32 = 4;
 
 /// Leads a call to its end on all ranks.
 pub(super) fn lead(members: &Members, deadline: Duration, call: &Call) {
-    if let Err(fault) = conduct(members, deadline, call) {
-        let verdict = nearest(members, fault);
+    let busy = vec![false; members.wires.len()];
+    let mut lead = Lead { members, deadline, call, locked: None, busy, is_overdue: false };
+    if let Err(fault) = lead.conduct() {
+        lead.is_overdue |= is_overdue(&fault);
+        let verdict = lead.nearest(fault);
         for wire in &members.wires {
             // A rank that is gone needs no verdict.
             let _ = wire.send(verdict.frame(Kind::End), FAULTS_WITHIN);
         }
+        lead.release();
     }
 }
 
-fn conduct(members: &Members, deadline: Duration, call: &Call) -> Result<(), Fault> {
-    let entries = entries(members, deadline)?;
-    let Some(first) = entries.first() else { return Ok(()) };
-    for (rank, entry) in entries.iter().enumerate() {
-        if let Some(difference) = entry.difference(rank, first, members.hosts[rank] == members.hosts[0]) {
-            return Err(Fault::cause(ErrorKind::InvalidInput, difference));
+/// A call as rank 0 leads it.
+struct Lead<'c> {
+    members: &'c Members,
+    deadline: Duration,
+    call: &'c Call,
+    /// The plan for which the file is locked.
+    locked: Option<Plan>,
+    /// Whether each rank has the plan and has not said that its part is over.
+    busy: Vec<bool>,
+    /// Whether a task on the file may go on behind its deadline.
+    is_overdue: bool,
+}
+
+impl Lead<'_> {
+    fn conduct(&mut self) -> Result<(), Fault> {
+        let (members, call, deadline) = (self.members, self.call, self.deadline);
+        let entries = self.entries()?;
+        let Some(first) = entries.first() else { return Ok(()) };
+        for (rank, entry) in entries.iter().enumerate() {
+            if let Some(difference) = entry.difference(rank, first, members.hosts[rank] == members.hosts[0]) {
+                return Err(Fault::cause(ErrorKind::InvalidInput, difference));
+            }
+        }
+        let length = call.perform("look at the file", deadline, |file| async move { file.len().await })?;
+        let mut plan = plan(members, call, &entries, length)?;
+        if plan.is_locked {
+            // The lock's own limit passes first.
+            let within = deadline.saturating_mul(2);
+            // The length once more: who had the lock before may have extended the file.
+            plan.length = call.perform("lock", within, move |file| async move {
+                file.lock_within(Lock::Exclusive, deadline).await?;
+                let length = file.len().await;
+                if length.is_err() {
+                    file.unlock().await?;
+                }
+                length
+            })?;
+            self.locked = Some(plan);
+        }
+        self.carry_out(&entries, &plan)?;
+        if self.locked.take().is_some() {
+            call.perform("unlock", deadline, |file| async move { file.unlock().await })?;
+        }
+        // Also behind one that cannot be reached: the call is complete.
+        let sent = members.wires.iter().map(|wire| wire.send(Frame::new(Kind::Done), deadline));
+        sent.fold(Ok(()), Result::and)
+    }
+
+    /// Receives the call of each rank.
+    fn entries(&mut self) -> Result<Vec<Entry>, Fault> {
+        let until = Instant::now() + self.deadline;
+        let mut entries = Vec::with_capacity(self.members.wires.len());
+        for (rank, wire) in self.members.wires.iter().enumerate() {
+            // Those that called in time are read even where the ones before have used up the time.
+            let body =
+                self.expect(rank, Kind::Entry, time_left(until)).map_err(|fault| match fault.evidence {
+                    Evidence::Silent => Fault {
+                        text: format!("rank {rank} did not call within {:?}", self.deadline),
+                        ..fault
+                    },
+                    _ => fault,
+                })?;
+            entries
+                .push(Entry::of_body(&body).ok_or_else(|| wire.stranger("a call that is none".to_owned()))?);
+        }
+        Ok(entries)
+    }
+
+    /// Has the plan carried out, and the file synced.
+    fn carry_out(&mut self, entries: &[Entry], plan: &Plan) -> Result<(), Fault> {
+        let (members, call) = (self.members, self.call);
+        for (rank, wire) in members.wires.iter().enumerate() {
+            self.busy[rank] = true;
+            wire.send(plan.frame(), self.deadline)?;
+        }
+        let tail = self.shares(plan)?;
+        if call.bytes().is_none() {
+            return Ok(());
+        }
+        let core = call.core(plan.window);
+        call.perform("end of the file", self.deadline, move |_| async move {
+            let mut tail = tail;
+            tail.settle(&core, Durability::None).await
+        })?;
+        let strongest = entries.iter().map(|entry| entry.durability).max().unwrap_or_default();
+        if durability_of(strongest) == Durability::None {
+            return Ok(());
+        }
+        // Each host has caches of its own, and rank 0's also has the end of the file.
+        for rank in &members.aggregators {
+            let mut frame = Frame::new(Kind::Sync);
+            frame.put(strongest);
+            members.wires[*rank].send(frame, self.deadline)?;
+        }
+        for rank in &members.aggregators {
+            self.expect(*rank, Kind::Synced, self.patience())?;
+        }
+        Ok(())
+    }
+
+    /// Hears all ranks until their parts are over, and passes on that some go on: others may wait for those. Returns the file's end.
+    fn shares(&mut self, plan: &Plan) -> Result<Tail, Fault> {
+        let members = self.members;
+        let mut tail = Tail { end: plan.length, padded: None };
+        let (mut life, mut passed_on) = (Instant::now(), Instant::now());
+        while let Some(missing) = self.busy.iter().position(|busy| *busy) {
+            let Some(rank) = self.speaker(life + self.patience())? else {
+                let seconds = self.patience().as_secs_f64();
+                let text =
+                    format!("no aggregator went on within {seconds} s, and rank {missing} is not done");
+                return Err(Fault { evidence: Evidence::Silent, kind: ErrorKind::Elapsed, text });
+            };
+            let wire = &members.wires[rank];
+            match self.hear_of(rank, self.patience())? {
+                (Kind::Over, body) => {
+                    let share = Share::of_body(&body)
+                        .ok_or_else(|| wire.stranger("a share that is none".to_owned()))?;
+                    tail.end = tail.end.max(share.end);
+                    tail.padded = tail.padded.max(Some(share.padded).filter(|padded| *padded > 0));
+                }
+                (Kind::Alive, _) => {}
+                (kind, _) => return Err(wire.stranger(format!("{kind:?} too early or too late"))),
+            }
+            life = Instant::now();
+            if passed_on.elapsed() > self.deadline / 4 {
+                passed_on = life;
+                members
+                    .wires
+                    .iter()
+                    .try_for_each(|wire| wire.send(Frame::new(Kind::Alive), self.deadline))?;
+            }
+        }
+        Ok(tail)
+    }
+
+    fn patience(&self) -> Duration {
+        self.deadline.saturating_mul(PATIENCE)
+    }
+
+    /// Waits until a rank whose part is not over says something or is gone, and returns it.
+    fn speaker(&self, until: Instant) -> io::Result<Option<usize>> {
+        let ranks: Vec<usize> = (0..self.busy.len()).filter(|rank| self.busy[*rank]).collect();
+        let wire =
+            |rank: &usize| PollFd::from_borrowed_fd(self.members.wires[*rank].descriptor(), PollFlags::IN);
+        let mut wires: Vec<PollFd<'_>> = ranks.iter().map(wire).collect();
+        loop {
+            let limit = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+            match poll(&mut wires, limit.as_ref()) {
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(wires.iter().position(|wire| !wire.revents().is_empty()).map(|index| ranks[index]))
+    }
+
+    /// Receives a message of a rank, and notes whether its part is over.
+    fn hear(&mut self, rank: usize, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
+        let heard = self.members.wires[rank].receive(SMALL, within);
+        let is_over = match &heard {
+            Ok((kind, _)) => matches!(kind, Kind::Over | Kind::Failed),
+            Err(fault) => fault.evidence == Evidence::Gone,
+        };
+        if is_over {
+            self.busy[rank] = false;
+        }
+        if let Ok((Kind::Failed, body)) = &heard {
+            self.is_overdue |= is_overdue(&Fault::of_body(body));
+        }
+        heard
+    }
+
+    /// Receives a message of a rank that has not failed.
+    fn hear_of(&mut self, rank: usize, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
+        match self.hear(rank, within)? {
+            (Kind::Failed, body) => Err(of_rank(rank, &body)),
+            heard => Ok(heard),
         }
     }
-    let length = call.perform("look at the file", deadline, |file| async move { file.len().await })?;
-    let plan = plan(members, call, &entries, length)?;
-    if plan.is_locked {
-        // The lock's own limit passes first.
-        let within = deadline.saturating_mul(2);
-        call.perform("lock", within, move |file| async move {
-            file.lock_within(Lock::Exclusive, deadline).await
-        })?;
+
+    /// Receives this message of a rank; signs of life may come before it.
+    fn expect(&mut self, rank: usize, kind: Kind, within: Duration) -> Result<Vec<u8>, Fault> {
+        loop {
+            match self.hear_of(rank, within)? {
+                (found, body) if found == kind => return Ok(body),
+                (Kind::Alive, _) => {}
+                (found, _) => {
+                    let wire = &self.members.wires[rank];
+                    return Err(wire.stranger(format!("{found:?} where {kind:?} is due")));
+                }
+            }
+        }
     }
-    let done = carry_out(members, deadline, call, &entries, &plan);
-    if plan.is_locked {
-        let unlocked = call.perform("unlock", deadline, |file| async move { file.unlock().await });
-        done.and(unlocked)?;
-    } else {
-        done?;
+
+    /// Returns the fault that is nearest to the cause, of this one and those that ranks report now.
+    fn nearest(&mut self, mut fault: Fault) -> Fault {
+        let until = Instant::now() + FAULTS_WITHIN;
+        for rank in 0..self.members.wires.len() {
+            loop {
+                match self.hear(rank, time_left(until)) {
+                    Ok((Kind::Failed, body)) => fault = fault.nearer(of_rank(rank, &body)),
+                    Ok(_) if Instant::now() < until => continue,
+                    Err(other) if other.evidence == Evidence::Gone => fault = fault.nearer(other),
+                    _ => {}
+                }
+                break;
+            }
+        }
+        fault
     }
-    members.wires.iter().try_for_each(|wire| wire.send(Frame::new(Kind::Done), deadline))
+
+    /// Gives the lock back after a failure, once no rank writes: else another program would write between the read and the write of a
+    /// page. Where that is not known the lock ends with the file.
+    fn release(&mut self) {
+        let Some(plan) = self.locked.take() else { return };
+        let until = Instant::now() + self.deadline;
+        for rank in &self.members.aggregators {
+            while self.busy[*rank] && self.hear(*rank, time_left(until)).is_ok() {}
+        }
+        if self.is_overdue || self.members.aggregators.iter().any(|rank| self.busy[*rank]) {
+            return;
+        }
+        // Padding that the call has left would be bytes of the file for one that repeats it.
+        let end = plan.length.max(plan.end);
+        let padded = end.next_multiple_of(self.call.shape(plan.window).grain);
+        let (core, tail) = (self.call.core(plan.window), Tail { end, padded: Some(padded) });
+        // The call has a reason already.
+        let _ = self.call.perform("unlock", self.deadline, move |file| async move {
+            let mut tail = tail;
+            let settled = tail.settle(&core, Durability::None).await;
+            file.unlock().await.and(settled)
+        });
+    }
 }
 
-/// Receives the call of each rank.
-fn entries(members: &Members, deadline: Duration) -> Result<Vec<Entry>, Fault> {
-    let until = Instant::now() + deadline;
-    let mut entries = Vec::with_capacity(members.wires.len());
-    for (rank, wire) in members.wires.iter().enumerate() {
-        // Those that called in time are read even where the ones before have used up the time.
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let body = heard(rank, wire, Kind::Entry, left).map_err(|fault| match fault.evidence {
-            Evidence::Silent => {
-                Fault { text: format!("rank {rank} did not call within {deadline:?}"), ..fault }
-            }
-            _ => fault,
-        })?;
-        entries.push(Entry::of_body(&body).ok_or_else(|| wire.stranger("a call that is none".to_owned()))?);
-    }
-    Ok(entries)
+/// Returns the time until then, and at least that of a look.
+fn time_left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// Returns whether the fault is a task's that goes on.
+fn is_overdue(fault: &Fault) -> bool {
+    fault.evidence == Evidence::Cause && fault.kind == ErrorKind::Elapsed
 }
 
 /// Makes the plan of the call.
@@ -85,105 +291,20 @@ fn plan(members: &Members, call: &Call, entries: &[Entry], length: u64) -> Resul
         return Err(Fault::cause(ErrorKind::UnexpectedEof { got: length }, text));
     }
     let window = call.window();
-    let page = call.shape(window).page;
+    let shape = call.shape(window);
+    let page = shape.page;
     // Without overlaps, which aggregators refuse, these are the bytes that the pages have.
     let bytes: u128 = entries.iter().map(|entry| u128::from(entry.bytes)).sum();
     let is_whole = bytes == u128::from(end - start)
         && start.is_multiple_of(page)
-        && (end.is_multiple_of(page) || end >= length);
+        // Padding would lie over bytes that another group appends meanwhile.
+        && (end.is_multiple_of(page) || (shape.grain == 1 && end >= length));
     let aggregators = members.aggregators.len() as u64;
     Ok(Plan { length, start, end, window, aggregators, is_locked: is_write && bytes > 0 && !is_whole })
-}
-
-/// Has the plan carried out, and the file synced.
-fn carry_out(
-    members: &Members,
-    deadline: Duration,
-    call: &Call,
-    entries: &[Entry],
-    plan: &Plan,
-) -> Result<(), Fault> {
-    members.wires.iter().try_for_each(|wire| wire.send(plan.frame(), deadline))?;
-    let patience = deadline.saturating_mul(PATIENCE);
-    let (mut tail, mut alive) = (Tail { end: plan.length, padded: None }, Instant::now());
-    for (rank, wire) in members.wires.iter().enumerate() {
-        let share = loop {
-            let (kind, body) = heard_any(rank, wire, patience)?;
-            match kind {
-                Kind::Over => break Share::of_body(&body),
-                // All ranks wait for this one.
-                Kind::Alive if alive.elapsed() > deadline / 4 => {
-                    alive = Instant::now();
-                    members.wires.iter().try_for_each(|wire| wire.send(Frame::new(Kind::Alive), deadline))?;
-                }
-                Kind::Alive => {}
-                kind => return Err(wire.stranger(format!("{kind:?} too early or too late"))),
-            }
-        };
-        let share = share.ok_or_else(|| wire.stranger("a share that is none".to_owned()))?;
-        tail.end = tail.end.max(share.end);
-        tail.padded = tail.padded.max(Some(share.padded).filter(|padded| *padded > 0));
-    }
-    if call.bytes().is_none() {
-        return Ok(());
-    }
-    let core = call.core(plan.window);
-    call.perform("end of the file", deadline, move |_| async move {
-        let mut tail = tail;
-        tail.settle(&core, Durability::None).await
-    })?;
-    let strongest = entries.iter().map(|entry| entry.durability).max().unwrap_or_default();
-    if durability_of(strongest) == Durability::None {
-        return Ok(());
-    }
-    // Each host has caches of its own, and rank 0's also has the end of the file.
-    for rank in &members.aggregators {
-        let mut frame = Frame::new(Kind::Sync);
-        frame.put(strongest);
-        members.wires[*rank].send(frame, deadline)?;
-    }
-    for rank in &members.aggregators {
-        heard(*rank, &members.wires[*rank], Kind::Synced, patience)?;
-    }
-    Ok(())
-}
-
-/// Receives a message of a rank that has not failed.
-fn heard_any(rank: usize, wire: &Wire, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
-    match wire.receive(SMALL, within)? {
-        (Kind::Failed, body) => Err(of_rank(rank, &body)),
-        heard => Ok(heard),
-    }
-}
-
-/// Receives this message of a rank; signs of life may come before it.
-fn heard(rank: usize, wire: &Wire, kind: Kind, within: Duration) -> Result<Vec<u8>, Fault> {
-    loop {
-        match heard_any(rank, wire, within)? {
-            (found, body) if found == kind => return Ok(body),
-            (Kind::Alive, _) => {}
-            (found, _) => return Err(wire.stranger(format!("{found:?} where {kind:?} is due"))),
-        }
-    }
 }
 
 /// Returns the fault that a rank has reported.
 fn of_rank(rank: usize, body: &[u8]) -> Fault {
     let fault = Fault::of_body(body);
     Fault { text: format!("rank {rank}: {}", fault.text), ..fault }
-}
-
-/// Returns the fault that is nearest to the cause, of this one and those that ranks report now.
-fn nearest(members: &Members, fault: Fault) -> Fault {
-    let until = Instant::now() + FAULTS_WITHIN;
-    let reported = |(rank, wire): (usize, &Wire)| loop {
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match wire.receive(SMALL, left) {
-            Ok((Kind::Failed, body)) => return Some(of_rank(rank, &body)),
-            Ok(_) if Instant::now() < until => {}
-            Ok(_) => return None,
-            Err(fault) => return Some(fault).filter(|fault| fault.evidence == Evidence::Gone),
-        }
-    };
-    members.wires.iter().enumerate().filter_map(reported).fold(fault, Fault::nearer)
 }

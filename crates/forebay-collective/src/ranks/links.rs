@@ -1,18 +1,23 @@
 //! The connections of one rank, and the way in which they come about.
 
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use forebay::ErrorKind;
 
-use super::wire::{Evidence, Fault, Frame, Kind, SMALL, Wire};
+use super::wire::{Evidence, Fault, Frame, Kind, Life, SMALL, Wire};
 use crate::options::Options;
 use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rendezvous, without_local};
 
 /// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
 /// their syncs.
 const PATIENCE: u32 = 8;
+/// The deadlines since the last sign of life for which an aggregator waits for a rank: more than a window's write takes.
+const STALL: u32 = 2;
+/// Those for which a rank waits for an aggregator, which is to name first the rank that it waits for itself.
+const RANK_STALL: u32 = 3;
 
 /// The connections of this rank.
 pub(super) struct Links {
@@ -27,6 +32,9 @@ pub(super) struct Links {
     pub(super) members: Option<Members>,
     /// How long a step may take.
     pub(super) deadline: Duration,
+    /// The last sign of life that this rank has got from rank 0, and the last one that it has given.
+    life: Arc<Life>,
+    given: Arc<Life>,
 }
 
 /// Rank 0's connections to all ranks.
@@ -68,18 +76,39 @@ impl Links {
         self.deadline.saturating_mul(PATIENCE)
     }
 
+    /// Returns how long an aggregator waits for a rank's pieces without a sign of life.
+    pub(super) fn stall(&self) -> Duration {
+        self.deadline.saturating_mul(STALL)
+    }
+
+    /// Returns how long a rank waits for an aggregator.
+    pub(super) fn rank_stall(&self) -> Duration {
+        self.deadline.saturating_mul(RANK_STALL)
+    }
+
+    /// Gives a sign of life, which all ranks get from rank 0: an aggregator has gone on.
+    pub(super) fn go_on(&self) -> Result<(), Fault> {
+        if self.given.renew_after(self.deadline) {
+            self.control.send(Frame::new(Kind::Alive), self.deadline)?;
+        }
+        Ok(())
+    }
+
     /// Ends all connections of pieces, so that no rank, no aggregator and no other thread of this one waits on them.
     pub(super) fn sever(&self) {
         self.aggregators.iter().chain(self.incoming.iter().flatten()).for_each(Wire::sever);
     }
 
-    /// Reports a fault of this rank to rank 0, and returns rank 0's verdict, which names the cause. Without one it is the nearest fault
-    /// that this rank knows.
+    /// Reports a fault of this rank to rank 0.
+    pub(super) fn report(&self, fault: &Fault) -> Result<(), Fault> {
+        self.sever();
+        self.control.send(fault.frame(Kind::Failed), self.deadline)
+    }
+
+    /// Reports a fault, and returns rank 0's verdict, which names the cause. Without one it is the nearest fault that this rank knows.
     pub(super) fn verdict(&self, fault: Fault) -> Fault {
         self.sever();
-        if fault.evidence == Evidence::Verdict
-            || self.control.send(fault.frame(Kind::Failed), self.deadline).is_err()
-        {
+        if fault.evidence == Evidence::Verdict || self.report(&fault).is_err() {
             return fault;
         }
         loop {
@@ -97,7 +126,9 @@ impl Links {
     pub(super) fn word(&self) -> Result<(Kind, Vec<u8>), Fault> {
         let verdict = |fault: Fault| Fault { evidence: Evidence::Verdict, ..fault };
         // Without rank 0 there is no other verdict.
-        match self.control.receive(SMALL, self.patience()).map_err(verdict)? {
+        let word = self.control.receive(SMALL, self.patience()).map_err(verdict)?;
+        self.life.renew();
+        match word {
             (Kind::End, body) => Err(verdict(Fault::of_body(&body))),
             word => Ok(word),
         }
@@ -116,8 +147,7 @@ impl Drop for Notice<'_> {
 /// Introduces the ranks to each other, on rank 0.
 fn introduce(rank: &Rank, meeting: &Rendezvous, of_host: usize) -> Result<Members, Fault> {
     let streams = meeting.gather(0..rank.size())?;
-    let wires: Vec<Wire> =
-        (0..).zip(streams).map(|(rank, stream)| Wire::new(stream, rank, Evidence::Gone)).collect();
+    let wires: Vec<Wire> = (0..).zip(streams).map(|(rank, stream)| Wire::control(stream, rank)).collect();
     let (mut hosts, mut aggregators, mut places): (Vec<String>, _, Vec<String>) =
         (Vec::new(), Vec::new(), Vec::new());
     for (number, wire) in wires.iter().enumerate() {
@@ -159,7 +189,7 @@ fn connect(
     stream: TcpStream,
     deadline: Duration,
 ) -> Result<Links, Fault> {
-    let control = Wire::new(stream, 0, Evidence::Gone);
+    let (control, life) = (Wire::control(stream, 0), Life::new());
     let meeting = Rendezvous::beside(invitation, rank)?.with_local()?;
     let hello = format!("{}\n{}\n{}", rank.size(), rank.host_name(), meeting.invitation().places());
     control.send(text_frame(Kind::Hello, &hello), RENDEZVOUS_WITHIN)?;
@@ -179,16 +209,17 @@ fn connect(
         let mut aggregators = Vec::new();
         for (number, place) in &places {
             let stream = invitation.at(place)?.accept(rank.number())?;
-            aggregators.push(Wire::new(stream, *number, Evidence::Lost));
+            aggregators.push(Wire::of_pieces(stream, *number, &life));
         }
         let Some(arriving) = arriving else { return Ok((aggregators, None)) };
         let arrived = (0..).zip(join(arriving)?);
-        let incoming = arrived.map(|(rank, stream)| Wire::new(stream, rank, Evidence::Lost));
+        let incoming = arrived.map(|(rank, stream)| Wire::of_pieces(stream, rank, &life));
         Ok((aggregators, Some(incoming.collect::<Vec<Wire>>())))
     })?;
     control.send(Frame::new(Kind::Ready), RENDEZVOUS_WITHIN)?;
     control.expect(Kind::Go, 0, RENDEZVOUS_WITHIN)?;
-    Ok(Links { rank: rank.number(), control, aggregators, incoming, members: None, deadline })
+    let (rank, given) = (rank.number(), Life::new());
+    Ok(Links { rank, control, aggregators, incoming, members: None, deadline, life, given })
 }
 
 fn text_frame(kind: Kind, text: &str) -> Frame {

@@ -28,15 +28,29 @@ pub(super) fn make(links: &Links, call: &Call) -> Result<(Vec<u8>, WriteStats), 
 
 fn take_part(links: &Links, call: &Call) -> Result<(Vec<u8>, WriteStats), Fault> {
     links.control.send(Entry::of(call, links.deadline)?.frame(), links.deadline)?;
-    let unexpected = |kind: Kind| links.control.stranger(format!("{kind:?} too early or too late"));
     let plan = match links.word()? {
         (Kind::Plan, body) => Plan::of_body(&body)
             .filter(|plan| plan.aggregators == links.aggregators.len() as u64 && is_window(plan.window)),
-        (kind, _) => return Err(unexpected(kind)),
+        (kind, _) => return Err(unexpected(links, kind)),
     };
     let plan = plan.ok_or_else(|| links.control.stranger("a plan that is none".to_owned()))?;
-    let (share, bytes) = move_pieces(links, &plan, call)?;
-    links.control.send(share.frame(), links.deadline)?;
+    thread::scope(|scope| {
+        let moving = spawn(scope, || {
+            let moved = move_pieces(links, &plan, call).inspect_err(|fault| {
+                // Where rank 0 is gone there is no word of it either.
+                let _ = links.report(fault);
+            });
+            let (share, bytes) = moved?;
+            links.control.send(share.frame(), links.deadline)?;
+            Ok((bytes, share.stats))
+        })?;
+        let attended = attend(links, call).inspect_err(|_| links.sever());
+        both(attended, join(moving)).map(|((), moved)| moved)
+    })
+}
+
+/// Hears rank 0 until the call's end, also while pieces are moved: others may live when this rank waits, or have failed.
+fn attend(links: &Links, call: &Call) -> Result<(), Fault> {
     loop {
         match links.word()? {
             (Kind::Alive, _) => {}
@@ -48,10 +62,14 @@ fn take_part(links: &Links, call: &Call) -> Result<(Vec<u8>, WriteStats), Fault>
                 })?;
                 links.control.send(Frame::new(Kind::Synced), links.deadline)?;
             }
-            (Kind::Done, _) => return Ok((bytes, share.stats)),
-            (kind, _) => return Err(unexpected(kind)),
+            (Kind::Done, _) => return Ok(()),
+            (kind, _) => return Err(unexpected(links, kind)),
         }
     }
+}
+
+fn unexpected(links: &Links, kind: Kind) -> Fault {
+    links.control.stranger(format!("{kind:?} too early or too late"))
 }
 
 /// Moves the pieces of all windows, on an aggregator also those of its own.
@@ -80,7 +98,7 @@ fn move_pieces(links: &Links, plan: &Plan, call: &Call) -> Result<(Share, Vec<u8
 fn send(links: &Links, plan: &Plan, view: &View, bytes: Option<&Bytes>) -> Result<(), Fault> {
     let turns = Turns::new(*plan, view);
     for (aggregator, wire) in links.aggregators.iter().enumerate() {
-        wire.send(first_frame(turns.first(aggregator)), links.deadline)?;
+        wire.send(first_frame(turns.first(aggregator)), links.rank_stall())?;
     }
     for turn in turns {
         let mut frame = pieces_frame(plan, view, &turn);
@@ -92,7 +110,7 @@ fn send(links: &Links, plan: &Plan, view: &View, bytes: Option<&Bytes>) -> Resul
                 frame.put_bytes(&bytes[at..at + (piece.end - piece.start) as usize]);
             }
         }
-        links.aggregators[turn.aggregator].send(frame, links.deadline)?;
+        links.aggregators[turn.aggregator].send(frame, links.rank_stall())?;
     }
     Ok(())
 }
@@ -111,7 +129,7 @@ fn receive(links: &Links, plan: &Plan, view: &View) -> Result<Vec<u8>, Fault> {
         let mut fill = || {
             for turn in Turns::new(*plan, view) {
                 let wire = &links.aggregators[turn.aggregator];
-                let body = wire.expect(Kind::Bytes, plan.body_max(), links.deadline)?;
+                let body = wire.expect(Kind::Bytes, plan.body_max(), links.rank_stall())?;
                 let mut rest = Body(&body);
                 let mut fits = rest.take() == Some(turn.window);
                 let mut rest = rest.0;

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Error, ErrorKind};
@@ -206,9 +207,40 @@ impl Body<'_> {
     }
 }
 
+/// The instant of the last sign of life in a call, of any rank.
+#[derive(Debug)]
+pub(super) struct Life(Mutex<Instant>);
+
+impl Life {
+    pub(super) fn new() -> Arc<Life> {
+        Arc::new(Life(Mutex::new(Instant::now())))
+    }
+
+    /// Notes one.
+    pub(super) fn renew(&self) {
+        *self.last() = Instant::now();
+    }
+
+    /// Notes one, unless there was one in the last quarter of a deadline; returns whether it is noted.
+    pub(super) fn renew_after(&self, deadline: Duration) -> bool {
+        let mut last = self.last();
+        let is_due = last.elapsed() > deadline / 4;
+        if is_due {
+            *last = Instant::now();
+        }
+        is_due
+    }
+
+    pub(super) fn last(&self) -> MutexGuard<'_, Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A connection to another rank. One thread sends and one receives at a time.
 pub(super) struct Wire {
     stream: TcpStream,
+    /// On a connection of pieces, whose other side may have to wait for third ones: limits count from the last sign of life.
+    life: Option<Arc<Life>>,
     /// The other side, for people: `rank 3`.
     peer: String,
     /// The meaning of an end of the connection.
@@ -217,8 +249,25 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, rank: u32, end: Evidence) -> Wire {
-        Wire { stream, peer: format!("rank {rank}"), end, sending: Mutex::new(()) }
+    /// A connection between a rank and rank 0.
+    pub(super) fn control(stream: TcpStream, rank: u32) -> Wire {
+        Wire {
+            stream,
+            life: None,
+            peer: format!("rank {rank}"),
+            end: Evidence::Gone,
+            sending: Mutex::new(()),
+        }
+    }
+
+    /// A connection between a rank and an aggregator.
+    pub(super) fn of_pieces(stream: TcpStream, rank: u32, life: &Arc<Life>) -> Wire {
+        Wire { life: Some(life.clone()), end: Evidence::Lost, ..Wire::control(stream, rank) }
+    }
+
+    /// Returns the end of a wait, as far as it is known now.
+    fn until(&self, begin: Instant, within: Duration) -> Instant {
+        self.life.as_ref().map_or(begin, |life| begin.max(*life.last())) + within
     }
 
     /// Sends a message.
@@ -229,16 +278,18 @@ impl Wire {
         };
         frame.0[1..HEAD_LEN].copy_from_slice(&len.to_le_bytes());
         let _one = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = write_full(&self.stream, &frame.0, Instant::now() + within);
+        let begin = Instant::now();
+        let sent = write_full(&self.stream, &frame.0, || self.until(begin, within));
         sent.map_err(|error| self.fault(&error, "accepted nothing", within))
     }
 
     /// Receives a message, with a body of at most `limit` bytes.
     pub(super) fn receive(&self, limit: usize, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
-        let deadline = Instant::now() + within;
+        let begin = Instant::now();
+        let until = || self.until(begin, within);
         let fault = |error: io::Error| self.fault(&error, "sent nothing", within);
         let mut head = [0; HEAD_LEN];
-        read_full(&self.stream, &mut head, deadline).map_err(fault)?;
+        read_full(&self.stream, &mut head, until).map_err(fault)?;
         let [kind, len @ ..] = head;
         let len = u32::from_le_bytes(len) as usize;
         let Some(kind) = KINDS.get(usize::from(kind)).copied().filter(|_| len <= limit) else {
@@ -249,7 +300,7 @@ impl Wire {
         while body.len() < len {
             let filled = body.len();
             body.resize(len.min(filled + filled.max(BODY_STEP)), 0);
-            read_full(&self.stream, &mut body[filled..], deadline).map_err(fault)?;
+            read_full(&self.stream, &mut body[filled..], until).map_err(fault)?;
         }
         Ok((kind, body))
     }
@@ -265,6 +316,11 @@ impl Wire {
     /// Returns the fault of a peer that does not keep to the protocol.
     pub(super) fn stranger(&self, what: String) -> Fault {
         Fault::cause(ErrorKind::InvalidInput, format!("{} sent {what}", self.peer))
+    }
+
+    /// Returns the connection, to be waited for beside others.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     /// Ends the connection: calls on it, and those of the other side, fail.
@@ -304,7 +360,7 @@ mod tests {
     fn pair() -> (Wire, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Wire::new(listener.accept().unwrap().0, 3, Evidence::Lost), other)
+        (Wire::of_pieces(listener.accept().unwrap().0, 3, &Life::new()), other)
     }
 
     /// Returns the fault of a wire whose other side sends these bytes and closes.
@@ -318,7 +374,7 @@ mod tests {
     #[test]
     fn messages_arrive_as_they_were() {
         let (wire, other) = pair();
-        let other = Wire::new(other, 0, Evidence::Gone);
+        let other = Wire::control(other, 0);
         let mut frame = Frame::new(Kind::Bytes);
         frame.put(7);
         frame.put_bytes(&vec![1; 3_000_000]);
@@ -339,6 +395,17 @@ mod tests {
         }
         wire.sever();
         assert_eq!(other.receive(100, LONG).unwrap_err().text, "rank 0 is gone");
+    }
+
+    /// A rank waited for an aggregator that received from others, and failed after one deadline though all were at work.
+    #[test]
+    fn a_wait_for_pieces_lasts_as_long_as_there_is_life() {
+        let (wire, other) = pair();
+        Wire::control(other, 0).send(Frame::new(Kind::Pieces), LONG).unwrap();
+        let wait = || wire.expect(Kind::Pieces, SMALL, Duration::ZERO);
+        assert_eq!(wait().unwrap_err().evidence, Evidence::Silent, "its time has passed");
+        *wire.life.as_ref().unwrap().last() = Instant::now() + LONG;
+        assert_eq!(wait().unwrap(), b"");
     }
 
     #[test]

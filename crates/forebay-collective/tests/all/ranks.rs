@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -255,6 +256,52 @@ fn holes_wait_for_the_lock() {
     expected[..1 << 19].fill(1);
     [0, 100].into_iter().for_each(|start| expected[start..start + 50].fill(2));
     assert_file(&path, &expected, "parts of a page");
+}
+
+/// The file's length was read before the lock was there: bytes that its holder had appended meanwhile became zeros, or were cut off.
+#[test]
+fn bytes_that_the_holder_of_the_lock_appends_are_kept() {
+    let dir = dir();
+    let path = dir.path().join("appended");
+    std::fs::write(&path, b"").unwrap();
+    let own = engine();
+    let holder = open(&own, &path, Open::write());
+    holder.try_lock(Lock::Exclusive).wait().unwrap();
+    let calls = Barrier::new(3);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            calls.wait();
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[9; 100], 100).unwrap();
+            holder.unlock().wait().unwrap();
+        });
+        on_ranks(dir.path(), (2, 1), options(), |engine, ranks, number| {
+            let file = open(engine, &path, Open::write());
+            let view = View::range(number * 50..number * 50 + 50).unwrap();
+            calls.wait();
+            ranks.write(&file, &view, vec![1u8; 50], Durability::None).wait().unwrap();
+        });
+    });
+    assert_file(&path, &[[1u8; 100], [9; 100]].concat(), "behind the ranks' pieces");
+}
+
+/// The padding of a direct write stayed behind a call that failed, and the one that repeated it took it for bytes of the file.
+#[test]
+fn a_failed_call_leaves_no_padding() {
+    const TAIL: u64 = 3 << 20;
+    let dir = dir();
+    let path = dir.path().join("padded");
+    on_ranks(dir.path(), (2, 2), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::create());
+        // Rank 0 finds the overlap; rank 1 may have written the end by then.
+        let (start, tail) = (number * 500, TAIL + number * 100);
+        let view = View::pieces([start..start + 1_000, tail..tail + 100]).unwrap();
+        let error =
+            ranks.write(&file, &view, vec![1u8; 1_100], Durability::None).wait().expect_err("overlap");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "rank {number}: {error}");
+    });
+    let length = std::fs::metadata(&path).unwrap().len();
+    assert!(length <= TAIL + 200, "{length} bytes");
 }
 
 #[test]
