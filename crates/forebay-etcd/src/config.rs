@@ -127,6 +127,8 @@ pub struct Config {
     pub(crate) initial_advertise_peer_urls: Vec<Url>,
     pub(crate) initial_cluster: BTreeMap<String, Vec<Url>>,
     pub(crate) is_cluster_existing: bool,
+    /// Whether the other members are lost for good.
+    pub(crate) is_new_cluster_forced: bool,
     pub(crate) initial_cluster_token: String,
     pub(crate) advertise_client_urls: Vec<Url>,
     pub(crate) is_reconfig_check_strict: bool,
@@ -461,6 +463,7 @@ impl FlagValues {
             initial_advertise_peer_urls: peer_urls,
             initial_cluster,
             is_cluster_existing,
+            is_new_cluster_forced: self.switch("force-new-cluster")?,
             initial_cluster_token: self.text("initial-cluster-token").to_owned(),
             advertise_client_urls: self
                 .some_urls("advertise-client-urls", self.urls("advertise-client-urls")?)?,

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod checkpoints;
+mod force;
 mod identity;
 mod lead;
 mod leader_call;
@@ -278,11 +279,20 @@ impl Node {
         let mut identity = bootstrap::identity(config, &directories.member, &dialer).await?;
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
-        let log = owner::open(&engine, &directories, &mut identity).await?;
+        let mut log = owner::open(&engine, &directories, &mut identity).await?;
         let damage = Arc::new(DamageRecord::default());
         let machine = || machine().with_damage(damage.clone());
         let opened = state_copy::open(&engine, &directories.state, machine, &damage).await?;
-        let state_copy::OpenedState { store, applied, format } = opened;
+        let state_copy::OpenedState { mut store, applied, format } = opened;
+        if config.is_new_cluster_forced {
+            let damage = damage.get();
+            let forced = force::go_on_alone(&mut identity, &directories, &mut log, &mut store, damage, &dialer);
+            if let Err(error) = forced.await {
+                // The first error counts.
+                let _ = (store.close().await, log.close().await);
+                return Err(error);
+            }
+        }
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialer);
         let network = Network {
             peers: peers.clone(),

@@ -75,6 +75,11 @@ pub(crate) const FLAGS: &[Flag] = &[
     full("initial-cluster-state", "new", "new, or existing to join a cluster"),
     full("initial-cluster-token", "etcd-cluster", "Makes clusters with the same URLs differ"),
     full("advertise-client-urls", "http://localhost:2379", "Where clients reach this member"),
+    switch(
+        "force-new-cluster",
+        "false",
+        "Go on as the only member: the others are lost, and their data is not used again",
+    ),
     switch("strict-reconfig-check", "true", "Refuse changes of members that would cost the quorum"),
     switch("pre-vote", "true", "Ask for votes before a term begins"),
     full("max-learners", "1", "Most learners in the cluster"),
@@ -199,10 +204,6 @@ pub(crate) const FLAGS: &[Flag] = &[
     refused("client-cert-allowed-hostname", "", NAMES),
     refused("peer-cert-allowed-hostname", "", NAMES),
     refused("config-file", "", "files of settings are not read; give flags, or variables of the environment"),
-    refused_switch(
-        "force-new-cluster",
-        "a cluster of the one member left cannot be forced; restore a snapshot into a new data directory",
-    ),
 ];
 
 /// The flags of `snapshot restore`: some of those above, with its own.

@@ -202,7 +202,6 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--tls-min-version=TLS1.3", "--tls-max-version=TLS1.2"], &["--tls-max-version=TLS1.2"]),
         (&["--log-level=loud"], &["--log-level=loud", "debug, info"]),
         (&["--log-format=xml"], &["--log-format=xml", "json or console"]),
-        (&["--force-new-cluster"], &["--force-new-cluster=true", "restore a snapshot"]),
         (&["--discovery=http://x"], &["--discovery=http://x", "--initial-cluster"]),
         (&["--auto-tls"], &["--auto-tls=true", "cert-file"]),
         (&["--peer-cert-allowed-cn=x"], &["--peer-cert-allowed-cn needs https", "--peer-trusted-ca-file"]),

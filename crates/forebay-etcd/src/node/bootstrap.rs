@@ -21,7 +21,7 @@ use crate::types::Peer;
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one that begins a cluster waits for replies. Usually nobody else runs, or all start at the same time and none replies.
 /// A running member on a slow machine must have replied by then.
-const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Returns which member of which cluster this is: from the data directory, or else from the settings and the other members.
 ///
@@ -31,6 +31,12 @@ pub(super) async fn identity(config: &Config, dir: &Path, dialer: &Dialer) -> Re
     if let Some(identity) = Identity::read(dir)? {
         identity.check(config, dir)?;
         return Ok(identity);
+    }
+    if config.is_new_cluster_forced {
+        return Err(StartError::new(format!(
+            "--force-new-cluster goes on with a member's data, and {} has none: give its --data-dir, or leave the flag out",
+            config.data_dir.display()
+        )));
     }
     let identity = if config.is_cluster_existing {
         joined(config, dialer).await?
@@ -112,7 +118,7 @@ async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> R
 }
 
 /// Returns the members that one knows, or a code and the reason.
-async fn ask(
+pub(super) async fn ask(
     dialer: &Dialer,
     url: &Url,
     is_linearizable: bool,

@@ -16,7 +16,8 @@ const FILE: &str = "identity.json";
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// The contents of the file `identity.json`. It is written before anything else of a member, and once more when the log is begun.
+/// The contents of the file `identity.json`. It is written before anything else of a member, and once more when the log is begun, or when the
+/// member goes on alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     version: u32,
@@ -24,6 +25,9 @@ pub(crate) struct Identity {
     pub(crate) member_id: u64,
     /// The token and the members of the cluster that this member began; none if it joined one.
     pub(crate) initial: Option<Initial>,
+    /// The cluster of which this member was before it went on alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) former_cluster_id: Option<u64>,
     /// The number of this member's log; none before it is ready. See [`owner`](super::owner).
     pub(crate) log: Option<u64>,
 }
@@ -113,12 +117,26 @@ impl Identity {
         parts.extend(origin);
         let cluster_id = id_of(&parts);
         let initial = Some(Initial { token: token.to_owned(), members });
-        Ok(Identity { version: VERSION, cluster_id, member_id, initial, log: None })
+        Ok(Identity { version: VERSION, cluster_id, member_id, initial, former_cluster_id: None, log: None })
     }
 
     /// Returns the identity of a member that joins.
     pub(crate) fn joined(cluster_id: u64, member_id: u64) -> Identity {
-        Identity { version: VERSION, cluster_id, member_id, initial: None, log: None }
+        Identity {
+            version: VERSION,
+            cluster_id,
+            member_id,
+            initial: None,
+            former_cluster_id: None,
+            log: None,
+        }
+    }
+
+    /// Makes this member one of another cluster, which begins behind an entry of the log and in a term.
+    pub(super) fn separate(&mut self, index: u64, term: u64) {
+        let parts = [self.cluster_id, self.member_id, index, term].map(|part| part.to_string());
+        self.former_cluster_id = Some(self.cluster_id);
+        self.cluster_id = id_of(&parts.each_ref().map(String::as_str));
     }
 
     /// Reads the identity of a data directory; `None` if it has none and may be used.

@@ -49,6 +49,11 @@ impl Owner {
     fn is_of(self, identity: &Identity) -> bool {
         (self.cluster_id, self.member_id) == (identity.cluster_id, identity.member_id)
     }
+
+    /// Returns whether it is the member's log from before it went on alone.
+    fn was_of(self, identity: &Identity) -> bool {
+        (Some(self.cluster_id), self.member_id) == (identity.former_cluster_id, identity.member_id)
+    }
 }
 
 /// Opens the log of a member, and begins it if the member has none yet.
@@ -93,7 +98,7 @@ fn is_missing(error: &forebay_raft::Error) -> bool {
 }
 
 /// Refuses a log that is not the member's, and takes one that nothing is in for its own if it has none yet.
-async fn own(
+pub(super) async fn own(
     log: &mut RaftLog<Types>,
     directories: &Directories,
     identity: &mut Identity,
@@ -105,7 +110,7 @@ async fn own(
     let owner = log.wal().value(KEY).map(|bytes| Owner::decode(&bytes).ok_or_else(|| not_of(dir, identity)));
     let owner = owner.transpose()?;
     match (owner, identity.log) {
-        (Some(owner), _) if !owner.is_of(identity) => {
+        (Some(owner), _) if !owner.is_of(identity) && !owner.was_of(identity) => {
             return Err(StartError::new(format!(
                 "{} holds the log of member {:x} of cluster {:x}, and this is member {:x} of cluster {:x}: give its own --wal-dir",
                 dir.display(),
@@ -115,7 +120,13 @@ async fn own(
                 identity.cluster_id
             )));
         }
-        (Some(Owner { number, .. }), Some(begun)) if number == begun => return Ok(()),
+        (Some(owner), Some(begun)) if owner.number == begun => {
+            if !owner.is_of(identity) {
+                let value = Owner { cluster_id: identity.cluster_id, ..owner }.encode();
+                log.wal().set(KEY, value.as_bytes()).await.map_err(|error| failed(&error))?;
+            }
+            return Ok(());
+        }
         (_, Some(_)) => {
             return Err(StartError::new(format!(
                 "{} holds another log than the one that member {:x} has begun: mount its drive, or give its --wal-dir; {LOST}",

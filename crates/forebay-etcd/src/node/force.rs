@@ -1,0 +1,106 @@
+//! A member that goes on without the others, which are lost: `--force-new-cluster`.
+//!
+//! Its log and state stay, with entries that it does not know to be committed: a change that was acknowledged and is here is kept. Behind
+//! them comes a membership of this member alone, in a later term than that of its vote. The cluster has another id from then on, so members
+//! that come back are refused, and cannot replace what this one has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use forebay_raft::RaftLog;
+use openraft::alias::{EntryOf, LeaderIdOf, LogIdOf, VoteOf};
+use openraft::entry::RaftEntry;
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
+use openraft::vote::{RaftLeaderId, RaftLeaderIdExt, RaftVote};
+use openraft::{Membership, StorageHelper};
+use tonic::Code;
+
+use super::identity::Identity;
+use super::peers::Dialer;
+use super::{Directories, bootstrap, owner};
+use crate::config::urls::Url;
+use crate::mvcc::{Damage, Store};
+use crate::start_error::StartError;
+use crate::types::{Peer, Types};
+
+fn failed(error: &dyn fmt::Display) -> StartError {
+    StartError::new(format!("--force-new-cluster: this member cannot go on alone: {error}"))
+}
+
+/// Makes this member the only one of its cluster, before Raft starts. After a crash in between, the same flag does it again.
+///
+/// # Errors
+/// Another member runs, this one is none, or its log or state is damaged.
+pub(super) async fn go_on_alone(
+    identity: &mut Identity,
+    directories: &Directories,
+    log: &mut RaftLog<Types>,
+    store: &mut Store,
+    damage: Option<Damage>,
+    dialer: &Dialer,
+) -> Result<(), StartError> {
+    if let Some(damage) = damage {
+        return Err(failed(&format!(
+            "its state is damaged, and must come from others or a snapshot: {damage}"
+        )));
+    }
+    let (applied, _) = store.applied_state().await.map_err(|error| failed(&error))?;
+    let in_log = log.get_log_state().await.map_err(|error| failed(&error))?.last_log_id;
+    // A snapshot was installed before a crash: Raft would do the same.
+    if let Some(applied) = applied.filter(|applied| in_log < Some(*applied)) {
+        log.purge(applied).await.map_err(|error| failed(&error))?;
+    }
+    let memberships = StorageHelper::<Types, _, _>::new(log, store).get_membership().await;
+    let memberships = memberships.map_err(|error| failed(&error))?;
+    let vote = log.read_vote().await.map_err(|error| failed(&error))?;
+    let last = log.get_log_state().await.map_err(|error| failed(&error))?.last_log_id;
+    let member = identity.member_id;
+    let mut others: BTreeMap<u64, Peer> =
+        memberships.effective().nodes().map(|(id, peer)| (*id, peer.clone())).collect();
+    let (Some(own), Some(vote), Some(last)) = (others.remove(&member), vote, last) else {
+        return Err(failed(&"it is in no membership that it knows: it never joined, or was removed"));
+    };
+    if others.is_empty() {
+        tracing::warn!("--force-new-cluster has no effect: this member is alone already");
+        return Ok(());
+    }
+    for (id, peer) in &others {
+        check_ended(identity, *id, peer, dialer).await?;
+    }
+    let term = vote.leader_id().term() + 1;
+    identity.separate(last.index, term);
+    identity.write(&directories.member)?;
+    owner::own(log, directories, identity).await?;
+    let id = LogIdOf::<Types>::new(LeaderIdOf::<Types>::new_committed(term, member), last.index + 1);
+    let own = Peer { is_voter_soon: false, ..own };
+    let alone = Membership::new(vec![BTreeSet::from([member])], BTreeMap::from([(member, own)]));
+    let entry = EntryOf::<Types>::new_membership(id, alone.map_err(|error| failed(&error))?);
+    let vote = VoteOf::<Types>::from_leader_id(LeaderIdOf::<Types>::new(term, member), true);
+    log.save_vote(&vote).await.map_err(|error| failed(&error))?;
+    let appended = RaftLogStorageExt::<Types>::blocking_append(log, [entry]).await;
+    appended.map_err(|error| failed(&error))?;
+    let removed: Vec<String> = others.keys().map(|id| format!("{id:x}")).collect();
+    tracing::warn!(
+        cluster = format!("{:x}", identity.cluster_id),
+        "this member goes on alone, without {}: leave --force-new-cluster out from now on",
+        removed.join(", ")
+    );
+    Ok(())
+}
+
+/// Refuses to leave a member behind that runs: it, or a majority with it, may acknowledge changes.
+async fn check_ended(identity: &Identity, id: u64, peer: &Peer, dialer: &Dialer) -> Result<(), StartError> {
+    for url in peer.urls.iter().filter_map(|url| Url::parse(url).ok()) {
+        let runs = match bootstrap::ask(dialer, &url, false, bootstrap::ASK_FIRST_TIMEOUT).await {
+            Ok(reply) => reply.cluster_id == identity.cluster_id,
+            // Of another version.
+            Err((code, _)) => code == Code::FailedPrecondition,
+        };
+        if runs {
+            let text =
+                format!("member {id:x} runs at {url}: end all others first, or remove them with etcdctl");
+            return Err(failed(&text));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! A member that goes on without the others, which are lost.
+
+use std::sync::atomic::Ordering;
+
+use super::cluster::{Cluster, Member, settled, within};
+use crate::proto::etcdserverpb::MemberAddRequest;
+use crate::proto::peer::member_change;
+
+const FORCED: &str = "--force-new-cluster";
+
+async fn names(member: &Member) -> Vec<String> {
+    let members = settled(async || member.node().members(true).await).await.unwrap();
+    members.into_iter().map(|member| member.name).collect()
+}
+
+/// Two of three members are lost: the third goes on with all that it has, is left alone by those that come back, and takes new members.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_goes_on_alone_where_the_others_are_lost() {
+    let mut cluster = Cluster::start(3, &["--snapshot-count=20", "--snapshot-catchup-entries=5"]).await;
+    let mut last = 0;
+    for number in 0..50 {
+        last = cluster.members[0].put(&format!("key{number}"), "value").await.unwrap();
+    }
+    cluster.members[2].applied(last).await;
+    let (former, id) = (cluster.members[2].node().cluster_id(), cluster.members[2].node().id());
+    cluster.members[2].stop().await;
+    cluster.members[2].arguments.push(FORCED.to_owned());
+    let refused = cluster.members[2].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains(" runs at http://127."), "{refused}");
+    // Nothing has changed.
+    cluster.members[2].arguments.pop();
+    cluster.members[2].start().await;
+    let last = cluster.members[2].put("together", "value").await.unwrap();
+    cluster.members[2].applied(last).await;
+    cluster.stop().await;
+
+    cluster.members[2].arguments.push(FORCED.to_owned());
+    let mut other = 0;
+    // The second start with the flag finds it alone already.
+    for start in ["first", "second", "without the flag"] {
+        if start == "without the flag" {
+            cluster.members[2].arguments.pop();
+        }
+        cluster.members[2].start().await;
+        let member = &cluster.members[2];
+        within(member.server.as_ref().unwrap().ready()).await;
+        member.put(start, "value").await.unwrap();
+        for key in ["key0", "key49", "together", "first"] {
+            assert_eq!(member.get(key).await.as_deref(), Some("value"), "{start}: {key}");
+        }
+        assert_eq!(names(member).await, ["m2"], "{start}");
+        assert_eq!(member.node().id(), id);
+        assert_ne!(member.node().cluster_id(), former);
+        assert!(other == 0 || member.node().cluster_id() == other, "{start}");
+        other = member.node().cluster_id();
+        member.has_latest_format().await;
+        if start != "without the flag" {
+            cluster.members[2].stop().await;
+        }
+    }
+
+    // Both others are a majority of the former cluster, and reach this member.
+    cluster.members[0].start().await;
+    cluster.members[1].start().await;
+    let member = &cluster.members[2];
+    within(async {
+        while member.node().counts().foreign.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    cluster.members[0].put("former", "value").await.unwrap();
+    member.put("alone", "value").await.unwrap();
+    assert_eq!(member.get("former").await, None);
+    cluster.members[0].stop().await;
+    cluster.members[1].stop().await;
+
+    let at = cluster.make_joining();
+    let url = cluster.members[at].peer_url();
+    let add = MemberAddRequest { peer_ur_ls: vec![url], is_learner: false };
+    cluster.members[2].change(member_change::Change::Add(add)).await;
+    cluster.members[at].start().await;
+    cluster.members[at].votes().await;
+    for key in ["key0", "together", "alone"] {
+        assert_eq!(cluster.members[at].get(key).await.as_deref(), Some("value"), "{key}");
+    }
+    assert_eq!(cluster.members[at].node().cluster_id(), other);
+    // With another member that runs, the flag is refused.
+    cluster.members[2].stop().await;
+    cluster.members[2].arguments.push(FORCED.to_owned());
+    let refused = cluster.members[2].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains(" runs at "), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_data_does_not_go_on() {
+    let mut cluster = Cluster::new(1, &[FORCED]);
+    let refused = cluster.members[0].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains("has none: give its --data-dir"), "{refused}");
+    assert!(!cluster.members[0].dir.join("member").exists());
+}
