@@ -357,12 +357,15 @@ impl FlagValues {
 
     fn urls(&self, name: &'static str) -> Result<Vec<Url>, ConfigError> {
         let text = self.text(name);
-        urls::parse_list(text).map_err(|reason| refused(name, text, &reason))
+        // Members call each other by TCP.
+        let parse = if name.contains("peer") { Url::parse } else { Url::of_clients };
+        urls::parse_list(text, parse).map_err(|reason| refused(name, text, &reason))
     }
 
     fn listen_urls(&self, name: &'static str) -> Result<Vec<Url>, ConfigError> {
         let urls = self.urls(name)?;
-        if let Some(url) = urls.iter().find(|url| url.listen_address().is_none()) {
+        let is_somewhere = |url: &Url| url.listen_address().is_some() || url.socket().is_some();
+        if let Some(url) = urls.iter().find(|url| !is_somewhere(url)) {
             let remedy = "give an IP address to listen on, such as 0.0.0.0, or localhost";
             return Err(refused(name, &url.to_string(), remedy));
         }

@@ -1,10 +1,14 @@
-//! Listeners: TCP with and without TLS, gRPC and HTTP on the same port.
+//! Listeners: TCP and sockets of the file system, with and without TLS, gRPC and HTTP on the same one.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net as unix;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,7 +16,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -39,14 +43,102 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A bound listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// It becomes one of the runtime that accepts.
-    listener: std::net::TcpListener,
+    socket: Socket,
     tls: Option<Arc<ServerConfig>>,
     /// With the port that was bound.
     pub(crate) url: Url,
     /// Common names of certificates that callers may have; all, if there are none.
     pub(crate) callers: BTreeSet<String>,
 }
+
+/// A socket that is listened on. It becomes one of the runtime that accepts.
+#[derive(Debug)]
+enum Socket {
+    Tcp(std::net::TcpListener),
+    Unix(SocketFile, unix::UnixListener),
+}
+
+/// The same, of a runtime.
+enum Acceptor {
+    Tcp(TcpListener),
+    /// The file goes first: another server may make it again as soon as nothing listens.
+    Unix {
+        _file: SocketFile,
+        listener: UnixListener,
+    },
+}
+
+/// The name of a socket in the file system, as long as it is listened on.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // The next server replaces it otherwise.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Socket {
+    async fn bind(url: &Url) -> io::Result<Socket> {
+        if let Some(path) = url.socket() {
+            return Socket::bind_file(path);
+        }
+        let address = url.listen_address().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Socket::Tcp(TcpListener::bind(address).await?.into_std()?))
+    }
+
+    /// Replaces the socket of a server that is gone, as etcd does.
+    fn bind_file(path: &Path) -> io::Result<Socket> {
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            match unix::UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
+                _ => return Err(io::ErrorKind::AddrInUse.into()),
+            }
+        }
+        let listener = unix::UnixListener::bind(path)?;
+        let file = SocketFile(path.to_owned());
+        listener.set_nonblocking(true)?;
+        Ok(Socket::Unix(file, listener))
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(..) => None,
+        }
+    }
+
+    fn on_this_runtime(self) -> io::Result<Acceptor> {
+        Ok(match self {
+            Socket::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
+            Socket::Unix(file, listener) => {
+                Acceptor::Unix { _file: file, listener: UnixListener::from_std(listener)? }
+            }
+        })
+    }
+}
+
+impl Acceptor {
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Acceptor::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Without it small replies wait for acknowledgements; a caller that has gone is noticed later.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Acceptor::Unix { listener, .. } => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// Both ways of a connection.
+trait Duplex: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Duplex for S {}
+
+type Stream = Box<dyn Duplex>;
 
 impl Listener {
     /// Binds the address of each URL.
@@ -60,21 +152,17 @@ impl Listener {
     ) -> Result<Vec<Listener>, StartError> {
         let mut listeners = Vec::new();
         for url in urls {
-            let Some(address) = url.listen_address() else {
-                return Err(StartError::new(format!("--{flag}={url} is no address to listen on")));
-            };
-            let listener = TcpListener::bind(address).await.map_err(|error| not_bound(flag, url, &error))?;
-            let bound = listener.local_addr().map_err(|error| not_bound(flag, url, &error))?;
-            let listener = listener.into_std().map_err(|error| not_bound(flag, url, &error))?;
+            let socket = Socket::bind(url).await.map_err(|error| not_bound(flag, url, &error))?;
             let tls = tls.filter(|_| url.is_tls).cloned();
-            let (url, callers) = (url.with_port(bound.port()), BTreeSet::new());
-            listeners.push(Listener { listener, tls, url, callers });
+            let bound = socket.address().map_or(0, |bound| bound.port());
+            let (url, callers) = (url.clone().with_port(bound), BTreeSet::new());
+            listeners.push(Listener { socket, tls, url, callers });
         }
         Ok(listeners)
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+        self.socket.address()
     }
 }
 
@@ -82,7 +170,8 @@ fn not_bound(flag: &str, url: &Url, error: &io::Error) -> StartError {
     StartError::new(match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!(
-                "--{flag}={url} cannot be listened on: the port is in use; end what uses it, or give another"
+                "--{flag}={url} cannot be listened on: {} is in use; end what uses it, or give another",
+                if url.socket().is_some() { "the file" } else { "the port" }
             )
         }
         io::ErrorKind::AddrNotAvailable => {
@@ -120,8 +209,8 @@ async fn accept_on(
     signals: ShutdownSignals,
 ) {
     let ShutdownSignals { mut stopping, closing } = signals;
-    let Listener { listener, tls, url, callers } = listener;
-    let listener = match TcpListener::from_std(listener) {
+    let Listener { socket, tls, url, callers } = listener;
+    let listener = match socket.on_this_runtime() {
         Ok(listener) => listener,
         Err(error) => return tracing::error!("{url} cannot be listened on: {error}"),
     };
@@ -131,17 +220,15 @@ async fn accept_on(
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         let stream = match stream {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!("no connection can be accepted on {url}: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        // Without it small replies wait for acknowledgements; a caller that has gone is noticed later.
-        let _ = stream.set_nodelay(true);
         let Some(tls) = tls.clone() else {
-            let sent = accepted.send(Ok(Connection::new(Stream::Plain(stream), &closing)));
+            let sent = accepted.send(Ok(Connection::new(stream, Caller::default(), &closing)));
             tokio::select! {
                 sent = sent => if sent.is_err() { return },
                 _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -155,17 +242,19 @@ async fn accept_on(
             let handshake = TlsAcceptor::from(tls).accept(stream);
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => {
-                    let name = common_name(&stream);
-                    if !callers.is_empty() && !name.as_ref().is_some_and(|name| callers.contains(name)) {
-                        let name = name.unwrap_or_default();
+                    let common_name: Option<Arc<str>> = common_name(&stream).map(Arc::from);
+                    if !callers.is_empty()
+                        && !common_name.as_ref().is_some_and(|name| callers.contains(&**name))
+                    {
+                        let name = common_name.as_deref().unwrap_or_default();
                         tracing::warn!(
                             "a caller on {url} with the common name {name:?} is not among those that may call"
                         );
                         return;
                     }
                     // The server may have stopped meanwhile.
-                    let stream = Stream::Tls(Box::new(stream));
-                    let _ = accepted.send(Ok(Connection::new(stream, &closing))).await;
+                    let connection = Connection::new(Box::new(stream), Caller { common_name }, &closing);
+                    let _ = accepted.send(Ok(connection)).await;
                 }
                 Ok(Err(error)) if crate::tls::is_gone(&error) => {}
                 Ok(Err(error)) => tracing::warn!("a handshake on {url} failed: {error}"),
@@ -182,6 +271,7 @@ async fn accept_on(
 /// do so: the runtime wakes another thread for it.
 pub(crate) struct Connection {
     stream: Stream,
+    caller: Caller,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Replies that are not sent yet; those before `sent` are.
     gathered: Vec<u8>,
@@ -193,14 +283,8 @@ pub(crate) struct Connection {
     flushes_in_vain: u32,
 }
 
-#[derive(Debug)]
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 impl Connection {
-    fn new(stream: Stream, closing: &watch::Receiver<bool>) -> Connection {
+    fn new(stream: Stream, caller: Caller, closing: &watch::Receiver<bool>) -> Connection {
         let mut closing = closing.clone();
         let closed = async move {
             // Without a sender the server is gone, which is the same.
@@ -208,6 +292,7 @@ impl Connection {
         };
         Connection {
             stream,
+            caller,
             closed: Box::pin(closed),
             gathered: Vec::new(),
             sent: 0,
@@ -229,7 +314,7 @@ impl Connection {
     /// Sends what has gathered.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.gathered.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match ready!(self.stream.poll_write(context, rest))? {
+            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => self.sent += sent,
             }
@@ -249,7 +334,7 @@ impl fmt::Debug for Connection {
 }
 
 /// Returns the common name of a caller's certificate.
-fn common_name(stream: &TlsStream<TcpStream>) -> Option<String> {
+fn common_name(stream: &TlsStream<Stream>) -> Option<String> {
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     certificate.and_then(|certificate| crate::tls::common_name(certificate))
 }
@@ -265,8 +350,7 @@ impl Connected for Connection {
     type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Caller {
-        let Stream::Tls(stream) = &self.stream else { return Caller::default() };
-        Caller { common_name: common_name(stream).map(Arc::from) }
+        self.caller.clone()
     }
 }
 
@@ -282,10 +366,7 @@ impl AsyncRead for Connection {
             connection.closed = Box::pin(std::future::ready(()));
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        match &mut connection.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut connection.stream).poll_read(context, buffer)
     }
 }
 
@@ -307,16 +388,13 @@ impl AsyncWrite for Connection {
         }
         ready!(connection.poll_send(context))?;
         connection.has_yielded = false;
-        connection.stream.poll_flush(context)
+        Pin::new(&mut connection.stream).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
         ready!(connection.poll_send(context))?;
-        match &mut connection.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut connection.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -330,10 +408,7 @@ impl AsyncWrite for Connection {
             ready!(connection.poll_send(context))?;
         }
         if bytes >= DIRECT_BYTES {
-            return match &mut connection.stream {
-                Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-                Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-            };
+            return Pin::new(&mut connection.stream).poll_write_vectored(context, parts);
         }
         parts.iter().for_each(|part| connection.gathered.extend_from_slice(part));
         Poll::Ready(Ok(bytes))
@@ -344,27 +419,12 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Stream {
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -375,7 +435,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (_closing, closed) = watch::channel(false);
-        let mut connection = Connection::new(Stream::Plain(listener.accept().await.unwrap().0), &closed);
+        let accepted = listener.accept().await.unwrap().0;
+        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed);
         let mut expected = Vec::new();
         for (turn, length) in
             [10, 3, DIRECT_BYTES - 1, DIRECT_BYTES, 1, 5 * DIRECT_BYTES, 7].into_iter().enumerate()
@@ -418,7 +479,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (_closing, closed) = watch::channel(false);
-        let mut connection = Connection::new(Stream::Plain(listener.accept().await.unwrap().0), &closed);
+        let accepted = listener.accept().await.unwrap().0;
+        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed);
         let mut yielded = 0;
         for _ in 0..160 {
             yielded += u32::from(yields(&mut connection, b"").await);

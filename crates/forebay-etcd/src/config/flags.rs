@@ -60,7 +60,11 @@ pub(crate) const FLAGS: &[Flag] = &[
     full("heartbeat-interval", "100", "Milliseconds between two heartbeats of the leader"),
     full("election-timeout", "1000", "Milliseconds without a heartbeat before an election"),
     full("listen-peer-urls", "http://localhost:2380", "Where to listen for other members"),
-    full("listen-client-urls", "http://localhost:2379", "Where to listen for clients"),
+    full(
+        "listen-client-urls",
+        "http://localhost:2379",
+        "Where to listen for clients; also unix:///PATH, with TLS unixs:///PATH",
+    ),
     full("listen-client-http-urls", "", "Where to listen for HTTP alone; takes it off the client URLs"),
     full("listen-metrics-urls", "", "Where to serve /metrics and /health as well"),
     full("quota-backend-bytes", "0", "Most bytes of the state; 0 is 2 GiB, a negative number is no limit"),

@@ -20,7 +20,7 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 fn urls(text: &str) -> Vec<Url> {
-    urls::parse_list(text).unwrap()
+    urls::parse_list(text, Url::parse).unwrap()
 }
 
 #[test]
@@ -159,7 +159,14 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--initial-cluster-state=old"], &["--initial-cluster-state=old", "new, or existing"]),
         (&["--listen-client-urls=localhost:2379"], &["localhost:2379", "no scheme", "http://HOST:PORT"]),
         (&["--listen-client-urls=ftp://h:1"], &["\"ftp\"", "http://"]),
-        (&["--listen-client-urls=unix://x:1"], &["not supported"]),
+        (&["--listen-client-urls=unix://"], &["unix:///PATH"]),
+        (
+            &["--listen-client-urls=unix:///a", "--advertise-client-urls=unix:///a", "--client-cert-auth"],
+            &["needs https"],
+        ),
+        (&["--listen-metrics-urls=unixs:///a"], &["https needs --cert-file"]),
+        (&["--listen-peer-urls=unix:///a"], &["--listen-peer-urls=unix:///a", "for clients alone"]),
+        (&["--initial-cluster=default=unix:///a"], &["for clients alone"]),
         (&["--listen-client-urls=http://h"], &["no port"]),
         (&["--listen-client-urls=http://h:70000"], &["\"70000\"", "65535"]),
         (&["--listen-client-urls=http://::1:1"], &["brackets"]),
@@ -318,6 +325,12 @@ fn urls_are_written_as_they_are_read() {
     }
     assert_eq!(Url::parse("http://[::1]:1").unwrap().listen_address().unwrap().to_string(), "[::1]:1");
     assert_eq!(Url::parse("http://h:1/").unwrap().to_string(), "http://h:1");
+    // As in etcd, a host is the beginning of the path.
+    for (text, path) in [("unix:///run/a.sock", "/run/a.sock"), ("unixs://localhost:2379", "localhost:2379")]
+    {
+        let url = Url::of_clients(text).unwrap();
+        assert_eq!((url.to_string(), url.socket().unwrap()), (text.to_owned(), std::path::Path::new(path)));
+    }
     // The order of a list does not matter to who a member is.
     assert_eq!(urls("http://b:1,http://a:1"), urls("http://a:1, http://b:1,http://a:1"));
 }

@@ -3,14 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
-/// Where a member listens or is reached: `http://10.0.0.1:2380`.
+/// Where a member listens or is reached: `http://10.0.0.1:2380`; by clients also `unix:///run/etcd.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Url {
     pub(crate) is_tls: bool,
-    /// An IPv6 address is without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// With its port. An IPv6 address is without brackets.
+    Host(String, u16),
+    /// A socket of the file system.
+    Socket(PathBuf),
 }
 
 impl Url {
@@ -27,7 +34,7 @@ impl Url {
             "http" => false,
             "https" => true,
             "unix" | "unixs" => {
-                return Err(format!("sockets of the file system are not supported; {expected}"));
+                return Err(format!("sockets of the file system are for clients alone; {expected}"));
             }
             _ => return Err(format!("its scheme is {scheme:?}; {expected}")),
         };
@@ -51,39 +58,68 @@ impl Url {
             None if host.contains(':') => return Err("an IPv6 address stands in brackets: [::1]".to_owned()),
             None => host,
         };
-        Ok(Url { is_tls, host: host.to_owned(), port })
+        Ok(Url { is_tls, place: Place::Host(host.to_owned(), port) })
     }
 
-    /// Returns the address to listen on: a host name other than `localhost` has none.
+    /// Parses a URL under which clients reach a member: also `unix://PATH`, and `unixs://PATH` with TLS.
+    ///
+    /// # Errors
+    /// The fault, and a form that is right.
+    pub(crate) fn of_clients(text: &str) -> Result<Url, String> {
+        let (is_tls, path) = match text.split_once("://") {
+            Some(("unix", path)) => (false, path),
+            Some(("unixs", path)) => (true, path),
+            _ => return Url::parse(text),
+        };
+        if path.is_empty() || path.contains(['?', '#', '@']) {
+            return Err("a socket of the file system has the form unix:///PATH or unixs:///PATH".to_owned());
+        }
+        Ok(Url { is_tls, place: Place::Socket(PathBuf::from(path)) })
+    }
+
+    /// Returns the address to listen on: a host name other than `localhost` has none, nor has a socket of the file system.
     pub(crate) fn listen_address(&self) -> Option<SocketAddr> {
-        let ip = match &*self.host {
+        let Place::Host(host, port) = &self.place else { return None };
+        let ip = match &**host {
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
             host => host.parse().ok()?,
         };
-        Some(SocketAddr::new(ip, self.port))
+        Some(SocketAddr::new(ip, *port))
     }
 
-    /// Returns the same URL with another port.
-    pub(crate) fn with_port(&self, port: u16) -> Url {
-        Url { port, ..self.clone() }
+    /// Returns the path of a socket of the file system.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Host(..) => None,
+            Place::Socket(path) => Some(path),
+        }
+    }
+
+    /// Returns the same URL with another port, if it has one.
+    pub(crate) fn with_port(mut self, other: u16) -> Url {
+        if let Place::Host(_, port) = &mut self.place {
+            *port = other;
+        }
+        self
     }
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_tls { "https" } else { "http" };
-        if self.host.contains(':') {
-            return write!(f, "{scheme}://[{}]:{}", self.host, self.port);
+        let tls = if self.is_tls { "s" } else { "" };
+        match &self.place {
+            Place::Host(host, port) if host.contains(':') => write!(f, "http{tls}://[{host}]:{port}"),
+            Place::Host(host, port) => write!(f, "http{tls}://{host}:{port}"),
+            Place::Socket(path) => write!(f, "unix{tls}://{}", path.display()),
         }
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
     }
 }
 
-/// Parses a list such as `http://10.0.0.1:2379,http://10.0.0.2:2379`, sorted and without repetitions.
-pub(crate) fn parse_list(text: &str) -> Result<Vec<Url>, String> {
+/// Parses a list such as `http://10.0.0.1:2379,http://10.0.0.2:2379`, sorted and without repetitions; each by `parse`.
+pub(crate) fn parse_list(text: &str, parse: fn(&str) -> Result<Url, String>) -> Result<Vec<Url>, String> {
     let mut urls = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        urls.push(Url::parse(part).map_err(|reason| format!("{part:?} is not usable: {reason}"))?);
+        urls.push(parse(part).map_err(|reason| format!("{part:?} is not usable: {reason}"))?);
     }
     urls.sort();
     urls.dedup();

@@ -2,11 +2,13 @@
 
 use forebay_test::exposition::{family, prometheus};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use super::clients::metric_is;
 use super::cluster::{Cluster, within};
 use crate::mvcc::View;
+use crate::proto::etcdserverpb::PutRequest;
+use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::version::{CLUSTER_MINOR, CLUSTER_VERSION, ETCD_VERSION};
 
 /// Asks for a page by HTTP/1, and returns status and body.
@@ -195,4 +197,35 @@ async fn metrics_are_text_that_prometheus_reads() {
     }
     assert_eq!(own.len(), OF_ETCD.len(), "a name that etcd does not print: {own:?}");
     cluster.stop().await;
+}
+
+/// Clients of this machine need no port, as with etcd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_served_by_a_socket_of_the_file_system() {
+    let (mut cluster, mut other) = (Cluster::new(1, &[]), Cluster::new(1, &[]));
+    let path = cluster.dir.path().join("clients.sock");
+    let url = format!("unix://{}", path.display());
+    for member in [&mut cluster.members[0], &mut other.members[0]] {
+        let flags = ["listen-client-urls", "advertise-client-urls"].map(|flag| format!("--{flag}={url}"));
+        member.arguments.extend(flags);
+    }
+    // A server that was killed has left it.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    cluster.members[0].start().await;
+    within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+    let mut client = KvClient::connect(url).await.unwrap();
+    let put = PutRequest { key: "key".into(), value: "value".into(), ..PutRequest::default() };
+    within(client.put(put)).await.unwrap();
+    assert_eq!(cluster.members[0].get("key").await.as_deref(), Some("value"));
+    let page = ask(UnixStream::connect(&path).await.unwrap(), "/health").await.unwrap();
+    assert_eq!(page, (200, "{\"health\":\"true\",\"reason\":\"\"}".to_owned()));
+    let refused = other.members[0].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains("the file is in use"), "{refused}");
+    cluster.stop().await;
+    assert!(!path.exists());
+    // What is no socket stays.
+    std::fs::write(&path, "mine").unwrap();
+    let refused = other.members[0].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains("the file is in use"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
 }
