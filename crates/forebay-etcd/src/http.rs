@@ -19,19 +19,23 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
-use crate::services::CallCounts;
+use crate::services::{CallCounts, Followers};
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Returns the pages that are served by HTTP, of a member with this limit of space.
-pub(crate) fn router(node: Node, hub: Arc<Hub>, calls: Arc<CallCounts>, quota_bytes: u64) -> Router {
-    let counted = (node.clone(), hub, calls, quota_bytes);
+pub(crate) fn router(
+    node: Node,
+    followers: Arc<Followers>,
+    calls: Arc<CallCounts>,
+    quota_bytes: u64,
+) -> Router {
+    let counted = (node.clone(), followers, calls, quota_bytes);
     let with_counts = Router::new().route("/metrics", get(metrics)).with_state(counted);
     Router::new()
         .route("/health", get(health))
@@ -59,9 +63,9 @@ async fn version() -> Response {
 }
 
 async fn metrics(
-    State((node, hub, calls, quota_bytes)): State<(Node, Arc<Hub>, Arc<CallCounts>, u64)>,
+    State((node, followers, calls, quota_bytes)): State<(Node, Arc<Followers>, Arc<CallCounts>, u64)>,
 ) -> Response {
-    let page = metrics::page(&node, &hub, &calls, quota_bytes).await;
+    let page = metrics::page(&node, &followers, &calls, quota_bytes).await;
     ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 

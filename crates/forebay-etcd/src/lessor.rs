@@ -11,6 +11,7 @@
 //! term, even if this member did not lead for a while. Committed entries of former terms are applied before a new leader's first read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,18 @@ const REVOKED_AT_ONCE_MAX: usize = 512;
 pub(crate) struct Lessor {
     inner: Mutex<Inner>,
     changed: Notify,
+    pub(crate) counts: Counts,
+}
+
+/// Counts of leases since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) granted: AtomicU64,
+    pub(crate) revoked: AtomicU64,
+    /// Those that this member kept alive as the leader.
+    pub(crate) renewed: AtomicU64,
+    /// Those that it revoked as the leader, as their time was over.
+    pub(crate) expired: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +98,7 @@ impl Lessor {
     }
 
     pub(crate) fn granted(&self, id: i64, granted_s: i64) {
+        self.counts.granted.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         inner.revoking.remove(&id);
         inner.leases.insert(id, Lease { granted_s, ends: None });
@@ -94,6 +108,7 @@ impl Lessor {
     }
 
     pub(crate) fn revoked(&self, id: i64) {
+        self.counts.revoked.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         inner.revoking.remove(&id);
         if let Some(Lease { ends: Some(ends), .. }) = inner.leases.remove(&id) {
@@ -129,6 +144,7 @@ impl Lessor {
         if lease.ends.is_some_and(|ends| ends <= Instant::now()) {
             return None;
         }
+        self.counts.renewed.fetch_add(1, Ordering::Relaxed);
         inner.extend(id, Duration::ZERO)
     }
 

@@ -127,7 +127,7 @@ impl Server {
         }
         let (stopping, is_stopping) = watch::channel(false);
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
-        let (hub, users) = (followers.hub.clone(), followers.users.clone());
+        let (followed, users) = (followers.clone(), followers.users.clone());
         let context = Context::new(node.clone(), followers, limits, authentication, is_stopping.clone());
         let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
         node.set_leader_leases(&leases);
@@ -142,7 +142,7 @@ impl Server {
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];
-        let pages = http::router(node.clone(), hub, calls, config.quota_bytes);
+        let pages = http::router(node.clone(), followed, calls, config.quota_bytes);
         let has_pages = http.is_empty();
         let mut served = vec![(metrics, pages.clone().fallback(not_found))];
         let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));

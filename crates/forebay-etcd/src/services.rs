@@ -59,7 +59,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 pub(crate) use ahead::STREAM_MAX;
-pub(crate) use call_counts::CallCounts;
+pub(crate) use call_counts::{CallCounts, Way};
 pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_call, not_found};
@@ -351,6 +351,8 @@ async fn revoke_ended(context: &Context) {
     let (term, ended) = context.lessor.ended().await;
     let revokes = ended.into_iter().map(|id| lease::expire(context, term, id));
     let revoked = futures_util::future::join_all(revokes).await;
+    let expired = revoked.iter().filter(|revoked| revoked.is_ok()).count() as u64;
+    context.lessor.counts.expired.fetch_add(expired, Ordering::Relaxed);
     if let Some(error) = revoked.into_iter().find_map(|revoked| revoked.err()) {
         tracing::warn!(%error, "leases could not be revoked; they are tried again");
         tokio::time::sleep(REVOKE_AGAIN).await;

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay::Exposition;
 use forebay::MetricKind::{Counter, Gauge, Histogram};
 
-use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::{Node, ROUND_TRIP_BOUNDS, round_trip_bound};
-use crate::services::CallCounts;
+use crate::services::{CallCounts, Followers, Way};
 use crate::version::{CLUSTER_MINOR, ETCD_VERSION, OWN_VERSION};
 
 /// Ticks of a second in which Linux tells processor time, on all its platforms.
@@ -23,7 +22,12 @@ macro_rules! add {
 }
 
 /// Returns all metrics of a member with this limit of space.
-pub(crate) async fn page(node: &Node, hub: &Hub, calls: &CallCounts, quota_bytes: u64) -> Exposition {
+pub(crate) async fn page(
+    node: &Node,
+    followers: &Followers,
+    calls: &CallCounts,
+    quota_bytes: u64,
+) -> Exposition {
     let mut page = Exposition::prometheus();
     for (name, help, label, value) in [
         ("etcd_server_version", "Which version is running.", "server_version", ETCD_VERSION),
@@ -34,7 +38,7 @@ pub(crate) async fn page(node: &Node, hub: &Hub, calls: &CallCounts, quota_bytes
         page.family(Gauge, name, help).sample(&[(label, value)], 1);
     }
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let (counts, watches) = (node.counts(), hub.counts());
+    let (counts, watches, leases) = (node.counts(), followers.hub.counts(), &followers.lessor.counts);
     add!(page,
         Gauge "etcd_server_has_leader" "Whether a leader exists.": u8::from(node.leader().is_some());
         Gauge "etcd_server_is_leader" "Whether this member leads.": u8::from(node.is_leader());
@@ -71,6 +75,12 @@ pub(crate) async fn page(node: &Node, hub: &Hub, calls: &CallCounts, quota_bytes
         Gauge "etcd_debugging_mvcc_slow_watcher_total" "Watches that are behind.": load(&watches.behind);
         Gauge "etcd_debugging_mvcc_pending_events_total" "Events that wait to be sent.": load(&watches.pending);
         Counter "etcd_debugging_mvcc_events_total" "Events sent by this member.": load(&watches.sent);
+        Counter "etcd_mvcc_put_total" "Puts applied by this member.": load(&watches.puts);
+        Gauge "etcd_debugging_mvcc_total_put_size_in_bytes" "Bytes of their keys and values.": load(&watches.put_bytes);
+        Counter "etcd_debugging_lease_granted_total" "Leases granted.": load(&leases.granted);
+        Counter "etcd_debugging_lease_revoked_total" "Leases revoked.": load(&leases.revoked);
+        Counter "etcd_debugging_lease_renewed_total" "Leases that this member kept alive as the leader.": load(&leases.renewed);
+        Counter "etcd_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
     );
     // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.
     if quota_bytes != 0 {
@@ -138,6 +148,20 @@ fn grpc(page: &mut Exposition, calls: &CallCounts) {
     for kind in calls.kinds() {
         family.sample(&kind.labels, kind.begun());
     }
+    for (name, help, way) in [
+        ("grpc_server_msg_received_total", "Messages received.", Way::Received),
+        ("grpc_server_msg_sent_total", "Messages sent.", Way::Sent),
+    ] {
+        let mut family = page.family(Counter, name, help);
+        for kind in calls.kinds() {
+            family.sample(&kind.labels, kind.messages(way).0);
+        }
+    }
+    let bytes = |way| calls.kinds().map(|kind| kind.messages(way).1).sum::<u64>();
+    add!(page,
+        Counter "etcd_network_client_grpc_received_bytes_total" "Bytes of messages received.": bytes(Way::Received);
+        Counter "etcd_network_client_grpc_sent_bytes_total" "Bytes of messages sent.": bytes(Way::Sent);
+    );
     let mut family = page.family(Counter, "grpc_server_handled_total", "Calls ended, by their codes.");
     for kind in calls.kinds() {
         let [method, service, stream] = kind.labels;

@@ -1,4 +1,4 @@
-//! [`CallCounts`]: how many calls of each kind have begun, and how they have ended, as etcd's metrics have them.
+//! [`CallCounts`]: how many calls of each kind have begun, with how many messages, and how they have ended, as etcd's metrics have them.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -46,6 +46,15 @@ const STREAMS: [(&str, &str); 5] = [
     ("/v3electionpb.Election/Observe", "server_stream"),
 ];
 const UNARY: &str = "unary";
+/// Bytes before each message: whether it is compressed, and its length.
+const HEADER_BYTES: usize = 5;
+
+/// The ways of a call's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Received,
+    Sent,
+}
 
 /// The calls that clients have made, by their paths.
 #[derive(Debug)]
@@ -57,6 +66,9 @@ pub(crate) struct CallKind {
     /// As metrics name it.
     pub(crate) labels: [(&'static str, &'static str); 3],
     begun: AtomicU64,
+    /// Messages and their bytes, by [`Way`].
+    messages: [AtomicU64; 2],
+    bytes: [AtomicU64; 2],
     ended: [AtomicU64; CODES.len()],
     /// By their time: each up to its bound, and the rest.
     times: [AtomicU64; BOUNDS_MS.len() + 1],
@@ -70,8 +82,9 @@ impl Default for CallCounts {
             let stream = STREAMS.iter().find(|(of, _)| of == path).map_or(UNARY, |(_, stream)| *stream);
             let labels = [("grpc_method", method), ("grpc_service", service), ("grpc_type", stream)];
             let (begun, nanoseconds) = (AtomicU64::default(), AtomicU64::default());
+            let (messages, bytes) = (Default::default(), Default::default());
             let (ended, times) = (Default::default(), Default::default());
-            Some((*path, Arc::new(CallKind { labels, begun, ended, times, nanoseconds })))
+            Some((*path, Arc::new(CallKind { labels, begun, messages, bytes, ended, times, nanoseconds })))
         };
         CallCounts(RULES.iter().filter_map(kind).collect())
     }
@@ -94,6 +107,12 @@ impl CallCounts {
 impl CallKind {
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many messages went this way, and their bytes.
+    pub(crate) fn messages(&self, way: Way) -> (u64, u64) {
+        let load = |counts: &[AtomicU64; 2]| counts[way as usize].load(Ordering::Relaxed);
+        (load(&self.messages), load(&self.bytes))
     }
 
     /// Returns how many calls ended with each code.
@@ -124,6 +143,11 @@ pub(super) struct CallUnderWay {
 }
 
 impl CallUnderWay {
+    /// Counts the messages of a request.
+    pub(super) fn received(&self, body: Body) -> Body {
+        Body::new(CountedBody::new(body, &self.kind, Way::Received))
+    }
+
     fn end(mut self, code: Code) {
         self.code = code;
     }
@@ -145,24 +169,57 @@ fn code_of(headers: &HeaderMap) -> Option<Code> {
     headers.get(Status::GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-/// Counts the end of a call: of a stream with the end of its body, of another with its response.
+/// Counts the messages of a response, and the end of its call: of a stream with the end of its body, of another with its response.
 pub(super) fn counted(response: Response<Body>, call: Option<CallUnderWay>) -> Response<Body> {
     let Some(call) = call else { return response };
     let is_stream = call.kind.labels[2].1 != UNARY;
-    match code_of(response.headers()) {
-        None if is_stream => response.map(|body| Body::new(CountedBody { body, call: Some(call) })),
-        code => {
-            call.end(code.unwrap_or(Code::Ok));
-            response
+    let code = code_of(response.headers());
+    response.map(|body| {
+        let mut counted = CountedBody::new(body, &call.kind, Way::Sent);
+        match code {
+            None if is_stream => counted.call = Some(call),
+            code => call.end(code.unwrap_or(Code::Ok)),
         }
-    }
+        Body::new(counted)
+    })
 }
 
-/// The body of a stream's response.
+/// The body of a request, or of a response.
 struct CountedBody {
     body: Body,
-    /// None after the end.
+    /// That of a stream's response; none after the end.
     call: Option<CallUnderWay>,
+    kind: Arc<CallKind>,
+    way: Way,
+    /// The beginning of a message's header, and the bytes of the message that are still to come.
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    rest: usize,
+}
+
+impl CountedBody {
+    fn new(body: Body, kind: &Arc<CallKind>, way: Way) -> CountedBody {
+        let (kind, header) = (kind.clone(), [0; HEADER_BYTES]);
+        CountedBody { body, call: None, kind, way, header, header_bytes: 0, rest: 0 }
+    }
+
+    /// Counts the messages that begin in a part, which may end anywhere.
+    fn count(&mut self, mut part: &[u8]) {
+        while !part.is_empty() {
+            let of_message = self.rest.min(part.len());
+            (self.rest, part) = (self.rest - of_message, &part[of_message..]);
+            let of_header = (HEADER_BYTES - self.header_bytes).min(part.len());
+            self.header[self.header_bytes..][..of_header].copy_from_slice(&part[..of_header]);
+            (self.header_bytes, part) = (self.header_bytes + of_header, &part[of_header..]);
+            if self.header_bytes == HEADER_BYTES {
+                let [_, length @ ..] = self.header;
+                let length = u32::from_be_bytes(length);
+                self.kind.messages[self.way as usize].fetch_add(1, Ordering::Relaxed);
+                self.kind.bytes[self.way as usize].fetch_add(u64::from(length), Ordering::Relaxed);
+                (self.rest, self.header_bytes) = (length as usize, 0);
+            }
+        }
+    }
 }
 
 impl http_body::Body for CountedBody {
@@ -174,6 +231,11 @@ impl http_body::Body for CountedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(part)) = &frame
+            && let Some(part) = part.data_ref()
+        {
+            self.count(part);
+        }
         let code = match &frame {
             Some(Ok(part)) => part.trailers_ref().map(|trailers| code_of(trailers).unwrap_or(Code::Ok)),
             Some(Err(status)) => Some(status.code()),
@@ -193,5 +255,30 @@ impl http_body::Body for CountedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_wherever_parts_end() {
+        let lengths = [0_u32, 3, 0, 300, 7];
+        let bytes: Vec<u8> = lengths
+            .iter()
+            .flat_map(|length| {
+                let header = std::iter::once(0).chain(length.to_be_bytes());
+                header.chain(std::iter::repeat_n(b'm', *length as usize))
+            })
+            .collect();
+        for part in [1, 2, 4, 5, 6, 8, bytes.len()] {
+            let calls = CallCounts::default();
+            let kind = calls.0.get("/etcdserverpb.Watch/Watch").unwrap();
+            let mut body = CountedBody::new(Body::empty(), kind, Way::Received);
+            bytes.chunks(part).for_each(|part| body.count(part));
+            assert_eq!(kind.messages(Way::Received), (5, 310), "parts of {part} bytes");
+            assert_eq!(kind.messages(Way::Sent), (0, 0));
+        }
     }
 }

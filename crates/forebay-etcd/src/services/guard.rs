@@ -133,6 +133,10 @@ where
         }
         let node = wants_leader.then(|| node.clone());
         let call_under_way = self.server.calls.begin(request.uri().path());
+        let request = match &call_under_way {
+            Some(call) => request.map(|body| call.received(body)),
+            None => request,
+        };
         let response = self.admitted(request);
         Box::pin(async move {
             let response = with_etcds_refusal(response.await?);

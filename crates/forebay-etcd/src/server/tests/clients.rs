@@ -42,6 +42,8 @@ async fn calls_are_counted_by_their_codes() {
         ("handled_total{grpc_code=\"InvalidArgument\",", "1"),
         ("handled_total{grpc_code=\"Unavailable\",", "0"),
         ("handling_seconds_count{", "2"),
+        ("msg_received_total{", "2"),
+        ("msg_sent_total{", "1"),
     ] {
         metric_is(&address, &format!("grpc_server_{name}{put}"), value).await;
     }

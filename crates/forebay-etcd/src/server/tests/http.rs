@@ -126,17 +126,24 @@ async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
 /// Names and kinds in etcd 3.7.1 of all metrics with names of etcd.
 const OF_ETCD: &[&str] = &[
     "etcd_cluster_version gauge",
+    "etcd_debugging_lease_granted_total counter",
+    "etcd_debugging_lease_renewed_total counter",
+    "etcd_debugging_lease_revoked_total counter",
     "etcd_debugging_mvcc_compact_revision gauge",
     "etcd_debugging_mvcc_current_revision gauge",
     "etcd_debugging_mvcc_events_total counter",
     "etcd_debugging_mvcc_pending_events_total gauge",
     "etcd_debugging_mvcc_slow_watcher_total gauge",
+    "etcd_debugging_mvcc_total_put_size_in_bytes gauge",
     "etcd_debugging_mvcc_watch_stream_total gauge",
     "etcd_debugging_mvcc_watcher_total gauge",
     "etcd_disk_wal_fsync_duration_seconds histogram",
     "etcd_disk_wal_write_bytes_total gauge",
     "etcd_mvcc_db_total_size_in_bytes gauge",
     "etcd_mvcc_db_total_size_in_use_in_bytes gauge",
+    "etcd_mvcc_put_total counter",
+    "etcd_network_client_grpc_received_bytes_total counter",
+    "etcd_network_client_grpc_sent_bytes_total counter",
     "etcd_server_has_leader gauge",
     "etcd_server_health_failures counter",
     "etcd_server_health_success counter",
@@ -144,6 +151,7 @@ const OF_ETCD: &[&str] = &[
     "etcd_server_is_leader gauge",
     "etcd_server_is_learner gauge",
     "etcd_server_leader_changes_seen_total counter",
+    "etcd_server_lease_expired_total counter",
     "etcd_server_proposals_applied_total gauge",
     "etcd_server_proposals_committed_total gauge",
     "etcd_server_proposals_failed_total counter",
@@ -170,6 +178,10 @@ async fn metrics_are_text_that_prometheus_reads() {
     assert_eq!(value("etcd_server_proposals_pending"), 0.0);
     assert!(value("etcd_server_proposals_applied_total") >= 2.0);
     assert_eq!(value("etcd_debugging_mvcc_current_revision"), 2.0);
+    assert_eq!(
+        (value("etcd_mvcc_put_total"), value("etcd_debugging_mvcc_total_put_size_in_bytes")),
+        (1.0, 8.0)
+    );
     // A rule for alerts of etcd's divides one by the other: the size was that of files, with which nothing is compared.
     let sizes = ["etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes"].map(value);
     let used = View::of(cluster.members[0].node().store()).await.unwrap().used_bytes() as f64;
