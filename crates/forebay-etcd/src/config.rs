@@ -1,5 +1,6 @@
 //! The settings: etcd's flags, and its variables of the environment.
 
+mod file;
 pub(crate) mod flags;
 mod restore_command;
 pub(crate) mod urls;
@@ -8,7 +9,7 @@ pub use restore_command::Restore;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -172,7 +173,7 @@ pub struct Config {
 
 impl Config {
     /// Parses a command line, its program's name included, and variables of the environment, of which those that begin with
-    /// `ETCD_` count. The command line goes before the environment.
+    /// `ETCD_` count. The command line goes before the environment, and neither counts beside `--config-file`, which is read.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -288,8 +289,32 @@ impl FlagValues {
                 None => given.warnings.push(format!("the variable {variable} is not of any flag")),
             }
         }
+        if let Some(path) = given.path("config-file") {
+            given = FlagValues::of_file(&path, given)?;
+        }
         given.check_unused()?;
         Ok(ParseOutcome::Values(given))
+    }
+
+    /// Returns the values of a file, in the place of those that are given beside it.
+    fn of_file(path: &Path, beside: FlagValues) -> Result<FlagValues, ConfigError> {
+        let refused = |why: &str| refused("config-file", &path.display().to_string(), why);
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| refused(&format!("it cannot be read: {error}")))?;
+        let settings = file::parse(&text).map_err(|why| refused(&why))?;
+        let mut given = FlagValues { values: BTreeMap::new(), warnings: beside.warnings };
+        for name in beside.values.keys().filter(|name| **name != "config-file") {
+            given.warnings.push(format!("--{name} is passed over: --config-file counts alone, as in etcd"));
+        }
+        for (name, value) in settings {
+            match flags::find(&name) {
+                Some(flag) => {
+                    given.values.insert(flag.name, value);
+                }
+                None => given.warnings.push(format!("{name} of {} is not of any flag", path.display())),
+            }
+        }
+        Ok(given)
     }
 
     fn take<'a>(&mut self, matches: &clap::ArgMatches, flags: impl IntoIterator<Item = &'a flags::Flag>) {

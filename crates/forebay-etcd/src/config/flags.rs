@@ -52,6 +52,7 @@ const AUTO_TLS: &str = "certificates are not generated; make some, and give thei
 
 /// All flags, in the order of the help text.
 pub(crate) const FLAGS: &[Flag] = &[
+    full("config-file", "", "File of all settings, as YAML; flags and variables do not count beside it"),
     full("name", "default", "Name of this member, for people"),
     full("data-dir", "", "Directory of this member's data [default: NAME.etcd]"),
     full("wal-dir", "", "Directory of the log, if it is to be on another drive"),
@@ -207,7 +208,6 @@ pub(crate) const FLAGS: &[Flag] = &[
     refused_switch("peer-auto-tls", AUTO_TLS),
     refused("client-cert-allowed-hostname", "", NAMES),
     refused("peer-cert-allowed-hostname", "", NAMES),
-    refused("config-file", "", "files of settings are not read; give flags, or variables of the environment"),
 ];
 
 /// The flags of `snapshot restore`: some of those above, with its own.

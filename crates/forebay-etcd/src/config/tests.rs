@@ -217,7 +217,7 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
             &["--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA"],
             &["--cipher-suites=TLS_RSA", "none of these", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
         ),
-        (&["--config-file=x"], &["--config-file=x", "flags"]),
+        (&["--config-file=none"], &["--config-file=none", "cannot be read"]),
         (&["--auth-token=none"], &["--auth-token=none", "simple, or jwt"]),
         (&["--auth-token=jwt,ttl"], &["--auth-token=jwt,ttl", "NAME=VALUE"]),
         (&["--auth-token=jwt,ttl=5"], &["duration"]),
@@ -406,4 +406,93 @@ fn names_that_may_ask_by_http_are_listed() {
     assert!(config(&["--host-whitelist=a,*"], &[]).host_whitelist.has("b"));
     assert!(!config(&["--enable-grpc-gateway=false"], &[]).is_gateway_on);
     assert!(refusal(&["--cors=page"]).starts_with("--cors=page cannot be used: "));
+}
+
+/// Parses the settings of a file, with another flag beside it.
+fn parse_file(text: &str) -> Result<Config, String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let argument = format!("--config-file={}", file.path().display());
+    match parse(&[&argument, "--max-txn-ops=1"], &[]) {
+        Ok(Invocation::Serve(config)) => Ok(*config),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn settings_of_a_file_count_alone() {
+    let text = "\
+# This is the configuration file for the etcd server.
+---
+name: 'm1'   # human-readable
+data-dir:
+heartbeat-interval: 200
+election-timeout: 2000
+quota-backend-bytes: 0
+listen-client-urls: \"http://127.0.0.1:1,http://127.0.0.1:2#3\"
+advertise-client-urls: http://127.0.0.1:1
+grpc-keepalive-interval: 5000000000
+watch-progress-notify-interval: 1m
+auto-compaction-retention: \"1\"
+strict-reconfig-check: false
+cipher-suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, 'TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384']
+log-outputs:
+  - stderr
+tls-min-version: TLS1.3
+no-such-flag: 1
+client-transport-security:
+  cert-file: /c.pem
+  key-file: /k.pem
+  client-cert-auth: false
+peer-transport-security:
+    trusted-ca-file: /ca.pem
+";
+    let refused = parse_file(text).unwrap_err();
+    assert!(refused.contains("http://127.0.0.1:2#3"), "a # in quotes is no comment: {refused}");
+    let config = parse_file(&text.replace("#3", "")).unwrap();
+    assert_eq!((config.name.as_str(), config.data_dir.to_str()), ("m1", Some("m1.etcd")));
+    assert_eq!(
+        (config.heartbeat_interval, config.election_timeout),
+        (Duration::from_millis(200), Duration::from_secs(2))
+    );
+    assert_eq!(config.listen_client_urls, urls("http://127.0.0.1:1,http://127.0.0.1:2"));
+    assert_eq!(config.keepalive_interval, Some(Duration::from_secs(5)));
+    assert_eq!(config.watch_progress_interval, Duration::from_secs(60));
+    assert_eq!(config.auto_compaction, AutoCompaction::Periodic(Duration::from_secs(3600)));
+    assert!(!config.is_reconfig_check_strict && !config.tls_versions.is_1_2_allowed);
+    assert_eq!(config.cipher_suites.len(), 2);
+    assert_eq!(config.client_tls.cert.as_deref(), Some(std::path::Path::new("/c.pem")));
+    assert_eq!(config.peer_tls.trusted_ca.as_deref(), Some(std::path::Path::new("/ca.pem")));
+    assert_eq!(config.max_txn_ops, 128);
+    for part in ["--max-txn-ops is passed over", "no-such-flag of "] {
+        assert!(
+            config.warnings.iter().any(|warning| warning.contains(part)),
+            "{part}: {:?}",
+            config.warnings
+        );
+    }
+}
+
+#[test]
+fn lines_of_a_file_that_are_not_understood_are_named() {
+    for (text, part) in [
+        ("name: a\nname: b\n", "line 2: name comes twice"),
+        ("name\n", "line 1: it has no name"),
+        ("name:a\n", "line 1: a space is missing"),
+        ("- a\n", "line 1: a list has a name"),
+        ("  name: a\n", "line 1: it stands too far"),
+        ("name: {a: b}\n", "line 1: {a: b} is YAML of a kind"),
+        ("name: |\n  text\n", "line 1: | is YAML of a kind"),
+        ("name: \"a\\n\"\n", "line 1: \"a\\n\" has quotes or escapes"),
+        ("cipher-suites: [a,\n", "line 1: a list ends in its line"),
+        ("discovery-config:\n  token: a\n", "line 2: names stand below"),
+        ("client-transport-security:\n  allowed-cn: [a]\n", "line 2: allowed-cn is not supported"),
+        ("peer-transport-security:\n  cert-file: a\n    key-file: b\n", "line 3: it stands too far"),
+        ("peer-transport-security:\n  auto-tls: true\n", "--peer-auto-tls=true"),
+        ("log-level: loud\n", "--log-level=loud"),
+    ] {
+        let refused = parse_file(text).unwrap_err();
+        assert!(refused.contains(part), "{text:?}: {refused}");
+    }
 }
