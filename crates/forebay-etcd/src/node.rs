@@ -286,7 +286,8 @@ impl Node {
         let state_copy::OpenedState { mut store, applied, format } = opened;
         if config.is_new_cluster_forced {
             let damage = damage.get();
-            let forced = force::go_on_alone(&mut identity, &directories, &mut log, &mut store, damage, &dialer);
+            let forced =
+                force::go_on_alone(&mut identity, &directories, &mut log, &mut store, damage, &dialer);
             if let Err(error) = forced.await {
                 // The first error counts.
                 let _ = (store.close().await, log.close().await);

@@ -50,7 +50,7 @@ pub(super) async fn go_on_alone(
     if let Some(applied) = applied.filter(|applied| in_log < Some(*applied)) {
         log.purge(applied).await.map_err(|error| failed(&error))?;
     }
-    let memberships = StorageHelper::<Types, _, _>::new(log, store).get_membership().await;
+    let memberships = StorageHelper::<'_, Types, _, _>::new(log, store).get_membership().await;
     let memberships = memberships.map_err(|error| failed(&error))?;
     let vote = log.read_vote().await.map_err(|error| failed(&error))?;
     let last = log.get_log_state().await.map_err(|error| failed(&error))?.last_log_id;

@@ -121,7 +121,10 @@ impl Node {
             }
             tokio::time::sleep(self.inner.settings.heartbeat_interval).await;
         }
-        tracing::info!(name = self.inner.name, "the cluster knows this member: ready to serve client requests");
+        tracing::info!(
+            name = self.inner.name,
+            "the cluster knows this member: ready to serve client requests"
+        );
         self.inner.is_published.send_replace(true);
     }
 
