@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::cluster::{Cluster, Member, settled, within};
+use super::healing::{remove_tables, states};
 use crate::proto::etcdserverpb::MemberAddRequest;
 use crate::proto::peer::member_change;
 
@@ -99,4 +100,18 @@ async fn a_member_without_data_does_not_go_on() {
     let refused = cluster.members[0].try_start().await.unwrap_err().to_string();
     assert!(refused.contains("has none: give its --data-dir"), "{refused}");
     assert!(!cluster.members[0].dir.join("member").exists());
+}
+
+/// Its state would be empty, and nobody else has another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_state_is_damaged_does_not_go_on() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let member = &cluster.members[0];
+    member.put("key", &"value".repeat(1_000)).await.unwrap();
+    member.node().store().flush().await.unwrap();
+    cluster.stop().await;
+    states(&cluster.members[0]).iter().for_each(|state| remove_tables(state));
+    cluster.members[0].arguments.push(FORCED.to_owned());
+    let refused = cluster.members[0].try_start().await.unwrap_err().to_string();
+    assert!(refused.contains("its state is damaged"), "{refused}");
 }

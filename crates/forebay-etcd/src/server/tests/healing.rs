@@ -57,7 +57,7 @@ fn repairs(member: &Member) -> u64 {
 }
 
 /// Returns the directories of a member's states.
-fn states(member: &Member) -> Vec<PathBuf> {
+pub(super) fn states(member: &Member) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(member.dir.join("member/state")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let is_state = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("state-");
@@ -65,7 +65,7 @@ fn states(member: &Member) -> Vec<PathBuf> {
 }
 
 /// Removes all tables below a directory.
-fn remove_tables(dir: &Path) {
+pub(super) fn remove_tables(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
