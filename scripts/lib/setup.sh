@@ -92,6 +92,17 @@ have_rocksdb() {
     (install_packages "${wanted[@]}")
 }
 
+# Debian's WiredTiger with its headers, and a compiler for C.
+have_wiredtiger() {
+    local wanted=(gcc libc6-dev libwiredtiger-dev)
+    { command -v cc && [ -e /usr/include/wiredtiger_ext.h ]; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the tests with WiredTiger: ${wanted[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${wanted[@]}")
+}
+
 # What builds the module as a distribution does, and the program that follows the rule for its device.
 have_dkms() {
     local wanted=(dkms udev)
