@@ -91,8 +91,7 @@ compare_collective() {
     (cd "$root" && cargo build --release --package forebay-collective --example strided)
     program=$(cd "$root" && target_dir)/release/examples/strided
     work=$(mktemp -d "$dir/forebay-collective.XXXXXX") out=$work/figures
-    limit_memory $((512 << 20))
-    trap 'rm -rf "$work"; [ -z "$group" ] || rmdir "$group"' EXIT
+    limit_memory $((512 << 20)) "$work"
     for side in mpich openmpi; do
         "mpicc.$side" -O2 "$root/crates/forebay-collective/examples/strided.c" -o "$work/$side"
     done

@@ -1,6 +1,8 @@
 # Debian's db_bench on RocksDB's own file system and on forebay://, in turn: sourced by scripts/bench.
 # shellcheck shell=bash
 : "${root:?the sourcing script says where the checkout is}" "${here:?and where its caller stands}"
+# shellcheck source=scripts/lib/engines.sh
+. scripts/lib/engines.sh
 
 # figures ROW SIDE LOG: operations a second of a run, microseconds of its processors for each, and the 99th percentile.
 figures() {
@@ -30,9 +32,7 @@ compare_rocksdb() {
     crates/forebay-c/rocksdb/install "$prefix"
     work=$(mktemp -d "$dir/forebay-rocksdb.XXXXXX")
     # The pages of both file systems and the memory of the process, a quarter of the data.
-    limit_memory $((gigabytes << 28))
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'; rmdir '$group' 2>/dev/null || true" EXIT
+    limit_memory $((gigabytes << 28)) "$work"
 
     local values=$((gigabytes * 2400000))
     local common=(--num="$values" --key_size=16 --value_size=400 --compression_type=none --bloom_bits=10 --cache_size=33554432
@@ -76,31 +76,5 @@ fillsync new 1 --benchmarks=fillsync
 ROWS
         say "round $round of $rounds"
     done
-    ratios "$work/figures"
-}
-
-# ratios FILE: for each row the medians of the rounds of all three, and ours by the better of RocksDB's own two.
-ratios() {
-    awk '
-        function median(key, count,    i, j, swap, list) {
-            for (i = 1; i <= count; i++) list[i] = value[key, i] + 0
-            for (i = 2; i <= count; i++)
-                for (j = i; j > 1 && list[j - 1] > list[j]; j--) { swap = list[j]; list[j] = list[j - 1]; list[j - 1] = swap }
-            return count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2
-        }
-        !($1 in known) { order[++rows] = $1; known[$1] = 1 }
-        { key = $1 " " $2; n = ++count[key]; for (i = 3; i <= 5; i++) value[key " " i, n] = $i }
-        END {
-            printf "%-24s %-10s %12s %12s %12s %8s\n", "row", "figure", "forebay", "own direct", "own", "ratio"
-            split("- - ops/s cpu_us/op p99_us", name, " ")
-            for (row = 1; row <= rows; row++)
-                for (figure = 3; figure <= 5; figure++) {
-                    for (side in sides) delete sides[side]
-                    split("forebay own-direct own", sides, " ")
-                    for (s = 1; s <= 3; s++) found[s] = median(order[row] " " sides[s] " " figure, count[order[row] " " sides[s]])
-                    better = (found[2] > found[3]) == (figure == 3) ? found[2] : found[3]
-                    printf "%-24s %-10s %12.1f %12.1f %12.1f %8.2f\n", order[row], name[figure], found[1], found[2], found[3],
-                        better ? found[1] / better : 0
-                }
-        }' "$1"
+    ratios "$work/figures" ops/s cpu_us/op p99_us
 }

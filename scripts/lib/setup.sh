@@ -135,13 +135,15 @@ features_without() {
     ' crates/{forebay,forebay-sim,forebay-conformance,forebay-cache,forebay-collective,forebay-fs,forebay-wal,forebay-kv,forebay-object-store,forebay-raft,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
 }
 
-# limit_memory BYTES: makes a cgroup with this limit, `group`, for `limited`. The caller removes it; it is empty where none can be made.
+# limit_memory BYTES FOLDER: makes a cgroup with this limit, `group`, for `limited`; it is empty where none can be made. It and the folder go
+# when the shell ends.
 limit_memory() {
     local limit=memory.max
     group=/sys/fs/cgroup/forebay-bench.$$
-    [ -e /sys/fs/cgroup/cgroup.controllers ] || limit=memory.limit_in_bytes group=/sys/fs/cgroup/memory/forebay-bench.$$
+    [ -e /sys/fs/cgroup/cgroup.controllers ] || { limit=memory.limit_in_bytes && group=/sys/fs/cgroup/memory/forebay-bench.$$; }
+    # shellcheck disable=SC2064
+    trap "rm -rf '$2'; rmdir '$group' 2>/dev/null || true" EXIT
     if ! { mkdir "$group" && [ -e "$group/$limit" ] && echo "$1" >"$group/$limit"; } 2>/dev/null; then
-        rmdir "$group" 2>/dev/null || true
         group=''
         say "no memory limit: this takes root and a memory controller of cgroups"
     fi

@@ -1,0 +1,28 @@
+# Storage engines of others on Forebay and on their own files: sourced by rocksdb.sh and wiredtiger.sh.
+# shellcheck shell=bash
+
+# ratios FILE FIGURE...: for each row the medians of the rounds of all three, and ours by the better of the engine's own two.
+ratios() {
+    awk -v names="${*:2}" '
+        function median(key, count,    i, j, swap, list) {
+            for (i = 1; i <= count; i++) list[i] = value[key, i] + 0
+            for (i = 2; i <= count; i++)
+                for (j = i; j > 1 && list[j - 1] > list[j]; j--) { swap = list[j]; list[j] = list[j - 1]; list[j - 1] = swap }
+            return count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2
+        }
+        !($1 in known) { order[++rows] = $1; known[$1] = 1 }
+        { key = $1 " " $2; n = ++count[key]; for (i = 3; i <= NF; i++) value[key " " i, n] = $i }
+        END {
+            printf "%-24s %-10s %12s %12s %12s %8s\n", "row", "figure", "forebay", "own direct", "own", "ratio"
+            last = split("- - " names, name, " ")
+            for (row = 1; row <= rows; row++)
+                for (figure = 3; figure <= last; figure++) {
+                    for (side in sides) delete sides[side]
+                    split("forebay own-direct own", sides, " ")
+                    for (s = 1; s <= 3; s++) found[s] = median(order[row] " " sides[s] " " figure, count[order[row] " " sides[s]])
+                    better = (found[2] > found[3]) == (figure == 3) ? found[2] : found[3]
+                    printf "%-24s %-10s %12.2f %12.2f %12.2f %8.2f\n", order[row], name[figure], found[1], found[2], found[3],
+                        better ? found[1] / better : 0
+                }
+        }' "$1"
+}
