@@ -225,6 +225,43 @@ fn the_examples() {
     assert!(fs::read(&to).unwrap() == bytes, "the copy differs");
 }
 
+/// Returns whether there is a Go with `runtime.Pinner`; says that the test is left out otherwise.
+fn have_go() -> bool {
+    let output = Command::new("go").arg("version").env("GOTOOLCHAIN", "local").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    // "go version go1.26.8 linux/amd64"
+    let minor = text.split("go1.").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let is_new = minor.and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= 21);
+    if !is_new {
+        println!("left out: there is no Go from 1.21 on here: {text}");
+    }
+    is_new
+}
+
+#[test]
+fn the_example_in_go() {
+    if !have("cc") || !have("pkg-config") || !have_go() {
+        return;
+    }
+    let installation = Installation::new();
+    let (from, program) = (installation.path("from"), installation.path("program"));
+    let bytes: Vec<u8> = (0..70_000u32).map(|at| (at % 253) as u8).collect();
+    fs::write(&from, &bytes).unwrap();
+    // Go compiles its own packages once for all runs.
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
+    run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(crate_path("examples/read.go"))
+        .env("PKG_CONFIG_PATH", installation.path("lib/pkgconfig"))
+        .envs([("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "1"), ("GOFLAGS", "")])
+        .envs(["GOCACHE", "GOPATH", "XDG_CONFIG_HOME"].map(|name| (name, &cache))));
+    let sum: u64 = bytes[..65_536].iter().map(|&byte| u64::from(byte)).sum();
+    let mut command = Command::new(&program);
+    command.arg(&from).env("LD_LIBRARY_PATH", installation.path("lib"));
+    assert_eq!(run(&mut command), format!("sum {sum}\n"));
+}
+
 #[test]
 fn the_library_exports_the_recorded_symbols_under_its_name() {
     let installation = Installation::new();
