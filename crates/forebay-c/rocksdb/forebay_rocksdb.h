@@ -1,4 +1,4 @@
-// RocksDB on Forebay: a file system for RocksDB whose files are read and written by libforebay. docs/rocksdb.md is the guide.
+// RocksDB on Forebay: a file system for RocksDB whose files are read and written by libforebay. docs/c.md is the guide.
 #ifndef FOREBAY_ROCKSDB_H
 #define FOREBAY_ROCKSDB_H
 

@@ -1,5 +1,5 @@
 //! `forebay-versus`: Forebay beside its peers. Every row is the same work through another library, every
-//! sample a process of its own, all rows in turn; docs/benchmarks.md describes how to run it and how to read
+//! sample a process of its own, all rows in turn; docs/performance.md describes how to run it and how to read
 //! its output.
 
 mod cache;

@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release -p forebay --example scale --features tokio [seconds]`; it writes 256 MiB into the current folder and
 //! removes them again. Each line is a process of its own, so that its memory is its own; `seconds` is the measured time of a line, 0.3
-//! without an argument. `docs/scale.md` has figures of this program.
+//! without an argument. `docs/performance.md` has figures of this program.
 
 use std::error::Error;
 use std::path::Path;

@@ -54,10 +54,9 @@
 //! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
 //! - [Modes and paths](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md): direct, buffered or adaptive; rings and threads; blocking, containers
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
-//! - [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md): memory of reads, classes and tenants, polling, NVMe commands
+//! - [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md): memory of reads, classes and tenants, calibration, polling, NVMe commands
 //! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md): small writes merged into large ones
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
-//! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
 //! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md): tests with faults and power cuts
 //!
 //! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`; `forebay-sim` is a simulated machine for
@@ -153,7 +152,7 @@ struct GettingStarted;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/modes.md")]
 struct ModesPage;
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "calibration"))]
 #[doc = include_str!("../../../docs/tuning.md")]
 struct TuningPage;
 #[cfg(doctest)]
@@ -162,6 +161,3 @@ struct PortingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
-#[cfg(all(doctest, feature = "calibration"))]
-#[doc = include_str!("../../../docs/calibration.md")]
-struct CalibrationPage;

@@ -1,5 +1,5 @@
 //! 64 shards and 24 devices in one simulated world: shares and caps hold over shards, no operation starves, and what leases cost.
-//! `docs/scale.md` has the figures, which are the same on every machine.
+//! `docs/performance.md` has the figures, which are the same on every machine.
 
 use std::cell::RefCell;
 use std::rc::Rc;

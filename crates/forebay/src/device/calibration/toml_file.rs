@@ -42,7 +42,7 @@ impl Calibration {
         }
     }
 
-    /// Reads the text of such a file. docs/calibration.md documents each entry.
+    /// Reads the text of such a file. docs/tuning.md documents each entry.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput), with the place, for text that is not TOML, for another
