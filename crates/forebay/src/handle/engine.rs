@@ -42,13 +42,12 @@ const POOL_THREADS_MAX: usize = 4;
 /// The most jobs without a caller (growth of the I/O memory) that are taken while calls wait in the pool.
 const POOL_QUEUE_MAX: usize = 1024;
 
-/// The engine, which a program starts once: the shards, their I/O memory, and the access to files. A handle;
-/// clones are cheap.
+/// The engine of a program: its shards, their I/O memory and its open files. A handle that is cheap to clone; one engine is
+/// enough for a process.
 ///
-/// When the last handle is dropped, on whatever thread, the engine begins an orderly end without waiting for
-/// it: tasks are cancelled, operations in flight are drained, and operations on files that are still held
-/// fail with [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and
-/// reports the outcome.
+/// Dropping the last handle, on any thread, starts an orderly shutdown in the background: tasks are cancelled, operations in
+/// flight are drained, and operations on files that are still held fail with
+/// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and reports the outcome.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -82,7 +81,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the shards and returns the engine, within a millisecond or two. I/O memory comes with the first
+    /// Starts the shards, which takes a millisecond or two, and returns the engine. I/O memory is mapped by the first
     /// operation, unless [`Config::arena_bytes`] was set. See the guide
     /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#containers) for what an engine takes.
     ///
@@ -237,7 +236,7 @@ impl Engine {
     ///
     /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of open(2), and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system that
@@ -256,9 +255,8 @@ impl Engine {
         open::open(self, path.as_ref().into(), open)
     }
 
-    /// Returns a file of the engine made of one that was opened elsewhere. Its mode of access stays as it is:
-    /// whether it is direct is read from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`]
-    /// apply as given.
+    /// Wraps a file that was opened elsewhere. Its access mode stays: whether it is direct is read from its flags by fcntl(2),
+    /// and [`Open::uncached`] and [`Open::shard`] apply as given.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`):
@@ -277,10 +275,9 @@ impl Engine {
         open::from_std(self, file, open)
     }
 
-    /// Creates a file in `dir` without a name, and returns it: readable, writable, and gone when its last
-    /// handle is.
+    /// Creates an unnamed file in `dir`, readable and writable, which is deleted when its last handle is dropped.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
@@ -340,15 +337,15 @@ impl Engine {
         self.shared.block_from("block", data)
     }
 
-    /// Returns a promise of `bytes` of the engine's I/O memory to a part of the program that will come to use
-    /// them, such as a cache. The promise holds until the returned reservation is dropped.
+    /// Reserves `bytes` of the engine's I/O memory for a part of the program that will use them, such as a cache, until the
+    /// returned reservation is dropped.
     ///
-    /// A promise sets no memory aside: it keeps other callers of this method from counting on the same
-    /// memory. All promises together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+    /// A reservation allocates no memory: it keeps other callers of this method from counting on the same bytes. All
+    /// reservations together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer bytes are left to promise;
-    /// [`memory_unreserved`](Engine::memory_unreserved) returns how many are.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer bytes are unreserved;
+    /// [`memory_unreserved`](Engine::memory_unreserved) returns their number.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -362,8 +359,7 @@ impl Engine {
         MemoryReservation::new(&self.shared, bytes)
     }
 
-    /// Returns the bytes of I/O memory that are not promised: the most that
-    /// [`reserve_memory`](Engine::reserve_memory) promises now.
+    /// Returns the number of unreserved bytes of I/O memory, the maximum for [`reserve_memory`](Engine::reserve_memory).
     pub fn memory_unreserved(&self) -> u64 {
         MemoryReservation::left(&self.shared)
     }
@@ -378,7 +374,7 @@ impl Engine {
         self.shared.driver.get().copied().unwrap_or("threads")
     }
 
-    /// Returns how the engine runs: driver, shards, priority, and every degradation with its remedy.
+    /// Returns the engine's driver, shards and priority, and every degradation with its remedy.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -402,9 +398,8 @@ impl Engine {
         }
     }
 
-    /// Adds an entry to [`health`](Self::health). A library on top of the engine calls it if one of its own
-    /// mechanisms does not work here. The first entry of a mechanism stays: further ones with the same `what`
-    /// are dropped.
+    /// Adds an entry to [`health`](Self::health). A library on top of the engine calls it when one of its mechanisms does not
+    /// work here. Later entries with the same `what` are ignored.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -418,8 +413,8 @@ impl Engine {
         self.shared.degrade_once(what, why, remedy);
     }
 
-    /// Returns counts and times since the start. Each shard receives one message; costs microseconds, not for
-    /// hot loops.
+    /// Returns counters and latencies since the start. Sends one message to each shard, which takes microseconds: not for hot
+    /// loops.
     ///
     /// # Errors
     /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and
@@ -448,8 +443,7 @@ impl Engine {
         Pending::from_future("stats", Box::pin(gather(self.shared.clone())))
     }
 
-    /// Returns the state of the engine's I/O memory. Takes a lock that reads take only when their shard runs
-    /// out.
+    /// Returns the usage of the engine's I/O memory. Takes a lock that reads take only when their shard has no buffer left.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -466,11 +460,10 @@ impl Engine {
         self.shared.memory()
     }
 
-    /// Runs `make`'s future as a task on a shard, next to the device, and returns the task's handle: no hop
-    /// for its operations. The future need not be `Send`; `make` is called on the shard.
+    /// Spawns `make`'s future as a task on a shard, where its operations need no hand-over between threads, and returns the
+    /// task's handle. The future need not be `Send`, because `make` is called on the shard.
     ///
-    /// It never waits: the task begins even if the shard's inbox is full, and even if the returned handle is
-    /// dropped.
+    /// Spawning never blocks: the task starts even if the shard's inbox is full or the returned handle is dropped.
     ///
     /// The task is in `class`; see [`shard`](crate::shard) for the calls that it may make.
     ///
@@ -496,8 +489,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) when there is no such shard:
-    /// they are counted from 0 to [`shard_count`](Self::shard_count) - 1.
+    /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) when there is no such shard; shards are
+    /// numbered from 0 to [`shard_count`](Self::shard_count) - 1.
     pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -510,14 +503,13 @@ impl Engine {
         }
     }
 
-    /// Ends the engine for all handles and files, and returns a report of the outcome. Tasks are cancelled,
-    /// and operations that the device has are cancelled or finished. Operations that the device does not
-    /// return within [`Config::shutdown_deadline`] are leaked. Of the calls about names, lengths and space, those that a thread has
-    /// begun and [detached](Pending::detach) ones are waited for, until that deadline as well; the report names what is left. Nothing
-    /// begins after the close has completed.
+    /// Shuts the engine down for all handles and files, and returns a report. Tasks are cancelled; operations in flight are
+    /// cancelled or completed. Operations that the device does not return within [`Config::shutdown_deadline`] are leaked.
+    /// Calls on names, lengths and space that have started, and [detached](Pending::detach) ones, are awaited until the same
+    /// deadline; the report names the rest. No operation starts after the close has completed.
     ///
-    /// The end begins at once, also if the result is never awaited. A task on one of this engine's own shards
-    /// that awaits it is cancelled at that point, like every other task.
+    /// The shutdown starts at once, even if the future is never awaited. A task on one of this engine's own shards that awaits
+    /// it is cancelled at that point, like every other task.
     ///
     /// # Errors
     /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) if it was closed before.
@@ -580,8 +572,8 @@ enum Environment {
 crate::_debug_parts!(Engine, |engine| driver: engine.driver(), shards: engine.shard_count());
 
 impl Engine {
-    /// Returns the class with that name and number of shares (1 to 10,000), and creates it if needed. A
-    /// further call with the same name changes its shares alone.
+    /// Returns the class `name` with `shares` shares (1 to 10,000), and creates it if it does not exist. Another call with the
+    /// same name changes only the shares.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or
@@ -602,8 +594,8 @@ impl Engine {
         self.shared.classes.add(name, shares).map_err(|fault| Error::invalid("class", fault))
     }
 
-    /// Returns a class as `spec` describes it; a name that exists already is changed, also while operations
-    /// of the class wait or are in flight. Costs a lock, which shards take once for each change.
+    /// Creates the class that `spec` describes, or changes the class of that name, even while its operations wait or are in
+    /// flight, and returns it. Takes a lock, which each shard takes once per change.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) as for [`class`](Engine::class), and for
@@ -623,9 +615,8 @@ impl Engine {
         self.shared.classes.set(spec).map_err(|fault| Error::invalid("class", fault))
     }
 
-    /// Returns the tenant with that name and number of shares (1 to 10,000), and creates it if needed. Its
-    /// shares compete with those of classes without a tenant; see [`ClassSpec::tenant`]. A further call with
-    /// the same name changes its shares.
+    /// Returns the tenant `name` with `shares` shares (1 to 10,000), and creates it if it does not exist. Its shares compete
+    /// with those of classes without a tenant; see [`ClassSpec::tenant`]. Another call with the same name changes its shares.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or
@@ -645,16 +636,16 @@ impl Engine {
     }
 }
 
-/// The outcome of an engine's end.
+/// The report of [`Engine::close`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
     /// Operations that the device did not finish before the deadline; their memory and files were leaked.
     pub leaked_operations: usize,
-    /// Shards whose thread had died before.
+    /// Shards whose thread had ended abnormally before the close.
     pub lost_shards: usize,
-    /// Calls about names, lengths and space that had not ended before the deadline, by the names of their methods: those that a thread
-    /// is in, which may still take effect, and [detached](Pending::detach) ones that waited for their turn, which never will.
+    /// Method names of the calls on names, lengths and space that had not completed before the deadline: started calls may
+    /// still take effect, queued [detached](Pending::detach) ones never will.
     pub calls_left: Vec<&'static str>,
 }
 
@@ -704,9 +695,8 @@ impl WeakEngine {
     }
 }
 
-/// A part of an engine's I/O memory that is promised until this is dropped; see
-/// [`Engine::reserve_memory`](crate::Engine::reserve_memory).
-#[must_use = "the promise ends when this is dropped"]
+/// A reservation of an engine's I/O memory, released on drop; see [`Engine::reserve_memory`](crate::Engine::reserve_memory).
+#[must_use = "the reservation ends when this is dropped"]
 pub struct MemoryReservation {
     engine: Arc<EngineShared>,
     bytes: u64,
@@ -733,7 +723,7 @@ impl MemoryReservation {
         most.saturating_sub(engine.reserved.load(Ordering::Acquire))
     }
 
-    /// Returns the number of promised bytes.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -748,8 +738,8 @@ impl Drop for MemoryReservation {
 }
 
 impl Engine {
-    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits, and returns
-    /// its output: a `.wait()` for futures that a library builds from Forebay's.
+    /// Runs `future` to completion on the calling thread, which sleeps while the future is pending, and returns its output: a
+    /// `.wait()` for futures composed of Forebay's.
     ///
     /// Allocates one waker per thread, at its first wait. A sleep and its wake-up cost some microseconds.
     ///
@@ -778,12 +768,12 @@ impl Engine {
         }
     }
 
-    /// As [`block_on`](Self::block_on), for a future that begins an operation only when the one before has ended. The calling thread
-    /// then carries out reads, writes, syncs and single walks itself, as a `.wait()` on each of them does; see
+    /// As [`block_on`](Self::block_on), for a future with one operation at a time. The calling thread then performs reads,
+    /// writes, syncs and single walks itself, as `.wait()` on each of them does; see
     /// [`Config::wait_calls`](crate::Config::wait_calls).
     ///
-    /// A future that has several operations at once (`join`, `select`) makes them one after the other here, and a time limit around one
-    /// is noticed only when the device has completed it.
+    /// Concurrent operations of the future (`join`, `select`) run one after the other here, and a timeout around one takes
+    /// effect only when the device has completed it.
     ///
     /// # Errors
     /// As [`block_on`](Self::block_on).
@@ -808,9 +798,9 @@ impl Engine {
         }
     }
 
-    /// Returns whether a thread in [`block_on_in_turn`](Self::block_on_in_turn) or `.wait()` carries out operations itself where
-    /// nothing else decides about them. False in a simulated world, with [`Config::wait_calls`](crate::Config::wait_calls) off, and
-    /// for shards with a raised [priority](crate::Config::priority).
+    /// Returns whether a thread in [`block_on_in_turn`](Self::block_on_in_turn) or `.wait()` makes the system calls of
+    /// operations itself, except those that need a shard. False in a simulated world, with
+    /// [`Config::wait_calls`](crate::Config::wait_calls) off, and for shards with a raised [priority](crate::Config::priority).
     ///
     /// For libraries that choose between a thread of their own and a task on a shard.
     ///
@@ -850,9 +840,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Returns the counters of each file that is open and that a shard has worked with, sorted by path. Each
-    /// shard receives one message and copies its counters: some 100 ns for each open file on the shard, so
-    /// not for hot loops.
+    /// Returns the counters of each open file that a shard has served, sorted by path. Each shard receives one message and
+    /// copies its counters: some 100 ns for each open file on the shard, so not for hot loops.
     ///
     /// # Errors
     /// As for [`stats`](Engine::stats).

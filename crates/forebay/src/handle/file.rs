@@ -54,15 +54,13 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// | attributes | [`metadata`](File::metadata), [`path`](File::path), [`is_removed`](File::is_removed), [`alignment`](File::alignment), [`device`](File::device), [`home_shard`](File::home_shard) |
 /// | know when its operations have ended | [`close`](File::close) |
 ///
-/// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a
-/// shard of the file's engine they run right there; from elsewhere they go to the file's home shard, in
-/// batches. No order is promised between operations in flight. Dropping an operation's future cancels it if
-/// possible. Its memory stays owned by the engine until the device is done with it, so nothing is ever
-/// written to freed memory.
+/// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a shard of the file's
+/// engine they run on that shard; from other threads they go to the file's home shard, in batches. Operations in flight are
+/// unordered. Dropping an operation's future cancels the operation if possible. The engine keeps its memory until the device is
+/// done with it, so freed memory is never written to.
 ///
-/// The same file may be open directly and through the page cache at once. Each handle sees the operations
-/// that the other has finished, even those through the page cache that are not synced. While operations on
-/// the same range are in flight through both, either order is possible.
+/// The same file may be open directly and through the page cache at once. Each handle sees the completed operations of the
+/// other, including unsynced writes to the page cache. Concurrent operations on the same range through both are unordered.
 ///
 /// When the last handle is dropped, the file is closed as soon as its operations have ended; [`File::close`]
 /// reports when.
@@ -80,10 +78,10 @@ impl File {
         &self.core
     }
 
-    /// Reserves space on the device for the range, so that writing it cannot run out of space; the file grows
-    /// to its end.
+    /// Reserves space on the device for the range, so that writes to it cannot run out of space, and extends the file to the
+    /// end of the range.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
@@ -102,15 +100,15 @@ impl File {
         self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
     }
 
-    /// Writes zeros to the range by a command of the device, which transfers no bytes; the file grows to its end. Later
-    /// writes there change no metadata of the file, unlike those into space that was only [allocated](File::allocate).
+    /// Writes zeros to the range by a device command, which transfers no bytes, and extends the file to the end of the range.
+    /// Later writes there change no metadata of the file, unlike those into space that was only [allocated](File::allocate).
     ///
-    /// Durable with the next [`sync`](File::sync). Dropped while a thread is in it, it
-    /// [may still take effect](Pending#when-it-is-dropped).
+    /// Durable with the next [`sync`](File::sync). A call that has started [may still take effect](Pending#when-it-is-dropped)
+    /// after its future is dropped.
     ///
     /// # Errors
     /// Those of fallocate(2) with `FALLOC_FL_WRITE_ZEROES`; [`ErrorKind::Unsupported`] before Linux 6.17, and where the file
-    /// system or the device does not support it. Then nothing has changed, and [`write`](File::write) is the way.
+    /// system or the device does not support it. The file is then unchanged; use [`write`](File::write).
     ///
     /// ```
     /// # use forebay::{Config, Engine, ErrorKind, Open};
@@ -130,7 +128,7 @@ impl File {
 
     /// Frees the space of the range: it reads as zeros, and the length stays.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
@@ -156,7 +154,7 @@ impl File {
 
     /// Sets the length: cuts the file, or extends it with zeros.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of ftruncate(2).
@@ -218,9 +216,9 @@ impl File {
         })
     }
 
-    /// Announces to the kernel how a range will be used.
+    /// Advises the kernel of the expected use of a range.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of posix_fadvise(2).
@@ -249,11 +247,10 @@ impl File {
         })
     }
 
-    /// Copies a range of this file to `offset` of another and returns the number of bytes copied, fewer if
-    /// this file ends first; inside the kernel, and without moving bytes where the file system can share
-    /// them.
+    /// Copies a range of this file to `offset` of another and returns the number of bytes copied, fewer if this file ends
+    /// first. The kernel makes the copy, and shares extents where the file system can.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of copy_file_range(2).
@@ -287,9 +284,9 @@ impl File {
         })
     }
 
-    /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`], and those
-    /// in flight run to their end. The call completes when the last one is gone: reads, writes and syncs, and the calls about length,
-    /// space, locks and attributes, [dropped ones](Pending#when-it-is-dropped) as well. Nothing of the file happens afterwards.
+    /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`]; operations in flight
+    /// complete. The close completes after the last of them, including calls on length, space, locks and attributes and
+    /// [dropped ones](Pending#when-it-is-dropped).
     ///
     /// The descriptor itself is closed then too, and with it the [lock](File::try_lock), unless the program still holds other handles
     /// of the file or futures of its operations: it closes with the last of them.
@@ -328,9 +325,9 @@ impl File {
         )
     }
 
-    /// Returns whether the file has no name any more, as of now; then bytes written to it are gone when it is
-    /// closed. One system call on the calling thread, which does not reach the device. On a network file
-    /// system the result is that of this machine's cached attributes.
+    /// Returns whether the file has been unlinked, as of now; its content is then lost when it is closed. One system call on
+    /// the calling thread, which does not reach the device. On a network file system the result is that of this machine's
+    /// cached attributes.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -352,8 +349,8 @@ impl File {
         core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
     }
 
-    /// Returns the number of this opened file: the same for all its handles, and not used again while the process
-    /// runs. The same path opened twice has two numbers.
+    /// Returns the identifier of this open file, shared by all its handles and unique within the process. A path opened twice
+    /// has two identifiers.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -492,14 +489,14 @@ impl AsFd for File {
 crate::_debug_parts!(File, |file| path: file.path(), mode: file.mode());
 
 impl File {
-    /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its
-    /// handles, and is released with the last of them (flock(2)). It binds only programs that request it too.
+    /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its handles, and is released
+    /// with the last of them (flock(2)). It is advisory: programs that take no lock are not bound.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
-    /// The locks of a process that was killed outlive it: the kernel gives them back when it has taken down the process's rings and the
-    /// requests in them, which was up to 0.6 seconds after waitpid(2) had returned, longer on a slow device.
-    /// [`lock_within`](File::lock_within) waits.
+    /// The locks of a killed process outlive it: the kernel releases them after tearing down the process's rings and their
+    /// requests, up to 0.6 seconds after waitpid(2) returned, longer on a slow device. [`lock_within`](File::lock_within)
+    /// waits.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
@@ -522,10 +519,11 @@ impl File {
         self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
     }
 
-    /// Takes a lock as [`try_lock`](File::try_lock) does, and tries again every 5 milliseconds for about `patience` while another holder
-    /// has a conflicting one: for the locks of a process that was killed, a few seconds. No thread waits in it.
+    /// Takes a lock as [`try_lock`](File::try_lock) does, and tries again every 5 milliseconds for about `patience` while
+    /// another holder has a conflicting one: for the locks of a process that was killed, a few seconds. No thread blocks
+    /// meanwhile.
     ///
-    /// Dropped, it tries no more; a try that a thread is in [may still take effect](Pending#when-it-is-dropped).
+    /// Dropping the future ends the retries; an attempt that has started [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder had a conflicting lock all the time.
@@ -565,7 +563,7 @@ impl File {
 
     /// Releases the lock.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of flock(2).
@@ -576,7 +574,7 @@ impl File {
 
 /// For our crates.
 impl File {
-    /// Sets the time of the last change of its content. Returns its metadata, with the time as the file system keeps it.
+    /// Sets the file's modification time and returns its metadata, with the time as the file system stores it.
     ///
     /// # Errors
     /// Those of futimens(3).

@@ -18,7 +18,8 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::{FileCore, FileParts};
 use crate::reactor::page_cache::PageCache;
 
-/// Access and mode of a file to open: `Open::read()`, then any differences from direct I/O on any shard.
+/// Options for opening a file: begin with `Open::read()` or another constructor, and override the defaults, direct I/O on any
+/// shard.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -78,7 +79,7 @@ impl Open {
         open
     }
 
-    /// Sets the path of the file's bytes. Default: [`Mode::Direct`]. [`direct`](Open::direct), [`buffered`](Open::buffered),
+    /// Sets the file's I/O mode. Default: [`Mode::Direct`]. [`direct`](Open::direct), [`buffered`](Open::buffered),
     /// [`uncached`](Open::uncached) and [`adaptive`](Open::adaptive) set one each.
     pub fn mode(mut self, mode: Mode) -> Open {
         self.mode = mode;
@@ -106,7 +107,7 @@ impl Open {
         self.mode(Mode::Buffered)
     }
 
-    /// Uses the page cache without leaving anything in it.
+    /// Uses the page cache, and drops the pages after use.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -124,10 +125,11 @@ impl Open {
         self.mode(Mode::Uncached)
     }
 
-    /// Reads bytes that the page cache has from it, and all others from the device, past it as [`direct`](Open::direct) does. A range
-    /// whose pages all missed before is read through the page cache, which keeps it: one pass over a file loads nothing, the second
-    /// loads what finds free memory. That is memory that nothing uses, of the machine (`MemFree`) and below the limits of the process's
-    /// cgroup and of each of its ancestors; while refaults rise (`workingset_refault_file`) nothing is loaded. Nothing is evicted.
+    /// Serves a read from the page cache if it holds the whole range, otherwise from the device, as [`direct`](Open::direct)
+    /// does. A range whose pages all missed before is read through the page cache, which keeps it: one pass over a file loads
+    /// nothing, the second loads what finds free memory. Free memory is the machine's `MemFree`, within the limits of the
+    /// process's cgroup and of its ancestors. Nothing is loaded while refaults rise (`workingset_refault_file`), and nothing is
+    /// evicted.
     ///
     /// [`File::read`](crate::File::read), [`read_up_to`](crate::File::read_up_to), walks, scans and the ranges of
     /// [`read_many`](crate::File::read_many) try the page cache on the calling thread, without a hop: cachestat(2) says whether

@@ -28,16 +28,16 @@ pub enum DriverChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WorkerRings {
-    /// They do where the engine has the default priority and the runtime has an I/O driver (`enable_io`, `enable_all`,
-    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program built with `panic = "abort"` cannot find out whether a runtime has one, so there they
-    /// do not.
+    /// Rings where the engine has the default priority and the runtime has an I/O driver (`enable_io`, `enable_all`,
+    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program
+    /// built with `panic = "abort"` cannot detect the I/O driver, and gets none.
     #[default]
     Auto,
     /// As `Auto`, and every runtime is taken to have an I/O driver. Where one has none, the first operation from it panics.
     ///
     /// In a simulated world (crate `forebay-sim`) tasks outside of shards get up to three rings, and the seed decides who visits them when.
     Always,
-    /// They do not: operations of tasks go through the shards.
+    /// No rings: operations of tasks go through the shards.
     Off,
 }
 
@@ -212,8 +212,8 @@ impl Config {
         self
     }
 
-    /// Sets the most operations that one shard has in flight at the device, 1 to 4,096; further ones wait in
-    /// the shard. Default: 256.
+    /// Sets the maximum number of operations that one shard has in flight at the device, 1 to 4,096; further ones wait in the
+    /// shard. Default: 256.
     pub fn queue_depth(mut self, operations: u32) -> Config {
         self.queue_depth = operations;
         self

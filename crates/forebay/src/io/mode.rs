@@ -1,6 +1,6 @@
 //! The path that bytes take between a file and memory.
 
-/// The path of a file's bytes: past the page cache or through it.
+/// The I/O mode of a file: whether its bytes bypass the page cache.
 ///
 /// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same
 /// range are in flight together: Linux then cannot drop the cached pages and fails the next sync with `EIO`.

@@ -81,7 +81,7 @@ pub(crate) fn nvme_status(result: i32) -> Option<u16> {
     (-0x1_ffff..=-0x1_0000).contains(&result).then(|| (-result - 0x1_0000) as u16)
 }
 
-/// The stage that a write must have reached before its future resolves.
+/// The durability that a write must have before its future resolves.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -115,12 +115,11 @@ pub enum Flush {
     /// The shard's thread makes the write itself, in one system call that returns when the bytes are durable:
     /// `pwritev2(2)` with `RWF_DSYNC` or, for [`Durability::All`], `RWF_SYNC`.
     ///
-    /// No other thread has a part in it, so beside busy processors there is one less to wait for. **Nothing
-    /// else of that shard moves in the meantime**: tasks, completions and timers of all its files wait for
-    /// the device's flush, tenths of a millisecond on a good drive and as long as it takes on a bad one. A
-    /// write that has begun cannot be cancelled, and an engine that closes waits for it. For a shard that
-    /// does one thing, such as a log. Only the write's own bytes are made durable, where the sync of a queued
-    /// write also covers the file's writes completed before.
+    /// No other thread takes part, so beside busy processors there is one less to wait for. **Nothing else on that shard runs
+    /// in the meantime**: tasks, completions and timers of all its files wait for the device's flush, tenths of a millisecond
+    /// on a good drive and as long as it takes on a bad one. A write that has begun cannot be cancelled, and an engine that
+    /// closes waits for it. For a shard that does one thing, such as a log. Only the write's own bytes are made durable, where
+    /// the sync of a queued write also covers the file's writes completed before.
     ///
     /// With the driver `threads` one of its own threads makes the call, and the shard continues; in a
     /// simulated world the write is a queued one, or one operation where its disk has FUA.

@@ -37,7 +37,7 @@ pub struct Stats {
     pub page_cache_reads: u64,
     /// Bytes of those reads.
     pub page_cache_bytes: u64,
-    /// Reads that tried the page cache in vain.
+    /// Reads that tried the page cache and missed.
     pub page_cache_misses: u64,
     /// Reads of adaptive files that did not try it: the file's hit rate was low, or the range of a batch longer than 4 MiB.
     pub page_cache_skips: u64,
@@ -210,7 +210,8 @@ pub struct MemoryStats {
     /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits, and
     /// of reads that are [long](crate::File::read) for the arena.
     pub result_bytes: u64,
-    /// Memory of programs ([`IoMemory`](crate::IoMemory)) that dropped operations had and that could not be dropped: times.
+    /// The number of times that memory of the program ([`IoMemory`](crate::IoMemory)) was leaked because it could not be
+    /// dropped.
     pub leaked_lends: u64,
 }
 

@@ -20,7 +20,7 @@ mod settle;
 mod writer;
 
 impl File {
-    /// Returns a builder for an append, which writes from front to back, with any sizes, in the background.
+    /// Returns a builder for a sequential writer, which buffers pieces of any size and writes them in the background.
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Open};
@@ -55,7 +55,7 @@ const DEPTH_MAX: usize = 1024;
 
 /// Settings of an append, which writes a file from front to back; see [`File::append`].
 ///
-/// A number outside of its setting's range counts as the nearest one in it.
+/// Values out of range are clamped.
 #[derive(Clone, Debug)]
 #[must_use = "an append begins with start()"]
 pub struct AppendBuilder {
@@ -123,8 +123,7 @@ impl AppendBuilder {
     }
 }
 
-/// An append to a file from front to back: takes bytes of any sizes, and writes them in large aligned pieces
-/// while the caller goes on.
+/// A sequential writer: accepts bytes in pieces of any size, and writes them in large aligned requests in the background.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -154,13 +153,11 @@ impl AppendBuilder {
 /// exception is [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and
 /// the append can go on from [`position`](Append::position).
 ///
-/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered
-/// bytes are gone. Writes in flight may or may not happen, and their memory stays with the engine until the
-/// device is done with it. Dropping the future of a write loses only the knowledge of how many bytes were
-/// taken, which [`position`](Append::position) returns; dropping that of a sync only leaves it to the next
-/// one. Dropping the future of [`close`](Append::close) is dropping the `Append`, and the truncation of the
-/// padding may then still happen a little later. Learn the file's state from a new call such as
-/// [`File::close`] before extending it.
+/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered bytes are gone.
+/// Writes in flight may or may not happen, and their memory stays with the engine until the device is done with it. After the
+/// future of a write is dropped, [`position`](Append::position) returns the end of the accepted bytes; a dropped sync is left
+/// to the next one. Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a
+/// little later: await a call such as [`File::close`] before extending the file.
 #[must_use = "what is still in its buffer is written by close()"]
 pub struct Append {
     writer: Writer,
@@ -259,7 +256,7 @@ impl Append {
         self.writer.position()
     }
 
-    /// Returns the bytes in writes that were begun and not yet seen to complete, padding included. For tests.
+    /// Returns the bytes of writes in flight, padding included. For tests.
     #[doc(hidden)]
     pub fn in_flight_bytes(&self) -> u64 {
         self.writer.in_flight_bytes()

@@ -21,7 +21,7 @@ impl Engine {
     /// A file's *content* is made durable by [`File::sync`](crate::File::sync); to replace a file safely write the new
     /// one under another name, sync it, then rename it.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of rename(2), and of opening the two directories for reading. When the rename worked and a sync
@@ -44,7 +44,7 @@ impl Engine {
 
     /// Gives the file `from` the second name `to` and syncs the directory of `to`. Fails when `to` exists.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of link(2), and of opening the directory of `to` for reading.
@@ -66,7 +66,7 @@ impl Engine {
     /// Renames the file or directory `from` to `to` as [`rename`](Engine::rename) does, without a sync: after a power failure the file
     /// may have either name, or none if its own bytes were not synced. [`sync_dir`](Engine::sync_dir) on both directories makes it durable.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -88,7 +88,7 @@ impl Engine {
 
     /// Gives the file `from` the second name `to` as [`hard_link`](Engine::hard_link) does, without a sync. Fails when `to` exists.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of link(2).
@@ -112,7 +112,7 @@ impl Engine {
     /// Not synced: after a power failure the name may be there again. [`sync_dir`](Engine::sync_dir) on its directory
     /// makes one removal, or a thousand, durable.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of unlink(2).
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Removes an empty directory. Not synced, as [`remove_file`](Engine::remove_file).
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of rmdir(2).
@@ -155,7 +155,7 @@ impl Engine {
     /// Creates a directory. Not synced: [`sync_dir`](Engine::sync_dir) on the directory above makes it
     /// durable.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of mkdir(2): a directory that exists is an error.
@@ -165,7 +165,7 @@ impl Engine {
 
     /// Creates a directory and those above it that are missing; one that exists is no error. Not synced.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of mkdir(2). Directories created before the failure stay.
@@ -186,7 +186,7 @@ impl Engine {
 
     /// Makes the names in a directory durable: files created in it or removed from it stay so after a power failure.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of fsync(2), and of opening the directory for reading.

@@ -12,8 +12,8 @@ use crate::io::op::{OpBuffer, OpKind, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 
 impl Engine {
-    /// Returns a future that travels from here to the device's driver and back without any I/O
-    /// (`IORING_OP_NOP`): the steadiest measure of the time that Forebay adds to an operation.
+    /// Returns an operation without I/O (`IORING_OP_NOP`) that passes through the driver: the steadiest measure of Forebay's
+    /// overhead.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

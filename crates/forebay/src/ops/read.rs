@@ -19,7 +19,7 @@ pub use into::ReadInto;
 pub(crate) use range::RangeRead;
 
 impl File {
-    /// Returns a read of exactly the bytes of `range`: any offset, any length up to 1 GiB, which is the limit of one block.
+    /// Reads exactly the bytes of `range`, at any offset and of any length up to 1 GiB, the limit of one block.
     /// [`read_many`](File::read_many) and [`read_into`](File::read_into) take longer ranges.
     ///
     /// Direct reads fetch the aligned range around it, and the block is the slice requested. Costs one
@@ -52,8 +52,7 @@ impl File {
         Read::new(self, range)
     }
 
-    /// Returns a read of those bytes of `range` that the file has: shorter than requested, or empty, where
-    /// the file ends.
+    /// Reads `range` up to the end of the file: the block is shorter than requested, or empty, where the file ends.
     ///
     /// # Errors
     /// Those of [`File::read`], without [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof).
@@ -74,7 +73,7 @@ impl File {
         ReadUpTo::new(self, range)
     }
 
-    /// Returns a read at `offset` into the caller's memory ([`IoMemory`]: a `Vec<u8>`, `Box<[u8]>`, `BytesMut`,
+    /// Reads at `offset` into the caller's memory ([`IoMemory`]: a `Vec<u8>`, `Box<[u8]>`, `BytesMut`,
     /// [`BlockMut`](crate::BlockMut), or a type of the program's); it completes with that memory, and the number of bytes or
     /// the error.
     ///
@@ -112,7 +111,7 @@ impl File {
     }
 }
 
-/// A read of exactly one range, which begins when it is first polled; see [`File::read`].
+/// The future of [`File::read`]; the read starts when it is first polled.
 ///
 /// ```
 /// # use forebay::{Class, Config, Engine, Open};
@@ -138,8 +137,7 @@ pub struct Read<'f> {
     inner: RangeRead<'f, true>,
 }
 
-/// A read of the bytes that the file has of one range, which begins when it is first polled; see
-/// [`File::read_up_to`].
+/// The future of [`File::read_up_to`]; the read starts when it is first polled.
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct ReadUpTo<'f> {
     inner: RangeRead<'f>,
@@ -151,15 +149,15 @@ macro_rules! operation {
     ($name:ident) => {
         impl $name<'_> {
             /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
-            /// [scopes](Class::scope). After the first poll it changes nothing.
+            /// [scopes](Class::scope). Has no effect after the first poll.
             #[inline]
             pub fn class(mut self, class: Class) -> Self {
                 self.inner.set_class(class);
                 self
             }
 
-            /// Returns the same operation with its own reference count of the file instead of a borrowed
-            /// handle, for tasks that need `'static`. Costs one or two atomic increments.
+            /// Converts the operation into one that owns a handle of the file instead of borrowing it, for tasks that need
+            /// `'static`. Costs one or two atomic increments.
             #[inline]
             pub fn owned(self) -> $name<'static> {
                 $name { inner: self.inner.into_owned() }
@@ -189,7 +187,7 @@ macro_rules! range_read {
                 $name { inner: RangeRead::new(file, range) }
             }
 
-            /// Blocks the calling thread until the bytes are there.
+            /// Blocks the calling thread until the read completes.
             ///
             /// # Errors
             #[doc = concat!("As [`File::", $method, "`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.")]

@@ -28,7 +28,7 @@ mod cached;
 use cached::{CachedBatch, CachedBatchInto, Hits};
 
 impl File {
-    /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
+    /// Reads many ranges as one batch: sorted, merged where that pays, and in flight together.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -176,24 +176,24 @@ impl ReadMany {
         self
     }
 
-    /// Sets the most bytes between two ranges that are read with one request. Default: 16 KiB, which a device
-    /// that moves 1 GB/s reads in less time than it needs for a second request.
+    /// Sets the maximum gap in bytes between two ranges that are merged into one request. Default: 16 KiB, which a device that
+    /// moves 1 GB/s reads in less time than it needs for a second request.
     pub fn gap_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.gap_bytes_max = bytes)
     }
 
-    /// Sets the most bytes that one merged request may read in vain, between its ranges. Default: 64 KiB; 0
-    /// merges only ranges that touch or overlap.
+    /// Sets the maximum number of unwanted bytes, between its ranges, that a merged request may read. Default: 64 KiB; 0 merges
+    /// only ranges that touch or overlap.
     pub fn waste_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.waste_bytes_max = bytes)
     }
 
-    /// Sets the most bytes of one merged request; a longer range is read alone. Default: 256 KiB.
+    /// Sets the maximum length of a merged request in bytes; a longer range is read alone. Default: 256 KiB.
     pub fn request_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.request_bytes_max = bytes)
     }
 
-    /// Sets the requests in flight at once, at least 1. Default: 128.
+    /// Sets the maximum number of requests in flight, at least 1. Default: 128.
     pub fn depth(self, requests: u32) -> Self {
         self.set(|ask| ask.depth = requests.max(1))
     }
@@ -203,10 +203,9 @@ impl ReadMany {
         self.set(|ask| ask.class = Some(class))
     }
 
-    /// Lets each result keep at most 4 KiB from other use beside its own length, or one of up to 8 KiB three times its length, for
-    /// results that are kept one by one: in a cache, or by several consumers. Results of merged requests, and those from the page
-    /// cache, are copied then, which costs an allocation for each, or for four of up to 8 KiB; one that fills its request's buffer
-    /// stays there, up to 16 MiB of them.
+    /// Limits the memory that each result pins to its own length and 4 KiB, or to four times its length of up to 8 KiB, for results with
+    /// separate lifetimes, as in a cache. Results of merged requests, and those from the page cache, are copied then, which costs an
+    /// allocation for each, or for four of up to 8 KiB; one that fills its request's buffer stays there, up to 16 MiB of them.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -244,9 +243,9 @@ impl ReadMany {
         ReadManyInto { batch: self, memory: Memory::Owned(Some(memory)), lender: None, cached: None }
     }
 
-    /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. For an adaptive file
-    /// these are the requests that the page cache lacks. Costs a sort of the
-    /// ranges, which the batch does again when it begins.
+    /// Returns the requests that the batch will make, to inspect the effect of its settings; `None` once it has started. For an
+    /// adaptive file these are the requests that the page cache lacks. Costs a sort of the ranges, which the batch does again
+    /// when it begins.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

@@ -127,16 +127,16 @@ impl Scan {
     /// last one shorter.
     ///
     /// # Errors
-    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program
-    /// holds all blocks. Where only read-ahead needs more memory than there is, the scan goes on with less of
-    /// it. [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a file of length 0 that has more than 1 GiB all the same. An error ends
-    /// the scan. A file that became shorter meanwhile ends early, without an error.
+    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks. If
+    /// only read-ahead lacks memory, the scan continues with less of it. [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge)
+    /// for a file of length 0 that has more than 1 GiB all the same. An error ends the scan. A file that is truncated meanwhile
+    /// ends early, without an error.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
         Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
     }
 
-    /// Returns the most bytes that were in flight or ready at once so far.
+    /// Returns the peak of the bytes in flight or ready so far.
     pub fn in_flight_bytes_peak(&self) -> u64 {
         self.in_flight_bytes_peak
     }
@@ -365,7 +365,7 @@ crate::_debug_parts!(Scan, |scan| file: scan.file, next: scan.next, pace: scan.p
 /// 512 KiB (4 MiB), which was the best of all cells measured. A consumer that is slower than the device makes
 /// it reduce the depth.
 ///
-/// A number outside of its setting's range counts as the nearest one in it.
+/// Values out of range are clamped.
 #[derive(Clone, Debug)]
 #[must_use = "a scan begins with start()"]
 pub struct ScanBuilder {
@@ -381,9 +381,8 @@ impl ScanBuilder {
         ScanBuilder { file, range: 0..u64::MAX, buffer: None, depth: None, class: None }
     }
 
-    /// Sets the part of the file to read. Default: all of it. It may begin anywhere. The end is cut to the
-    /// file's end, which is also the end of an open range (`4096..`). A scan gets the file's length once
-    /// anyway, so an open end costs nothing. The limit for files of length 0 counts from the begin.
+    /// Sets the part of the file to read. Default: all of it. It may begin anywhere. The end is clamped to the end of the file,
+    /// which is also the end of an open range (`4096..`). The limit for files of length 0 counts from the start of the range.
     pub fn range(mut self, range: impl RangeBounds<u64>) -> ScanBuilder {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,

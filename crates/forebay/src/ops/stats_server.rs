@@ -102,8 +102,8 @@ impl Engine {
     /// server is dropped. `forebay top PATH` shows them. Only the user that this process belongs to, and
     /// root, may connect.
     ///
-    /// A thread of its own replies. It queries the shards at each request, as [`stats`](Engine::stats) does,
-    /// so without a client it costs nothing. [`StatsServer`] describes the protocol.
+    /// A dedicated thread serves it and queries the shards at each request, as [`stats`](Engine::stats) does; without clients
+    /// it costs nothing. [`StatsServer`] describes the protocol.
     ///
     /// # Errors
     /// [`InvalidInput`](ErrorKind::InvalidInput) when something other than a socket is at `path`, and for paths too long for a

@@ -11,8 +11,8 @@ pub use crate::reactor::walk::{Ranges, Step, Walk};
 pub use future::{WalkMany, WalkOne};
 
 impl File {
-    /// Returns a walk: it reads `root` and everything that the walk's steps request, right where the reads
-    /// complete, and completes with its result; see [`Walk`].
+    /// Reads `root` and the ranges that the walk's steps request, each submitted where the read before it completes, and
+    /// resolves to the walk's result; see [`Walk`].
     ///
     /// # Errors
     /// The walk's own errors, and those of [`File::read`], with the number of the hop ([`Error::hop`](crate::Error::hop));

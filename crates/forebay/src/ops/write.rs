@@ -21,10 +21,9 @@ use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
 
 impl File {
-    /// Returns a write of all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or
-    /// [`Block`](crate::Block) goes to the device without a copy, and so does a `Vec<u8>` or `Bytes` on a file through the page
-    /// cache; `&[u8]`, and for a direct file bytes that are not aligned, are copied once into I/O memory.
-    /// [`write_from`](File::write_from) returns the memory.
+    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device without
+    /// a copy, and so does a `Vec<u8>` or `Bytes` on a file through the page cache; `&[u8]`, and for a direct file bytes that
+    /// are not aligned, are copied once into I/O memory. [`write_from`](File::write_from) returns the memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
     /// read first. [`append`](File::append) does that for bytes from front to back, the crate `forebay-collective` for pieces
@@ -85,8 +84,7 @@ impl File {
         WriteFrom::new(self, offset, memory)
     }
 
-    /// Returns a sync: the bytes of writes that had completed before this call survive a power cut once it
-    /// completes.
+    /// Makes the writes that had completed before this call durable: they survive a power cut once the sync completes.
     ///
     /// # Errors
     /// The device's. After a failed sync the kernel may have dropped the data: bytes not synced before count
@@ -202,13 +200,13 @@ impl fmt::Debug for WriteData<'_> {
     }
 }
 
-/// A write of one range, which begins when it is first polled; see [`File::write`].
+/// The future of [`File::write`]; the write starts when it is first polled.
 #[must_use = "a write begins only when it is awaited or waited for"]
 pub struct Write<'f> {
     inner: FileOp<'f>,
 }
 
-/// A sync of one file, which begins when it is first polled; see [`File::sync`].
+/// The future of [`File::sync`]; the sync starts when it is first polled.
 #[must_use = "a sync begins only when it is awaited or waited for"]
 pub struct Sync<'f> {
     inner: FileOp<'f>,
@@ -229,8 +227,8 @@ impl<'f> Write<'f> {
     /// Sets the durability that the write must have reached before it completes. Default:
     /// [`Durability::None`].
     ///
-    /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is
-    /// seen, without waking any task in between. After the first poll it changes nothing.
+    /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is seen, without
+    /// waking any task in between. Has no effect after the first poll.
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Open};
@@ -290,7 +288,7 @@ impl<'f> Write<'f> {
     }
 }
 
-/// A write of the caller's memory, which begins when it is first polled; see [`File::write_from`].
+/// The future of [`File::write_from`]; the write starts when it is first polled.
 ///
 /// When it is dropped between its first poll and its end, the memory stays with the engine until the kernel is done with it.
 #[must_use = "a write begins only when it is awaited or waited for"]
@@ -331,7 +329,7 @@ impl<'f, B: IoMemory> WriteFrom<'f, B> {
         self.set(|op| op.set_flush(flush))
     }
 
-    /// Returns the same operation with its own reference count of the file instead of a borrowed handle.
+    /// Converts the operation into one that owns a handle of the file instead of borrowing it.
     pub fn owned(self) -> WriteFrom<'static, B> {
         WriteFrom { state: self.state.map(LentOp::into_owned) }
     }

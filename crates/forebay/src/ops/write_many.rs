@@ -177,7 +177,7 @@ impl WriteMany {
         self
     }
 
-    /// Sets the requests in flight at once, at least 1. Default: 32.
+    /// Sets the maximum number of requests in flight, at least 1. Default: 32.
     pub fn depth(mut self, requests: usize) -> Self {
         self.depth = requests.max(1);
         self

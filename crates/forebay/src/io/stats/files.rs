@@ -32,7 +32,7 @@ pub struct FileStats {
     pub page_cache_reads: u64,
     /// Bytes of those reads.
     pub page_cache_bytes: u64,
-    /// Reads that tried the page cache in vain.
+    /// Reads that tried the page cache and missed.
     pub page_cache_misses: u64,
     /// Reads that did not try it; as [`Stats::page_cache_skips`](crate::Stats::page_cache_skips).
     pub page_cache_skips: u64,

@@ -21,9 +21,8 @@ use crate::handle::open::{self, Open};
 /// A path is looked up anew by every call. A program that keeps several files in a directory opens the directory once
 /// and names them here; otherwise `mv data data.old; mv other data` makes it change the wrong directory.
 ///
-/// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed
-/// where the system call follows it. A directory that was removed holds nothing any more: calls that would
-/// create or find an entry in it fail with `ENOENT`.
+/// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed where the system call
+/// follows it. In a removed directory, calls that create or look up an entry fail with `ENOENT`.
 ///
 /// A handle; clones are cheap. It does not keep the engine running: when the engine has ended its calls
 /// return [`ErrorKind::EngineClosed`]. In the child of a fork they return [`ErrorKind::Forked`]. Every call
@@ -85,7 +84,7 @@ impl Dir {
 
     /// Opens a file in the directory with the options `open`, and returns it; see [`Engine::open`].
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of [`Engine::open`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -114,7 +113,7 @@ impl Dir {
 
     /// Creates a file in the directory that has no name, and returns it; see [`Engine::temp_file`].
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of [`Engine::temp_file`].
@@ -138,7 +137,7 @@ impl Dir {
 
     /// Creates a directory in the directory. Not synced: [`sync`](Dir::sync) makes it durable.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of mkdirat(2); [`ErrorKind::InvalidInput`] for an invalid name.
@@ -148,7 +147,7 @@ impl Dir {
 
     /// Renames the entry `from` to `to`, replacing a file that had that name, and syncs the directory.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -170,7 +169,7 @@ impl Dir {
 
     /// Moves the entry `from` into the directory `into`, as `to`, and syncs both directories. Used by tests alone.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -183,7 +182,7 @@ impl Dir {
     /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails
     /// when there is such a name.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of [`Engine::hard_link`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -194,7 +193,7 @@ impl Dir {
 
     /// Removes a file's name. Not synced: [`sync`](Dir::sync) makes one removal, or a thousand, durable.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of unlinkat(2); [`ErrorKind::InvalidInput`] for an invalid name.
@@ -204,7 +203,7 @@ impl Dir {
 
     /// Removes an empty directory in the directory. Not synced, as [`remove_file`](Dir::remove_file).
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of unlinkat(2) with `AT_REMOVEDIR`; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -214,7 +213,7 @@ impl Dir {
 
     /// Makes the names in the directory durable: files created in it or removed from it stay so after a power failure.
     ///
-    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
     /// Those of fsync(2).

@@ -15,7 +15,7 @@ use crate::ops::lent_op::LentOp;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::ranges::{AlignedRange, check_range};
 
-/// A read into the caller's memory, which begins when it is first polled; see [`File::read_into`].
+/// The future of [`File::read_into`]; the read starts when it is first polled.
 ///
 /// When it is dropped between its first poll and its end, the memory stays with the engine until the kernel is done with it.
 #[must_use = "a read begins only when it is awaited or waited for"]
@@ -61,7 +61,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
     }
 
     /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
-    /// [scopes](Class::scope). After the first poll it changes nothing.
+    /// [scopes](Class::scope). Has no effect after the first poll.
     pub fn class(mut self, class: Class) -> Self {
         match &mut self.state {
             State::Known(_) => {}
@@ -71,8 +71,8 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         self
     }
 
-    /// Returns the same operation with its own reference count of the file instead of a borrowed
-    /// handle, for tasks that need `'static`. Costs one or two atomic increments.
+    /// Converts the operation into one that owns a handle of the file instead of borrowing it, for tasks that need `'static`.
+    /// Costs one or two atomic increments.
     pub fn owned(self) -> ReadInto<'static, B> {
         let core = self.core.into_owned();
         let state = match self.state {
@@ -83,7 +83,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         ReadInto { core, offset: self.offset, len: self.len, state }
     }
 
-    /// Blocks the calling thread until the bytes are there; returns the memory in every case.
+    /// Blocks the calling thread until the read completes; returns the memory in every case.
     ///
     /// # Errors
     /// Those of [`File::read_into`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.

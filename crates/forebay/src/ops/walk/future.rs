@@ -57,7 +57,7 @@ macro_rules! settings {
         impl<W: Walk> $name {
             /// Sets the hops after which a walk fails with [`TooManyHops`](crate::ErrorKind::TooManyHops), so that a cycle in a
             /// damaged file ends. The root is the first hop; a [`ReadEach`](crate::Step::ReadEach) counts once. Default: 64.
-            /// After the first poll it changes nothing.
+            /// Has no effect after the first poll.
             pub fn hops_max(mut self, hops: u32) -> Self {
                 if let $new(_) = self.state {
                     self.settings.hops_max = hops;
@@ -66,7 +66,7 @@ macro_rules! settings {
             }
 
             /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
-            /// [scopes](Class::scope). After the first poll it changes nothing.
+            /// [scopes](Class::scope). Has no effect after the first poll.
             pub fn class(mut self, class: Class) -> Self {
                 if let $new(_) = self.state {
                     self.settings.class = class;
@@ -333,7 +333,7 @@ impl<W: Walk> WalkMany<W> {
         WalkMany { core: core.clone(), settings, state: Many::New(walks) }
     }
 
-    /// Sets the walks under way at once, at least 1. Default: 128. After the first poll it changes nothing.
+    /// Sets the walks under way at once, at least 1. Default: 128. Has no effect after the first poll.
     pub fn depth(mut self, walks: u32) -> Self {
         if let Many::New(_) = self.state {
             self.settings.depth = walks.max(1);
