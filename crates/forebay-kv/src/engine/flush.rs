@@ -244,7 +244,8 @@ async fn write(
         // A small buffer and depth: the log's flushes wait for data in flight to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
-        fill: true,
+        // On a full disk it may fail time and again.
+        fill: !shared.full.is_full(),
         ..shared.table_spec(keyspace, 0, shared.options.class)
     };
     // This also counts the buffer that is being filled, and entries on their way.

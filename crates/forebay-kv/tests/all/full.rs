@@ -594,6 +594,49 @@ fn a_store_that_was_full_compresses_its_last_level_again() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Regression: each compaction that found no space took the blocks that it had passed out of the cache, although no table was replaced.
+#[test]
+fn a_compaction_without_space_takes_nothing_out_of_the_cache() {
+    let ran = world(13).run(async |engine| {
+        let (store, mut model) = (open(&engine).await, Model::default());
+        let keyspace = store.default_keyspace();
+        while model.next < 1_000 {
+            model.fill_some(&store).await.expect("there is space");
+        }
+        store.compact().await.expect("there is space");
+        // Tables that have to be merged.
+        for number in (0..1_000).step_by(4) {
+            keyspace.put(key(number), value(number)).await.expect("there is space");
+        }
+        store.flush().await.expect("there is space");
+        sim::inject(Rule::new(Fault::NoSpace).on("/disk/store/tables"));
+        is_the_sentence(&store.compact().await.unwrap_err());
+        // Those that a compaction passes first.
+        let mut numbers: Vec<u64> = model.numbers().collect();
+        numbers.sort_by_cached_key(|number| key(*number));
+        let misses = async || {
+            let before = store.stats().cache_misses;
+            for number in &numbers[..50] {
+                let found = keyspace.get(&key(*number)).await.expect("reads go on");
+                assert_eq!(found.as_deref(), Some(&value(*number)[..]), "key {number}");
+            }
+            store.stats().cache_misses - before
+        };
+        // They are in memory by then.
+        let first = [misses().await, misses().await];
+        for _ in 0..3 {
+            is_the_sentence(&store.compact().await.unwrap_err());
+        }
+        let again = misses().await;
+        assert!(again < 5, "{again} of 50 keys were read again, after {first:?}");
+        sim::clear_faults();
+        puts_are_taken(&keyspace, Duration::from_secs(30)).await;
+        model.check(&store).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Regression: a full store tried again and again to empty files of separated values, for which there was no space, before it applied
 /// the deletions that left no value in them.
 #[test]

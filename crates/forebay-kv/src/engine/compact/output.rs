@@ -55,6 +55,11 @@ impl Output {
         self.spec.fill = true;
     }
 
+    /// Returns whether written blocks go into the cache.
+    pub(crate) fn fills_cache(&self) -> bool {
+        self.spec.fill
+    }
+
     /// Lets values stay in the files of other tables.
     pub(crate) fn allow_links(&mut self) {
         self.spec.links = true;

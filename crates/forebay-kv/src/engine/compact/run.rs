@@ -247,7 +247,10 @@ async fn write(
 ) -> Result<Option<Output>> {
     let mut output = Output::new(shared, job.keyspace, job.target, memory / 2);
     output.set_shard(shard);
-    output.fill_cache();
+    // On a full disk it may fail time and again: the blocks of its inputs stay in the cache.
+    if !shared.full.is_full() {
+        output.fill_cache();
+    }
     if let ([lower], false) = (&job.lower[..], bounds.is_all()) {
         output.rewrites(lower.meta().bytes);
     }
@@ -279,7 +282,8 @@ async fn merge(
     memory: u64,
     output: &mut Output,
 ) -> Result<bool> {
-    let how = CursorHow { class: shared.options.background, gives_up: true, ..CursorHow::merge() };
+    let (class, gives_up) = (shared.options.background, output.fills_cache());
+    let how = CursorHow { class, gives_up, ..CursorHow::merge() };
     let (runs, unpacked) = runs_of(job);
     let share = (memory / runs as u64).saturating_sub(unpacked);
     let how = how.within(share, shared.options.leaf_bytes.into());
