@@ -159,10 +159,13 @@ static int file_read(WT_FILE_HANDLE *methods, WT_SESSION *session, wt_off_t offs
 static int file_write(WT_FILE_HANDLE *methods, WT_SESSION *session, wt_off_t offset, size_t len, const void *data) {
     file_handle *handle = (file_handle *)methods;
     transfer it = new_transfer(handle, FB_OP_WRITE, (void *)data, len, offset);
+    file_system *system = system_of(handle);
+    int result;
 
     if (handle->file == NULL) return EISDIR;
     it.request.durability = handle->durability;
-    return run(system_of(handle), session, make_transfer, &it);
+    result = run(system, session, make_transfer, &it);
+    return handle->durability == FB_DURABLE_NONE ? result : flush_result(system, session, methods->name, result);
 }
 
 static int file_sync(WT_FILE_HANDLE *methods, WT_SESSION *session) {
@@ -250,9 +253,13 @@ static int sync_directory(file_system *system, WT_SESSION *session, const char *
     int descriptor, result;
     if (path == NULL) return ENOMEM;
     descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    result = system_result(system, session, "flush of a directory", path, descriptor < 0 ? -1 : fsync(descriptor));
-    if (descriptor >= 0) close(descriptor);
-    result = flush_result(system, session, path, result);
+    if (descriptor < 0) {
+        result = report(system, session, "open of a directory", path, errno);
+    } else {
+        result = system_result(system, session, "flush of a directory", path, fsync(descriptor));
+        close(descriptor);
+        result = flush_result(system, session, path, result);
+    }
     free(path);
     return result;
 }
@@ -272,7 +279,7 @@ static int open_file(void *arguments) {
 static int fs_open_file(WT_FILE_SYSTEM *methods, WT_SESSION *session, const char *name, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
                         WT_FILE_HANDLE **opened) {
     file_system *system = (file_system *)methods;
-    opening it = {.engine = system->engine, .name = name, .how = {.size = sizeof it.how}};
+    opening it = {.engine = system->engine, .name = name, .how = {.size = sizeof it.how, .permissions = 0644}};
     file_handle *handle = calloc(1, sizeof *handle);
     int result = 0;
 
@@ -405,10 +412,31 @@ static int start_engine(void *arguments) {
     return fb_engine_start(&it->config, &it->engine);
 }
 
+/* An unknown setting is refused: commits were less durable behind a misspelt log_dsync. */
+static int read_config(file_system *system, WT_CONFIG_ARG *config, fb_config *of_engine) {
+    WT_CONFIG_PARSER *parser;
+    WT_CONFIG_ITEM key, value;
+    int result = system->api->config_parser_open_arg(system->api, NULL, config, &parser);
+
+    if (result != 0) return result;
+    while ((result = parser->next(parser, &key, &value)) == 0) {
+        if (key.len == strlen("log_dsync") && strncmp(key.str, "log_dsync", key.len) == 0) {
+            system->is_log_dsync = value.val != 0;
+        } else if (key.len == strlen("threads") && strncmp(key.str, "threads", key.len) == 0) {
+            if (value.val != 0) of_engine->driver = FB_DRIVER_THREADS;
+        } else {
+            system->api->err_printf(system->api, NULL, "forebay: unknown setting %.*s", (int)key.len, key.str);
+            result = EINVAL;
+            break;
+        }
+    }
+    parser->close(parser);
+    return result == WT_NOTFOUND ? 0 : result;
+}
+
 __attribute__((visibility("default"))) int wiredtiger_extension_init(WT_CONNECTION *connection, WT_CONFIG_ARG *config) {
     file_system *system = calloc(1, sizeof *system);
     starting it = {.config = {.size = sizeof it.config}};
-    WT_CONFIG_ITEM value;
     int result;
 
     if (system == NULL) return ENOMEM;
@@ -416,11 +444,8 @@ __attribute__((visibility("default"))) int wiredtiger_extension_init(WT_CONNECTI
     system->methods = (WT_FILE_SYSTEM){.fs_directory_list = fs_list, .fs_directory_list_single = fs_list_single,
         .fs_directory_list_free = fs_list_free, .fs_exist = fs_exist, .fs_open_file = fs_open_file, .fs_remove = fs_remove,
         .fs_rename = fs_rename, .fs_size = fs_size, .terminate = fs_terminate};
-    if (system->api->config_get(system->api, NULL, config, "log_dsync", &value) == 0) system->is_log_dsync = value.val != 0;
-    if (system->api->config_get(system->api, NULL, config, "threads", &value) == 0 && value.val != 0) {
-        it.config.driver = FB_DRIVER_THREADS;
-    }
-    if ((result = run(system, NULL, start_engine, &it)) == 0) {
+    result = read_config(system, config, &it.config);
+    if (result == 0 && (result = run(system, NULL, start_engine, &it)) == 0) {
         system->engine = it.engine;
         result = connection->set_file_system(connection, &system->methods, NULL);
         if (result == 0) return 0;

@@ -263,6 +263,14 @@ static void a_late_load_is_refused(const char *parent) {
     CHECK(wiredtiger_open(path, NULL, config, &connection) != 0);
 }
 
+static void an_unknown_setting_is_refused(const char *parent) {
+    const char *path = folder(parent, "unknown");
+    char config[1024];
+    WT_CONNECTION *connection;
+    snprintf(config, sizeof config, "%s,extensions=[%s={early_load=true,config={log_dsnc=true}}]", own, getenv("FOREBAY_WIREDTIGER"));
+    RETURNS(EINVAL, wiredtiger_open(path, NULL, config, &connection));
+}
+
 /* Puts that a log or a checkpoint had before the disk was full are there when it has space again. */
 static void a_full_disk_loses_nothing(const char *small, const char *name, const char *config) {
     const char *path = folder(small, name);
@@ -323,6 +331,7 @@ int main(int count, char **arguments) {
     a_close_in_exit_keeps_the_values(parent);
     the_lock_conflicts(parent);
     a_late_load_is_refused(parent);
+    an_unknown_setting_is_refused(parent);
     follows_the_model(parent, "buffered", LOG);
     follows_the_model(parent, "direct", "direct_io=[data,checkpoint]");
     serves_several_threads(parent);
