@@ -69,7 +69,7 @@ impl Options {
 
     /// Sets how long each step of [`Ranks`](crate::Ranks) may take: the time between the first rank's call and the last one's, for a lock of
     /// the file, a message, a window's write or read, or a sync. A rank that does nothing for so long has failed; while pieces are moved it
-    /// is one that lets all others wait for two to four deadlines. Give all ranks the same.
+    /// is one that lets all others wait for two to four deadlines, and rank 0 for eight. Give all ranks the same.
     /// Default: 60 s; at least 10 ms.
     pub fn deadline(mut self, step: Duration) -> Options {
         self.deadline = Some(step);

@@ -93,7 +93,9 @@ use wire::Fault;
 /// **Failures end it for all.** When a rank is killed, freezes for longer than [`Options::deadline`], or has an error, the call fails on all
 /// ranks, with the reason. Nothing of it counts as written, though parts may be in the file. Later calls fail as well: the ranks
 /// that are left, or new ones, meet again and repeat it. Requests that a killed process had in flight may reach the file until the kernel
-/// has taken it down: repeat with the same bytes, or [wait](forebay::File::lock_within) for a lock that it had.
+/// has taken it down: repeat with the same bytes, or [wait](forebay::File::lock_within) for a lock that it had. A frozen one may write
+/// for a moment when it wakes up: end it before. A kill of rank 0 releases its lock while other aggregators may still write, and leaves the
+/// padding of a direct file's last page.
 ///
 /// **Dropping** the future of a call does not end it: it goes on with the other ranks, and this rank's next call waits for that.
 #[must_use = "the other ranks wait for this one"]
@@ -134,7 +136,8 @@ impl Ranks {
     }
 
     /// Meets the other ranks without a directory. All name the same addresses, of which rank 0 listens on the first that it can, and the
-    /// others find it there; and the same random secret of at least 32 bytes, of which 64 count. Where an address is no
+    /// others find it there; and the same random secret of at least 32 bytes, of which 64 count. A rank sends half of it to a program that
+    /// listens at an address before rank 0's: list none that others can take. Where an address is no
     /// loopback one the ranks are [across hosts](Rank::across_hosts).
     ///
     /// # Errors

@@ -107,12 +107,21 @@ fn write_arrivals(
             let text = format!("the pieces of ranks {one} and {other} overlap at offset {offset}");
             return Err(Fault::cause(ErrorKind::InvalidInput, text));
         }
+        let range = plan.range(window);
+        let all = pieces.iter().flat_map(|(_, deposit)| &deposit.pieces);
+        let bytes: u64 = all.map(|piece| piece.end - piece.start).sum();
+        // Rank 0 saw no holes, because the bytes of pieces that overlap elsewhere made up for these.
+        if !plan.is_locked && bytes < plan.end.min(range.end).saturating_sub(plan.start.max(range.start)) {
+            let text = format!("pieces of two ranks overlap: there are holes behind offset {}", range.start);
+            return Err(Fault::cause(ErrorKind::InvalidInput, text));
+        }
         if under_way.len() == WINDOWS_WRITTEN
             && let Some(oldest) = under_way.pop_front()
         {
             add_write(share, &oldest, links)?;
         }
-        let (core, range, length) = (core.clone(), plan.range(window), plan.length);
+        links.check_under_way()?;
+        let (core, length) = (core.clone(), plan.length);
         under_way.push_back(call.start(window, move || async move {
             let mut tail = Tail { end: length, padded: None };
             let mut runs = Runs::new(&core);

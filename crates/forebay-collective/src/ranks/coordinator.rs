@@ -7,17 +7,13 @@ use forebay::{Durability, ErrorKind, Lock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::call::{Call, Entry, Share, durability_of};
-use super::links::Members;
+use super::links::{LEAD_STALL, Members};
 use super::windows::Plan;
 use super::wire::{Evidence, Fault, Frame, Kind, SMALL};
 use crate::coalesce::Tail;
 
 /// The time in which further faults are heard after the first one. They decide which one is named, and nothing else.
 const FAULTS_WITHIN: Duration = Duration::from_millis(500);
-
-/// The deadlines for which rank 0 waits for ranks without a sign of life. They wait for each other and for their own tasks meanwhile: the
-/// fault of that step is to come first.
-const PATIENCE: u32 = 4;
 
 /// Leads a call to its end on all ranks.
 pub(super) fn lead(members: &Members, deadline: Duration, call: &Call) {
@@ -170,7 +166,7 @@ impl Lead<'_> {
     }
 
     fn patience(&self) -> Duration {
-        self.deadline.saturating_mul(PATIENCE)
+        self.deadline.saturating_mul(LEAD_STALL)
     }
 
     /// Waits until a rank whose part is not over says something or is gone, and returns it.

@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ const PATIENCE: u32 = 8;
 const STALL: u32 = 2;
 /// Those for which a rank waits for an aggregator, which is to name first the rank that it waits for itself.
 const RANK_STALL: u32 = 3;
+/// Those for which rank 0 waits for ranks without a sign of life. They wait for each other and for their own tasks meanwhile: the fault of
+/// that step is to come first.
+pub(super) const LEAD_STALL: u32 = 4;
 
 /// The connections of this rank.
 pub(super) struct Links {
@@ -35,6 +39,8 @@ pub(super) struct Links {
     /// The last sign of life that this rank has got from rank 0, and the last one that it has given.
     life: Arc<Life>,
     given: Arc<Life>,
+    /// Whether the connections of pieces are ended.
+    is_severed: AtomicBool,
 }
 
 /// Rank 0's connections to all ranks.
@@ -96,7 +102,23 @@ impl Links {
 
     /// Ends all connections of pieces, so that no rank, no aggregator and no other thread of this one waits on them.
     pub(super) fn sever(&self) {
+        self.is_severed.store(true, Ordering::Release);
         self.aggregators.iter().chain(self.incoming.iter().flatten()).for_each(Wire::sever);
+    }
+
+    /// Checks that the call is under way, before a write of it. An aggregator that stood still wakes up with messages that had arrived,
+    /// when the others have given the call up, and may have repeated it.
+    pub(super) fn check_under_way(&self) -> Result<(), Fault> {
+        if self.is_severed.load(Ordering::Acquire) {
+            let text = "the call has ended on other ranks".to_owned();
+            return Err(Fault { evidence: Evidence::Lost, kind: ErrorKind::Cancelled, text });
+        }
+        let limit = self.deadline.saturating_mul(LEAD_STALL);
+        if self.life.last().elapsed() > limit {
+            let text = format!("rank {} heard nothing of rank 0 within {} s", self.rank, limit.as_secs_f64());
+            return Err(Fault { evidence: Evidence::Silent, kind: ErrorKind::Elapsed, text });
+        }
+        Ok(())
     }
 
     /// Reports a fault of this rank to rank 0.
@@ -218,8 +240,8 @@ fn connect(
     })?;
     control.send(Frame::new(Kind::Ready), RENDEZVOUS_WITHIN)?;
     control.expect(Kind::Go, 0, RENDEZVOUS_WITHIN)?;
-    let (rank, given) = (rank.number(), Life::new());
-    Ok(Links { rank, control, aggregators, incoming, members: None, deadline, life, given })
+    let (rank, given, is_severed) = (rank.number(), Life::new(), AtomicBool::new(false));
+    Ok(Links { rank, control, aggregators, incoming, members: None, deadline, life, given, is_severed })
 }
 
 fn text_frame(kind: Kind, text: &str) -> Frame {

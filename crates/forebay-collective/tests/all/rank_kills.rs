@@ -2,6 +2,7 @@
 //! meet anew repeat the call.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use forebay::{Durability, Lock, Open};
 use forebay_collective::{Options, Rank, Ranks, View};
-use forebay_test::children::{SIGSTOP, end_with_parent, signal};
+use forebay_test::children::{SIGCONT, SIGKILL, SIGSTOP, end_with_parent, signal};
 use forebay_test::killed::say;
 
 use crate::common::{bytes_of, dir, engine};
@@ -121,9 +122,12 @@ fn stop(dir: &Path, victim: usize, lines: u64, seconds: u64, stop: impl FnOnce(&
         let reason = said.into_iter().find(|line| line.contains("failed "));
         reasons.push(reason.unwrap_or_else(|| panic!("rank {number} has given no reason")));
     }
-    let (child, _) = &mut ranks[victim];
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let (child, out) = &mut ranks[victim];
+    // One that was frozen goes on, and ends as the others did.
+    signal(child, SIGCONT).unwrap();
+    let said: Vec<String> = out.lines().map(Result::unwrap).collect();
+    let is_killed = child.wait().unwrap().signal() == Some(SIGKILL);
+    assert!(is_killed || said.iter().any(|line| line.contains("failed ")), "rank {victim} woke up: {said:?}");
     reasons
 }
 

@@ -227,6 +227,29 @@ fn calls_that_differ_fail_on_all_ranks() {
     });
 }
 
+/// Two ranks' pieces overlapped in one window by the bytes of a hole in another. Their sum was that of the range, so rank 0 saw no hole and
+/// took no lock, and the page around it was read and written back.
+#[test]
+fn overlaps_do_not_hide_holes() {
+    const END: u64 = 3 << 20;
+    let dir = dir();
+    let path = dir.path().join("hidden");
+    std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+    on_ranks(dir.path(), (2, 1), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        let view = match number {
+            0 => View::pieces([0..1_000, (2 << 20)..(2 << 20) + 1_000]),
+            _ => View::range(2_000..END),
+        };
+        let view = view.unwrap();
+        let bytes = vec![1u8; view.bytes() as usize];
+        let error = ranks.write(&file, &view, bytes, Durability::None).wait().expect_err("overlap");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "rank {number}: {error}");
+        assert!(error.to_string().contains("overlap"), "rank {number}: {error}");
+    });
+    assert_file(&path, &vec![9; 1 << 20], "the window with the hole is not written");
+}
+
 /// While another program has the lock, pages are not written in part: it may write the other part. Whole ones are.
 #[test]
 fn holes_wait_for_the_lock() {
