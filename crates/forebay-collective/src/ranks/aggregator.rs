@@ -75,14 +75,18 @@ pub(super) fn write(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> 
     check_lock(links, plan, call)?;
     let mut share = Share { end: plan.length, ..Share::default() };
     let mut under_way = VecDeque::new();
-    let arrived = write_arrivals(links, wires, plan, call, &mut share, &mut under_way);
-    let arrived = arrived.inspect_err(|_| links.sever());
+    let outcome = write_arrivals(links, wires, plan, call, &mut share, &mut under_way);
+    let mut outcome = outcome.inspect_err(|_| links.sever());
     // Also after a failure: no write of this call may meet those of a later one.
-    let mut written = Ok(());
     for task in &under_way {
-        written = written.and(add_write(&mut share, task, links));
+        let Err(fault) = add_write(&mut share, task, links) else { continue };
+        outcome = Err(match outcome {
+            // By that of a write that goes on rank 0 knows to keep the lock.
+            Err(first) if !fault.is_overdue() => first.nearer(fault),
+            _ => fault,
+        });
     }
-    both(written, arrived).map(|_| share)
+    outcome.map(|()| share)
 }
 
 /// Receives all windows, and writes them; the last writes stay under way.

@@ -20,7 +20,7 @@ pub(super) fn lead(members: &Members, deadline: Duration, call: &Call) {
     let busy = vec![false; members.wires.len()];
     let mut lead = Lead { members, deadline, call, locked: None, busy, is_overdue: false };
     if let Err(fault) = lead.conduct() {
-        lead.is_overdue |= is_overdue(&fault);
+        lead.is_overdue |= fault.is_overdue();
         let verdict = lead.nearest(fault);
         for wire in &members.wires {
             // A rank that is gone needs no verdict.
@@ -197,7 +197,7 @@ impl Lead<'_> {
             self.busy[rank] = false;
         }
         if let Ok((Kind::Failed, body)) = &heard {
-            self.is_overdue |= is_overdue(&Fault::of_body(body));
+            self.is_overdue |= Fault::of_body(body).is_overdue();
         }
         heard
     }
@@ -268,11 +268,6 @@ impl Lead<'_> {
 /// Returns the time until then, and at least that of a look.
 fn time_left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
-}
-
-/// Returns whether the fault is a task's that goes on.
-fn is_overdue(fault: &Fault) -> bool {
-    fault.evidence == Evidence::Cause && fault.kind == ErrorKind::Elapsed
 }
 
 /// Makes the plan of the call.

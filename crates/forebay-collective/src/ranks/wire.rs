@@ -103,6 +103,11 @@ impl Fault {
         if other.evidence < self.evidence { other } else { self }
     }
 
+    /// Returns whether the fault is a task's on the file that goes on.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.evidence == Evidence::Cause && self.kind == ErrorKind::Elapsed
+    }
+
     /// Returns the frame that reports the fault.
     pub(super) fn frame(&self, kind: Kind) -> Frame {
         let place = FAULT_KINDS.iter().position(|known| *known == self.kind).unwrap_or_default();
