@@ -304,7 +304,10 @@ impl Wire {
         let mut body = Vec::new();
         while body.len() < len {
             let filled = body.len();
-            body.resize(len.min(filled + filled.max(BODY_STEP)), 0);
+            let step = filled.max(BODY_STEP).min(len - filled);
+            // No more than the message has: a window's memory is counted.
+            body.reserve_exact(step);
+            body.resize(filled + step, 0);
             read_full(&self.stream, &mut body[filled..], until).map_err(fault)?;
         }
         Ok((kind, body))
