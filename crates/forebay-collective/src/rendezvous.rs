@@ -514,7 +514,10 @@ impl Rendezvous {
         let mut streams: Vec<Option<(u64, TcpStream)>> = ranks.clone().map(|_| None).collect();
         let mut count = 0;
         while let Some(missing) = streams.iter().position(Option::is_none) {
-            if let Some(stream) = self.arrival() {
+            let arrived = self.arrival();
+            // Strangers that connect without end keep no proof waiting.
+            let limit = if arrived.is_some() { Duration::ZERO } else { ACCEPT_EVERY };
+            if let Some(stream) = arrived {
                 count += 1;
                 let (arrivals, invitation, order) = (arrivals.clone(), self.invitation.clone(), count);
                 // A thread each, so that a connection that sends nothing keeps no rank waiting. Without a thread the connection is
@@ -526,7 +529,8 @@ impl Rendezvous {
                         let _ = arrivals.send((rank, order, stream));
                     }
                 });
-            } else if let Ok((rank, order, stream)) = inbox.recv_timeout(ACCEPT_EVERY) {
+            }
+            if let Ok((rank, order, stream)) = inbox.recv_timeout(limit) {
                 let index = rank.checked_sub(ranks.start).map(|index| index as usize);
                 match index.and_then(|index| streams.get_mut(index)) {
                     // Proofs of two connections may be read in either order.
