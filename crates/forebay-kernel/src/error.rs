@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// The reason why a walk has no result. Every engine reports the same for the same file.
+/// The reason why a walk has no result. Every engine reports the same for the same file; of several pages in flight of which more
+/// than one fails, whichever came first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,6 +1,8 @@
 //! Loads a BPF object for a ring or a session of the module, and attaches it.
 
 use std::cell::RefCell;
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -89,6 +91,16 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<AttachedPro
     }
 }
 
+/// Descriptors that the loading of a program may take at once.
+const DESCRIPTORS: usize = 16;
+
+/// Returns whether a process ran out of descriptors while it loaded a program: the loader's own error is often another one.
+fn lacks_descriptors(heard: &[String]) -> bool {
+    let is_full = |error: io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    let spare: io::Result<Vec<File>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    heard.iter().any(|line| line.contains("-EMFILE") || line.contains("-ENFILE")) || spare.is_err_and(is_full)
+}
+
 /// Lines of the loader's messages that are kept, from the end.
 const LINES: usize = 6;
 
@@ -111,6 +123,9 @@ fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     libbpf_rs::set_print(before);
     let heard = HEARD.take();
     result.map_err(|error| match verdict(&heard) {
+        _ if lacks_descriptors(&heard) => {
+            format!("{error}; too few descriptors are left: {}", rights::MORE_DESCRIPTORS)
+        }
         verdict if verdict.is_empty() => error,
         verdict => format!("{error}; the verifier says: {verdict}"),
     })
@@ -163,5 +178,13 @@ mod tests {
         );
         assert_eq!(verdict(&[]), "");
         assert_eq!(verdict(&["libbpf: failed to find BTF".to_owned()]), "");
+    }
+
+    /// Regression: under `ulimit -n 12` the error was "the kernel refused the program (Invalid argument)".
+    #[test]
+    fn descriptors_that_ran_out_are_named() {
+        let of = |line: &str| lacks_descriptors(&[line.to_owned()]);
+        assert!(of("libbpf: failed to get BTF object #7 FD: -EMFILE"));
+        assert!(!of("libbpf: prog 'x': BPF program load failed: -EINVAL"));
     }
 }

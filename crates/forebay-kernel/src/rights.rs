@@ -66,6 +66,22 @@ pub(crate) fn of_locked_memory(error: &io::Error, bytes: usize) -> String {
     )
 }
 
+/// The remedy where a process has too few descriptors.
+pub(crate) const MORE_DESCRIPTORS: &str = "raise the limit on open files (`ulimit -n`)";
+
+/// Returns a text that explains why the kernel refused the loop's ring, which needs this many bytes of locked memory. Only EINVAL
+/// says that the kernel does not know such rings.
+pub(crate) fn of_ring(error: &io::Error, bytes: usize) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => with_missing(of_locked_memory(error, bytes)),
+        Some(libc::EINVAL) => {
+            format!("this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later")
+        }
+        Some(libc::EMFILE | libc::ENFILE) => format!("there is no ring ({error}): {MORE_DESCRIPTORS}"),
+        _ => format!("io_uring is refused ({error}): `forebay doctor` says by what"),
+    }
+}
+
 /// Returns the thread's effective capabilities, a bit each.
 fn effective() -> io::Result<u64> {
     #[repr(C)]
@@ -103,5 +119,20 @@ mod tests {
         assert!(short.contains("ulimit -l") && short.contains("123456 bytes"), "{short}");
         let other = of_locked_memory(&io::Error::from_raw_os_error(libc::EINVAL), 123_456);
         assert!(!other.contains("ulimit"), "{other}");
+    }
+
+    /// Regression: a kernel of 7.2 with `io_uring_disabled=2`, and a process without descriptors, were said to lack 7.1.
+    #[test]
+    fn a_kernel_is_too_old_only_where_it_does_not_know_the_ring() {
+        let of = |errno: i32| of_ring(&io::Error::from_raw_os_error(errno), 4096);
+        assert!(of(libc::EINVAL).contains("7.1 or later"));
+        for (errno, words) in [
+            (libc::EPERM, "io_uring is refused"),
+            (libc::ENOSYS, "io_uring is refused"),
+            (libc::EMFILE, "ulimit -n"),
+            (libc::ENOMEM, "ulimit -l"),
+        ] {
+            assert!(of(errno).contains(words) && !of(errno).contains("7.1"), "{}", of(errno));
+        }
     }
 }

@@ -81,12 +81,8 @@ impl Session {
                 .map_err(|error| format!("there is no memory for the pages ({error})"))?;
         // One submission for each page, one for the watch, and room for one walk's reads besides.
         let entries = (reads + at::READS_MAX + 1).next_power_of_two();
-        let mut ring = Ring::new(entries as u32).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOMEM) => rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())),
-            _ => format!(
-                "this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later"
-            ),
-        })?;
+        let mut ring =
+            Ring::new(entries as u32).map_err(|error| rights::of_ring(&error, 2 * memory.len()))?;
         // The memory counts twice against the limit: as memory of the program, and as the buffer of reads.
         ring.register(&memory, file)
             .map_err(|error| rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())))?;
@@ -95,12 +91,8 @@ impl Session {
                 "io_uring's worker threads cannot be limited ({error}), and none may be made by a program"
             )
         })?;
-        if !may_say_no(file, &memory, page_bytes) {
-            return Err(
-                "reads of this file or device cannot be told not to wait (RWF_NOWAIT), so that each of them \
-                        would be a worker thread's"
-                    .to_owned(),
-            );
+        if let Some(why) = unreadable(file, &memory, page_bytes) {
+            return Err(why.to_owned());
         }
         let poke =
             event().map_err(|error| format!("there is no descriptor to wake the loop up with ({error})"))?;
@@ -258,9 +250,9 @@ impl Session {
     }
 }
 
-/// Checks whether a read of the file can report that it would have to wait. io_uring reads other files by a
-/// worker thread, and a thread with a loop has one such worker ([`Ring`]).
-fn may_say_no(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> bool {
+/// Returns why the loop cannot read a file, after a read that may report that it would have to wait. io_uring reads files
+/// without such reads by a worker thread, and a thread with a loop has one such worker ([`Ring`]).
+fn unreadable(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> Option<&'static str> {
     let page = libc::iovec {
         iov_base: (memory.address() + at::PAGES_AT as u64) as *mut libc::c_void,
         iov_len: page_bytes.min(memory.len() - at::PAGES_AT),
@@ -268,7 +260,17 @@ fn may_say_no(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> bool {
     // SAFETY: the kernel writes at most a page, to our memory, which has room for it and which nothing reads
     // yet.
     let answer = unsafe { libc::preadv2(file.as_fd().as_raw_fd(), &raw const page, 1, 0, libc::RWF_NOWAIT) };
-    answer >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
+    if answer >= 0 {
+        return None;
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EBADF) => Some("the file was not opened for reading"),
+        Some(libc::EOPNOTSUPP) => Some(
+            "reads of this file or device cannot be told not to wait (RWF_NOWAIT), so that each of them would be a worker \
+             thread's",
+        ),
+        _ => None,
+    }
 }
 
 pub(crate) fn page() -> usize {

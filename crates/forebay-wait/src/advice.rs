@@ -56,7 +56,7 @@ fn verdict(report: &Report) -> String {
     let full_ns = report.full_at_most_ns();
     let full = share(full_ns, report.wall_ns);
     let some = report.some_wait_share;
-    let at_device = report.at_device_at_most_ns();
+    let (at_device, is_elsewhere) = (report.at_device_at_most_ns(), is_served_elsewhere(report));
     if full < LITTLE {
         let others = if some >= LITTLE {
             format!(", though in {} of it some thread did while others ran", percent(some))
@@ -64,7 +64,8 @@ fn verdict(report: &Report) -> String {
             String::new()
         };
         let bound = if report.unseen.is_empty() {
-            format!("faster storage would save no more than {}", time(at_device))
+            let most = if is_elsewhere { full_ns } else { at_device };
+            format!("faster storage would save no more than {}", time(most))
         } else {
             format!("what faster storage would save is not known, as {}", report.unseen.join(", and "))
         };
@@ -83,6 +84,13 @@ fn verdict(report: &Report) -> String {
     if !report.unseen.is_empty() {
         return format!("{head}; it may be more, as {}", report.unseen.join(", and "));
     }
+    if is_elsewhere && share(at_device, report.wall_ns) < LITTLE {
+        return format!(
+            "{head}; much of that was on files without a device here (FUSE, a network file system), and the storage behind them \
+             was not seen: without any wait it would be {} times as fast",
+            without(full_ns)
+        );
+    }
     // A device can only shorten the waits at the device.
     if share(at_device, report.wall_ns) < LITTLE {
         return format!(
@@ -96,6 +104,14 @@ fn verdict(report: &Report) -> String {
          that",
         without(at_device)
     )
+}
+
+/// Returns whether some of the waiting is on files that no device of this machine serves to the tree: requests of the program or
+/// the machine behind them are not the tree's.
+fn is_served_elsewhere(report: &Report) -> bool {
+    let files =
+        report.files.iter().filter(|file| file.device_requests == 0 && file.device_number.starts_with("0:"));
+    share(files.map(|file| file.wait_ns).sum(), report.wait_sum_ns) >= LITTLE
 }
 
 /// Returns a sentence on the part of the verdict's time that may have been no wait for I/O.
@@ -129,8 +145,12 @@ fn row(file: Option<&File>, call: &Call, served: &[DeviceRates]) -> String {
         return match call.call.as_str() {
             "exec" => format!("{part} of the wait is the loading of programs ({} times)", call.count),
             "elsewhere" => format!(
-                "{part} of the wait is in no call on a file and no fault on one: memory that comes back from \
-                 swap, or I/O beneath calls that are not about files"
+                "{part} of the wait is iowait in no call that is followed and in no fault on a file: sendfile and splice, whose \
+                 files are not named, or memory that comes back from swap"
+            ),
+            "aio" => format!(
+                "{part} of the wait is for operations of libaio, whose files are not named ({} calls)",
+                call.count
             ),
             NOT_TOLD => format!(
                 "{part} of the wait is in calls that there was no room to follow, or that were under way at the end"
@@ -227,11 +247,15 @@ fn at_once(file: &File) -> String {
 fn above(report: &Report) -> Option<String> {
     let device = report.device?;
     let part = share(device.full_wait_above_ns, report.full_wait_ns);
+    let end = if is_served_elsewhere(report) {
+        "what faster storage behind the last would save is not known"
+    } else {
+        "a faster device does not shorten it"
+    };
     (report.full_wait_share >= LITTLE && part >= 0.3).then(|| {
         format!(
             "in {} of the standing still no request was at a block device: that time went above it, to \
-             throttling, locks, a journal, or a file system without one (FUSE, network), and \
-             a faster device does not shorten it",
+             throttling, locks, a journal, or a file system without one (FUSE, network), and {end}",
             percent(part)
         )
     })
@@ -444,6 +468,44 @@ mod tests {
             "{both:?}"
         );
         assert!(of(0, 40)[0].ends_with("faster storage would save no more than 0 ns"));
+    }
+
+    /// Regression: of a program that waited for FUSE, whose program reads a disk, it was said that a faster device would not help.
+    #[test]
+    fn what_is_behind_a_file_system_without_a_device_is_not_known() {
+        let of = |full: f64, device_number: &str, device_requests: u64| {
+            let mut report = report(full);
+            report.device =
+                Some(DeviceTime { full_wait_above_ns: report.full_wait_ns, ..DeviceTime::default() });
+            let mut file = File { path: "/mnt/a".to_owned(), device_requests, ..File::default() };
+            (file.wait_ns, file.device_number) = (report.full_wait_ns, device_number.to_owned());
+            report.files.push(file);
+            super::of(&report, &[])
+        };
+        let waits = of(0.8, "0:41", 0);
+        assert!(waits[0].contains("was not seen") && !waits[0].contains("would not help"), "{waits:?}");
+        assert!(!waits.iter().any(|sentence| sentence.contains("does not shorten it")), "{waits:?}");
+        // Less than a twentieth of the time is the bound.
+        assert!(of(0.04, "0:41", 0)[0].ends_with("would save no more than 40.0 ms"));
+        // A disk, and btrfs, whose files have such numbers and requests.
+        for (device_number, requests) in [("8:1", 0), ("0:41", 7)] {
+            let waits = of(0.8, device_number, requests);
+            assert!(waits[0].contains("would not help"), "{waits:?}");
+            assert!(waits.iter().any(|sentence| sentence.contains("does not shorten it")), "{waits:?}");
+        }
+    }
+
+    /// Regression: the reads of sendfile and libaio were in no call on a file, and in calls by name.
+    #[test]
+    fn calls_without_a_file_are_not_said_to_have_none() {
+        let of = |name: &str| {
+            let mut report = report(0.8);
+            let call = Call { call: name.to_owned(), count: 7, wait_share: 0.9, ..Call::default() };
+            report.without_file.push(call);
+            super::of(&report, &[]).join("\n")
+        };
+        assert!(of("elsewhere").contains("sendfile and splice, whose files are not named"));
+        assert!(of("aio").contains("operations of libaio, whose files are not named (7 calls)"));
     }
 
     /// Regression: "the device read 12 times what was wanted": the device had read for page faults, which

@@ -256,11 +256,23 @@ fn effective_capabilities() -> u64 {
 }
 
 fn refused(error: libbpf_rs::Error) -> Error {
-    Error::unavailable(
-        match refusal::reason() {
-            Some(reason) => format!("the kernel refused the BPF programs ({error:#}: {reason})"),
-            None => format!("the kernel refused the BPF programs ({error:#})"),
-        },
+    let what = match refusal::reason() {
+        Some(reason) => format!("the kernel refused the BPF programs ({error:#}: {reason})"),
+        None => format!("the kernel refused the BPF programs ({error:#})"),
+    };
+    let remedy = remedy(&what);
+    Error::unavailable(what, remedy)
+}
+
+/// Returns the remedy of a refusal: a limit's, by the number of the error, or that of a kernel which allows no programs.
+fn remedy(what: &str) -> &'static str {
+    const LIMITS: [(&str, &str); 3] = [
+        ("os error 24)", "raise the limit on open files (ulimit -n)"),
+        ("os error 23)", "raise the system's limit on open files (sysctl fs.file-max)"),
+        ("os error 12)", "raise the memory limit of the cgroup"),
+    ];
+    let of_limit = LIMITS.iter().find(|(error, _)| what.contains(*error)).map(|(_, remedy)| *remedy);
+    of_limit.unwrap_or(
         "a container's seccomp profile, kernel lockdown or a kernel before 5.18 does that; run outside of it",
     )
 }
@@ -270,6 +282,13 @@ mod tests {
     use libbpf_rs::AsRawLibbpf;
 
     use super::*;
+
+    #[test]
+    fn a_limit_has_its_own_remedy() {
+        assert!(remedy("refused (map: Too many open files (os error 24))").contains("ulimit -n"));
+        assert!(remedy("refused (Cannot allocate memory (os error 12))").contains("memory limit"));
+        assert!(remedy("refused (Operation not permitted (os error 1))").contains("seccomp"));
+    }
 
     /// The structures are written twice, in C and here: a field that is added in only one of them must fail.
     #[test]

@@ -96,6 +96,21 @@ fn walks_of_one_call_are_each_on_a_file_of_its_own() {
     assert!(lock(&File::open(dir.path().join("1")).expect("still there")), "the session does not keep it");
 }
 
+/// Regression: the session opened, and every walk failed with EBADF.
+#[test]
+fn a_file_that_is_not_open_for_reading_has_no_session() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("one");
+    std::fs::write(&path, [1; 8192]).expect("the directory takes files");
+    if open(&File::open(&path).expect("just written"), 1).is_none() {
+        return;
+    }
+    let blind = std::fs::OpenOptions::new().write(true).open(&path).expect("just written");
+    let error = LocalWalk::open_with(&blind, PROGRAM, Options::new().only(EngineKind::BpfLoop));
+    let error = error.expect_err("it cannot read").to_string();
+    assert!(error.contains("not opened for reading"), "{error}");
+}
+
 #[test]
 fn a_call_that_is_cut_short_ends_the_session() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use forebay::device::{Device, DeviceKind, WriteCache};
 use io_uring::{IoUring, cqueue, squeue};
 
-use super::{degraded, ok};
+use super::{degraded, ok, remedy_of_limit};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 use forebay_report::units::bytes;
@@ -221,12 +221,12 @@ fn nvme_finding(disk: &str, node: &Path, opened: io::Result<()>, ring: io::Resul
             format!("{node}, by which {disk} takes commands, cannot be opened: {error}"),
             match error.kind() {
                 io::ErrorKind::NotFound => "use Linux 5.13 or later",
-                _ => "run as root, or give this user the right to open it",
+                _ => remedy_of_limit(&error).unwrap_or("run as root, or give this user the right to open it"),
             },
         ),
         (_, Err(error)) => degraded(
             format!("a ring with entries for commands is refused: {error}"),
-            "use Linux 6.1 or later with io_uring allowed",
+            remedy_of_limit(&error).unwrap_or("use Linux 6.1 or later with io_uring allowed"),
         ),
         _ => ok(format!(
             "Engine::open_nvme can send commands to {disk} by {node}, while no other program uses it"
@@ -307,6 +307,9 @@ mod tests {
         let denied = finding(Err(io::ErrorKind::PermissionDenied.into()), Ok(()));
         assert!(denied.remedy.is_some_and(|remedy| remedy.contains("root")), "{}", denied.why);
         assert_eq!(finding(Ok(()), Err(io::ErrorKind::InvalidInput.into())).verdict, Verdict::Degraded);
+        // A limit is not remedied by a newer kernel.
+        let short = finding(Ok(()), Err(io::Error::from_raw_os_error(libc::ENOMEM)));
+        assert!(short.remedy.is_some_and(|remedy| remedy.contains("ulimit -l")), "{}", short.why);
         let other = LayerInfo { name: "sda".to_owned(), kind: "disk".to_owned(), level: 0 };
         assert_eq!(nvme_commands(&[other]).verdict, Verdict::Ok);
     }

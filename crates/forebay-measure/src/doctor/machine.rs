@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 
-use super::{MORE_LOCKED_MEMORY, degraded, ok, probe_uring};
+use super::{MORE_LOCKED_MEMORY, degraded, ok, probe_uring, remedy_of_limit};
 use crate::cgroup::MemoryLimit;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -95,13 +95,14 @@ fn memlock(limit: Option<&MemoryLimit>) -> Check {
     let rlimit = getrlimit(Resource::Memlock).current.map_or_else(|| "unlimited".to_owned(), bytes);
     let ring = match IoUring::new(8) {
         Ok(ring) => ring,
-        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-            return degraded(
-                format!("no ring can be made: {error}; the limit is {rlimit}"),
-                MORE_LOCKED_MEMORY,
-            );
+        Err(error) => {
+            return match remedy_of_limit(&error) {
+                Some(remedy) => {
+                    degraded(format!("no ring can be made: {error}; the limit is {rlimit}"), remedy)
+                }
+                None => ok(format!("the limit is {rlimit}; without io_uring nothing needs to be locked")),
+            };
         }
-        Err(_) => return ok(format!("the limit is {rlimit}; without io_uring nothing needs to be locked")),
     };
     // Registration touches every page, so it never uses more than a quarter of the memory that the
     // process may have.
