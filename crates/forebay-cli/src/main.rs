@@ -28,7 +28,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand as _};
 
 use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, OwnCommand, ReportArgs};
-use forebay_measure::cleanup::{Cleanup, leftovers};
+use forebay_measure::cleanup::{Cleanup, LEFTOVERS_REMEDY, leftovers};
 use forebay_measure::context::{Context, Target};
 use forebay_measure::hosts::{Setup, Task};
 use forebay_measure::kind::{self, Entry, Kind};
@@ -130,21 +130,25 @@ fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<Exit
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let json = measure.args.json.destination()?;
-    let parts = measure.kind.chosen(&measure.matches)?;
+    let mut parts = measure.kind.chosen(&measure.matches)?;
     if let Some(part) = parts.iter().find(|part| part.0.runs_on_hosts())
         && let Some(task) = Task::of(part.0, &measure.matches)?
     {
         return run_on_hosts(*part, &task, measure, &json, cleanup);
     }
-    let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
+    let context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let before = doctor::machine_only();
     let mut left_out = LeftOut::default();
+    let matches = Some(&measure.matches);
     let experiments = match parts.as_slice() {
-        [part] => part.measure(&measure.matches, &mut context)?,
-        parts => {
+        [part] => part.measure(matches, &context)?,
+        _ => {
+            // Files without room are known before anything is measured.
+            parts
+                .retain(|part| left_out.none(*part, part.check_space(matches, &context), &context).is_some());
             let mut experiments = Vec::new();
-            for part in parts {
-                let measured = part.measure(&measure.matches, &mut context);
+            for part in &parts {
+                let measured = part.measure(matches, &context);
                 experiments.extend(left_out.none(*part, measured, &context).unwrap_or_default());
             }
             experiments
@@ -209,7 +213,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let mut left_out = LeftOut::default();
     // Files without room are known before anything is measured.
     let mut parts = parts(&args.only, &context)?;
-    parts.retain(|part| left_out.none(*part, part.check_space(&context), &context).is_some());
+    parts.retain(|part| left_out.none(*part, part.check_space(None, &context), &context).is_some());
     if parts.is_empty() {
         left_out.failed()?;
     }
@@ -221,7 +225,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, parts.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", part.name()));
-        let measured = part.report(&mut context);
+        let measured = part.measure(None, &context);
         let tables = left_out.none(*part, measured, &context).unwrap_or_default();
         report.add(Report::new(Environment::default(), tables));
         report.left_out.clone_from(&left_out.reasons);
@@ -358,7 +362,7 @@ fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Resul
     if let Target::Directory(directory) = &target
         && let Some(line) = leftovers(directory)
     {
-        progress.print_line(&format!("{line}: remove it with rm -r"));
+        progress.print_line(&format!("{line}: {LEFTOVERS_REMEDY}"));
     }
     let mut context = Context::new(target, progress, cleanup.clone(), seed);
     context.quick = common.quick;

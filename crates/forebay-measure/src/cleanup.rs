@@ -183,6 +183,10 @@ impl Place {
 /// Number of leftovers that a sentence names.
 const NAMED_MAX: usize = 4;
 
+/// The remedy for leftovers: the processes of other hosts and containers are not seen here.
+pub const LEFTOVERS_REMEDY: &str =
+    "remove it with rm -r, unless a run on another host or in a container uses it";
+
 /// Returns a sentence on the temp files and directories in `directory` of processes that are gone, which SIGKILL leaves behind;
 /// `None` where there are none.
 pub fn leftovers(directory: &Path) -> Option<String> {

@@ -13,6 +13,7 @@ use crate::job::Job;
 use crate::options::{self, Length, Part, Values};
 use crate::start_barrier;
 use crate::test_file::check_space;
+use forebay_report::failure::Failure;
 use forebay_report::result::Experiment;
 use forebay_report::result::columns::groups;
 use forebay_report::result::view::View;
@@ -54,32 +55,23 @@ impl Entry {
         (spec.name, spec.options, spec.ways)
     }
 
-    /// Measures with the given options.
-    ///
-    /// # Errors
-    /// A path or an option that cannot be used: a [`Failure`](forebay_report::failure::Failure); or nothing could be measured.
-    pub fn measure(self, matches: &ArgMatches, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let length = if context.quick { Length::Quick } else { Length::Full };
-        self.run(Some(matches), length, context)
+    /// Returns the options that a command line gives, or those of a report.
+    fn options(self, matches: Option<&ArgMatches>, context: &Context) -> Result<Values, Failure> {
+        let length = match matches {
+            _ if context.quick => Length::Quick,
+            Some(_) => Length::Full,
+            None => Length::Report,
+        };
+        Values::new(self.0.spec().options, matches, length)
     }
 
-    /// Measures the part that the report shows, within the budget of the context.
+    /// Checks that its own files have room at the target.
     ///
     /// # Errors
-    /// As for [`measure`](Self::measure).
-    pub fn report(self, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let length = if context.quick { Length::Quick } else { Length::Report };
-        self.run(None, length, context)
-    }
-
-    /// Checks that its own files, in a report, have room at the target.
-    ///
-    /// # Errors
-    /// [`Failure::Unsuitable`](forebay_report::failure::Failure::Unsuitable): there is too little space.
-    pub fn check_space(self, context: &Context) -> anyhow::Result<()> {
+    /// [`Failure::Unsuitable`]: there is too little space.
+    pub fn check_space(self, matches: Option<&ArgMatches>, context: &Context) -> anyhow::Result<()> {
         let Target::Directory(directory) = &context.target else { return Ok(()) };
-        let length = if context.quick { Length::Quick } else { Length::Report };
-        let options = Values::new(self.0.spec().options, None, length)?;
+        let options = self.options(matches, context)?;
         let bytes = if options.has("memory") {
             ColdFile::sizes(&options, context)?.file_bytes
         } else {
@@ -88,15 +80,14 @@ impl Entry {
         check_space(directory, bytes, "name a directory with more space")
     }
 
-    /// Measures, and adds the jobs of fio that do the same work.
-    fn run(
-        self,
-        matches: Option<&ArgMatches>,
-        length: Length,
-        context: &Context,
-    ) -> anyhow::Result<Vec<Experiment>> {
-        let options = Values::new(self.0.spec().options, matches, length)?;
-        let mut tables = self.0.measure(&options, length, context)?;
+    /// Measures with the options of a command line, or, without one, the part that the report shows within the budget of the
+    /// context. Adds the jobs of fio that do the same work.
+    ///
+    /// # Errors
+    /// A path or an option that cannot be used: a [`Failure`]; or nothing could be measured.
+    pub fn measure(self, matches: Option<&ArgMatches>, context: &Context) -> anyhow::Result<Vec<Experiment>> {
+        let options = self.options(matches, context)?;
+        let mut tables = self.0.measure(&options, options.length, context)?;
         let path = fio::file(&context.target);
         for table in &mut tables {
             let jobs: Vec<_> = table.rows.iter().map(|row| self.0.fio(table, row, &path)).collect();

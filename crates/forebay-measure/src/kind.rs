@@ -177,7 +177,10 @@ pub fn parse_name(text: &str) -> Result<Kind, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::context::{Context, Target};
     use crate::options::{Length, Values};
+    use crate::progress::Progress;
 
     #[test]
     fn names_are_unique_and_found() {
@@ -248,6 +251,24 @@ mod tests {
             wrong.contains("there are dense, sparse; ") && wrong.contains("there are random, strided"),
             "{wrong}"
         );
+    }
+
+    /// Regression: of an experiment of several parts each was found to have no room at its turn only.
+    #[test]
+    fn space_is_checked_with_the_options_of_the_command_line() {
+        let reads = find("reads").expect("an experiment");
+        let options = matches(reads, &["--size", "1000000TiB"]).expect("it parses");
+        let target = Target::Directory(std::env::temp_dir());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        for part in reads.parts() {
+            let error = part.check_space(Some(&options), &context).expect_err("no disk has it");
+            assert_eq!(
+                error.downcast_ref::<Failure>().map(Failure::code),
+                Some(4),
+                "{}: {error}",
+                part.name()
+            );
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use forebay::{Config, Engine};
 use probe_file::{Direct, ProbedFile};
 
 use crate::cgroup::MemoryLimit;
-use crate::cleanup::{Cleanup, leftovers};
+use crate::cleanup::{Cleanup, LEFTOVERS_REMEDY, leftovers};
 use crate::context::Target;
 use forebay_report::check::{Check, Verdict};
 use forebay_report::environment::{EngineInfo, Environment, PathInfo};
@@ -125,7 +125,7 @@ pub fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failur
     let below = differs.into_iter().chain(encryption.map(|check| ("encryption", check)));
     checks.extend(named("path", [("file_system", space(&info))].into_iter().chain(below)));
     if let Target::Directory(directory) = target {
-        let left = leftovers(directory).map(|why| ("leftovers", degraded(why, "remove it with rm -r")));
+        let left = leftovers(directory).map(|why| ("leftovers", degraded(why, LEFTOVERS_REMEDY)));
         checks.extend(named("path", left));
     }
     let tried = try_path(target, &metadata, cleanup)?.1;
