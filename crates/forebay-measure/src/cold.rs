@@ -231,7 +231,7 @@ impl Cold {
             Self::Fadvise => (
                 "fadvise",
                 CacheState::Evicted,
-                "The file's pages are evicted by fadvise before every sample, and mincore sees that they are gone.",
+                "The file's pages are evicted by fadvise before every sample, and the kernel then counts none in memory.",
             ),
             Self::Warm => ("warm", CacheState::Warm, "The page cache could not be emptied."),
         }
@@ -253,7 +253,7 @@ fn cold(test_file: &TestFile) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "mincore still finds {} of it; its result is exact for the file's owner only",
+            "the kernel still counts {} of it there, exactly for the file's owner only",
             show_bytes(resident)
         ))
     }

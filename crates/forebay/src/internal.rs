@@ -15,6 +15,8 @@ use crate::handle::file::File;
 use crate::memory::arena::{self, Buffer};
 use crate::memory::block::{Block, BlockMut};
 use crate::ops::write::Write;
+#[cfg(target_os = "linux")]
+use crate::reactor::page_cache;
 use crate::reactor::shard;
 
 #[cfg(feature = "_sim")]
@@ -31,6 +33,15 @@ pub fn is_in_world() -> bool {
         return true;
     }
     false
+}
+
+/// Returns the number of pages of a range of a file in the page cache, by cachestat(2). `forebay-measure` looks at long files by it.
+///
+/// # Errors
+/// The kernel is older than 6.5, or does not tell this user.
+#[cfg(target_os = "linux")]
+pub fn cached_pages(file: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<u64> {
+    page_cache::cached_pages(file, offset, len).map_err(std::io::Error::from_raw_os_error)
 }
 
 /// The making of [`Error`]s, with the texts and fields of the core's own.

@@ -467,7 +467,9 @@ impl PageCache {
 #[cfg(target_os = "linux")]
 use view::read_now;
 #[cfg(target_os = "linux")]
-pub(crate) use view::{Refusal, identity as file_identity, open as open_view, read_ahead_bytes};
+pub(crate) use view::{
+    Refusal, cached_pages, identity as file_identity, open as open_view, read_ahead_bytes,
+};
 
 /// # Safety
 /// None needed: nothing is read.

@@ -93,7 +93,7 @@ pub(super) fn is_cached(fd: BorrowedFd<'_>, start: u64, end: u64) -> bool {
 }
 
 /// cachestat(2): the number of pages of a range in the page cache, or the errno.
-fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64, i32> {
+pub(crate) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64, i32> {
     /// The number of the call on every architecture whose table is the common one.
     const CACHESTAT: libc::c_long = 451;
     if cfg!(any(target_arch = "mips", target_arch = "mips64")) {
