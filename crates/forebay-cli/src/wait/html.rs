@@ -23,7 +23,7 @@ const REMARK_BYTES: usize = 200;
 
 fn page_with(document: &Document, files: usize, source: &str, known: Option<usize>) -> String {
     let report = &document.report;
-    html! {
+    page::text(html! {
         (DOCTYPE)
         html lang="en" {
             (page::head(html! { "How long it waited: " (title(report)) }))
@@ -56,8 +56,7 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
                 script type="application/json" id="forebay-result" { (PreEscaped(source)) }
             }
         }
-    }
-    .into_string()
+    })
 }
 
 /// Returns the time as one bar: full wait at the device, full wait above it, what may be full wait, some wait

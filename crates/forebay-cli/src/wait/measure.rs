@@ -12,6 +12,7 @@ use crate::output::{Destination, PAGE_MARK, stderr_line, stderr_text};
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::check::Check;
 use forebay_report::failure::Failure;
+use forebay_report::page::html::source;
 
 /// The whole JSON document.
 #[derive(Clone, Debug, Serialize)]
@@ -51,8 +52,7 @@ impl Document {
     pub(super) fn to_source(&self, room: usize) -> serde_json::Result<(String, Option<usize>)> {
         let mut part = self.clone();
         loop {
-            // "<" cannot end the element early, and JSON reads the escape as the same character.
-            let text = serde_json::to_string(&part)?.replace('<', "\\u003c");
+            let text = source(&serde_json::to_string(&part)?);
             let files = part.report.files.len();
             if text.len() <= room || files == 0 {
                 return Ok((text, (files < self.report.files.len()).then_some(files)));

@@ -8,7 +8,7 @@ use crate::environment::Environment;
 use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once, row_names};
 use crate::result::{Condition, Experiment, Report, Series, view};
-use crate::units::{bytes, date, number, printable};
+use crate::units::{bytes, date, escaped, number, printable};
 
 /// The style of all pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -71,11 +71,29 @@ pub fn head(title: Markup) -> Markup {
     }
 }
 
+/// Returns the text of a page, control characters of names escaped.
+pub fn text(page: Markup) -> String {
+    escaped(&page.into_string(), &['\n', '\t']).into_owned()
+}
+
+/// Returns JSON for the source of a page: "<" would end its element early, and control characters have no place there. JSON reads
+/// the escapes as the same characters.
+pub fn source(json: &str) -> String {
+    let mut source = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '<' | '\u{7f}'..='\u{9f}' => source.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            _ => source.push(letter),
+        }
+    }
+    source
+}
+
 fn document(report: &Report, Top { title, device, first }: &Top, embedded: &EmbeddedJson) -> String {
     let groups = groups(&report.experiments);
     let heads_a_section = |verdict: &str| groups.iter().any(|group| group[0].sentence == verdict);
     let further: Vec<&String> = report.verdicts.iter().filter(|verdict| !heads_a_section(verdict)).collect();
-    html! {
+    text(html! {
         (DOCTYPE)
         html lang="en" {
             (head(html! { @if device.is_some() { "Forebay on " } (title) }))
@@ -118,8 +136,7 @@ fn document(report: &Report, Top { title, device, first }: &Top, embedded: &Embe
                 script type="application/json" id="forebay-result" { (PreEscaped(&embedded.json)) }
             }
         }
-    }
-    .into_string()
+    })
 }
 
 /// Returns the id of a section on the page.
@@ -338,9 +355,8 @@ fn leave_out_texts(one: &mut Experiment) {
 /// Returns the JSON of all numbers in at most `room` bytes: complete if it fits, otherwise with shorter series, then
 /// without more and more of the rest, and finally `null`.
 fn embed(report: &Report, room: usize) -> EmbeddedJson {
-    // "<" cannot end the element early, and JSON reads the escape as the same character.
-    let text = |report: &Report| serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c");
-    let fits = |report: &Report| Some(text(report)).filter(|json| json.len() <= room);
+    let json = |report: &Report| source(&serde_json::to_string(report).unwrap_or_default());
+    let fits = |report: &Report| Some(json(report)).filter(|json| json.len() <= room);
     if let Some(json) = fits(report) {
         return EmbeddedJson { json, left_out: None };
     }
@@ -480,6 +496,23 @@ mod tests {
         let page = page(&report());
         assert_eq!(page.matches("</script>").count(), 1);
         assert!(!page.contains("<b>"));
+    }
+
+    /// Regression: control characters of names were escaped in titles only.
+    #[test]
+    fn a_page_has_no_control_characters_and_its_numbers_keep_them() {
+        const NAME: &str = "a\x1b[2J\u{7f}\u{9b}b";
+        let mut report = report();
+        report.environment.checks[0].why = NAME.to_owned();
+        report.experiments[0].rows[0].name = NAME.to_owned();
+        report.verdicts.push(NAME.to_owned());
+        let page = page(&report);
+        assert!(!page.contains(|letter: char| letter.is_control() && letter != '\n'), "{page}");
+        assert!(page.contains("a\\u{1b}[2J\\u{7f}\\u{9b}b"), "{page}");
+        let json = page.split_once("id=\"forebay-result\">").expect("the element").1;
+        let json = json.split_once("</script>").expect("its end").0;
+        let back: Report = serde_json::from_str(json).expect("the schema");
+        assert_eq!(back.experiments[0].rows[0].name, NAME);
     }
 
     #[test]
