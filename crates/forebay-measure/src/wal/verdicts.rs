@@ -135,9 +135,8 @@ fn busy_workers(busy: &Table, idle: Option<&Table>) -> Vec<String> {
         }
     }
     let factor = |name: &&str| {
-        let (busy, idle) = (measured(busy, name)?, measured(idle?, name)?);
-        let times = busy.metrics.get(P99)? / idle.metrics.get(P99)?;
-        Some(format!("`{name}` {} times", number(times)))
+        let words = ["more", "less", "no clear difference"];
+        Some(format!("`{name}` {}", compared(measured(busy, name)?, measured(idle?, name)?, P99, words)?))
     };
     let factors: Vec<String> = LOGS.iter().filter_map(factor).collect();
     if !factors.is_empty() {
@@ -283,7 +282,7 @@ mod tests {
                 "with the workers busy, p99 until durable: 310 µs with `forebay-realtime`, 9.35 times less than \
                  `tokio-fs` (2.90 ms)",
                 "the awaiting task is then woken within 620 µs at p99 (`tokio-fs`: 5.80 ms)",
-                "p99 until durable, busy against idle workers: `forebay-realtime` 1.03 times",
+                "p99 until durable, busy against idle workers: `forebay-realtime` no clear difference",
                 "the runtime keeps 97 % of its work beside `forebay-realtime`, at best 95 % beside others (`tokio-fs`)",
             ]
         );
