@@ -150,6 +150,11 @@ kernel_warnings() {
         | sed 's/^\[ *[0-9.]*\] //' | awk '!seen[$0]++'
 }
 
+console_end() {
+    say "the console's last lines:"
+    tr -d '\r' <"$work/console" 2>/dev/null | tail -n 60 | sed 's/^/    /'
+}
+
 report_machine() {
     local code warnings
     code=$(cat "$work/status" 2>/dev/null || true)
@@ -169,14 +174,14 @@ report_machine() {
             else
                 say "vm: the guest ended without a result after $((SECONDS - begun)) s"
             fi
-            say "the console's last lines:"
-            tr -d '\r' <"$work/console" 2>/dev/null | tail -n 25 | sed 's/^/    /'
+            console_end
         } >&2
         if [ "$ended" -eq 124 ] || [ "$ended" -eq 137 ]; then exit 124; fi
         exit 125
     fi
     if [ "$code" -eq 0 ] && [ -n "$strict" ] && [ -n "$warnings" ]; then
         code=122
+        console_end >&2
     fi
     exit "$code"
 }
