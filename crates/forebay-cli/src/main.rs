@@ -38,7 +38,7 @@ use forebay_report::environment::Environment;
 use forebay_report::failure::Failure;
 use forebay_report::page as report;
 use forebay_report::result::{Report, Row};
-use output::{CALIBRATION_MARK, Destination, Json, PAGE_MARK, print, print_raw};
+use output::{CALIBRATION_MARK, Destination, Json, PAGE_MARK, print, print_fitted, print_raw};
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -263,7 +263,7 @@ fn show_results(
     }
     page.write(&report::html::beside(&results), cleanup)?;
     if !page.is_stdout() {
-        print(&report::summary::beside(&results, &args.out.display().to_string()))?;
+        print_fitted(&report::summary::beside(&results, &args.out.display().to_string()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -90,7 +90,7 @@ impl Json {
     ) -> anyhow::Result<()> {
         let written = self.write(json, cleanup);
         if *written.as_ref().unwrap_or(&true) {
-            print(&text())?;
+            print_fitted(&text())?;
         }
         written.map(drop)
     }
@@ -122,6 +122,35 @@ impl Json {
 pub(crate) fn document(name: &str, content: Value) -> serde_json::Result<String> {
     let document = json!({ "schema": SCHEMA, "forebay": env!("CARGO_PKG_VERSION"), name: content });
     serde_json::to_string_pretty(&document).map(|text| text + "\n")
+}
+
+/// Prints a text whose lines a terminal may be too narrow for: they are broken between words then.
+///
+/// # Errors
+/// As for [`print()`].
+pub(crate) fn print_fitted(text: &str) -> io::Result<()> {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => print(&fitted(text, size.ws_col.into())),
+        _ => print(text),
+    }
+}
+
+/// Breaks lines that are wider than the columns between words; the rest of a line has its indentation.
+fn fitted(text: &str, columns: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let mut rest = line.to_owned();
+        while rest.chars().count() > columns {
+            let blanks =
+                rest.char_indices().take(columns + 1).filter(|(at, letter)| *letter == ' ' && *at > indent);
+            let Some((end, _)) = blanks.last() else { break };
+            lines.push(rest[..end].trim_end().to_owned());
+            rest = format!("{:indent$}{}", "", rest[end..].trim_start());
+        }
+        lines.push(rest);
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Formats a count with its noun: `1 record`, `2 records`, `3 entries`.
@@ -268,6 +297,22 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("it was written"), "{}");
         assert!(Destination::new(&path, JSON_MARK).is_err());
         assert!(json.beside(&Destination { path }).is_err());
+    }
+
+    /// Regression: a summary was 100 columns wide on every terminal.
+    #[test]
+    fn lines_fit_the_terminal() {
+        let text = "Yes       Is the device saturated?\n          `direct` gets 80,000 IOPS there\n\na/path/of/no/blanks\n";
+        assert_eq!(fitted(text, 100), text);
+        assert_eq!(
+            fitted(text, 24),
+            "Yes       Is the device\nsaturated?\n          `direct` gets\n          80,000 IOPS\n          there\n\n\
+             a/path/of/no/blanks\n"
+        );
+        for columns in 0..40 {
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(words(&fitted(text, columns)), words(text), "{columns}");
+        }
     }
 
     #[test]
