@@ -72,7 +72,11 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             return Ok(ExitCode::SUCCESS);
         }
         before = Some(now);
-        std::thread::sleep(args.interval);
+        match &screen {
+            Some(screen) if screen.quits_within(args.interval) => return Ok(ExitCode::SUCCESS),
+            Some(_) => {}
+            None => std::thread::sleep(args.interval),
+        }
         page = match client::request(&args.socket) {
             // The socket went with the engine.
             Err(error) if error.is::<Failure>() => None,

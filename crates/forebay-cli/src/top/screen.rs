@@ -1,7 +1,11 @@
-//! A terminal with its alternate screen, which is released at the end and at Ctrl-C.
+//! A terminal with its alternate screen, which is released at the end, at `q` and at Ctrl-C.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::view::Size;
 use crate::output::print_raw;
@@ -26,12 +30,48 @@ impl Screen {
         if !io::stdout().is_terminal() {
             return Ok(None);
         }
-        let leave = || {
-            // The terminal may be gone; then the error has no reader.
-            let _ = print_raw(LEAVE);
+        // Keys come one by one and are not shown, where standard input is a terminal.
+        let normal = tcgetattr(io::stdin()).ok();
+        let keys = normal.clone().map(|mut keys| {
+            keys.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            keys
+        });
+        let enter = || {
+            if let Some(keys) = &keys {
+                tcsetattr(io::stdin(), OptionalActions::Now, keys)?;
+            }
+            print_raw(ENTER)
         };
-        let ((), _guard) = cleanup.create(|| print_raw(ENTER), leave)?;
+        let leave = move || {
+            // The terminal may be gone; then the errors have no reader.
+            let _ = print_raw(LEAVE);
+            let _ = normal.map(|normal| tcsetattr(io::stdin(), OptionalActions::Now, &normal));
+        };
+        let ((), _guard) = cleanup.create(enter, leave)?;
         Ok(Some(Self { _guard }))
+    }
+
+    /// Waits for the interval, or until `q` is pressed. Returns whether it was.
+    pub(super) fn quits_within(&self, interval: Duration) -> bool {
+        let (until, stdin) = (Instant::now() + interval, io::stdin());
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            let (mut ready, mut key) = ([PollFd::new(&stdin, PollFlags::IN)], [0_u8]);
+            match poll(&mut ready, timeout.as_ref()) {
+                Ok(0) => return false,
+                Ok(_) if rustix::io::read(&stdin, &mut key) == Ok(1) => {
+                    if key == *b"q" {
+                        return true;
+                    }
+                }
+                // Standard input has ended, or a signal came.
+                _ => {
+                    std::thread::sleep(left);
+                    return false;
+                }
+            }
+        }
     }
 
     /// Returns the current size of the terminal, which may have been resized.
