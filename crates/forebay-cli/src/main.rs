@@ -147,9 +147,12 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             parts
                 .retain(|part| left_out.none(*part, part.check_space(matches, &context), &context).is_some());
             let mut experiments = Vec::new();
-            for part in &parts {
+            for (done, part) in parts.iter().enumerate() {
                 let measured = part.measure(matches, &context);
                 experiments.extend(left_out.none(*part, measured, &context).unwrap_or_default());
+                let mut report = Report::new(before.clone(), experiments.clone());
+                report.left_out.clone_from(&left_out.reasons);
+                keep(report, &parts[done + 1..], None, &json, cleanup);
             }
             experiments
         }
@@ -229,14 +232,12 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         let tables = left_out.none(*part, measured, &context).unwrap_or_default();
         report.add(Report::new(Environment::default(), tables));
         report.left_out.clone_from(&left_out.reasons);
-        report.verdicts = kind::verdicts(&report.experiments);
-        if let Some(rest) = parts.get(number..).filter(|rest| !rest.is_empty()) {
-            keep(&report, rest, &page, &json, cleanup);
-        }
+        keep(report.clone(), &parts[number..], Some(&page), &json, cleanup);
     }
     if report.experiments.is_empty() {
         left_out.failed()?;
     }
+    report.verdicts = kind::verdicts(&report.experiments);
     if let Some(wait) = wait {
         report.add(wait);
     }
@@ -296,16 +297,19 @@ impl LeftOut {
     }
 }
 
-/// Writes what was measured until now, so that an end by a signal costs no more than the rest.
-fn keep(report: &Report, rest: &[Entry], page: &Destination, json: &Json, cleanup: &Cleanup) {
-    let mut part = report.clone();
-    let of = |part: &Entry| (part.name().to_owned(), "the report was ended before it".to_owned());
-    part.left_out.extend(rest.iter().map(of));
-    // What cannot be written now may be at the end, which says so where it cannot.
-    if !page.is_stdout() {
-        let _ = page.write(&report::html::page(&part), cleanup);
+/// Writes what was measured until now, so that an end by a signal costs no more than the rest, if there is any.
+fn keep(mut report: Report, rest: &[Entry], page: Option<&Destination>, json: &Json, cleanup: &Cleanup) {
+    if rest.is_empty() {
+        return;
     }
-    if let (Some(file), Ok(text)) = (json.file(), part.to_json()) {
+    let of = |part: &Entry| (part.name().to_owned(), "the run was ended before it".to_owned());
+    report.left_out.extend(rest.iter().map(of));
+    report.verdicts = kind::verdicts(&report.experiments);
+    // What cannot be written now may be at the end, which says so where it cannot.
+    if let Some(page) = page.filter(|page| !page.is_stdout()) {
+        let _ = page.write(&report::html::page(&report), cleanup);
+    }
+    if let (Some(file), Ok(text)) = (json.file(), report.to_json()) {
         let _ = file.write(&text, cleanup);
     }
 }

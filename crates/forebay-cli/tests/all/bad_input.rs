@@ -310,8 +310,15 @@ fn a_report_that_is_ended_keeps_what_was_measured() {
     assert_eq!(directory.names(), ["page.html"]);
     let text = fs::read_to_string(&page).expect("the page of the first one");
     assert!(text.contains("Random pieces of"), "the first one");
-    assert!(
-        text.contains("<code>files</code> was left out: the report was ended before it"),
-        "the second one"
-    );
+    assert!(text.contains("<code>files</code> was left out: the run was ended before it"), "the second one");
+    // Parts of an experiment are kept in the JSON.
+    let json = directory.path().join("reads.json");
+    let destination = format!("--json={}", json.display());
+    let rows = ["--quick", "--size", "48MiB", "--rows", "direct,classes", destination.as_str()];
+    let arguments = [&["measure", "reads", directory.text()][..], &rows].concat();
+    interrupt(begun(&mut forebay(&arguments), "measure fairness"), SIGINT);
+    let kept: Value =
+        serde_json::from_str(&fs::read_to_string(&json).expect("the first part")).expect("JSON");
+    assert_eq!(kept["left_out"]["fairness"], "the run was ended before it", "{kept}");
+    assert_eq!(kept["experiments"][0]["name"], "random", "{kept}");
 }
