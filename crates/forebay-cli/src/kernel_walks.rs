@@ -19,12 +19,17 @@ pub(super) fn examine(environment: &Environment) -> Check {
         return Check::degraded(GROUP, NAME, why, "make io_uring available (see the io_uring findings)");
     }
     let file_system = environment.path.as_ref().and_then(|path| path.file_system.as_deref());
-    let [module, own_loop] = [EngineKind::Module, EngineKind::BpfLoop].map(|kind| {
-        match file_system.filter(|name| !takes(kind == EngineKind::Module, name)) {
-            Some(name) => Err(format!("it takes no files of {name}")),
-            None => probe(kind),
-        }
-    });
+    let module = match file_system.filter(|name| !OF_THE_MODULE.contains(name)) {
+        Some(name) => Err(format!("it takes no files of {name}")),
+        None => probe(EngineKind::Module),
+    };
+    // The loop makes the same call when it opens.
+    let may_wait = |check: &Check| check.name == "rwf_nowait" && check.verdict != Verdict::Ok;
+    let own_loop = if environment.checks.iter().any(may_wait) {
+        Err("reads here cannot be told not to wait (RWF_NOWAIT)".to_owned())
+    } else {
+        probe(EngineKind::BpfLoop)
+    };
     match (module, own_loop) {
         (Ok(()), Ok(())) => Check::ok(
             GROUP,
@@ -58,16 +63,9 @@ pub(super) fn examine(environment: &Environment) -> Check {
     }
 }
 
-/// Returns whether the module, or else io_uring's own loop, takes files of this file system.
+/// File systems of which the module takes files.
 #[cfg(feature = "wait")]
-fn takes(is_module: bool, file_system: &str) -> bool {
-    let is_fuse = file_system.starts_with("fuse");
-    match file_system {
-        "ext2" | "ext3" | "ext4" | "xfs" => true,
-        "tmpfs" | "ramfs" | "overlay" => false,
-        _ => !is_module && !is_fuse,
-    }
-}
+const OF_THE_MODULE: [&str; 4] = ["ext2", "ext3", "ext4", "xfs"];
 
 /// Returns the finding that this build cannot try.
 #[cfg(not(feature = "wait"))]
@@ -83,6 +81,9 @@ pub(super) fn examine(_: &Environment) -> Check {
 
 #[cfg(all(test, feature = "wait"))]
 mod tests {
+    use forebay_report::check::Verdict;
+    use forebay_report::environment::PathInfo;
+
     use super::*;
 
     /// Regression: `ok`, in io_uring's own loop on any file system, where no ring could be made, and on a container's root.
@@ -92,14 +93,15 @@ mod tests {
         let environment = Environment { checks: vec![refused], ..Environment::default() };
         let found = examine(&environment);
         assert!(found.why.ends_with("needs a ring") && found.remedy.is_some(), "{}", found.why);
-        for (name, expected) in [
-            ("ext4", [true, true]),
-            ("btrfs", [false, true]),
-            ("tmpfs", [false, false]),
-            ("overlay", [false, false]),
-            ("fuse.sshfs", [false, false]),
-        ] {
-            assert_eq!([true, false].map(|is_module| takes(is_module, name)), expected, "{name}");
+        // What was tried at the path decides, not a list of names.
+        for name in ["tmpfs", "overlay", "fuse.sshfs", "nfs4", "squashfs"] {
+            let refused = Check::degraded("path", "rwf_nowait", "refused: Operation not supported", "");
+            let path = PathInfo { file_system: Some(name.to_owned()), ..PathInfo::default() };
+            let checks = vec![refused];
+            let found = examine(&Environment { path: Some(path), checks, ..Environment::default() });
+            assert_eq!(found.verdict, Verdict::Degraded, "{name}: {}", found.why);
+            let words = ["RWF_NOWAIT", &format!("no files of {name}")];
+            assert!(words.iter().all(|word| found.why.contains(*word)), "{}", found.why);
         }
     }
 }
