@@ -78,6 +78,11 @@ pub(crate) fn first_failed(row: &Row) -> Option<String> {
     failed_of(row).next().map(|gate| words(&gate)[1].clone())
 }
 
+/// Returns the phrase on a row past the page cache of which no device counted the bytes.
+pub(crate) fn uncounted(row: &Row) -> Option<String> {
+    row.conditions.iter().any(is_uncounted).then(|| "no device here counted its bytes".to_owned())
+}
+
 /// Returns the name of a row in a table of a terminal.
 pub(crate) fn marked_name(row: &Row) -> String {
     format!("{}{}", printable(&row.name), if row.is_marked() { FAILED_GATE_MARK } else { "" })

@@ -94,7 +94,10 @@ fn figure(row: &Row, compared: &str, value: String, has_tail: bool) -> Figure {
         value,
         detail: p99.map(|us| format!("p99 {}", time(us))),
         spread,
-        doubt: gates::first_failed(row).or_else(|| row.degraded.clone()).or(wide),
+        doubt: gates::first_failed(row)
+            .or_else(|| row.degraded.clone())
+            .or(wide)
+            .or_else(|| gates::uncounted(row)),
         row: row.name.clone(),
     }
 }
@@ -130,7 +133,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::result::columns::SHARED;
     use crate::result::view::View;
-    use crate::result::{Condition, Experiment};
+    use crate::result::{Condition, DEVICE_BYTES, Experiment};
 
     /// Returns a baseline experiment with a row for each headline figure.
     pub(crate) fn baseline() -> Experiment {
@@ -186,6 +189,19 @@ pub(crate) mod tests {
         assert_eq!(values[2].as_deref(), Some("10,000 IOPS"));
         assert_eq!(values[4].as_deref(), Some("80,000 IOPS"));
         assert_eq!(values.iter().filter(|value| value.is_none()).count(), 5);
+    }
+
+    /// Reads of FUSE and of a network may come from memory, and no counter of this machine shows it.
+    #[test]
+    fn figures_that_no_device_counted_are_marked() {
+        let mut experiment = baseline();
+        experiment.rows[0].conditions = vec![Condition::unknown(DEVICE_BYTES, "there is no block device")];
+        experiment.rows[1].conditions = vec![Condition::unknown(DEVICE_BYTES, "does not apply: memory may")];
+        let [(_, [(_, Some(read)), (_, Some(write))]), ..] = &cards(&report(vec![experiment]))[..] else {
+            panic!("figures")
+        };
+        assert_eq!(read.doubt.as_deref(), Some("no device here counted its bytes"));
+        assert_eq!(write.doubt, None);
     }
 
     #[test]
