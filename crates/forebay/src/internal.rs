@@ -1,8 +1,9 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
 //! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked), `forebay-fs` goes to values of the process ([`PerProcess`]) and to the thread's world ([`is_in_world`]); a world
-//! of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the feature `_sim`.
+//! forked](is_forked), `forebay-fs` goes to values of the process ([`PerProcess`]) and to the thread's world ([`is_in_world`]),
+//! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
+//! feature `_sim`.
 
 use std::any::Any;
 use std::future::Future;
@@ -35,7 +36,7 @@ pub fn is_in_world() -> bool {
     false
 }
 
-/// Returns the number of pages of a range of a file in the page cache, by cachestat(2). `forebay-measure` looks at long files by it.
+/// Returns the number of pages of a range of a file in the page cache, by cachestat(2).
 ///
 /// # Errors
 /// The kernel is older than 6.5, or does not tell this user.

@@ -170,6 +170,9 @@ fn repeats_that_spread_widely_are_not_called_alike() {
     assert!(sentences[1].contains("the repeats spread too widely (12,000 to 75,000 writes/s)"), "{text}");
     assert!(sentences[2].contains("(12,000 to 80,000 writes/s) to show the cost of a flush"), "{text}");
     assert!(!text.contains("about as fast") && !text.contains("no clear difference"), "{text}");
+    // Near medians show no cache where the repeats are that wide.
+    let near = verdicts(&[&table("dense", 1, rows([14e3, 22e3, 80e3]))]);
+    assert!(near[2].contains("to show the cost of a flush"), "{near:?}");
     // A row above all others is mentioned, however wide its own spread is.
     let clear = verdicts(&[&table("dense", 1, rows([150e3, 310e3, 800e3]))]);
     assert!(clear[0].contains("`o-direct` advertises 310,000 writes/s, "), "{clear:?}");
