@@ -32,11 +32,6 @@ pub(crate) fn compared(row: &Row, other: &Row, metric: &str, words: [&str; 3]) -
     })
 }
 
-/// Formats a time: `310 µs`, `2.90 ms`.
-pub(crate) fn time(us: f64) -> String {
-    if us < 1000.0 { format!("{} µs", number(us)) } else { format!("{} ms", number(us / 1000.0)) }
-}
-
 /// [`Gate::at_least`] or [`Gate::at_most`].
 pub(crate) type Bound = fn(&str, &str, f64, f64) -> Gate;
 

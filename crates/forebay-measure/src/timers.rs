@@ -11,10 +11,9 @@ use tokio::task::JoinHandle;
 
 use crate::experiment::{Outcome, once};
 use crate::latency::Latency;
-use crate::sentences::time;
 use forebay_report::page::noise::{Difference, difference};
 use forebay_report::result::{Experiment, Row, metric};
-use forebay_report::units::number;
+use forebay_report::units::{number, time};
 
 /// Number of tasks; each waits for its next due time, again and again.
 pub(super) const TASKS: u32 = 1_000;

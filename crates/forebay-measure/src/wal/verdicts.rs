@@ -3,11 +3,11 @@
 
 use super::BASE;
 use crate::experiment::{once, shown};
-use crate::sentences::{Limit, compared, hold, is_published, measured, ranked, time};
+use crate::sentences::{Limit, compared, hold, is_published, measured, ranked};
 use crate::timers;
 use forebay_report::page::noise::NOTEWORTHY;
 use forebay_report::result::{Experiment as Table, Gate, Row, metric};
-use forebay_report::units::number;
+use forebay_report::units::{number, time};
 
 const P99: &str = metric::DURABLE[1];
 /// The log's rows, the most prompt first.
