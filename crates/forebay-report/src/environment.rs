@@ -112,6 +112,15 @@ pub struct DeviceInfo {
     /// The maker's model name of the first disk below the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The revision of the drive's firmware. Like wear and temperature, only of a single local drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// The share of its rated writes that the drive has used, in percent; it can exceed 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wear_percent: Option<u8>,
+    /// The drive's temperature in degrees Celsius when it was examined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<i32>,
     /// The device's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,

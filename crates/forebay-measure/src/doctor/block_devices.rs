@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use forebay::device::{Device, DeviceKind, WriteCache};
 use io_uring::{IoUring, cqueue, squeue};
 
-use super::{degraded, ok, remedy_of_limit};
+use super::{degraded, drive, ok, remedy_of_limit};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 use forebay_report::units::bytes;
@@ -31,7 +31,7 @@ pub(crate) fn layers(device: &Device) -> Vec<LayerInfo> {
 /// Returns the figures of the topmost device; `None` when there is no block device.
 pub(crate) fn figures(device: &Device) -> Option<DeviceInfo> {
     let top = device.layers().first()?;
-    Some(DeviceInfo {
+    let mut info = DeviceInfo {
         name: top.name().to_owned(),
         model: device.model().map(str::to_owned),
         size_bytes: device.size_bytes(),
@@ -50,7 +50,10 @@ pub(crate) fn figures(device: &Device) -> Option<DeviceInfo> {
         discard_bytes_max: device.discard_bytes_max(),
         scheduler: device.scheduler().map(str::to_owned),
         numa_node: device.numa_node(),
-    })
+        ..DeviceInfo::default()
+    };
+    drive::describe(&mut info, &layers(device), Path::new("/sys"), || device.wear_percent());
+    Some(info)
 }
 
 fn kind(kind: DeviceKind) -> &'static str {
@@ -78,6 +81,7 @@ pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'
     let disk = layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str());
     let mut findings = vec![
         ("chain", chain_finding(chain(layers, top), layers, Path::new("/sys"))),
+        ("drive", drive::finding(top, layers, Path::new("/sys"))),
         ("write_cache", write_cache(top)),
         (
             "poll_queues",

@@ -273,6 +273,20 @@ impl Device {
         self.model.as_deref()
     }
 
+    /// Returns the share of its rated writes that the device has used, in percent, as its health log says; it can exceed
+    /// 100. `None` unless the only [`physical`](Device::physical) device is one of NVMe, and this process may send it
+    /// commands (as root).
+    ///
+    /// Asks the device, at each call. This blocks for as long as the device takes.
+    pub fn wear_percent(&self) -> Option<u8> {
+        let mut disks = self.physical();
+        match (disks.next(), disks.next()) {
+            #[cfg(target_os = "linux")]
+            (Some(disk), None) => namespace::wear_percent(disk.name()),
+            _ => None,
+        }
+    }
+
     /// Returns the topmost block device's size in bytes.
     pub fn size_bytes(&self) -> Option<u64> {
         self.size_bytes

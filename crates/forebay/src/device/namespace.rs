@@ -16,11 +16,14 @@ const NVME_IOCTL_ID: u64 = 0x4E40;
 const NVME_IOCTL_ADMIN_CMD: u64 = 0xC048_4E41;
 const NVME_IOCTL_IO_CMD: u64 = 0xC048_4E43;
 
-// NVM Express: the admin command Identify, and the structures that it returns; the command Write Zeroes, and
-// its bit for deallocating the blocks.
+// NVM Express: the admin commands Identify, with the structures that it returns, and Get Log Page, with the log of the
+// device's health and its length; the command Write Zeroes, and its bit for deallocating the blocks.
 const IDENTIFY: u8 = 0x06;
 const OF_NAMESPACE: u32 = 0;
 const OF_CONTROLLER: u32 = 1;
+const GET_LOG_PAGE: u8 = 0x02;
+const HEALTH: u32 = 0x02;
+const HEALTH_BYTES: u32 = 512;
 const WRITE_ZEROES: u8 = 0x08;
 const DEALLOCATE: u32 = 1 << 25;
 /// The limit for blocks of one command. Commands count blocks in 16 bits, from zero.
@@ -221,16 +224,37 @@ fn command_bytes_max(mdts: u8, block_shift: u8, request: Option<u64>, segments: 
 }
 
 fn identify_data(file: &File, nsid: u32, what: u32) -> Result<Box<[u8; 4096]>> {
-    let mut data = Box::new([0u8; 4096]);
-    let mut command = NvmeCommand {
-        opcode: IDENTIFY,
-        nsid,
-        addr: data.as_mut_ptr() as u64,
-        data_len: 4096,
-        cdw10: what,
+    let command =
+        NvmeCommand { opcode: IDENTIFY, nsid, data_len: 4096, cdw10: what, ..NvmeCommand::default() };
+    returned_data(file, command)
+}
+
+/// Returns the share of its rated writes that an NVMe device has used, in percent. `block` is the name of its block device.
+pub(crate) fn wear_percent(block: &str) -> Option<u8> {
+    // Other drivers may give the same number of an ioctl another meaning.
+    block.strip_prefix("nvme")?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(Path::new("/dev").join(block))
+        .ok()?;
+    let command = NvmeCommand {
+        opcode: GET_LOG_PAGE,
+        nsid: u32::MAX,
+        data_len: HEALTH_BYTES,
+        // The length in words of four bytes, from zero.
+        cdw10: HEALTH | (HEALTH_BYTES / 4 - 1) << 16,
         ..NvmeCommand::default()
     };
-    // SAFETY: the command names 4,096 writable bytes, which outlive the call.
+    Some(returned_data(&file, command).ok()?[5])
+}
+
+/// Sends an admin command that returns at most 4,096 bytes.
+fn returned_data(file: &File, mut command: NvmeCommand) -> Result<Box<[u8; 4096]>> {
+    let mut data = Box::new([0u8; 4096]);
+    command.addr = data.as_mut_ptr() as u64;
+    command.data_len = command.data_len.min(4096);
+    // SAFETY: the command names at most 4,096 writable bytes, which outlive the call.
     unsafe { send(file.as_fd(), NVME_IOCTL_ADMIN_CMD, &mut command)? };
     Ok(data)
 }
@@ -338,6 +362,13 @@ mod tests {
         assert_eq!(block_name("ng12n345").as_deref(), Some("nvme12n345"));
         for other in ["nvme0", "ng0", "ng0n", "ngn1", "ng0n1p1", "null", ""] {
             assert_eq!(block_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn other_devices_have_no_known_wear() {
+        for other in ["sda", "null", "nvme", "nvme99999n1"] {
+            assert_eq!(wear_percent(other), None, "{other}");
         }
     }
 
