@@ -40,7 +40,7 @@ pub struct Spec {
     pub quick_seconds: u64,
     /// The approximate seconds in a report without `--quick`. They serve only to show the time left.
     pub full_seconds: u64,
-    /// Whether it creates its own files and cannot use an existing one.
+    /// Whether it creates its own files. It cannot use an existing one, and is left out of reports on one.
     pub needs_directory: bool,
     /// Its options; `--rows` is added.
     pub options: &'static [Opt],

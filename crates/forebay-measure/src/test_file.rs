@@ -118,7 +118,11 @@ impl TestFile {
         })
     }
 
-    fn existing(path: &Path, limit: u64, pattern: Option<Pattern>) -> anyhow::Result<Self> {
+    /// Opens an existing file or device, of which at most `limit` bytes are used. `pattern` is what it holds.
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare).
+    pub(super) fn existing(path: &Path, limit: u64, pattern: Option<Pattern>) -> anyhow::Result<Self> {
         let path = fs::canonicalize(path).map_err(|error| Failure::missing(path, &error))?;
         let filesystem = filesystem_of(&path);
         let handle = open_to_read(&path)?;
@@ -210,6 +214,20 @@ pub fn write_direct(
     fill: impl Fn(u64, &mut [u8]) + Sync,
     step: &Step,
 ) -> io::Result<()> {
+    write_pieces(WRITE_BYTES, path, bytes, fill, step)
+}
+
+/// Does the same by requests of `request` bytes.
+///
+/// # Errors
+/// Errors of the system.
+pub(super) fn write_pieces(
+    request: usize,
+    path: &Path,
+    bytes: u64,
+    fill: impl Fn(u64, &mut [u8]) + Sync,
+    step: &Step,
+) -> io::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
     let next = AtomicU64::new(0);
     let written = AtomicU64::new(0);
@@ -218,13 +236,13 @@ pub fn write_direct(
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
             scope.spawn(|| {
-                let mut buffer = AlignedBuffer::new(WRITE_BYTES);
+                let mut buffer = AlignedBuffer::new(request);
                 while !failed.load(Ordering::Relaxed) {
-                    let offset = next.fetch_add(WRITE_BYTES as u64, Ordering::Relaxed);
+                    let offset = next.fetch_add(request as u64, Ordering::Relaxed);
                     if offset >= bytes {
                         break;
                     }
-                    let length = (WRITE_BYTES as u64).min(bytes - offset) as usize;
+                    let length = (request as u64).min(bytes - offset) as usize;
                     let memory = &mut buffer.bytes_mut()[..length];
                     fill(offset, memory);
                     if let Err(error) = file.write_all_at(memory, offset) {

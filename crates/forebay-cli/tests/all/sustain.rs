@@ -1,5 +1,9 @@
 //! End-to-end tests of `measure sustain`: the contents of its document, its refusals, and no leftovers.
 
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+
 use crate::support::{
     Directory, begun, document, forebay, has_samples, interrupt, is_refused, needs_space, run,
 };
@@ -91,6 +95,54 @@ fn a_table_has_levels_and_a_note_on_a_short_load() {
     {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
+}
+
+/// A loop device, which is detached at the end.
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Needs root and losetup; elsewhere it reports that and returns.
+#[test]
+fn a_whole_device_is_discarded_and_written_over_only_with_both_permissions() {
+    let directory = Directory::new("device");
+    let backing = directory.file("disk", 16 << 20);
+    let before = fs::read(&backing).expect("readable");
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: a loop device needs root and losetup");
+        return;
+    };
+    let device = Loop(String::from_utf8_lossy(&attached.stdout).trim().to_owned());
+    let name = device.0.trim_start_matches("/dev/");
+    let most = fs::read_to_string(format!("/sys/block/{name}/queue/discard_max_bytes"));
+    if most.is_ok_and(|bytes| bytes.trim() == "0") {
+        eprintln!("skipped: the file system below cannot punch holes");
+        return;
+    }
+    let load = ["measure", "sustain", &device.0, "--rows", "random-write", "--seconds", "1", "--json"];
+    let permitted = [&load[..], &["--quiet", "--overwrite", "--destroy-data"]].concat();
+    let claim = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.0).expect("it is free");
+    for (arguments, words) in [(&load[..], "directory"), (&permitted[..], "is in use")] {
+        let outcome = run(arguments);
+        assert_eq!(outcome.code, Some(3), "{arguments:?}: {}", outcome.err);
+        assert!(outcome.err.contains(words), "{}", outcome.err);
+    }
+    assert!(before == fs::read(&backing).expect("readable"));
+    drop(claim);
+    let outcome = run(&permitted);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let experiment = &document(&outcome)["experiments"][0];
+    assert_eq!(experiment["parameters"]["file_bytes"], 16_777_216);
+    assert!(experiment["notes"].to_string().contains("not a single local drive"), "{}", experiment["notes"]);
+    assert_eq!(experiment["parameters"]["whole_drive"], Value::Null);
+    drop(device);
+    let after = fs::read(&backing).expect("readable");
+    assert!(before.chunks(4096).zip(after.chunks(4096)).all(|(old, new)| old != new));
 }
 
 #[test]

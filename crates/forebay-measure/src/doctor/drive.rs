@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::ok;
+use forebay::device::Device;
+
+use super::{block_devices, ok};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 
@@ -14,6 +16,11 @@ const VIRTUAL: [&str; 4] = ["virt", "vmbus", "VMBUS", "vbd-"];
 /// Beginnings of the models of disks that hypervisors make.
 const VIRTUAL_MODELS: [&str; 10] =
     ["QEMU", "VMware", "VBOX", "Virtual", "Amazon", "Google", "nvme_card", "Microsoft", "Msft", "Linux"];
+
+/// Returns the reason why the drive of `device` is not known, if it is not.
+pub(crate) fn obstacle(device: &Device) -> Option<String> {
+    folder(&block_devices::layers(device), Path::new("/sys")).err()
+}
 
 /// Adds the facts that sysfs has, and the wear.
 pub(super) fn describe(

@@ -4,7 +4,7 @@
 //! Each mechanism that can be tried is tried by a real call. Everything else is read from /proc and /sys.
 
 mod block_devices;
-mod drive;
+pub(crate) mod drive;
 mod durable;
 mod file_systems;
 mod machine;

@@ -1,5 +1,6 @@
 //! `measure sustain`: runs one load for a minute or longer on a device that was idle before. Reports the level at first,
-//! the level that lasts, and when the level changes ([`level`]), and the times when the load stalls ([`stall`]).
+//! the level that lasts, and when the level changes ([`level`]), the times when the load stalls ([`stall`]), and when it is
+//! steady ([`snia`]), for which a whole device is purged before ([`purge`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +14,11 @@ use crate::aligned::AlignedBuffer;
 use crate::prelude::*;
 
 mod level;
+mod purge;
+mod snia;
 mod stall;
+
+use purge::WholeDevice;
 
 /// The experiment.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ const BIN_SECONDS: f64 = BIN_MS as f64 / 1000.0;
 const STEP_MS: u64 = 10;
 /// A shorter load does not show a sustained level.
 const SECONDS: f64 = 60.0;
+/// Seconds of a round of SNIA's method.
+const ROUND_SECONDS: f64 = 60.0;
 /// Minimum share of the time for stalls that are not regular; below it they are not mentioned.
 const STALL_SHARE_MIN: f64 = 0.01;
 
@@ -76,6 +83,12 @@ static SPEC: Spec = Spec {
         ),
         column(metric::DROP_BYTES, "GB until the drop", 1e9, "bytes moved before the level fell, if it did"),
         column(metric::VARIATION, "variation %", 0.01, "deviation at the sustained level, by its mean"),
+        column(
+            metric::STEADY_ROUND,
+            "steady round",
+            1.0,
+            "the last of the first five rounds, of 25, that are steady by SNIA's window; 0: none are",
+        ),
         column(metric::STALL_COUNT, "standstills", 1.0, "times at that level in which next to nothing ended"),
         column(metric::STALL_EVERY_S, "one every s", 1.0, "from one to the next, where that is regular"),
         column(metric::STALL_MS, "standstill ms", 1.0, "how long one lasts, in the middle"),
@@ -99,15 +112,27 @@ impl Experiment for Sustain {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        ScratchDir::find(context, SPEC.name)?;
-        let size = options.count("size").next_multiple_of(SEQUENTIAL_BYTES);
-        let idle_seconds = options.number("idle").unwrap_or_default();
-        let file = TestFile::prepare(context, size, None)?;
+        let whole = WholeDevice::of(&context.target)?;
+        let file = if whole.is_some() {
+            TestFile::existing(context.target.path(), u64::MAX, None)?
+        } else {
+            ScratchDir::find(context, SPEC.name)?;
+            TestFile::prepare(context, options.count("size").next_multiple_of(SEQUENTIAL_BYTES), None)?
+        };
+        let file_bytes = file.bytes - file.bytes % SEQUENTIAL_BYTES;
+        if file_bytes == 0 {
+            let path = file.path.display();
+            return Err(
+                Failure::Unsuitable(format!("{path} is too small to measure: name another one")).into()
+            );
+        }
+        // SNIA's load follows the writes before it at once.
+        let idle_seconds = options.number("idle").filter(|_| whole.is_none()).unwrap_or_default();
         let setting = parameters(json!({
             "idle_seconds": idle_seconds, "bin_seconds": BIN_SECONDS, "depth": options.count("depth"),
-            "file_bytes": file.bytes,
+            "file_bytes": file_bytes,
         }));
-        Ok(Box::new(Run { file, setting, idle_seconds }))
+        Ok(Box::new(Run { file, setting, idle_seconds, whole, context }))
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
@@ -130,7 +155,11 @@ impl Experiment for Sustain {
             let operations = latency.count();
             let bytes = operations * block_bytes(&job.row);
             let outcome = Outcome::new(gauge.stop()?, operations, bytes, latency);
-            let (series, figures) = (timeline.series(), timeline.figures(depth)?);
+            let (series, mut figures) = (timeline.series(), timeline.figures(depth)?);
+            if shared.0.seconds >= SECONDS {
+                let round = snia::steady_round(&timeline.rates()).unwrap_or_default();
+                figures.set(metric::STEADY_ROUND, round as f64);
+            }
             Ok(Outcome { seconds, series, figures, ..outcome }.figure(metric::SYNC_MS, sync_ms))
         })
     }
@@ -141,12 +170,13 @@ impl Experiment for Sustain {
         (title.clone(), title)
     }
 
-    /// Returns for each load whether its level lasts, and then the one that stalls for the most time.
+    /// Returns for each load whether its level lasts, whether random writes are steady, and the load that stalls for the most time.
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         let of = |table: &&Table| {
             let levels = table.rows.iter().filter_map(|row| lasts(table, row));
             let stalls = table.rows.iter().filter_map(stalls).max_by(|a, b| a.0.total_cmp(&b.0));
-            levels.chain(stalls.map(|(_, sentence)| sentence)).collect::<Vec<_>>()
+            let steady = table.row("random-write").and_then(|row| steady(table, row));
+            levels.chain(steady).chain(stalls.map(|(_, sentence)| sentence)).collect::<Vec<_>>()
         };
         tables.iter().flat_map(of).collect()
     }
@@ -163,13 +193,15 @@ fn depth((job, work): &(Job, Work)) -> usize {
 
 /// One run: a file, and one table.
 #[derive(Debug)]
-struct Run {
+struct Run<'a> {
     file: TestFile,
     setting: Parameters,
     idle_seconds: f64,
+    whole: Option<WholeDevice>,
+    context: &'a Context,
 }
 
-impl Plan for Run {
+impl Plan for Run<'_> {
     fn place(&self) -> Place {
         self.file.place()
     }
@@ -188,6 +220,9 @@ impl Plan for Run {
     }
 
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
+        if let Some(whole) = &mut self.whole {
+            whole.prepare(self.file.bytes, turn.seed, self.context)?;
+        }
         // The sync can take as long as the load.
         job.seconds_max = self.idle_seconds + 2.0 * turn.seconds;
         Ok(job.into())
@@ -205,12 +240,19 @@ impl Plan for Run {
 
     fn method(&self, _: &Parameters, seconds: f64) -> String {
         format!(
-            "Each load is a fresh process that idles for {:.1} s, then reads or writes for {seconds:.1} s, past the page \
+            "{}Each load is a fresh process that idles for {:.1} s, then reads or writes for {seconds:.1} s, past the page \
              cache; the sync at the end counts apart. The change is the cut of the tenths of a second around whose two means \
              the sum of squares is least, where it explains far more than chance and the medians differ by a seventh and by \
              three times the scatter. Burst and sustained level are these medians. Standstills are steps of 10 ms or longer, \
              in which 32 operations and four times those in flight end on average, with less than a quarter of what busy \
-             steps have; what is shorter than two steps may not show.",
+             steps have; what is shorter than two steps may not show. A load is steady by the window of SNIA's PTS where of five \
+             rounds, each a 25th of the load, the largest and the smallest differ by at most 20 % of their mean, and the line of \
+             least squares through them by 10 % from end to end.",
+            if self.whole.is_some() {
+                "Before each load the whole device is discarded, and written twice by requests of 128 KiB in order. "
+            } else {
+                ""
+            },
             self.idle_seconds
         )
     }
@@ -223,6 +265,15 @@ impl Plan for Run {
                 "{seconds:.0} s a load are too short for a sustained level: caches and budgets of devices last a minute and \
                  longer; give --seconds {SECONDS:.0} or more"
             ));
+        }
+        match self.whole.as_ref().map(|whole| &whole.obstacle) {
+            Some(Some(why)) => {
+                table.notes.push(format!("not a single local drive, as SNIA's method wants: {why}"))
+            }
+            Some(None) => {
+                table.parameters.insert("whole_drive".to_owned(), true.into());
+            }
+            None => {}
         }
     }
 }
@@ -405,6 +456,26 @@ fn lasts(table: &Table, row: &Row) -> Option<String> {
     Some(format!("`{}` {level}; {rest}", row.name))
 }
 
+/// Returns whether a load is steady. Only a whole drive that was purged and written twice over, in rounds of a minute, is so by
+/// SNIA's method.
+fn steady(table: &Table, row: &Row) -> Option<String> {
+    let round = row.metrics.get(metric::STEADY_ROUND)?.round() as usize;
+    let bins = (table.number("seconds")? / BIN_SECONDS).round() as usize;
+    let length = snia::round_bins(bins) as f64 * BIN_SECONDS;
+    let is_whole = table.parameters.get("whole_drive").and_then(Value::as_bool) == Some(true);
+    let is_method = is_whole && length >= ROUND_SECONDS;
+    let by =
+        if is_method { "in SNIA's steady state (PTS)" } else { "steady by SNIA's window, not by its method" };
+    let (name, seconds) = (&row.name, number((length * 10.0).round() / 10.0));
+    Some(match round {
+        0 => format!("`{name}` is not steady by SNIA's window: no 5 of 25 rounds of {seconds} s are"),
+        end => {
+            let start = snia::window_start(end);
+            format!("`{name}` is {by}: rounds {start} to {end} of {seconds} s each")
+        }
+    })
+}
+
 /// Returns the share of the time in which a load stalls, and a sentence on it.
 fn stalls(row: &Row) -> Option<(f64, String)> {
     let get = |name: &str| row.metrics.get(name);
@@ -582,6 +653,27 @@ mod tests {
         let falls = "`sequential-write` falls from 500 to 125 MB/s after 14.2 s and 1.5 GiB";
         assert_eq!(verdicts(60, rows()), [format!("{falls}; variation 4.10 %")]);
         assert_eq!(verdicts(20, rows()), [format!("{falls}; too short for a sustained level")]);
+    }
+
+    /// SNIA's name is only for a whole drive, purged and written twice over, in rounds of a minute.
+    #[test]
+    fn a_steady_load_has_the_name_of_the_method_only_where_it_was_kept() {
+        let sentence = |round: f64, seconds: u32, whole: bool| {
+            let row = test_row("random-write", &[1.0], &[(metric::STEADY_ROUND, round)]);
+            let all = json!({ "seconds": seconds, "whole_drive": whole });
+            Sustain.verdicts(&[&test_table(SPEC.name, all, vec![row])]).join("; ")
+        };
+        let method = "`random-write` is in SNIA's steady state (PTS): rounds 3 to 7 of 60 s each";
+        assert_eq!(sentence(7.0, 1500, true), method);
+        let window = "`random-write` is steady by SNIA's window, not by its method: rounds 3 to 7 of";
+        for (seconds, whole, length) in [(1500, false, "60"), (1499, true, "59.9"), (60, false, "2.40")] {
+            assert_eq!(sentence(7.0, seconds, whole), format!("{window} {length} s each"));
+        }
+        let never = "`random-write` is not steady by SNIA's window: no 5 of 25 rounds of 2.40 s are";
+        assert_eq!(sentence(0.0, 60, false), never);
+        // A load too short for a level has no such figure.
+        let row = row("random-write", 180.0, 180.0, &[None]);
+        assert!(verdicts(60, vec![row]).iter().all(|sentence| !sentence.contains("SNIA")));
     }
 
     #[test]

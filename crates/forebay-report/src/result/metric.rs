@@ -98,6 +98,8 @@ metrics! {
     CHANGE_S "change_s": "time of the change, in seconds";
     DROP_BYTES "bytes_until_drop": "bytes moved before the level fell";
     VARIATION "variation": "standard deviation of the sustained level, as a share of its mean";
+    STEADY_ROUND "steady_round":
+        "the last of the first five rounds that are steady, each of a 25th of the load; 0 where none are";
     STALL_COUNT "stall_count": "number of periods in which almost nothing completed";
     STALL_MS "stall_ms": "median length of such a period";
     STALL_EVERY_S "stall_every_s": "interval between two such periods, where it is regular";
