@@ -14,7 +14,7 @@ use forebay::IoMemory;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyCapsule};
 
 use crate::process;
 
@@ -24,6 +24,7 @@ mod dlpack;
 
 pub(crate) use aligned::AlignedMemory;
 pub(crate) use block::{Block, BlockBytes};
+use dlpack::{HOST, Lender};
 
 /// A value that belongs to the process which made it. A forked child leaves it alone: its parts are shared with threads that the
 /// child does not have.
@@ -228,7 +229,7 @@ unsafe fn fill(
 }
 
 /// Writable memory that begins at a page, for reads without a copy. It has the buffer protocol: use memoryview(memory),
-/// numpy.frombuffer(memory, dtype) or torch.frombuffer(memory, dtype=...).
+/// numpy.frombuffer(memory, dtype) or torch.frombuffer(memory, dtype=...); and DLPack.
 #[pyclass(frozen, module = "forebay")]
 pub(crate) struct Memory {
     aligned: Arc<AlignedMemory>,
@@ -254,6 +255,25 @@ impl Memory {
         let memory = (slf.get().aligned.start(), slf.get().aligned.len());
         // SAFETY: the interpreter's view, and the object owns the memory.
         unsafe { fill(slf.into_any(), view, memory, false, flags) }
+    }
+
+    /// Exports the bytes by DLPack, writable.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let (start, len) = (self.aligned.start(), self.aligned.len());
+        let lender = Lender { owner: self.aligned.clone(), start, len, is_read_only: false };
+        lender.lend(py, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        HOST
     }
 }
 
