@@ -279,16 +279,20 @@ def test_references_as_kerchunk_writes_them(data, content):
         assert file.read() == content[10:30]
 
 
-@pytest.mark.filterwarnings("ignore:UPath 'forebay' filesystem not explicitly implemented")
 def test_paths_of_universal_pathlib(data, content):
+    """Regression: universal_pathlib warned that it did not know the file system."""
     upath = pytest.importorskip("upath")
+    from forebay.upath import ForebayPath
+
     path = upath.UPath(f"forebay://{data}", read_mode="direct")
+    assert type(path) is ForebayPath
     assert path.read_bytes() == content and path.fs.read_mode == "direct"
     assert upath.UPath(f"forebay:/{data}").read_bytes() == content, "a slash less"
     assert path.name == data.name and path.stat().st_size == SIZE
     assert [found.name for found in path.parent.glob("*.bin")] == [data.name]
     assert (path.parent / data.name).exists() and not path.with_suffix(".none").exists()
-    assert pickle.loads(pickle.dumps(path)).read_bytes() == content
+    again = pickle.loads(pickle.dumps(path))
+    assert type(again) is ForebayPath and again.read_bytes() == content
 
 
 def test_shards_of_webdataset(tmp_path):
