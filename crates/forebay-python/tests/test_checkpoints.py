@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def dcp():
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", minversion="2.4", reason="torch before 2.4 has no FileSystem to replace")
     return pytest.importorskip("torch.distributed.checkpoint")
 
 

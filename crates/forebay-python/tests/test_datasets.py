@@ -75,6 +75,17 @@ def test_a_kept_sample_does_not_keep_its_batch(paths):
 
 
 @pytest.mark.torch
+def test_a_loader_reads_each_batch_at_once(paths, batches):
+    torch = pytest.importorskip("torch", minversion="2.0", reason="torch before 2.0 asks for one sample at a time")
+    calls = batches(forebay.torch)
+    as_tensor = lambda view: torch.frombuffer(view, dtype=torch.uint8)  # noqa: E731
+    samples = RangeDataset(paths, [(file, offset, 50) for file, offset, _ in RANGES], as_tensor, shared=True)
+    found = torch.cat(list(torch.utils.data.DataLoader(samples, batch_size=20)))
+    assert bytes(found.flatten().tolist()) == b"".join(sample[:50] for sample in EXPECTED)
+    assert calls == [20, 20, 20, 20, 10]
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_loaders_of_torch(paths, method):
     torch = pytest.importorskip("torch")

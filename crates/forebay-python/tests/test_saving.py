@@ -338,3 +338,19 @@ def test_tensors_of_torch(tmp_path):
             assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor.detach().resolve_conj()), name
     with pytest.raises(TypeError, match="sparse"):
         save({"a": base[:9].reshape(3, 3).to_sparse()}, path)
+
+    class Wrapper(torch.Tensor):
+        """A tensor without memory, as those of torch.distributed and of torchao are."""
+
+        @staticmethod
+        def __new__(cls):
+            return torch.Tensor._make_wrapper_subclass(cls, (3, 4), dtype=torch.float32)
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+            raise NotImplementedError(f"{function}")
+
+    # Regression: the process read at address 0.
+    for tensor in (Wrapper(), torch.empty(3, device="meta")):
+        with pytest.raises((TypeError, RuntimeError)):
+            save({"a": tensor}, path)

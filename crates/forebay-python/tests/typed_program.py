@@ -53,6 +53,13 @@ def models(paths: list[str]) -> int:
     return count
 
 
+def exports(path: str) -> npt.NDArray[Any]:
+    memory: npt.NDArray[Any] = np.from_dlpack(forebay.allocate(4096))
+    with forebay.open(path) as file:
+        file.read_into(0, memory)
+    return memory
+
+
 async def twins(path: str) -> int:
     with forebay.open(path) as file:
         data: bytes = await file.aread(0, 10)
@@ -66,4 +73,4 @@ async def twins(path: str) -> int:
 
 
 asyncio.run(twins("file"))
-print(reads("file"), writes("file"), models(["file"]))
+print(reads("file"), writes("file"), models(["file"]), exports("file"))

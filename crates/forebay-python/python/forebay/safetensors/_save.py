@@ -76,6 +76,9 @@ def _describe(name: str, tensor: Any) -> tuple[str, Any, str, list[int], int, in
             raise TypeError(f"{name!r} is sparse; the format has dense tensors only")
         dtype, item = str(tensor.dtype).removeprefix("torch."), tensor.element_size()
         shape, nbytes = list(tensor.shape), tensor.numel() * item
+        if nbytes and tensor.device.type in ("cpu", "meta") and tensor.data_ptr() == 0:
+            # Such as tensors that are spread over ranks, or quantized ones.
+            raise TypeError(f"{name!r} is of {type(tensor)}, which has no bytes of its own; give the tensors that it is made of")
     else:
         numpy = sys.modules.get("numpy")
         if numpy is None or not isinstance(tensor, (numpy.ndarray, numpy.generic)):
