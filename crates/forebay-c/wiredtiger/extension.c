@@ -1,4 +1,4 @@
-/* A file system for WiredTiger on libforebay, as an extension that is loaded early. docs/wiredtiger.md is the guide. */
+/* A file system for WiredTiger on libforebay, as an extension that is loaded early. docs/c.md is the guide. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -27,7 +27,7 @@
 //! | a limit for memory, the length and number of requests, a class, a deadline | [`Options`] |
 //! | figures | [`WriteStats`] |
 //!
-//! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md) says which one suits which program.
+//! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/collective.md) says which one suits which program.
 
 #![forbid(unsafe_code)]
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
@@ -67,8 +67,5 @@ pub use write_combiner::WriteCombiner;
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/coalescing.md")]
-struct Guide;
-#[cfg(doctest)]
 #[doc = include_str!("../../../docs/collective.md")]
-struct RanksGuide;
+struct Guide;

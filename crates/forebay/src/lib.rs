@@ -55,7 +55,7 @@
 //! - [Modes and paths](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md): direct, buffered or adaptive; rings and threads; blocking, containers
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md): memory of reads, classes and tenants, calibration, polling, NVMe commands
-//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md): small writes merged into large ones
+//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/collective.md): small writes merged into large ones
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
 //! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md): tests with faults and power cuts
 //!
