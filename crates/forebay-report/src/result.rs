@@ -1,7 +1,7 @@
 //! The result schema: the output of every command of the program with `--json`.
 //!
-//! There is one document and one shape for all commands; `docs/report-schema.md` explains every field
-//! to a reader of the JSON. Numbers live in [`Metrics`], whose names end in their unit.
+//! There is one document and one shape for all commands; `result.schema.json` describes every field
+//! to a reader of the JSON, `docs/report-schema.md` the rest. Numbers live in [`Metrics`], whose names end in their unit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
