@@ -25,13 +25,13 @@ pub enum Code {
     ReadOnlyFilesystem = -6,
     /// The path names a directory.
     IsADirectory = -7,
-    /// A part of the path is no directory.
+    /// A part of the path is not a directory.
     NotADirectory = -8,
     /// The directory has entries.
     DirectoryNotEmpty = -9,
     /// The file ends inside of a range that was requested exactly.
     UnexpectedEof = -10,
-    /// Offset or length of a direct write are no multiples of the device's block.
+    /// Offset or length of a direct write is not a multiple of the device's block.
     Misaligned = -11,
     /// The engine's own memory is used up.
     MemoryExhausted = -12,
@@ -61,7 +61,7 @@ pub enum Code {
     InCallback = -24,
     /// The engine ended before the device gave the memory back: it must not be freed or used again.
     MemoryLost = -25,
-    /// The library caught a panic of its own.
+    /// The library caught a panic in its own code.
     Panicked = -26,
 }
 

@@ -306,7 +306,7 @@ impl BlockCache {
         self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory)
     }
 
-    /// Removes a block that nobody will want any more, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.
+    /// Removes a block that is not needed any more, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.
     #[doc(hidden)]
     pub fn give_up(&self, owner: u64, offset: u64) {
         if let Some((_, block)) = self.blocks.remove(&At { owner, offset }) {

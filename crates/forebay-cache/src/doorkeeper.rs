@@ -35,7 +35,7 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// Returns an empty filter. A block is known until at least `window` other new ones came, and for twice as many at
+    /// Returns an empty filter. A block is known until at least `window` other new blocks came, and for twice as many at
     /// most. Of those that never came, 2 % count as known.
     pub fn new(window: u64) -> Doorkeeper {
         let window = window.max(1);

@@ -73,7 +73,7 @@ pub(crate) struct TlsFiles {
 /// How tokens are made that a user has for a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AuthToken {
-    /// Random ones, which each member keeps, for this long after their last use.
+    /// Random tokens, which each member keeps for this long after their last use.
     Simple(Duration),
     Jwt(JwtOptions),
 }

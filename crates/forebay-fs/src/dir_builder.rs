@@ -28,7 +28,7 @@ impl DirBuilder {
         DirBuilder::default()
     }
 
-    /// Sets whether those above it are made as well, and one that exists is no error.
+    /// Sets whether missing parents are created, too; an existing directory is then not an error.
     pub fn recursive(&mut self, recursive: bool) -> &mut Self {
         self.recursive = recursive;
         self

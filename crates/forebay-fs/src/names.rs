@@ -220,7 +220,7 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     }
 }
 
-/// Returns whether a path leads to something.
+/// Returns whether `path` exists.
 ///
 /// # Errors
 /// Those of stat(2), but for a missing name.

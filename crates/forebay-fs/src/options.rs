@@ -50,7 +50,7 @@ struct SimulatedOptions {
 }
 
 impl OpenOptions {
-    /// Returns options that are all off.
+    /// Returns options with everything off.
     pub fn new() -> OpenOptions {
         let simulated = Some(SimulatedOptions::default());
         OpenOptions { inner: StdOpenOptions::new(), custom_flags: 0, mode: Mode::Buffered, simulated }

@@ -108,7 +108,7 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelStats {
-    /// Walks that were begun.
+    /// Walks that were started.
     pub walks: u64,
     /// Walks, of these, that ran in the reactor although a better engine had been chosen. Either that engine
     /// broke, or the module could not read a page that the file has (bytes that were added since, a page in

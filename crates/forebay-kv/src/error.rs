@@ -78,7 +78,7 @@ pub enum ErrorKind {
     NotFound,
     /// The object to be created exists already.
     AlreadyExists,
-    /// A checkpoint into this directory was begun and not finished. The directory may be removed.
+    /// A checkpoint into this directory was not finished. The directory may be removed.
     Unfinished,
     /// A transaction was not committed: a key that it read or writes was changed since it began, or so much was
     /// written since that the store cannot tell. Nothing was written. Run the transaction again from its beginning.

@@ -175,7 +175,7 @@ pub fn parameters(object: Value) -> Parameters {
     }
 }
 
-/// Returns a parameter that is a text, or an empty one.
+/// Returns the text of a parameter; empty if it has none.
 pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
     parameters.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -223,7 +223,7 @@ impl Turn<'_> {
         self.number(name) as usize
     }
 
-    /// Returns a parameter that is a text, or an empty one.
+    /// Returns the text of a parameter; empty if it has none.
     pub fn text(&self, name: &str) -> &str {
         text(self.parameters, name)
     }

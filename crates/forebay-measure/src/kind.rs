@@ -56,7 +56,7 @@ pub static ALL: &[Kind] = &[
     alone(&[Entry(&Collective)]),
 ];
 
-/// The jobs of a job file of fio, which no report runs.
+/// Jobs of a fio job file; reports do not run them.
 pub static JOBS: Kind = alone(&[Entry(&Jobs)]);
 
 const fn alone(parts: &'static [Entry]) -> Kind {

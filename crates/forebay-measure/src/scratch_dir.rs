@@ -25,7 +25,7 @@ impl ScratchDir {
     /// Returns the directory named on the command line; `experiment` is the word after `measure`.
     ///
     /// # Errors
-    /// Fails with a [`Failure`] when it is no directory, or one of a file system in memory.
+    /// Fails with a [`Failure`] when it is not a directory, or lies on a file system in memory.
     pub fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
         let Target::Directory(directory) = &context.target else {
             return Err(Failure::Path(format!(

@@ -114,7 +114,7 @@ impl ForebayStoreBuilder {
     ///
     /// # Errors
     /// [`NotFound`](forebay::ErrorKind::NotFound) when the root does not exist, [`NotADirectory`](forebay::ErrorKind::NotADirectory)
-    /// when it is no directory, and the errors of a closed engine.
+    /// when it is not a directory, and the errors of a closed engine.
     pub fn open(self) -> Waitable<impl Future<Output = forebay::Result<ForebayStore>>> {
         Waitable::new("open_store", async move {
             let root = std::path::absolute(&self.root).unwrap_or(self.root);

@@ -115,7 +115,7 @@ struct Parts {
 enum UploadState {
     /// The file, and its staged name.
     Open(File, PathBuf),
-    /// Its end has begun. One that does not get the lock of the name opens it again.
+    /// It is being completed; without the lock of the name it opens again.
     Ending,
     Ended,
 }

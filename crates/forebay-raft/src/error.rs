@@ -38,7 +38,7 @@ pub enum ErrorKind {
     Corruption,
     /// An entry, a vote or a log id cannot be encoded, or is too long.
     InvalidInput,
-    /// A received snapshot is not the one that was sent: a file is missing, damaged, or is no part of it.
+    /// A received snapshot is not the one that was sent: a file is missing, damaged, or not a part of it.
     BadSnapshot,
     /// An earlier write or flush failed. The text is that of the first failure. Open the log or store again.
     Poisoned,

@@ -89,7 +89,7 @@ impl<C: RaftTypeConfig> RaftLog<C> {
     /// completed. Reads the log's segments once.
     ///
     /// # Errors
-    /// - [`ErrorKind::Foreign`] for a directory with a log that is no Raft log, or of a later version.
+    /// - [`ErrorKind::Foreign`] for a directory with a log that is not a Raft log, or has a later version.
     /// - [`ErrorKind::Corruption`] if acknowledged entries or values are lost, or cannot be decoded; nothing is changed.
     /// - [`ErrorKind::Io`] with the log's error as its source: it is open elsewhere, the disk is full, or the system
     ///   refused a call.

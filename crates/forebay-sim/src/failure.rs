@@ -20,7 +20,7 @@ pub enum FailureKind {
     Endless,
     /// Something of the world was woken by another thread, so that no seed could repeat the run.
     ForeignThread,
-    /// The core broke a rule of its own: memory or a file was used by two operations, or after it was given back. A bug in
+    /// The core broke its rules: memory or a file was used by two operations, or after it was given back. A bug in
     /// Forebay, worth reporting with the seed.
     Violation,
     /// The power is off; [`World::reboot`](super::World::reboot) comes first.

@@ -39,7 +39,7 @@ pub enum Fault {
     /// A write, an allocation, or making a file or directory fails with `ENOSPC`.
     NoSpace,
     /// A read moves fewer bytes than asked: at least one byte, of direct files a multiple of what offset and
-    /// memory are aligned to. Reads that are no longer than that cannot be struck.
+    /// memory are aligned to. It does not strike reads of at most that length.
     ShortRead,
     /// A write moves fewer bytes than asked, as with [`Fault::ShortRead`].
     ShortWrite,

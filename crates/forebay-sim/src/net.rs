@@ -235,7 +235,7 @@ pub struct Traffic {
     pub overtaken: u64,
     /// Messages that found no socket when they arrived.
     pub unreachable: u64,
-    /// Messages that found a socket with too many unread ones.
+    /// Messages dropped because their socket had too many unread messages.
     pub overflowed: u64,
     /// Outages that links had.
     pub outages: u64,
@@ -507,7 +507,7 @@ impl Socket {
         send(self.address, to, bytes.into());
     }
 
-    /// Waits for the next message. A call that is dropped takes none.
+    /// Waits for the next message. Dropping the call loses no message.
     ///
     /// # Errors
     /// `ENOTCONN` when the socket was closed by a power cut of its node or the end of its run;

@@ -268,7 +268,7 @@ impl Node {
         self.change_clock(|clock, now_ns| clock.drifting(now_ns, ppm));
     }
 
-    /// Puts its clock forward by `time`. Sleeps and timers whose time has come by that end at once. A clock cannot be put back.
+    /// Puts its clock forward by `time`. Sleeps and timers that are due then end immediately. A clock cannot be put back.
     pub fn advance_clock(self, time: Duration) {
         self.change_clock(|clock, now_ns| clock.advanced(now_ns, ns(time)));
     }

@@ -258,7 +258,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick. A tick that was missed comes at once, and the one after it a whole period later.
+    /// Waits for the next tick. A missed tick comes immediately, and the next tick a whole period later.
     ///
     /// # Errors
     /// [`ErrorKind::OutsideWorld`] where no world runs.

@@ -25,7 +25,7 @@ impl Draw {
 /// The step of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Returns a number that looks random; neighbouring inputs give unrelated ones.
+/// Returns a number that looks random; neighbouring inputs give unrelated numbers.
 pub fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(STEP);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -96,7 +96,7 @@ impl Add for Cost {
     }
 }
 
-/// A part of an axis that is dearer than its formula, for a reason. Points inside of it and outside of it are no neighbours.
+/// A part of an axis that is dearer than its formula, for a reason. Points inside and outside of it do not count as neighbours.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The points.

@@ -42,7 +42,7 @@ pub struct Report {
     pub maybe_some_wait_share: f64,
     /// The waits of all threads together; more than `wall_ns` when several wait at once.
     pub wait_sum_ns: u64,
-    /// Only those waits that the kernel calls iowait, which are the ones that `io.pressure` counts.
+    /// Only the waits that the kernel calls iowait, as `io.pressure` counts them.
     pub iowait: Pressure,
     /// The kernel's own figures of the command's cgroup, where it could have one.
     pub pressure: Option<Pressure>,
@@ -198,7 +198,7 @@ pub struct Call {
     pub mean_bytes: Option<f64>,
     /// Calls by requested size.
     pub sizes: Vec<SizeClass>,
-    /// Share of calls that began where an earlier one on the file had ended.
+    /// Share of calls that began where an earlier call on the file had ended.
     pub sequential_share: Option<f64>,
     /// Of buffered reads: share that neither waited nor brought pages in.
     pub cache_hit_share: Option<f64>,

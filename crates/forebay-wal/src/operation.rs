@@ -20,7 +20,7 @@ pub struct LogOperation {
 }
 
 enum Stage {
-    /// Not begun. `None` waits for everything queued before.
+    /// Not started. `None` waits for everything queued before.
     Change(Option<Change>),
     Queued(Ticket),
     /// The value is queued, and completes as others do unless the log was broken on purpose.

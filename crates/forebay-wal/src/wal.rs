@@ -341,7 +341,7 @@ impl Wal {
         LogOperation::value(self.shared(), ValueChange::new(key, Some(value)))
     }
 
-    /// Removes a value, as [`set`](Wal::set) sets one. A key without a value is no error.
+    /// Removes a value, as [`set`](Wal::set) sets one. A key without a value is not an error.
     ///
     /// # Errors
     /// Those of [`set`](Wal::set).

@@ -71,7 +71,7 @@ impl From<Failure> for SimulationError {
 
 /// Follows the steps in a world of this seed, in one to three lives, and returns the counts. Each life ends
 /// with a power cut, at some operation or after its last step, or with a restart. Then everything is checked.
-/// Odd seeds have faults, even ones have none. In every third seed's world operations go through rings.
+/// Odd seeds have faults, even seeds do not. In every third seed's world operations go through rings.
 ///
 /// # Errors
 /// [`SimulationError`]: the first result that must not occur.

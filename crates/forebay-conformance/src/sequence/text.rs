@@ -133,7 +133,7 @@ fn access_word(access: Access) -> &'static str {
     word_of(&ACCESSES, access)
 }
 
-/// The error for a line that is no step.
+/// The error for a line that is not a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseStepError(String);
 

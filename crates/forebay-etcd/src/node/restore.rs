@@ -60,7 +60,7 @@ impl Restore {
     /// server refuses it. The snapshot's file is read without a thread of its own: this is for a program that does nothing else.
     ///
     /// # Errors
-    /// The file is no snapshot, is damaged, or has something that this server cannot keep; the data directory is in use; or the system
+    /// The file is not a snapshot, is damaged, or has something that this server cannot keep; the data directory is in use; or the system
     /// refuses a call. One sentence.
     pub async fn run(&self) -> Result<RestoreReport, StartError> {
         let source = Source::open(&self.file, self.is_sum_checked)

@@ -73,7 +73,7 @@ pub struct Stats {
     pub cache_refusals: u64,
     /// Blocks that left the cache to make room.
     pub cache_evictions: u64,
-    /// Descents in tables that the kernel walked to a result; see `Options::kernel_walk`.
+    /// Table descents that the kernel completed; see `Options::kernel_walk`.
     pub kernel_walks: u64,
     /// Descents meant for the kernel that went, or went again, the ordinary way. Either there is no engine
     /// for them, or the leaf did not decide, as when an absent key lies between two leaves.

@@ -36,7 +36,7 @@ pub struct VerifyReport {
     /// Whether the log or the manifest ends with an unfinished part, which an open cuts off. A crash during a
     /// write leaves one. It is not a finding.
     pub cut: bool,
-    /// Files named like tables that the manifest does not name, left by a crash. An open removes them.
+    /// Table files that a crash left and the manifest does not name. An open removes them.
     pub leftovers: Vec<PathBuf>,
     /// Such files where one of them may be the only copy of missing data: in a store with a finding, or whose
     /// manifest has no record of its end. An open keeps them.

@@ -42,8 +42,8 @@ const GAIN_IN_ALL: f64 = 1.2;
 const FLAT: f64 = 1.05;
 
 /// Returns the index of the smallest load from which no larger one brings a tenth more for each doubling, or a fifth in all: the
-/// one rule by which sentences, questions and marks call a load enough. The curve, of load and throughput, ascends in its
-/// load. The last index means that throughput still grew there; `None` that there is no curve.
+/// rule of all sentences, questions and marks. The curve, of load and throughput, ascends in its
+/// load. The last index means that throughput still grew there; `None` means that there is no curve.
 pub fn saturated_at(curve: &[(f64, f64)]) -> Option<usize> {
     let pays = |(load, rate): &(f64, f64), (more, found): &(f64, f64)| {
         let doublings = (more / load).log2().max(1.0);

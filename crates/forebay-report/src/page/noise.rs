@@ -3,7 +3,7 @@
 
 use crate::result::Row;
 
-/// Minimum factor of a difference. Smaller ones count as none whatever the repeats are: few repeats
+/// Minimum factor of a difference. Smaller differences do not count, whatever the repeats are: few repeats
 /// hide the machine's own drift.
 pub const NOTEWORTHY: f64 = 1.05;
 

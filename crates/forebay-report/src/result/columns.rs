@@ -164,7 +164,7 @@ pub fn once<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
         .collect()
 }
 
-/// Returns the items that are alike together, in the order in which the first of them appear.
+/// Groups items that are alike, in the order of each group's first item.
 pub fn together<T>(items: impl IntoIterator<Item = T>, alike: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = Vec::new();
     for item in items {

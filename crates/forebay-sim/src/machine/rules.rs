@@ -10,11 +10,11 @@ use crate::history::{Fate, What};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Reads that ended, failed ones included.
+    /// Reads that ended, including failed reads.
     pub reads: u64,
-    /// Writes that ended, failed ones included.
+    /// Writes that ended, including failed writes.
     pub writes: u64,
-    /// Syncs of files and directories that ended, failed ones included.
+    /// Syncs of files and directories that ended, including failed syncs.
     pub flushes: u64,
     /// Calls about names and open files that ended.
     pub calls: u64,

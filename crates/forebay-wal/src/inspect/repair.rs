@@ -34,7 +34,7 @@ pub struct RepairReport {
 ///
 /// The new log has a random number of its own, records a loss in the middle as an accepted loss, and
 /// continues at the same next LSN. After an error nothing is left in `out`, as far as it can be removed. An
-/// interrupted repair leaves `*.part` files, which are no log. Reads `dir` twice and `out` twice, and needs
+/// interrupted repair leaves `*.part` files, which are not a log. Reads `dir` twice and `out` twice, and needs
 /// memory for one segment.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ impl Class {
 
     /// Logs, and other work that a program needs before it can reply to its clients: 1,000 shares.
     pub const LOG: Class = Class(0);
-    /// Everything that names no class: 400 shares.
+    /// The class of operations without another one: 400 shares.
     pub const DEFAULT: Class = Class(1);
     /// Compaction, back-ups, and scans with no waiting caller: 100 shares.
     pub const BACKGROUND: Class = Class(2);
@@ -117,7 +117,7 @@ impl ClassSpec {
 
     /// Sets a goal for the device's time for most operations of the class. Where the device takes longer
     /// while classes compete, fewer requests are dispatched to it, at the cost of bandwidth. Zero, the
-    /// default, is no goal. Used by tests alone.
+    /// default, is not a goal. Used by tests alone.
     #[doc(hidden)]
     pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
         self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);

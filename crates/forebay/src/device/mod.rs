@@ -168,7 +168,7 @@ impl Device {
         &self.layers
     }
 
-    /// Returns the devices at the bottom.
+    /// Returns the physical devices at the bottom of the stack.
     pub fn physical(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().filter(|layer| layer.is_physical())
     }

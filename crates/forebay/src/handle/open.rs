@@ -92,7 +92,7 @@ impl Open {
         self.mode(Mode::Direct)
     }
 
-    /// Uses the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no
+    /// Uses the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), without a
     /// hop.
     ///
     /// ```

@@ -68,7 +68,7 @@ impl CommandShard {
         .flatten()
     }
 
-    /// Has the shard call the owner: one message, which never waits for room.
+    /// Makes the shard call `owner`, by one message that never waits for space.
     pub fn call(&self, owner: Arc<dyn Commands>) {
         let mut sent = SentCall(Some(owner));
         self.engine.inboxes[self.index].call(Box::new(move |_| {

@@ -163,7 +163,7 @@ impl Engine {
         self.ask(MetaRequest::CreateDir { path: at(path) }, done)
     }
 
-    /// Creates a directory and those above it that are missing; one that exists is no error. Not synced.
+    /// Creates a directory and those above it that are missing; an existing directory is not an error. Not synced.
     ///
     /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
@@ -232,7 +232,7 @@ impl Engine {
     /// [`Dir`].
     ///
     /// # Errors
-    /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` when `path` is no directory.
+    /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` when `path` is not a directory.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

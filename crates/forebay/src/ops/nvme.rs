@@ -82,7 +82,7 @@ impl Engine {
     /// so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not opened.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that is no namespace or is in use (see
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that is not a namespace or is in use (see
     /// [`OpenNvme::even_in_use`]); [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for
     /// formats with metadata; the system's.
     ///

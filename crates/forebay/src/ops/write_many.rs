@@ -95,7 +95,7 @@ impl Engine {
 }
 
 /// A batch of writes; see [`File::write_many`]. It begins when it is first polled. Dropping it stops the batch: requests in flight
-/// may or may not be written, further ones are not begun.
+/// may or may not be written, later parts are not started.
 #[must_use = "a batch begins only when it is awaited or waited for"]
 pub struct WriteMany {
     pieces: Vec<Piece>,

@@ -76,7 +76,7 @@ impl<F: Future> Waitable<F> {
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
     /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` has to
-    /// be used. The call is then dropped without having begun.
+    /// be used. The call is then dropped before it starts.
     pub fn wait(self) -> F::Output
     where
         F::Output: FromError,
