@@ -184,7 +184,7 @@ pub(crate) fn load_wait(path: &Path) -> Result<Report, Failure> {
     if report.experiments.iter().any(|experiment| experiment.name == waited::NAME) {
         return Ok(report);
     }
-    Err(Failure::Usage(format!("{} is no result of `forebay wait --json`", path.display())))
+    Err(Failure::Usage(format!("{} is not a result of `forebay wait --json`", path.display())))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -199,5 +199,5 @@ fn read(path: &Path) -> Result<String, Failure> {
     if bytes.is_empty() {
         return Err(Failure::Usage(format!("{} is empty", path.display())));
     }
-    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is no text", path.display())))
+    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is not text", path.display())))
 }

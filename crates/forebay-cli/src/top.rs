@@ -36,7 +36,7 @@ pub(crate) struct TopArgs {
 fn parse_interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{text:?} is no interval; write seconds from 0.05 to 3600, such as 0.5 or 10")),
+        _ => Err(format!("{text:?} is not an interval; write seconds from 0.05 to 3600, such as 0.5 or 10")),
     }
 }
 

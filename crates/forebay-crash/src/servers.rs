@@ -184,7 +184,7 @@ impl subject::Model for Model {
                 // A recovery has shown them, so they stay.
                 self.acknowledged = found;
             }
-            _ => return Err(format!("the guest said something that is no line: {}", words.join(" "))),
+            _ => return Err(format!("the guest said something that is not a line: {}", words.join(" "))),
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ pub(crate) fn ended(threads: Vec<ScopedJoinHandle<'_, Result<(), String>>>) -> R
 /// Returns the word of a line at index `at` as a number.
 pub(crate) fn number(words: &[&str], at: usize) -> Result<u64, String> {
     let word = words.get(at).and_then(|word| word.parse().ok());
-    word.ok_or_else(|| format!("the guest said something that is no line: {}", words.join(" ")))
+    word.ok_or_else(|| format!("the guest said something that is not a line: {}", words.join(" ")))
 }
 
 /// Returns the first difference between two maps as text.

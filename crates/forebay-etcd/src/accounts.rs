@@ -159,7 +159,7 @@ impl Auth {
     ) -> Result<Auth, String> {
         let mut auth = Auth { is_enabled, revision: revision.max(1), ..Auth::default() };
         let text =
-            |name: &[u8]| String::from_utf8(name.to_vec()).map_err(|_| format!("{name:02x?} is no name"));
+            |name: &[u8]| String::from_utf8(name.to_vec()).map_err(|_| format!("{name:02x?} is not a name"));
         for role in roles {
             auth.roles.insert(&text(&role.name)?, role);
         }

@@ -707,7 +707,7 @@ impl FlagValues {
                 };
                 match options.keys().next() {
                     Some(name) => Err(refused(&format!(
-                        "{name} is no option: there are sign-method, pub-key, priv-key and ttl"
+                        "{name} is not an option: there are sign-method, pub-key, priv-key and ttl"
                     ))),
                     None => Ok(AuthToken::Jwt(jwt)),
                 }
@@ -824,7 +824,7 @@ fn not_parsed(error: &clap::Error) -> Result<ParseOutcome, ConfigError> {
             Ok(ParseOutcome::Print(error.render().to_string()))
         }
         ErrorKind::UnknownArgument => {
-            Err(ConfigError(format!("{argument} is no flag: --help lists the flags")))
+            Err(ConfigError(format!("{argument} is not a flag: --help lists the flags")))
         }
         ErrorKind::InvalidValue => Err(ConfigError(format!("{argument} has no value: give one"))),
         _ => Err(ConfigError(error.render().to_string().lines().next().unwrap_or_default().to_owned())),

@@ -273,7 +273,7 @@ impl File {
     #[expect(clippy::panic, reason = "tokio's signature has no error")]
     fn must_be_of_machine(&self) {
         if let Handle::World(_) = &self.handle {
-            panic!("a file of a simulated world is no file of the operating system");
+            panic!("a file of a simulated world is not a file of the operating system");
         }
     }
 

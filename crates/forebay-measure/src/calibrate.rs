@@ -63,7 +63,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 pub fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Calibration> {
     if !matches!(context.target, Target::Directory(_)) {
         return Err(Failure::Path(format!(
-            "{} is no directory: `calibrate` writes a file of its own and nothing else; name a directory for it",
+            "{} is not a directory: `calibrate` writes a file of its own and nothing else; name a directory for it",
             context.target.path().display()
         ))
         .into());

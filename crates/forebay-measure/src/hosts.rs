@@ -145,7 +145,7 @@ impl HostsArgs {
     fn start(&self, name: &str, path: &Path) -> anyhow::Result<Link> {
         let (host, directory) = split(name).context("the name was checked")?;
         let path =
-            path.to_str().with_context(|| format!("{} is no text that ssh can pass on", path.display()))?;
+            path.to_str().with_context(|| format!("{} is not text that ssh can pass on", path.display()))?;
         let directory = quoted(if directory.is_empty() { path } else { directory });
         let mut words = self.ssh.split_whitespace();
         let mut command = Command::new(words.next().context("--ssh names no command")?);
@@ -190,7 +190,7 @@ impl Task {
             Part::Rank(rank) => {
                 if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
                     return Err(Failure::Usage(format!(
-                        "{} is no directory: ranks make a temp file each in one that all of them see",
+                        "{} is not a directory: ranks make a temp file each in one that all of them see",
                         setup.path.display()
                     ))
                     .into());
@@ -266,7 +266,7 @@ fn check_hosts(hosts: &[String]) -> Result<(), Failure> {
     for (index, host) in hosts.iter().enumerate() {
         if split(host).is_none() {
             return Err(Failure::Usage(format!(
-                "{host:?} is no host: write node-a, user@node-a:/directory or [::1]:/directory"
+                "{host:?} is not a host: write node-a, user@node-a:/directory or [::1]:/directory"
             )));
         }
         if hosts[..index].contains(host) {

@@ -29,7 +29,7 @@ impl ScratchDir {
     pub fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
         let Target::Directory(directory) = &context.target else {
             return Err(Failure::Path(format!(
-                "{} is no directory: `measure {experiment}` writes files of its own and nothing else; name a \
+                "{} is not a directory: `measure {experiment}` writes files of its own and nothing else; name a \
                  directory for them",
                 context.target.path().display(),
             ))

@@ -63,7 +63,7 @@ pub(crate) fn is_staged(name: &str) -> bool {
 pub(crate) fn child(parent: &str, name: &OsStr) -> Result<String> {
     let Some(text) = name.to_str() else {
         return Err(Failure::text(format!(
-            "the name {name:?} in `{parent}/` is not UTF-8, so it is no object's; rename the file, or move it out of the store"
+            "the name {name:?} in `{parent}/` is not UTF-8, so it is not an object's; rename the file, or move it out of the store"
         )));
     };
     Ok(if parent.is_empty() { text.to_string() } else { format!("{parent}/{text}") })

@@ -180,7 +180,10 @@ impl ForebayStore {
             return if is_all_empty {
                 Ok(vec![Bytes::new(); ranges.len()])
             } else {
-                Err(Failure::text(format!("{} has no bytes to read: it is no regular file", path.display())))
+                Err(Failure::text(format!(
+                    "{} has no bytes to read: it is not a regular file",
+                    path.display()
+                )))
             };
         }
         let (shared, location, ranges) = (self.shared.clone(), location.to_string(), ranges.to_vec());

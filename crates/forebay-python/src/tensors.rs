@@ -77,7 +77,7 @@ pub(crate) fn slice_ranges(
     slices: Vec<Slice>,
 ) -> PyResult<(Ranges, Vec<usize>)> {
     let dtype: Dtype = serde_json::from_str(&format!("\"{dtype}\""))
-        .map_err(|_| PyValueError::new_err(format!("{dtype} is no dtype of safetensors")))?;
+        .map_err(|_| PyValueError::new_err(format!("{dtype} is not a dtype of safetensors")))?;
     let indexers: Vec<TensorIndexer> = slices
         .into_iter()
         .map(|slice| match slice {

@@ -165,7 +165,7 @@ HOSTILE = {
     "an overlap": header({**one(), "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}, b"abcdef"),
     "a hole": header({**one(), "b": {"dtype": "U8", "shape": [1], "data_offsets": [5, 6]}}, b"abcdef"),
     "no offsets": header({"a": {"dtype": "U8", "shape": [4]}}, b"abcd"),
-    "metadata that is no text": header({"__metadata__": {"a": 5}}),
+    "metadata that is not text": header({"__metadata__": {"a": 5}}),
     "four bits that end in a byte": header(one(dtype="F4", shape=[3], data_offsets=[0, 1]), b"a"),
     "the same name twice": header(
         b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"ab"

@@ -42,7 +42,7 @@ impl<C: RaftTypeConfig> Current<C> {
         let length = file.len().await?;
         let bytes = file.read(0..length).await?;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            let text = "this is no file of forebay-raft, or of another version: choose another directory";
+            let text = "this is not a file of forebay-raft, or of another version: choose another directory";
             return Err(Error::at(ErrorKind::Foreign, path, text));
         };
         match rest.split_first_chunk::<CRC_BYTES>() {

@@ -220,7 +220,7 @@ impl Store {
             "local" => Arc::new(local()?),
             "local-synced" => Arc::new(local()?.with_fsync(true)),
             "opendal" => {
-                let root = work.path.to_str().context("the directory's name is no text")?;
+                let root = work.path.to_str().context("the directory's name is not text")?;
                 return Ok((Self::Opendal(Operator::new(services::Fs::default().root(root))?), None));
             }
             row => {

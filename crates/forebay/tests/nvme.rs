@@ -142,7 +142,7 @@ fn a_part_is_a_file_of_its_own() {
     for no in [1..block, 0..bytes + 1, Range { start: 2 * block, end: block }] {
         let error = engine.open_nvme(&path, part(no.clone())).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{no:?}");
-        assert!(error.to_string().contains("are no part of a namespace of"), "{error}");
+        assert!(error.to_string().contains("are not part of a namespace of"), "{error}");
     }
     let file = engine.open_nvme(&path, part(0..block).shard(0)).wait().unwrap();
     assert_eq!(file.len().wait().unwrap(), block);

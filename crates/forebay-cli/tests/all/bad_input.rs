@@ -240,7 +240,7 @@ fn results_that_cannot_be_used() {
         (newer.as_str(), 2, "version 7 of the schema"),
         (&cut, 2, "cut off"),
         (&empty, 2, "is empty"),
-        (&binary, 2, "is no text"),
+        (&binary, 2, "is not text"),
         (NOWHERE, 3, "does not exist"),
         (directory.text(), 3, "cannot be used"),
     ] {

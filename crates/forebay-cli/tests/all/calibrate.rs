@@ -42,7 +42,7 @@ fn impossible_values_are_refused_before_anything_is_measured() {
     let (here, other) = (directory.text(), other.to_str().expect("readable"));
     for (arguments, code, known) in [
         (&["calibrate", here, "--out", other][..], 3, "not written by this program"),
-        (&["calibrate", other, "--out", "-"], 3, "is no directory"),
+        (&["calibrate", other, "--out", "-"], 3, "is not a directory"),
         (&["calibrate", "no-such-directory", "--out", "-"], 3, "does not exist"),
         (&["calibrate", here, "--out", "-", "--size", "1MiB"], 2, "8MiB"),
         (&["calibrate", here, "--out", "-", "--seconds", "0"], 2, "seconds"),

@@ -293,7 +293,7 @@ fn other_versions_and_other_programs_are_refused() {
     let hello = r#"{"hello":{"program":"9.9.9\u001b[31m","facts":{},"more":[1]}}"#;
     for (name, text, words) in [
         ("other", &format!("echo '{hello}'; exec cat"), &["versions differ", "9.9.9"][..]),
-        ("banner", &"echo Welcome; exec cat".to_owned(), &["a line that is no message", "Welcome"]),
+        ("banner", &"echo Welcome; exec cat".to_owned(), &["a line that is not a message", "Welcome"]),
         ("long", &"exec tr '\\0' x </dev/zero".to_owned(), &["a line ended after 1048576 bytes"]),
         ("half", &"printf '{\"hel'".to_owned(), &["a line ended after 5 bytes", "exit status: 0"]),
     ] {
@@ -332,7 +332,7 @@ fn agents_refuse_other_targets() {
     let directory = Directory::new("refused");
     let file = directory.file("data", 4096);
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["agent", "--stdio", file.to_str().expect("readable")], 3, "is no directory"),
+        (&["agent", "--stdio", file.to_str().expect("readable")], 3, "is not a directory"),
         (&["agent", "--stdio", "/no/such/path"], 3, "does not exist"),
         (&["agent", directory.text()], 2, "unexpected argument"),
         (&["agent"], 2, "--stdio"),
@@ -345,11 +345,11 @@ fn agents_refuse_other_targets() {
     let cluster = Cluster::new(1);
     for (host, more, code, words) in [
         ("a:/no/such/path", vec![], 3, "host 1 (a:/no/such/path): /no/such/path does not exist"),
-        ("a", vec![file.to_str().expect("readable")], 3, "is no directory"),
+        ("a", vec![file.to_str().expect("readable")], 3, "is not a directory"),
         ("a", vec!["--overwrite", "--destroy-data"], 2, "only temp files"),
         ("a", vec!["--hosts-file", "x"], 2, "cannot be used with"),
         ("a,a", vec![], 2, "named twice"),
-        ("a,-oProxyCommand=x", vec![], 2, "is no host"),
+        ("a,-oProxyCommand=x", vec![], 2, "is not a host"),
         ("a", vec!["--agent", "/no/such/forebay"], 1, "is forebay installed there?"),
         ("a", vec!["--agent", "/no/such/forebay"], 1, "exit status: 127"),
     ] {

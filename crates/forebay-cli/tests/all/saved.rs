@@ -437,7 +437,7 @@ fn the_wait_of_a_program_is_in_the_last_question_of_the_report() {
     expect_output(
         &["report", "--from", &other, "--wait", &other, "--out", out],
         2,
-        &["is no result of `forebay wait --json`"],
+        &["is not a result of `forebay wait --json`"],
     );
     let mut twisted = waited();
     twisted["files"] = json!(7);

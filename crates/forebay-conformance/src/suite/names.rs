@@ -205,7 +205,7 @@ async fn directories_are_made_listed_and_removed(env: &Env) -> Outcome {
     let (file, dir) = (FileKind::File, FileKind::Dir);
     same("entries", found, vec![(name("d"), dir), (name("m"), file), (name("y"), file), (name("z"), file)])?;
     fails_os("not empty", engine.remove_dir(&deep).await, libc::ENOTEMPTY)?;
-    fails_os("a file is no directory", engine.remove_dir(deep.join("m")).await, libc::ENOTDIR)?;
+    fails_os("a file is not a directory", engine.remove_dir(deep.join("m")).await, libc::ENOTDIR)?;
     for entry in &entries {
         let path = deep.join(entry.name());
         match entry.kind() {
@@ -313,7 +313,7 @@ async fn an_open_directory_stays_the_same_wherever_it_is_moved(env: &Env) -> Out
     )?;
     let unnamed = dir.temp_file(Open::create()).await?;
     same("names of an unnamed file", unnamed.metadata().await?.links(), 0)?;
-    fails_os("a file is no directory", dir.open_dir("other").await, libc::ENOTDIR)?;
+    fails_os("a file is not a directory", dir.open_dir("other").await, libc::ENOTDIR)?;
     fails_os("not empty", dir.remove_dir("below").await, libc::ENOTEMPTY)?;
     below.remove_file("deep").await?;
     dir.remove_dir("below").await?;
@@ -375,7 +375,7 @@ async fn a_name_in_a_directory_is_one_name(env: &Env) -> Outcome {
         for (operation, result) in calls {
             let error = fails_with(operation, result, ErrorKind::InvalidInput)?;
             same("operation and path", (error.operation(), error.path()), (operation, Some(env.dir())))?;
-            holds("the text says what a name is", error.to_string().contains("no name in a directory"))?;
+            holds("the text says what a name is", error.to_string().contains("not a name in a directory"))?;
         }
     }
     let missing = fails_os("what is not there", dir.open("none", Open::read()).await, libc::ENOENT)?;

@@ -142,7 +142,7 @@ fn checks_are_turned_on_by_flags_and_by_gates() {
 #[test]
 fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
     let cases: &[(&[&str], &[&str])] = &[
-        (&["--nmae=x"], &["--nmae", "is no flag"]),
+        (&["--nmae=x"], &["--nmae", "is not a flag"]),
         (&["--name"], &["--name", "has no value"]),
         (&["--name=a,b"], &["--name=a,b", "without commas"]),
         (&["--heartbeat-interval=fast"], &["--heartbeat-interval=fast", "whole number"]),
@@ -222,7 +222,7 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--auth-token=jwt,ttl"], &["--auth-token=jwt,ttl", "NAME=VALUE"]),
         (&["--auth-token=jwt,ttl=5"], &["duration"]),
         (&["--auth-token=jwt,ttl=5s,ttl=6s"], &["give ttl once"]),
-        (&["--auth-token=jwt,key=x"], &["key is no option", "priv-key"]),
+        (&["--auth-token=jwt,key=x"], &["key is not an option", "priv-key"]),
         (&["--bcrypt-cost=3"], &["--bcrypt-cost=3", "4 to 31"]),
     ];
     for (arguments, expected) in cases {
@@ -387,7 +387,7 @@ fn a_restore_has_the_flags_of_etcd() {
         (&["snapshot", "restore", "file", "--bump-revision=5"], "--mark-compacted goes together with it"),
         (&["snapshot", "restore", "file", "--mark-compacted"], "--mark-compacted goes together with it"),
         (&["snapshot", "restore", "file", "--name=c", "--initial-cluster=a=http://a:1"], "--name is \"c\""),
-        (&["snapshot", "restore", "file", "--snapshot-count=5"], "--snapshot-count is no flag"),
+        (&["snapshot", "restore", "file", "--snapshot-count=5"], "--snapshot-count is not a flag"),
     ] {
         assert!(refusal(arguments).contains(expected), "{}", refusal(arguments));
     }

@@ -46,7 +46,7 @@ impl Url {
             return Err(format!("it has no port; {expected}"));
         };
         let port =
-            port.parse().map_err(|_| format!("{port:?} is no port; a port is a number up to 65535"))?;
+            port.parse().map_err(|_| format!("{port:?} is not a port; a port is a number up to 65535"))?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(address) => {
                 address

@@ -279,7 +279,7 @@ pub(super) fn check_unused(dir: &Path) -> Result<(), StartError> {
             )
         } else {
             format!(
-                "{} holds {} and no {FILE}: it is no data directory of this program; give another --data-dir",
+                "{} holds {} and no {FILE}: it is not a data directory of this program; give another --data-dir",
                 dir.display(),
                 name.display()
             )

@@ -97,20 +97,21 @@ impl Source {
         };
         while let Some((key, value)) = keys.next().map_err(failed)? {
             let record = key_record(key, value);
-            let record = record.ok_or_else(|| self.refused(&format!("{key:02x?} is no record of a key")))?;
+            let record =
+                record.ok_or_else(|| self.refused(&format!("{key:02x?} is not a record of a key")))?;
             import.add(record).await.map_err(|failure| self.named(failure))?;
         }
         if let Some(mut leases) = self.reader.bucket("lease").map_err(failed)? {
             while let Some((key, value)) = leases.next().map_err(failed)? {
                 let lease = LeaseRecord::decode(value).ok().filter(|lease| lease.id.to_be_bytes() == key);
-                let lease = lease.ok_or_else(|| self.refused(&format!("{key:02x?} is no lease")))?;
+                let lease = lease.ok_or_else(|| self.refused(&format!("{key:02x?} is not a lease")))?;
                 import.lease(lease.id, lease.granted_s).await.map_err(|failure| self.named(failure))?;
             }
         }
         if let Some(mut alarms) = self.reader.bucket("alarm").map_err(failed)? {
             while let Some((key, _)) = alarms.next().map_err(failed)? {
                 let alarm = AlarmMember::decode(key).ok();
-                let alarm = alarm.ok_or_else(|| self.refused(&format!("{key:02x?} is no alarm")))?;
+                let alarm = alarm.ok_or_else(|| self.refused(&format!("{key:02x?} is not an alarm")))?;
                 import.alarm(alarm.member_id, alarm.alarm).await?;
             }
         }
@@ -143,7 +144,7 @@ impl Source {
                     b"authEnabled" => is_enabled = value == [1],
                     b"authRevision" => {
                         let number = value.try_into().map(u64::from_be_bytes);
-                        revision = number.map_err(|_| self.refused("its authRevision is no revision"))?;
+                        revision = number.map_err(|_| self.refused("its authRevision is not a revision"))?;
                     }
                     _ => {}
                 }
@@ -162,7 +163,7 @@ impl Source {
         while let Some((key, value)) = found.next().map_err(failed)? {
             let record = T::decode(value).ok().filter(|record| name(record) == key);
             let record =
-                record.ok_or_else(|| self.refused(&format!("{key:02x?} is no record of {bucket}")))?;
+                record.ok_or_else(|| self.refused(&format!("{key:02x?} is not a record of {bucket}")))?;
             records.push(record);
         }
         Ok(records)
@@ -174,7 +175,8 @@ impl Source {
         while let Some((key, value)) = meta.next().map_err(failed)? {
             if key == name.as_bytes() {
                 let revision = revision(value).filter(|revision| !revision.2);
-                let revision = revision.ok_or_else(|| self.refused(&format!("its {name} is no revision")))?;
+                let revision =
+                    revision.ok_or_else(|| self.refused(&format!("its {name} is not a revision")))?;
                 return Ok(Some(revision.0));
             }
         }

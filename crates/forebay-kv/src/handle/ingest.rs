@@ -261,7 +261,7 @@ async fn check(
 ) -> Result<Candidate> {
     let (engine, path, class) = (&shared.engine, &source.path, shared.options.background);
     let Some(name) = path.file_name() else {
-        return Err(Error::at(ErrorKind::InvalidInput, path, "this is no file to ingest"));
+        return Err(Error::at(ErrorKind::InvalidInput, path, "this is not a file to ingest"));
     };
     let dir = engine.open_dir(parent_of(path)).await?;
     let (above, tables) = (dir.own_metadata().await?, shared.tables.own_metadata().await?);

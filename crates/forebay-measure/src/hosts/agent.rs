@@ -94,7 +94,8 @@ fn begin(
 ) -> anyhow::Result<()> {
     let target = Target::resolve(directory, false, false)?;
     if !matches!(target, Target::Directory(_)) {
-        let why = format!("{} is no directory: an agent makes a file of its own in one", directory.display());
+        let why =
+            format!("{} is not a directory: an agent makes a file of its own in one", directory.display());
         return Err(Failure::Path(why).into());
     }
     doctor::preflight(&target, cleanup)?;

@@ -41,7 +41,7 @@ pub(super) fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> anyhow::
     );
     serde_json::from_slice(&line).with_context(|| {
         let text: String = String::from_utf8_lossy(&line).chars().take(80).collect();
-        format!("a line that is no message: {text:?}")
+        format!("a line that is not a message: {text:?}")
     })
 }
 
@@ -143,7 +143,7 @@ mod tests {
         long.extend_from_slice(b"1\n");
         assert!(received(&long).is_err_and(|error| error.contains("at most 1048576")));
         let banner = received(b"Welcome to \x1b[31mnode-b\n").expect_err("no message");
-        assert!(banner.contains("no message") && banner.contains("node-b"), "{banner}");
+        assert!(banner.contains("not a message") && banner.contains("node-b"), "{banner}");
         assert!(!banner.contains('\u{1b}'), "{banner}");
     }
 }

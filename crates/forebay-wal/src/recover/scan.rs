@@ -191,7 +191,7 @@ impl Scan {
             return Some("a group stands there that is not whole");
         }
         let other = self.other.iter().any(|other| other.range.end > end.offset);
-        other.then_some("there are bytes that are no group")
+        other.then_some("there are bytes that are not a group")
     }
 
     /// Returns whether the segment is all zeros.
@@ -211,7 +211,7 @@ impl Scan {
     pub(super) fn begun(&self) -> Option<&'static str> {
         let first = Position { generation: self.generation, offset: 0 };
         let garbage = self.other.first().is_some_and(|other| other.range.start == 0 && !other.stale);
-        self.tail(first, true).or(garbage.then_some("there are bytes that are no group"))
+        self.tail(first, true).or(garbage.then_some("there are bytes that are not a group"))
     }
 }
 

@@ -380,7 +380,7 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
             end.path.display()
         )
     } else {
-        let text = "the files that are named like segments have not one whole group: they are no log, or everything is lost";
+        let text = "the files that are named like segments have not one whole group: they are not a log, or everything is lost";
         text.to_owned()
     };
     Error::corruption(Some(lost.file.clone()), lost, text)

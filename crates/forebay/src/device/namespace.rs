@@ -88,7 +88,7 @@ pub(crate) fn open(
         let (bytes, block) = (namespace.part.end, 1u64 << namespace.block_shift);
         if !is_part(&part, bytes, block) {
             return Err(refused(format!(
-                "bytes {} to {} are no part of a namespace of {bytes} bytes in blocks of {block}",
+                "bytes {} to {} are not part of a namespace of {bytes} bytes in blocks of {block}",
                 part.start, part.end
             )));
         }
@@ -420,7 +420,7 @@ mod tests {
     fn what_is_no_namespace_is_refused() {
         for path in ["/dev/null", "/proc/self/status"] {
             let Err(error) = open(Path::new(path), false, false, None) else {
-                panic!("{path} is no namespace")
+                panic!("{path} is not a namespace")
             };
             assert!(error.to_string().contains("not an NVMe namespace"), "{error}");
         }

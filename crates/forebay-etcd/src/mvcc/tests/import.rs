@@ -325,10 +325,10 @@ async fn what_no_server_writes_is_refused() {
     let roles = ("authRoles", vec![(vec![0xff], bytes)]);
     for (buckets, expected) in [
         (vec![("lease", vec![])], "it has no bucket of keys"),
-        (key((b"short".to_vec(), vec![])), "is no record of a key"),
-        (key((at(-1, 0), pair("a", 3, 3, 1, 0))), "is no record of a key"),
-        (key((at(3, 1 << 32), pair("a", 3, 3, 1, 0))), "is no record of a key"),
-        (key((at(3, 0), vec![0xff])), "is no record of a key"),
+        (key((b"short".to_vec(), vec![])), "is not a record of a key"),
+        (key((at(-1, 0), pair("a", 3, 3, 1, 0))), "is not a record of a key"),
+        (key((at(3, 1 << 32), pair("a", 3, 3, 1, 0))), "is not a record of a key"),
+        (key((at(3, 0), vec![0xff])), "is not a record of a key"),
         (key((at(0, 0), pair("a", 0, 0, 1, 0))), "revision 0.0 comes after a later one"),
         (key((at(i64::MAX, 0), pair("a", 3, i64::MAX, 1, 0))), "or is none"),
         (key((at(3, 0), pair("a", 3, 4, 1, 0))), "revision 3.0 has other revisions in itself"),
@@ -342,14 +342,14 @@ async fn what_no_server_writes_is_refused() {
         (key((at(3, 0), wide.encode_to_vec())), "has a value of 100000 bytes"),
         (vec![("key", vec![good()]), lease(0, 5)], "the lease 0 of 5 s is none"),
         (vec![("key", vec![good()]), lease(1, -5)], "the lease 1 of -5 s is none"),
-        (vec![("key", vec![good()]), ("lease", vec![(vec![1], vec![])])], "is no lease"),
+        (vec![("key", vec![good()]), ("lease", vec![(vec![1], vec![])])], "is not a lease"),
         (
             vec![("key", vec![good()]), ("meta", vec![(b"scheduledCompactRev".to_vec(), vec![1])])],
-            "is no revision",
+            "is not a revision",
         ),
-        (vec![auth, ("key", vec![good()])], "its authRevision is no revision"),
-        (vec![users, ("key", vec![good()])], "is no record of authUsers"),
-        (vec![roles, ("key", vec![good()])], "is no name"),
+        (vec![auth, ("key", vec![good()])], "its authRevision is not a revision"),
+        (vec![users, ("key", vec![good()])], "is not a record of authUsers"),
+        (vec![roles, ("key", vec![good()])], "is not a name"),
     ] {
         write(&path, &buckets);
         match restore(&path, 0).await {

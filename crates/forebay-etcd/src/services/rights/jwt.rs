@@ -76,9 +76,9 @@ impl Jwt {
         let jwt = Jwt { algorithm, signs, verifies, validation, ttl: *ttl };
         if jwt.signs.is_some() {
             let token = jwt.sign_until("", 0, u64::MAX >> 12);
-            let token = token.map_err(|_| refused("priv-key is no key for its sign-method"))?;
+            let token = token.map_err(|_| refused("priv-key is not a key for its sign-method"))?;
             if jwt.verified(&token).is_none() {
-                return Err(refused("pub-key and priv-key are no pair"));
+                return Err(refused("pub-key and priv-key are not a pair"));
             }
         }
         Ok(jwt)
@@ -231,7 +231,7 @@ mod tests {
             fs::write(&public, other.public_key_pem()).unwrap();
             let refused =
                 Jwt::open(&options(method, Some(public.clone()), Some(private.clone()))).unwrap_err();
-            assert!(refused.to_string().contains("no pair"), "{refused}");
+            assert!(refused.to_string().contains("not a pair"), "{refused}");
         }
     }
 

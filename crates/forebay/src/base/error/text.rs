@@ -64,7 +64,7 @@ impl Error {
                 libc::ENOENT => "check the path",
                 libc::EEXIST => "remove it, choose another name, or open what is there",
                 libc::EISDIR => "give the path of a file",
-                libc::ENOTDIR => "check the path: a part of it is no directory",
+                libc::ENOTDIR => "check the path: a part of it is not a directory",
                 libc::ENOTEMPTY => "remove what is in the directory first",
                 libc::EROFS => "the file system is mounted read-only",
                 libc::EIO => "the device failed; what was written before the last good sync is what counts",

@@ -36,7 +36,7 @@ impl Calibration {
         match read {
             Err(error) => Err(Error::io(OPERATION, error).with_path(path)),
             Ok(read) if read as u64 > FILE_BYTES_MAX => {
-                Err(Error::invalid(OPERATION, "this is no calibration: it is too long").with_path(path))
+                Err(Error::invalid(OPERATION, "this is not a calibration: it is too long").with_path(path))
             }
             Ok(_) => Calibration::from_toml(&text).map_err(|error| error.with_path(path)),
         }

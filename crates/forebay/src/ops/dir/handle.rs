@@ -327,7 +327,7 @@ impl Dir {
         Err(Error::invalid(
             operation,
             format!(
-                "{name:?} is no name in a directory: one is not empty, has no slash, and is neither . nor .."
+                "{name:?} is not a name in a directory: one is not empty, has no slash, and is neither . nor .."
             ),
         )
         .with_path(&self.core.path))
