@@ -51,7 +51,7 @@ impl<P: Program> LocalWalk<P> {
         LocalWalk::open_with(file, program, Options::new().depth(depth))
     }
 
-    /// Opens walks like `open`, with choices.
+    /// Opens walks as `open` does, with `options`.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with the missing requirement, also when the reactor is requested: that is not

@@ -80,7 +80,7 @@ pub struct Way {
     pub description: &'static str,
     /// Whether the page cache can have a part in its figures.
     pub cached: bool,
-    /// Whether it is measured whichever rows are chosen.
+    /// Whether it is measured with any choice of rows.
     pub always: bool,
 }
 

@@ -180,7 +180,7 @@ fn drawn_ns(time: Duration) -> u64 {
     ns(time).min(DRAWN_NS_MAX - 1)
 }
 
-/// A place where messages arrive: a node and a port of it.
+/// The address of messages: a node and a port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     node: u32,

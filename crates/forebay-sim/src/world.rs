@@ -102,8 +102,8 @@ impl World {
     }
 
     /// Sets the configuration of the engine that a run begins with. Default: two shards and 1 MiB of I/O
-    /// memory. Settings of the driver and of spinning have no effect in a world. Rings for tasks outside of shards
-    /// it has with [`WorkerRings::Always`](forebay::WorkerRings::Always).
+    /// memory. Settings of the driver and of spinning have no effect in a world. Tasks outside of shards
+    /// have rings with [`WorkerRings::Always`](forebay::WorkerRings::Always).
     pub fn config(mut self, config: Config) -> World {
         self.config = config;
         self

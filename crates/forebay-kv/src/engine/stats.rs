@@ -145,7 +145,7 @@ pub struct MemoryStats {
     /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long ones find no
     /// room between others. Small budgets set none aside.
     pub spare_max: u64,
-    /// The share of the cache, with what it has of the shares of memtables and of memory that the program holds.
+    /// The share of the cache, with the parts that it borrows of the shares of memtables and of held memory.
     pub cache_max: u64,
     /// The pinned part of the cache: the four below.
     pub pinned: u64,

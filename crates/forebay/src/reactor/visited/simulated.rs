@@ -21,7 +21,7 @@ pub struct InterruptedVisit {
 }
 
 impl VisitedShard {
-    /// Returns how many an engine may have.
+    /// Returns the number of visited shards that an engine may have.
     pub fn count_max(engine: &EngineShared) -> usize {
         engine.visited.places()
     }
