@@ -284,7 +284,7 @@ impl Node {
         let machine = || machine().with_damage(damage.clone());
         let opened = state_copy::open(&engine, &directories.state, machine, &damage).await?;
         let state_copy::OpenedState { mut store, applied, format } = opened;
-        if config.is_new_cluster_forced {
+        if config.is_new_cluster_forced || owner::is_interrupted(&log, &identity) {
             let damage = damage.get();
             let forced =
                 force::go_on_alone(&mut identity, &directories, &mut log, &mut store, damage, &dialer);

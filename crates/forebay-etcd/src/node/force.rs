@@ -27,7 +27,8 @@ fn failed(error: &dyn fmt::Display) -> StartError {
     StartError::new(format!("--force-new-cluster: this member cannot go on alone: {error}"))
 }
 
-/// Makes this member the only one of its cluster, before Raft starts. After a crash in between, the same flag does it again.
+/// Makes this member the only one of its cluster, before Raft starts. The log is the new cluster's at last: until then a start goes on with
+/// it, also without the flag.
 ///
 /// # Errors
 /// Another member runs, this one is none, or its log or state is damaged.
@@ -46,8 +47,11 @@ pub(super) async fn go_on_alone(
     }
     let (applied, _) = store.applied_state().await.map_err(|error| failed(&error))?;
     let in_log = log.get_log_state().await.map_err(|error| failed(&error))?.last_log_id;
-    // A snapshot was installed before a crash: Raft would do the same.
     if let Some(applied) = applied.filter(|applied| in_log < Some(*applied)) {
+        // As Raft does after a snapshot was installed before a crash, and refuses where other entries would stay behind it.
+        if in_log.is_some_and(|in_log| in_log.index >= applied.index) {
+            return Err(failed(&"its log has other entries than its state: take another member"));
+        }
         log.purge(applied).await.map_err(|error| failed(&error))?;
     }
     let memberships = StorageHelper::<'_, Types, _, _>::new(log, store).get_membership().await;
@@ -60,17 +64,22 @@ pub(super) async fn go_on_alone(
     let (Some(own), Some(vote), Some(last)) = (others.remove(&member), vote, last) else {
         return Err(failed(&"it is in no membership that it knows: it never joined, or was removed"));
     };
+    let is_interrupted = owner::is_interrupted(log, identity);
     if others.is_empty() {
-        tracing::warn!("--force-new-cluster has no effect: this member is alone already");
-        return Ok(());
+        if !is_interrupted {
+            tracing::warn!("--force-new-cluster has no effect: this member is alone already");
+        }
+        return owner::follow(log, &directories.log, identity).await;
     }
+    let cluster_id = identity.former_cluster_id.filter(|_| is_interrupted).unwrap_or(identity.cluster_id);
     for (id, peer) in &others {
-        check_ended(identity, *id, peer, dialer).await?;
+        check_ended(cluster_id, *id, peer, dialer).await?;
+    }
+    if !is_interrupted {
+        identity.separate();
+        identity.write(&directories.member)?;
     }
     let term = vote.leader_id().term() + 1;
-    identity.separate(last.index, term);
-    identity.write(&directories.member)?;
-    owner::own(log, directories, identity).await?;
     let id = LogIdOf::<Types>::new(LeaderIdOf::<Types>::new_committed(term, member), last.index + 1);
     let own = Peer { is_voter_soon: false, ..own };
     let alone = Membership::new(vec![BTreeSet::from([member])], BTreeMap::from([(member, own)]));
@@ -79,6 +88,7 @@ pub(super) async fn go_on_alone(
     log.save_vote(&vote).await.map_err(|error| failed(&error))?;
     let appended = RaftLogStorageExt::<Types>::blocking_append(log, [entry]).await;
     appended.map_err(|error| failed(&error))?;
+    owner::follow(log, &directories.log, identity).await?;
     let removed: Vec<String> = others.keys().map(|id| format!("{id:x}")).collect();
     tracing::warn!(
         cluster = format!("{:x}", identity.cluster_id),
@@ -89,10 +99,10 @@ pub(super) async fn go_on_alone(
 }
 
 /// Refuses to leave a member behind that runs: it, or a majority with it, may acknowledge changes.
-async fn check_ended(identity: &Identity, id: u64, peer: &Peer, dialer: &Dialer) -> Result<(), StartError> {
+async fn check_ended(cluster_id: u64, id: u64, peer: &Peer, dialer: &Dialer) -> Result<(), StartError> {
     for url in peer.urls.iter().filter_map(|url| Url::parse(url).ok()) {
         let runs = match bootstrap::ask(dialer, &url, false, bootstrap::ASK_FIRST_TIMEOUT).await {
-            Ok(reply) => reply.cluster_id == identity.cluster_id,
+            Ok(reply) => reply.cluster_id == cluster_id,
             // Of another version.
             Err((code, _)) => code == Code::FailedPrecondition,
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -132,9 +133,10 @@ impl Identity {
         }
     }
 
-    /// Makes this member one of another cluster, which begins behind an entry of the log and in a term.
-    pub(super) fn separate(&mut self, index: u64, term: u64) {
-        let parts = [self.cluster_id, self.member_id, index, term].map(|part| part.to_string());
+    /// Makes this member one of another cluster. Its id is drawn: two copies of a member's data may both go on.
+    pub(super) fn separate(&mut self) {
+        let nonce = RandomState::new().hash_one(self.member_id);
+        let parts = [self.cluster_id, self.member_id, nonce].map(|part| part.to_string());
         self.former_cluster_id = Some(self.cluster_id);
         self.cluster_id = id_of(&parts.each_ref().map(String::as_str));
     }

@@ -98,15 +98,13 @@ fn is_missing(error: &forebay_raft::Error) -> bool {
 }
 
 /// Refuses a log that is not the member's, and takes one that nothing is in for its own if it has none yet.
-pub(super) async fn own(
+async fn own(
     log: &mut RaftLog<Types>,
     directories: &Directories,
     identity: &mut Identity,
 ) -> Result<(), StartError> {
     let dir = &*directories.log;
-    let failed = |error: &dyn fmt::Display| {
-        StartError::new(format!("the log in {} has failed: {error}", dir.display()))
-    };
+    let failed = |error: &dyn fmt::Display| has_failed(dir, error);
     let owner = log.wal().value(KEY).map(|bytes| Owner::decode(&bytes).ok_or_else(|| not_of(dir, identity)));
     let owner = owner.transpose()?;
     match (owner, identity.log) {
@@ -120,13 +118,7 @@ pub(super) async fn own(
                 identity.cluster_id
             )));
         }
-        (Some(owner), Some(begun)) if owner.number == begun => {
-            if !owner.is_of(identity) {
-                let value = Owner { cluster_id: identity.cluster_id, ..owner }.encode();
-                log.wal().set(KEY, value.as_bytes()).await.map_err(|error| failed(&error))?;
-            }
-            return Ok(());
-        }
+        (Some(owner), Some(begun)) if owner.number == begun => return Ok(()),
         (_, Some(_)) => {
             return Err(StartError::new(format!(
                 "{} holds another log than the one that member {:x} has begun: mount its drive, or give its --wal-dir; {LOST}",
@@ -147,6 +139,28 @@ pub(super) async fn own(
     log.wal().set(KEY, value.as_bytes()).await.map_err(|error| failed(&error))?;
     identity.log = Some(number);
     identity.write(&directories.member)
+}
+
+/// Returns the log's owner where its member is of another cluster since: one that went on alone was interrupted.
+fn former(log: &RaftLog<Types>, identity: &Identity) -> Option<Owner> {
+    log.wal().value(KEY).and_then(|bytes| Owner::decode(&bytes)).filter(|owner| !owner.is_of(identity))
+}
+
+/// Returns whether this member went on alone, and was interrupted.
+pub(super) fn is_interrupted(log: &RaftLog<Types>, identity: &Identity) -> bool {
+    former(log, identity).is_some()
+}
+
+/// Has the log be of the cluster of its member, which has gone on alone.
+pub(super) async fn follow(log: &RaftLog<Types>, dir: &Path, identity: &Identity) -> Result<(), StartError> {
+    let Some(former) = former(log, identity) else { return Ok(()) };
+    let value = Owner { cluster_id: identity.cluster_id, ..former }.encode();
+    log.wal().set(KEY, value.as_bytes()).await.map_err(|error| has_failed(dir, &error))?;
+    Ok(())
+}
+
+fn has_failed(dir: &Path, error: &dyn fmt::Display) -> StartError {
+    StartError::new(format!("the log in {} has failed: {error}", dir.display()))
 }
 
 fn not_of(dir: &Path, identity: &Identity) -> StartError {

@@ -2,10 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
+use forebay_raft::RaftLog;
+use openraft::RaftLogReader;
+use openraft::alias::{LeaderIdOf, VoteOf};
+use openraft::storage::RaftLogStorage;
+use openraft::vote::{RaftLeaderId, RaftVote};
+
 use super::cluster::{Cluster, Member, settled, within};
 use super::healing::{remove_tables, states};
 use crate::proto::etcdserverpb::MemberAddRequest;
 use crate::proto::peer::member_change;
+use crate::types::Types;
 
 const FORCED: &str = "--force-new-cluster";
 
@@ -92,6 +99,61 @@ async fn a_member_goes_on_alone_where_the_others_are_lost() {
     let refused = cluster.members[2].try_start().await.unwrap_err().to_string();
     assert!(refused.contains(" runs at "), "{refused}");
     cluster.stop().await;
+}
+
+/// A member may be killed after each of its writes: the identity, the vote, the membership. Without the flag it went on as a member of the
+/// new cluster with the membership of the former one then: of neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_interrupted_goes_on_alone_without_the_flag() {
+    for stage in ["identity", "vote", "membership"] {
+        let mut cluster = Cluster::start(3, &[]).await;
+        cluster.members[2].put("key", "value").await.unwrap();
+        let (former, id) = (cluster.members[2].node().cluster_id(), cluster.members[2].node().id());
+        cluster.stop().await;
+        if stage == "membership" {
+            cluster.members[2].arguments.push(FORCED.to_owned());
+            cluster.members[2].start().await;
+            cluster.members[2].stop().await;
+            cluster.members[2].arguments.pop();
+        }
+        let dir = cluster.members[2].dir.join("member");
+        let file = dir.join("identity.json");
+        let mut identity: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let engine = forebay::Engine::start(forebay::Config::new().shards(1)).unwrap();
+        let options = forebay_raft::LogOptions::new();
+        let mut log = RaftLog::<Types>::open(&engine, dir.join("log"), options).await.unwrap();
+        if stage == "membership" {
+            let owner = format!("{former:x} {id:x} {:x}", identity["log"].as_u64().unwrap());
+            log.wal().set("etcd.owner", owner.as_bytes()).await.unwrap();
+        } else {
+            identity["former_cluster_id"] = former.into();
+            identity["cluster_id"] = 77.into();
+            std::fs::write(&file, serde_json::to_vec(&identity).unwrap()).unwrap();
+        }
+        if stage == "vote" {
+            let term = log.read_vote().await.unwrap().unwrap().leader_id().term() + 1;
+            let vote = VoteOf::<Types>::from_leader_id(LeaderIdOf::<Types>::new(term, id), true);
+            log.save_vote(&vote).await.unwrap();
+        }
+        log.close().await.unwrap();
+
+        if stage != "membership" {
+            cluster.members[0].start().await;
+            let refused = cluster.members[2].try_start().await.unwrap_err().to_string();
+            assert!(refused.contains(" runs at http://127."), "{stage}: {refused}");
+            cluster.members[0].stop().await;
+        }
+        for _ in 0..2 {
+            cluster.members[2].start().await;
+            let member = &cluster.members[2];
+            within(member.server.as_ref().unwrap().ready()).await;
+            assert_eq!(member.get("key").await.as_deref(), Some("value"), "{stage}");
+            assert_eq!(names(member).await, ["m2"], "{stage}");
+            assert_eq!(identity["cluster_id"].as_u64(), Some(member.node().cluster_id()), "{stage}");
+            assert_eq!(member.node().id(), id, "{stage}");
+            cluster.members[2].stop().await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
