@@ -1,11 +1,13 @@
 //! The file of `--config-file`: of YAML the part that etcd's own sample has. Anything else is refused, by its line.
 //!
-//! That is `NAME: VALUE`, lists, and two mappings with the files for TLS. A number of a flag that is a duration is nanoseconds.
+//! That is `NAME: VALUE`, lists, and mappings such as those with the files for TLS. A number of a flag that is a duration is nanoseconds; an
+//! empty value is none, as etcd has it for lists of URLs.
 
 use super::{duration, flags};
 
 /// The mappings, with the prefix of their flags.
-const MAPPINGS: [(&str, &str); 2] = [("client-transport-security", ""), ("peer-transport-security", "peer-")];
+const MAPPINGS: [(&str, &str); 3] =
+    [("client-transport-security", ""), ("peer-transport-security", "peer-"), ("socket-options", "socket-")];
 
 /// A name with a value that may follow in further lines.
 struct OpenName {
@@ -45,8 +47,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
         if !value.is_empty() && !value.starts_with(' ') {
             return Err(failed("a space is missing behind the colon"));
         }
+        let value = value.trim_start();
+        let is_none = matches!(value, "" | "~" | "null" | "Null" | "NULL" | "''" | "\"\"");
         let flag = if indent == 0 {
-            let has_more = value.trim().is_empty();
+            let has_more = value.is_empty();
             open = has_more.then(|| OpenName { name: name.to_owned(), indent: None });
             name.to_owned()
         } else {
@@ -57,10 +61,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
             }
             let mapping = MAPPINGS.iter().find(|(mapping, _)| *mapping == above.name);
             let (_, prefix) =
-                mapping.ok_or_else(|| failed("names stand below this name in no file of etcd's"))?;
+                mapping.ok_or_else(|| failed(&format!("{} has no names below it here", above.name)))?;
+            if is_none {
+                continue;
+            }
             flag_of(prefix, name).ok_or_else(|| failed(&format!("{name} is not supported here")))?
         };
-        let value = value.trim_start();
         if settings.iter().any(|(other, _)| *other == flag) {
             return Err(failed(&format!("{flag} comes twice")));
         }
@@ -71,7 +77,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
                     add(&mut settings, &flag, &scalar(item).map_err(|why| failed(&why))?);
                 }
             }
-            None if matches!(value, "" | "~" | "null") => {}
+            None if is_none => {}
             None => {
                 let value = with_unit(&flag, scalar(value).map_err(|why| failed(&why))?);
                 settings.push((flag, value));
@@ -86,6 +92,7 @@ fn flag_of(prefix: &str, name: &str) -> Option<String> {
     let side = if prefix.is_empty() { "client-" } else { prefix };
     let flag = match name {
         "allowed-cn" | "allowed-hostname" => format!("{side}cert-{name}"),
+        "skip-client-san-verification" => format!("peer-{name}"),
         _ => format!("{prefix}{name}"),
     };
     // One that is passed over would lower what callers must show.

@@ -445,8 +445,14 @@ client-transport-security:
   cert-file: /c.pem
   key-file: /k.pem
   client-cert-auth: false
+  allowed-cn:
 peer-transport-security:
     trusted-ca-file: /ca.pem
+    skip-client-san-verification: true
+socket-options:
+  reuse-port: true
+initial-cluster-token: ''
+wal-dir: Null
 ";
     let refused = parse_file(text).unwrap_err();
     assert!(refused.contains("http://127.0.0.1:2#3"), "a # in quotes is no comment: {refused}");
@@ -465,7 +471,8 @@ peer-transport-security:
     assert_eq!(config.client_tls.cert.as_deref(), Some(std::path::Path::new("/c.pem")));
     assert_eq!(config.peer_tls.trusted_ca.as_deref(), Some(std::path::Path::new("/ca.pem")));
     assert_eq!(config.max_txn_ops, 128);
-    for part in ["--max-txn-ops is passed over", "no-such-flag of "] {
+    assert_eq!((config.initial_cluster_token.as_str(), config.log_dir), ("etcd-cluster", None));
+    for part in ["--max-txn-ops is passed over", "no-such-flag of ", "--socket-reuse-port has no effect"] {
         assert!(
             config.warnings.iter().any(|warning| warning.contains(part)),
             "{part}: {:?}",
@@ -486,7 +493,7 @@ fn lines_of_a_file_that_are_not_understood_are_named() {
         ("name: |\n  text\n", "line 1: | is YAML of a kind"),
         ("name: \"a\\n\"\n", "line 1: \"a\\n\" has quotes or escapes"),
         ("cipher-suites: [a,\n", "line 1: a list ends in its line"),
-        ("discovery-config:\n  token: a\n", "line 2: names stand below"),
+        ("discovery-config:\n  token: a\n", "line 2: discovery-config has no names"),
         ("client-transport-security:\n  allowed-cn: [a]\n", "line 2: allowed-cn is not supported"),
         ("peer-transport-security:\n  cert-file: a\n    key-file: b\n", "line 3: it stands too far"),
         ("peer-transport-security:\n  auto-tls: true\n", "--peer-auto-tls=true"),
