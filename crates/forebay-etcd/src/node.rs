@@ -104,6 +104,7 @@ pub(crate) struct Counts {
     pub(crate) proposals_pending: AtomicU64,
     pub(crate) proposals_failed: AtomicU64,
     pub(crate) read_rounds: AtomicU64,
+    pub(crate) read_rounds_failed: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
     pub(crate) foreign: AtomicU64,

@@ -52,6 +52,7 @@ pub(crate) async fn page(
         Counter "etcd_server_health_failures" "The others.": load(&counts.unhealthy);
         Gauge "forebay_etcd_state_format" "Format of the state, which all members know.": node.format();
         Counter "forebay_etcd_reads_total" "Linearizable reads.": load(&counts.reads);
+        Counter "etcd_server_read_indexes_failed_total" "Rounds with the leader that failed.": load(&counts.read_rounds_failed);
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);
         Counter "forebay_etcd_foreign_requests_total" "Requests of members of other clusters.": load(&counts.foreign);
@@ -80,7 +81,7 @@ pub(crate) async fn page(
         Counter "etcd_debugging_lease_granted_total" "Leases granted.": load(&leases.granted);
         Counter "etcd_debugging_lease_revoked_total" "Leases revoked.": load(&leases.revoked);
         Counter "etcd_debugging_lease_renewed_total" "Leases that this member kept alive as the leader.": load(&leases.renewed);
-        Counter "etcd_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
+        Counter "etcd_debugging_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
     );
     // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.
     if quota_bytes != 0 {
@@ -179,6 +180,10 @@ fn grpc(page: &mut Exposition, calls: &CallCounts) {
 /// The other members, as Raft's messages find them.
 fn peers(page: &mut Exposition, node: &Node) {
     let (own, others) = (format!("{:x}", node.id()), node.reached());
+    let mut family = page.family(Gauge, "etcd_network_known_peers", "Members, with this one.");
+    for known in std::iter::once(node.id()).chain(others.keys().copied()) {
+        family.sample(&[("Local", own.clone()), ("Remote", format!("{known:x}"))], 1);
+    }
     if others.is_empty() {
         return;
     }

@@ -63,6 +63,8 @@ impl Node {
             }
             self.inner.counts.read_rounds.fetch_add(1, Ordering::Relaxed);
             let outcome = self.round().await;
+            let failed = u64::from(outcome.is_err());
+            self.inner.counts.read_rounds_failed.fetch_add(failed, Ordering::Relaxed);
             for waiting in waiting {
                 // Some may not wait any more.
                 let _ = waiting.send(outcome.clone());

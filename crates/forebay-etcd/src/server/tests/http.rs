@@ -79,6 +79,7 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let address = cluster.members[0].address.clone();
     let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
     metric_is(&address, &active, "1").await;
+    metric_is(&address, &active.replace("active", "known"), "1").await;
     // The one that leads sends heartbeats.
     let name = "etcd_network_peer_round_trip_time_seconds";
     let addresses = [0, 1].map(|at| cluster.members[at].address.clone());
@@ -137,6 +138,7 @@ const OF_ETCD: &[&str] = &[
     "etcd_debugging_mvcc_total_put_size_in_bytes gauge",
     "etcd_debugging_mvcc_watch_stream_total gauge",
     "etcd_debugging_mvcc_watcher_total gauge",
+    "etcd_debugging_server_lease_expired_total counter",
     "etcd_disk_wal_fsync_duration_seconds histogram",
     "etcd_disk_wal_write_bytes_total gauge",
     "etcd_mvcc_db_total_size_in_bytes gauge",
@@ -144,6 +146,7 @@ const OF_ETCD: &[&str] = &[
     "etcd_mvcc_put_total counter",
     "etcd_network_client_grpc_received_bytes_total counter",
     "etcd_network_client_grpc_sent_bytes_total counter",
+    "etcd_network_known_peers gauge",
     "etcd_server_has_leader gauge",
     "etcd_server_health_failures counter",
     "etcd_server_health_success counter",
@@ -151,12 +154,12 @@ const OF_ETCD: &[&str] = &[
     "etcd_server_is_leader gauge",
     "etcd_server_is_learner gauge",
     "etcd_server_leader_changes_seen_total counter",
-    "etcd_server_lease_expired_total counter",
     "etcd_server_proposals_applied_total gauge",
     "etcd_server_proposals_committed_total gauge",
     "etcd_server_proposals_failed_total counter",
     "etcd_server_proposals_pending gauge",
     "etcd_server_quota_backend_bytes gauge",
+    "etcd_server_read_indexes_failed_total counter",
     "etcd_server_version gauge",
 ];
 
