@@ -199,13 +199,25 @@ impl Context {
         result_of(self.node.propose_leading(term, self.own_author(), change).await?)
     }
 
-    /// Returns whether this member leads, with the leases' times those of its term.
-    fn leads(&self) -> bool {
+    /// Looks at the leases' times, which are those of the term in which this member leads, if it does. No other term begins meanwhile.
+    fn leading<T>(&self, look: impl FnOnce(Option<u64>) -> T) -> T {
         let leadership = self.node.leadership();
         // Borrowed until the end, so that an older term never comes after a newer one.
         let now = leadership.borrow();
-        self.lessor.set_leader(now.is_own.then_some(now.term), self.limits.lease_more);
-        now.is_own
+        let term = now.is_own.then_some(now.term);
+        self.lessor.set_leader(term, self.limits.lease_more);
+        look(term)
+    }
+
+    /// Looks at the leases' times in a term.
+    ///
+    /// # Errors
+    /// [`Refusal::NotLeader`] if this member does not lead in it any more, or has not noticed it yet.
+    fn leading_in<T>(&self, term: u64, look: impl FnOnce(&Lessor) -> T) -> Result<T, Status> {
+        self.leading(|now| {
+            let is_in_term = now == Some(term);
+            is_in_term.then(|| look(&self.lessor)).ok_or_else(|| Refusal::NotLeader.into())
+        })
     }
 
     /// Waits until what was compacted at this revision, or before, is removed here.
@@ -335,7 +347,7 @@ pub(crate) async fn end_leases(context: Context) {
     let mut stopping = context.stopping.clone();
     loop {
         leadership.borrow_and_update();
-        context.leads();
+        context.leading(|_| ());
         tokio::select! {
             () = stopped(&mut stopping) => return,
             changed = leadership.changed() => if changed.is_err() { return },

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use openraft::ReadPolicy;
 use openraft::errors::{LinearizableReadError, RaftError};
+use openraft::vote::RaftLeaderId;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
@@ -12,7 +13,15 @@ use super::{Client, Node, Purpose};
 use crate::proto::peer::ReadIndexRequest;
 use crate::refusal::Refusal;
 
-type Waiter = oneshot::Sender<Result<(), Status>>;
+type Waiter = oneshot::Sender<Result<Option<u64>, Status>>;
+
+/// Up to which entry a read must have applied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadIndex {
+    pub(super) index: u64,
+    /// The term in which this member said so as the leader; none if another one did.
+    own_term: Option<u64>,
+}
 
 /// Those that wait for the next round.
 #[derive(Debug)]
@@ -40,16 +49,29 @@ impl Node {
     /// # Errors
     /// [`Refusal::Timeout`] if no leader confirms it in time.
     pub(crate) async fn read_barrier(&self) -> Result<(), Status> {
+        self.pass_barrier().await.map(drop)
+    }
+
+    /// The same at the leader. Returns a term in which this member has led since the call: all entries of former terms are applied.
+    ///
+    /// # Errors
+    /// Those of [`read_barrier`](Node::read_barrier), and [`Refusal::NotLeader`] if another one leads.
+    pub(crate) async fn read_barrier_leading(&self) -> Result<u64, Status> {
+        self.pass_barrier().await?.ok_or_else(not_leader)
+    }
+
+    async fn pass_barrier(&self) -> Result<Option<u64>, Status> {
         self.check_running()?;
         self.inner.counts.reads.fetch_add(1, Ordering::Relaxed);
         let (done, outcome) = oneshot::channel();
         let stopped = || Status::from(Refusal::Stopped);
         self.inner.barrier.waiting.send(done).map_err(|_| stopped())?;
-        match tokio::time::timeout_at(self.deadline(), outcome).await {
+        let own_term = match tokio::time::timeout_at(self.deadline(), outcome).await {
             Ok(outcome) => outcome.map_err(|_| stopped())??,
             Err(_) => return Err(Refusal::Timeout.into()),
-        }
-        self.check_whole()
+        };
+        self.check_whole()?;
+        Ok(own_term)
     }
 
     /// Makes round after round, as long as somebody waits.
@@ -73,24 +95,30 @@ impl Node {
     }
 
     /// Learns from the leader up to which entry a read must have applied, and applies it. A round changes nothing, so it is
-    /// tried again at will.
-    async fn round(&self) -> Result<(), Status> {
+    /// tried again at will. Returns the term of this member if it is the leader.
+    async fn round(&self) -> Result<Option<u64>, Status> {
         let deadline = self.deadline();
         // A leader that has just gone is noticed by the next heartbeats: a long wait for its reply is of no use.
         let limit = Some(self.inner.settings.election_timeout * 2);
         let how = LeaderCall { purpose: Purpose::Raft, limit, ..LeaderCall::REPEATABLE };
         let there = |mut leader: Client| async move {
-            leader.read_index(ReadIndexRequest {}).await.map(|reply| reply.into_inner().index)
+            let reply = leader.read_index(ReadIndexRequest {}).await?;
+            Ok(ReadIndex { index: reply.into_inner().index, own_term: None })
         };
-        let index = self.call_leader(how, deadline, || self.read_index_here(), there).await?;
-        self.wait_applied(index, deadline).await
+        let read = self.call_leader(how, deadline, || self.read_index_here(), there).await?;
+        self.wait_applied(read.index, deadline).await?;
+        Ok(read.own_term)
     }
 
     /// Returns the index of the last entry that may have been acknowledged, as the leader, confirmed by a majority: no clock
     /// is trusted.
-    pub(super) async fn read_index_here(&self) -> Result<u64, Status> {
+    pub(super) async fn read_index_here(&self) -> Result<ReadIndex, Status> {
         match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-            Ok(linearizer) => Ok(linearizer.read_log_id().index()),
+            Ok(linearizer) => {
+                // It is not before the first entry of the leader's term.
+                let read = linearizer.read_log_id();
+                Ok(ReadIndex { index: read.index(), own_term: Some(read.committed_leader_id().term()) })
+            }
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Err(not_leader()),
             // The majority may be back with the next heartbeat.
             Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(not_leader()),

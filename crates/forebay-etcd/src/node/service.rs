@@ -190,7 +190,7 @@ impl PeerService {
     fn read_index(&self, request: Request<ReadIndexRequest>) -> Answer<'_, Response<ReadIndexReply>> {
         Box::pin(async move {
             self.check(&request)?;
-            let index = self.node.read_index_here().await?;
+            let index = self.node.read_index_here().await?.index;
             Ok(Response::new(ReadIndexReply { index }))
         })
     }

@@ -48,17 +48,17 @@ pub(super) async fn keep_alive_here(
     context: &Context,
     request: KeepAliveRequest,
 ) -> Result<KeepAliveReply, Status> {
-    // Another member may lead by now, and may have revoked one.
-    context.node.read_barrier().await?;
+    // Another member may lead by now, and may have revoked one. Or this one leads again, and has times of its former term: they tell
+    // nothing of what the one in between has kept alive, nor of a revocation that was not committed then.
+    let term = context.node.read_barrier_leading().await?;
     let mut ttls = Vec::with_capacity(request.ids.len());
     for ids in request.ids.chunks(TURN) {
         if !ttls.is_empty() {
             tokio::task::yield_now().await;
         }
-        if !context.leads() {
-            return Err(Refusal::NotLeader.into());
-        }
-        ttls.extend(ids.iter().map(|&id| context.lessor.keep_alive(id).unwrap_or(0)));
+        context.leading_in(term, |lessor| {
+            ttls.extend(ids.iter().map(|&id| lessor.keep_alive(id).unwrap_or(0)));
+        })?;
     }
     Ok(KeepAliveReply { revision: context.hub.revision(), ttls })
 }
@@ -68,13 +68,11 @@ pub(super) async fn time_to_live_here(
     context: &Context,
     request: LeaseTimeToLiveRequest,
 ) -> Result<LeaseTimeToLiveResponse, Status> {
-    context.node.read_barrier().await?;
-    if !context.leads() {
-        return Err(Refusal::NotLeader.into());
-    }
+    let term = context.node.read_barrier_leading().await?;
     let view = View::of(context.node.store()).await?;
     let header = Some(context.node.header(view.revision()));
-    let Some((ttl, granted_ttl)) = context.lessor.time_to_live(request.id) else {
+    let time = context.leading_in(term, |lessor| lessor.time_to_live(request.id))?;
+    let Some((ttl, granted_ttl)) = time else {
         return Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl: -1, ..Default::default() });
     };
     let keys = if request.keys { view.lease_keys(request.id).await? } else { Vec::new() };
