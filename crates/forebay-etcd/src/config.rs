@@ -20,6 +20,8 @@ use crate::version::Formats;
 
 /// A client that reads nothing of a snapshot or a long range for this long has stopped, or its disk has.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a member runs before it changes the members with other voters there, as in etcd.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 /// Quota if none is given, as etcd has it.
 const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
 
@@ -133,6 +135,8 @@ pub struct Config {
     pub(crate) initial_cluster_token: String,
     pub(crate) advertise_client_urls: Vec<Url>,
     pub(crate) is_reconfig_check_strict: bool,
+    /// Not a flag: how long a member runs before it counts those that it reaches.
+    pub(crate) health_interval: Duration,
     pub(crate) is_pre_vote_on: bool,
     pub(crate) max_learners: usize,
     pub(crate) auto_compaction: AutoCompaction,
@@ -511,6 +515,7 @@ impl FlagValues {
             check_interval: self.duration("corrupt-check-time")?,
             scrub_interval: self.duration("forebay-scrub-interval")?,
             snapshot_patience: SNAPSHOT_PATIENCE,
+            health_interval: HEALTH_INTERVAL,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,
             peer_names: self.names("peer-cert-allowed-cn").0,

@@ -182,6 +182,7 @@ struct Settings {
     request_timeout: Duration,
     max_request_bytes: usize,
     is_reconfig_check_strict: bool,
+    health_interval: Duration,
     max_learners: usize,
 }
 
@@ -318,6 +319,7 @@ impl Node {
                 request_timeout: REQUEST_TIMEOUT + config.election_timeout * 2,
                 max_request_bytes: config.max_request_bytes,
                 is_reconfig_check_strict: config.is_reconfig_check_strict,
+                health_interval: config.health_interval,
                 max_learners: config.max_learners,
             },
             identity,

@@ -239,8 +239,11 @@ impl Node {
     }
 
     /// Returns whether this leader reaches as many voters, itself counted. A leader that has just begun may not have heard of
-    /// the others yet: it waits for the time of an election.
+    /// the others yet: it waits for the time of an election. One that has just started does not know yet whether they stay, as in etcd.
     async fn reaches(&self, members: &[Member], except: Option<u64>, needed: usize) -> bool {
+        if self.inner.began.elapsed() < self.inner.settings.health_interval {
+            return false;
+        }
         let deadline = Instant::now() + self.inner.settings.election_timeout;
         loop {
             if self.reached_voters(members, except) >= needed {

@@ -1,14 +1,16 @@
 //! Changes of the members.
 
+use std::time::Duration;
+
 use tonic::Status;
 
-use super::cluster::{Cluster, new_address, within};
-use crate::EndReason;
+use super::cluster::{Cluster, new_address, settled, within};
 use crate::proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest,
 };
 use crate::proto::peer::MemberChanged;
 use crate::proto::peer::member_change::Change;
+use crate::{Config, EndReason, Server};
 
 fn add(url: &str, is_learner: bool) -> Change {
     Change::Add(MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner })
@@ -172,6 +174,27 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
         let node = cluster.members[leader].node();
         within(node.unreached()).await;
         assert_eq!(text(within(node.change_members(change)).await), "etcdserver: unhealthy cluster");
+    }
+    cluster.stop().await;
+}
+
+/// As in etcd, where members that are reached now may not be in a moment. Its tests add members right after the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voters_do_not_change_right_after_a_start() {
+    let mut cluster = Cluster::new(3, &[]);
+    for member in &mut cluster.members {
+        let config = Config { health_interval: Duration::from_secs(3600), ..member.config() };
+        member.server = Some(Server::start(config).await.unwrap());
+    }
+    for member in &cluster.members {
+        within(member.server.as_ref().unwrap().ready()).await;
+    }
+    let (leader, follower) = cluster.leader_and_follower().await;
+    let id = cluster.members[follower].node().id();
+    for change in [add("http://127.0.0.1:9", false), add("http://127.0.0.1:9", true), remove(id)] {
+        let node = cluster.members[leader].node();
+        let refused = settled(async || node.change_members(change.clone()).await).await;
+        assert_eq!(text(refused), "etcdserver: unhealthy cluster");
     }
     cluster.stop().await;
 }

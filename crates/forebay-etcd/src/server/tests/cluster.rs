@@ -46,7 +46,7 @@ impl Member {
     pub(crate) fn config(&self) -> Config {
         let arguments = std::iter::once("forebay-etcd".to_owned()).chain(self.arguments.iter().cloned());
         match Config::parse(arguments, []).unwrap() {
-            Invocation::Serve(config) => *config,
+            Invocation::Serve(config) => Config { health_interval: Duration::ZERO, ..*config },
             other => panic!("{other:?}"),
         }
     }
