@@ -474,7 +474,7 @@ impl FlagValues {
         self.warn_of_logging();
         self.warn_of_gates();
         let cipher_suites = self.cipher_suites()?;
-        let config = Config {
+        let mut config = Config {
             data_dir,
             log_dir: self.path("wal-dir"),
             snapshot_count: self.number("snapshot-count", 1, u64::MAX >> 1)?,
@@ -760,7 +760,7 @@ const TOKEN_TTL_DEFAULT: Duration = Duration::from_secs(300);
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl Config {
-    fn check_tls(&self) -> Result<(), ConfigError> {
+    fn check_tls(&mut self) -> Result<(), ConfigError> {
         let sides = [
             (&self.client_tls, &self.listen_client_urls, "listen-client-urls", ""),
             (&self.client_tls, &self.listen_client_http_urls, "listen-client-http-urls", ""),
@@ -809,8 +809,14 @@ impl Config {
         }
         let mut members = self.initial_cluster.values().flatten().chain(&self.initial_advertise_peer_urls);
         if let Some(url) = members.find(|url| url.is_tls && self.peer_tls.trusted_ca.is_none()) {
-            let remedy = "https between members needs --peer-trusted-ca-file, to check their certificates";
-            return Err(refused("initial-cluster", &url.to_string(), remedy));
+            if self.peer_tls.cert.is_none() {
+                let remedy =
+                    "https between members needs --peer-trusted-ca-file, to check their certificates";
+                return Err(refused("initial-cluster", &url.to_string(), remedy));
+            }
+            let text = "without --peer-trusted-ca-file the CAs of the system check members' certificates, and callers need \
+                        none";
+            self.warnings.push(text.to_owned());
         }
         Ok(())
     }

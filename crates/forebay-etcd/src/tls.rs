@@ -26,6 +26,13 @@ use crate::start_error::StartError;
 /// HTTP/2 and HTTP/1.1, as handshakes name them.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
+/// Where systems have the CAs that they trust, as Go looks for them.
+const SYSTEM_CAS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 /// The beginning of a part of a PEM file.
 const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
@@ -61,6 +68,18 @@ fn roots(path: &Path) -> Result<Arc<RootCertStore>, StartError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots.add(certificate).map_err(|error| not_usable(path, error))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// Returns the CAs that the system trusts; none where it has no such file.
+fn system_roots() -> Result<Arc<RootCertStore>, StartError> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let file = named.into_iter().chain(SYSTEM_CAS.map(PathBuf::from)).find(|path| path.is_file());
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = file {
+        // Some of a system's may be of kinds that are not known here.
+        roots.add_parsable_certificates(certificates(&path)?);
     }
     Ok(Arc::new(roots))
 }
@@ -136,15 +155,20 @@ fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, St
     Ok(lists)
 }
 
-/// Returns the settings of calls to other members; `None` if these have no TLS.
+/// Returns the settings of calls to other members; `None` if these have no TLS. As in etcd, the system's CAs check their certificates where
+/// none is given.
 ///
 /// # Errors
 /// The file that cannot be used.
 pub(crate) fn client(files: &TlsFiles, suites: &[String]) -> Result<Option<Arc<ClientConfig>>, StartError> {
-    let Some(ca) = &files.trusted_ca else { return Ok(None) };
+    let roots = match &files.trusted_ca {
+        Some(ca) => roots(ca)?,
+        None if files.cert.is_some() => system_roots()?,
+        None => return Ok(None),
+    };
     let builder = ClientConfig::builder_with_provider(provider_of(suites));
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
-    let builder = builder.with_root_certificates(roots(ca)?);
+    let builder = builder.with_root_certificates(roots);
     let cert = files.client_cert.as_ref().or(files.cert.as_ref());
     let key = files.client_key.as_ref().or(files.key.as_ref());
     let mut config = match (cert, key) {

@@ -123,7 +123,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     full(
         "peer-trusted-ca-file",
         "",
-        "CAs of members' certificates, as PEM: members must have one to call this one",
+        "CAs of members' certificates, as PEM: members must have one to call this one [default: the system's, for calls alone]",
     ),
     full("peer-crl-file", "", "Revoked certificates of members, as PEM or DER; read again when it changes"),
     full(

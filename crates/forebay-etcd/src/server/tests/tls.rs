@@ -345,6 +345,26 @@ async fn a_ca_alone_demands_certificates_of_callers() {
     cluster.stop().await;
 }
 
+/// As in etcd, where the CAs of the system check members then. A member alone calls none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_alone_needs_no_ca_of_members() {
+    let mut cluster = Cluster::new(1, &[]);
+    let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
+    let member = &mut cluster.members[0];
+    certificates.sign(&member.name, &member.address);
+    speak_tls(&mut member.arguments);
+    for prefix in ["", "peer-"] {
+        let [cert, key, _] = certificates.arguments(prefix, &member.name);
+        member.arguments.extend([cert, key]);
+    }
+    let config = member.config();
+    assert!(config.warnings().iter().any(|warning| warning.contains("the CAs of the system check")));
+    member.start().await;
+    within(member.server.as_ref().unwrap().ready()).await;
+    member.put("key", "value").await.unwrap();
+    cluster.stop().await;
+}
+
 /// Any certificate of the CA was good enough to call as a member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_called_by_certificates_of_their_names_alone() {
