@@ -107,6 +107,7 @@ pub(crate) struct Counts {
     pub(crate) read_rounds_failed: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
+    pub(crate) promoted: AtomicU64,
     pub(crate) foreign: AtomicU64,
     /// Long ranges under way, those that wait to be, and those of which the client takes nothing.
     pub(crate) ranges: Arc<AtomicU64>,

@@ -81,6 +81,8 @@ pub(crate) async fn page(
         Counter "etcd_debugging_lease_granted_total" "Leases granted.": load(&leases.granted);
         Counter "etcd_debugging_lease_revoked_total" "Leases revoked.": load(&leases.revoked);
         Counter "etcd_debugging_lease_renewed_total" "Leases that this member kept alive as the leader.": load(&leases.renewed);
+        Gauge "etcd_debugging_auth_revision" "Revision of users and roles.": followers.users.now().revision();
+        Counter "etcd_server_learner_promote_successes" "Learners that this member has made voters.": load(&counts.promoted);
         Counter "etcd_debugging_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
     );
     // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.

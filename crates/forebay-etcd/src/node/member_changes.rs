@@ -1,6 +1,7 @@
 //! Changes of the members, which the leader makes one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use openraft::ChangeMembers;
@@ -179,7 +180,9 @@ impl Node {
                 return Err(Refusal::MemberNotEnoughStarted.into());
             }
         }
-        self.make_voter(id, deadline).await
+        self.make_voter(id, deadline).await?;
+        self.inner.counts.promoted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes a voter of a member that follows.

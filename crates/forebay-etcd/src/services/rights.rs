@@ -184,7 +184,7 @@ impl Users {
         self.is_on.load(Ordering::Acquire)
     }
 
-    pub(super) fn now(&self) -> Arc<Auth> {
+    pub(crate) fn now(&self) -> Arc<Auth> {
         self.auth.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

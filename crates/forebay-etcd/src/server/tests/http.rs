@@ -127,6 +127,7 @@ async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
 /// Names and kinds in etcd 3.7.1 of all metrics with names of etcd.
 const OF_ETCD: &[&str] = &[
     "etcd_cluster_version gauge",
+    "etcd_debugging_auth_revision gauge",
     "etcd_debugging_lease_granted_total counter",
     "etcd_debugging_lease_renewed_total counter",
     "etcd_debugging_lease_revoked_total counter",
@@ -154,6 +155,7 @@ const OF_ETCD: &[&str] = &[
     "etcd_server_is_leader gauge",
     "etcd_server_is_learner gauge",
     "etcd_server_leader_changes_seen_total counter",
+    "etcd_server_learner_promote_successes counter",
     "etcd_server_proposals_applied_total gauge",
     "etcd_server_proposals_committed_total gauge",
     "etcd_server_proposals_failed_total counter",
