@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -82,16 +82,17 @@ impl Drop for SocketFile {
 impl Socket {
     async fn bind(url: &Url) -> io::Result<Socket> {
         if let Some(path) = url.socket() {
-            return Socket::bind_file(path);
+            return Socket::bind_file(path).await;
         }
         let address = url.listen_address().ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Socket::Tcp(TcpListener::bind(address).await?.into_std()?))
     }
 
     /// Replaces the socket of a server that is gone, as etcd does.
-    fn bind_file(path: &Path) -> io::Result<Socket> {
+    async fn bind_file(path: &Path) -> io::Result<Socket> {
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            match unix::UnixStream::connect(path) {
+            // One that is stopped, with no room for another connection, is no reason to wait.
+            match UnixStream::connect(path).await {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
                 _ => return Err(io::ErrorKind::AddrInUse.into()),
             }

@@ -14,6 +14,8 @@ struct OpenName {
     name: String,
     /// Of a mapping: how far its names stand to the right.
     indent: Option<usize>,
+    /// The flag that has the items of a list below.
+    list: Option<String>,
 }
 
 /// Returns the flags that a file sets, with their values.
@@ -32,12 +34,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
             continue;
         }
         if let Some(item) = content.strip_prefix("- ") {
-            let list = open.as_ref().filter(|open| open.indent.is_none());
+            let list = open.as_ref().and_then(|open| open.list.as_ref());
             let list = list.ok_or_else(|| failed("a list has a name before it"))?;
-            if MAPPINGS.iter().any(|(mapping, _)| *mapping == list.name) {
-                return Err(failed("a list stands where names are expected"));
-            }
-            add(&mut settings, &list.name, &scalar(item).map_err(|why| failed(&why))?);
+            add(&mut settings, list, &scalar(item).map_err(|why| failed(&why))?);
             continue;
         }
         let (name, value) = content.split_once(':').ok_or_else(|| failed("it has no name with a colon"))?;
@@ -50,8 +49,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
         let value = value.trim_start();
         let is_none = matches!(value, "" | "~" | "null" | "Null" | "NULL" | "''" | "\"\"");
         let flag = if indent == 0 {
-            let has_more = value.is_empty();
-            open = has_more.then(|| OpenName { name: name.to_owned(), indent: None });
+            let list =
+                Some(name.to_owned()).filter(|name| !MAPPINGS.iter().any(|(mapping, _)| mapping == name));
+            open = value.is_empty().then(|| OpenName { name: name.to_owned(), indent: None, list });
             name.to_owned()
         } else {
             let misplaced = || failed("it stands too far to the right, or to the left");
@@ -62,10 +62,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
             let mapping = MAPPINGS.iter().find(|(mapping, _)| *mapping == above.name);
             let (_, prefix) =
                 mapping.ok_or_else(|| failed(&format!("{} has no names below it here", above.name)))?;
+            let flag = flag_of(prefix, name);
+            above.list = flag.clone().filter(|_| value.is_empty());
             if is_none {
                 continue;
             }
-            flag_of(prefix, name).ok_or_else(|| failed(&format!("{name} is not supported here")))?
+            flag.ok_or_else(|| failed(&format!("{name} is not supported here")))?
         };
         if settings.iter().any(|(other, _)| *other == flag) {
             return Err(failed(&format!("{flag} comes twice")));

@@ -498,8 +498,13 @@ fn lines_of_a_file_that_are_not_understood_are_named() {
         ("peer-transport-security:\n  cert-file: a\n    key-file: b\n", "line 3: it stands too far"),
         ("peer-transport-security:\n  auto-tls: true\n", "--peer-auto-tls=true"),
         ("log-level: loud\n", "--log-level=loud"),
+        ("peer-transport-security:\n- a\n", "line 2: a list has a name"),
+        ("client-transport-security:\n  allowed-cn:\n  - a\n", "line 3: a list has a name"),
     ] {
         let refused = parse_file(text).unwrap_err();
         assert!(refused.contains(part), "{text:?}: {refused}");
     }
+    let names = file::parse("peer-transport-security:\n  allowed-cn:\n    - a\n    - b\n  key-file: k\n");
+    let expected = [("peer-cert-allowed-cn", "a,b"), ("peer-key-file", "k")];
+    assert_eq!(names.unwrap(), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
