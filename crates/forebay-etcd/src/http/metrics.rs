@@ -193,6 +193,15 @@ fn peers(page: &mut Exposition, node: &Node) {
     for (id, reached) in &others {
         family.sample(&[("To", format!("{id:x}"))], reached.failures);
     }
+    let mut family = page.family(Counter, "etcd_network_peer_sent_bytes_total", "Bytes sent to members.");
+    for (id, reached) in &others {
+        family.sample(&[("To", format!("{id:x}"))], reached.sent_bytes);
+    }
+    let name = "etcd_network_peer_received_bytes_total";
+    let mut family = page.family(Counter, name, "Bytes received from members.");
+    for (id, reached) in &others {
+        family.sample(&[("From", format!("{id:x}"))], reached.received_bytes);
+    }
     let name = "etcd_network_peer_round_trip_time_seconds";
     let mut family = page.family(Histogram, name, "How long heartbeats take until their replies.");
     for (id, reached) in &others {

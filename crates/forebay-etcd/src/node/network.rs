@@ -122,6 +122,9 @@ impl Replies {
                 Ok(reply) => {
                     let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     self.room.add_permits(1);
+                    if let Ok(Some(reply)) = &reply {
+                        self.peers.note_bytes(self.target, 0, reply.bytes.len());
+                    }
                     if let (Ok(Some(_)), Some((begun, true))) = (&reply, sent) {
                         self.peers.note_round_trip(self.target, begun.elapsed());
                     }
@@ -175,8 +178,10 @@ impl RaftNetworkV2<Types> for Connection {
             let input = futures_util::stream::iter([first]).chain(input);
             let (sent, room) = (SendTimes::default(), Arc::new(Semaphore::new(APPENDS_MAX)));
             let (noted, places) = (sent.clone(), room.clone());
+            let (peers, target) = (self.network.peers.clone(), self.target);
+            let counted = peers.clone();
             let requests = futures_util::stream::unfold(input, move |mut input| {
-                let (noted, places) = (noted.clone(), places.clone());
+                let (noted, places, counted) = (noted.clone(), places.clone(), counted.clone());
                 async move {
                     places.acquire().await.ok()?.forget();
                     let request = input.next().await?;
@@ -185,7 +190,9 @@ impl RaftNetworkV2<Types> for Connection {
                         .unwrap_or_else(PoisonError::into_inner)
                         .push_back((Instant::now(), request.entries.is_empty()));
                     // What cannot be encoded ends the stream, and so the session.
-                    Some((encode(&request).ok()?, input))
+                    let message = encode(&request).ok()?;
+                    counted.note_bytes(target, message.bytes.len(), 0);
+                    Some((message, input))
                 }
             });
             let mut client = self.client(Purpose::Raft)?;
@@ -194,7 +201,6 @@ impl RaftNetworkV2<Types> for Connection {
                 Ok(replies) => replies.map_err(|status| self.failed(&status))?.into_inner(),
                 Err(_) => return Err(self.failed(&Status::unavailable("no reply to an append in time"))),
             };
-            let (peers, target) = (self.network.peers.clone(), self.target);
             let replies = Replies { replies, sent, room, timeout: limit, peers, target };
             let connection = &*self;
             let replies = futures_util::stream::unfold(Some(replies), move |replies| async move {
@@ -246,6 +252,7 @@ impl RaftNetworkV2<Types> for Connection {
         };
         let (parts, outgoing) = mpsc::channel(PARTS_MAX);
         let (limit, mut reader) = (self.network.install_timeout, snapshot.snapshot.reader());
+        let (peers, target) = (self.network.peers.clone(), self.target);
         let meta = snapshot.meta;
         // The receiver takes parts as fast as it writes them; one that takes none for this long is gone.
         let sending = async move {
@@ -256,7 +263,9 @@ impl RaftNetworkV2<Types> for Connection {
                     Some(part) => Snapshot::Part(part),
                     None => Snapshot::Install(vote, meta.clone()),
                 };
-                match timeout(limit, parts.send(encode(&message)?)).await {
+                let message = encode(&message)?;
+                peers.note_bytes(target, message.bytes.len(), 0);
+                match timeout(limit, parts.send(message)).await {
                     Ok(Ok(())) if !is_last => {}
                     // The call itself says what has become of it.
                     Ok(_) => return Ok(()),

@@ -170,6 +170,9 @@ pub(crate) struct Reachability {
     /// Heartbeats by the time until their replies: each up to its bound, and the rest; and the nanoseconds of all.
     pub(crate) round_trips: [u64; ROUND_TRIP_BOUNDS + 1],
     pub(crate) round_trip_ns: u64,
+    /// Bytes of appends, their replies, and snapshots.
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
 }
 
 impl Peers {
@@ -264,6 +267,14 @@ impl Peers {
         let number = (0..ROUND_TRIP_BOUNDS).find(|number| time <= round_trip_bound(*number));
         reached.round_trips[number.unwrap_or(ROUND_TRIP_BOUNDS)] += 1;
         reached.round_trip_ns += u64::try_from(time.as_nanos()).unwrap_or_default();
+    }
+
+    /// Notes the bytes of messages of Raft to a member, and from it.
+    pub(crate) fn note_bytes(&self, id: u64, sent: usize, received: usize) {
+        let mut table = self.table();
+        let Some(Entry { reached, .. }) = table.get_mut(&id) else { return };
+        reached.sent_bytes += sent as u64;
+        reached.received_bytes += received as u64;
     }
 
     /// Notes that a message of Raft did or did not reach a member. Logs changes: Raft's own lines, one for each heartbeat, are left out.

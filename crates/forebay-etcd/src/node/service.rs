@@ -97,7 +97,7 @@ type Outcomes = BoxStream<'static, Result<Encoded, Status>>;
 impl PeerService {
     fn append(&self, request: Request<Streaming<Encoded>>) -> Answer<'_, Response<Outcomes>> {
         Box::pin(async move {
-            self.check(&request)?;
+            let from = self.check(&request)?;
             let node = self.node.clone();
             let (requests, arrived) = tokio::sync::mpsc::channel(APPENDS_MAX);
             let mut incoming = request.into_inner();
@@ -106,6 +106,7 @@ impl PeerService {
             tokio::spawn(async move {
                 while let Ok(Some(message)) = incoming.message().await {
                     heard.heard_from_leader();
+                    heard.inner.peers.note_bytes(from, 0, message.bytes.len());
                     let Ok(append) = decode(&message) else { return };
                     if requests.send(append).await.is_err() {
                         return;
@@ -114,9 +115,11 @@ impl PeerService {
             });
             let arrived = tokio_stream::wrappers::ReceiverStream::new(arrived);
             let replies = node.inner.raft.stream_append(arrived);
-            let replies = replies.map(|reply| match reply {
-                Ok(appended) => encode::<AppendReply>(&appended),
-                Err(fatal) => Err(failed(fatal)),
+            let peers = node.inner.peers.clone();
+            let replies = replies.map(move |reply| -> Result<Encoded, Status> {
+                let reply = encode::<AppendReply>(&reply.map_err(failed)?)?;
+                peers.note_bytes(from, reply.bytes.len(), 0);
+                Ok(reply)
             });
             Ok(Response::new(replies.boxed()))
         })
@@ -142,6 +145,7 @@ impl PeerService {
             while let Some(message) = parts.message().await? {
                 // The leader is alive, though its heartbeats may wait behind the parts.
                 self.node.heard_from_leader();
+                inner.peers.note_bytes(from, 0, message.bytes.len());
                 match decode(&message)? {
                     Snapshot::Begin { .. } => return Err(Status::invalid_argument("no part of a snapshot")),
                     Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,

@@ -80,6 +80,12 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
     metric_is(&address, &active, "1").await;
     metric_is(&address, &active.replace("active", "known"), "1").await;
+    // Whichever leads, both have sent the other something.
+    let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
+    for (name, label) in [("sent", "To"), ("received", "From")] {
+        let bytes = family(&families, &format!("etcd_network_peer_{name}_bytes_total"));
+        assert!(bytes.value(&[(label, &format!("{other:x}"))]) > 0.0, "{:?}", bytes.samples);
+    }
     // The one that leads sends heartbeats.
     let name = "etcd_network_peer_round_trip_time_seconds";
     let addresses = [0, 1].map(|at| cluster.members[at].address.clone());
