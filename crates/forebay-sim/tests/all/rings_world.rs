@@ -508,6 +508,28 @@ fn every_operation_in_a_ring_ends_with_its_own_bytes() {
     assert!(turns > 10 * SEEDS, "{turns} visits in {SEEDS} worlds");
 }
 
+/// Regression: the engine's end woke the waiter of an operation that it leaked, on the thread that was still its shard. A waker that polls
+/// at once waited in the operation's slot again, and was dropped with it.
+#[test]
+fn a_future_that_its_waker_polls_learns_that_its_operation_was_leaked() {
+    let config = Config::new().shards(1).shutdown_deadline(Duration::from_millis(1));
+    let run = World::new(1).config(config).run(async |engine| {
+        let file = engine.open("/a", Open::create()).await.unwrap();
+        file.write(0, bytes_of(0, 0)).await.unwrap();
+        sim::inject(Rule::new(Fault::Stuck));
+        let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            let read = async move { file.read(0..PAGE).await.map(drop).map_err(|error| text(&error)) };
+            Some(Chain::start(Box::pin(read), Vec::new()))
+        });
+        let chain = begun.await.unwrap().unwrap();
+        let report = engine.close().await.unwrap();
+        assert_eq!(report.leaked_operations, 1);
+        let why = chain.await.expect("a future that waits is kept").unwrap_err();
+        assert!(why.starts_with("EngineClosed"), "{why}");
+    });
+    run.unwrap();
+}
+
 #[test]
 fn one_seed_is_one_run() {
     for seed in 0..6 {

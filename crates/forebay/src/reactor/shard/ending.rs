@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::base::priority;
 use crate::driver::Wait;
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome};
+use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::long_reads::end_long;
@@ -170,16 +171,23 @@ impl Shard {
         let keys = self.ops.with(|ops| ops.table.live_keys());
         let mut leaked = 0;
         for key in keys {
-            let (in_flight, buffer, continuation, number) = self.ops.with(|ops| {
-                let slot = ops.table.slot(key.index);
+            let ended = self.ops.with(|ops| {
+                // A waker that ran before may have polled or dropped the future of one that was done.
+                let slot = ops.table.find(key)?;
                 if slot.has_allowance {
                     // No read may wait for memory that never comes back.
                     end_long(&self.engine.arena, slot);
                 }
+                let in_flight = slot.state == SlotState::InFlight;
                 let buffer = slot.buffer.take();
                 let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
-                (slot.state == SlotState::InFlight, buffer, continuation, slot.offset as u32)
+                // A waker may poll its future at once, and this thread may still count as the shard: the future finds its end, instead
+                // of waiting in the slot again. File and charge stay counted.
+                (slot.state, slot.result) = (SlotState::Done, Err(failure));
+                (slot.file, slot.charge) = (NO_FILE, 0);
+                Some((in_flight, buffer, continuation, slot.offset as u32))
             });
+            let Some((in_flight, buffer, continuation, number)) = ended else { continue };
             if let OpBuffer::Command(owner) = &buffer {
                 let _ = catch_unwind(AssertUnwindSafe(|| owner.lost(number)));
             }
