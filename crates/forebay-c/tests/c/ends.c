@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-enum { OPS = 48, LEN = 256 << 10 };
+enum { OPS = 48, LEN = 256 << 10, MOMENTS = 20000 };
 
 struct call {
     atomic_int calls;
@@ -65,6 +65,19 @@ int main(int count, char **arguments) {
     for (int n = 0; n < OPS; n++) {
         CHECK(is_end(fb_op_wait(ops[n], -1, NULL)));
         OK(fb_op_free(ops[n]));
+    }
+    mark(memory);
+
+    /* Cancelled at any moment of the read, that of its end among them: a shard that had just gone to sleep kept the memory of the
+     * operation until the next one, and the wait went on for ever. */
+    for (int n = 0; n < MOMENTS; n++) {
+        fb_request request = read_request(file, memory, 16 << 10, (uint64_t)(n % OPS) * LEN);
+        OK(fb_submit(&request, 1, NULL, &ops[0]));
+        for (volatile int turn = 0; turn < n % 997 * 200; turn++) {
+        }
+        OK(fb_op_cancel(ops[0]));
+        CHECK(is_end(fb_op_wait(ops[0], -1, NULL)));
+        OK(fb_op_free(ops[0]));
     }
     mark(memory);
 

@@ -275,3 +275,44 @@ fn a_walk_that_has_not_begun_gives_its_state_back() {
     });
     run.unwrap();
 }
+
+/// Ends with the block of its root.
+struct RootBlock;
+
+impl forebay::Walk for RootBlock {
+    type Output = forebay::Block;
+    type Error = Error;
+
+    fn step(
+        &mut self,
+        block: &forebay::Block,
+        _: std::ops::Range<u64>,
+    ) -> forebay::Step<forebay::Block, Error> {
+        forebay::Step::Done(block.clone())
+    }
+}
+
+/// Regression: a future that began on a shard and was dropped on another thread left a mark there. A shard that slept saw it at its next
+/// event, and kept the results of a read and of a walk until then.
+#[test]
+fn results_dropped_elsewhere_leave_a_shard_that_sleeps() {
+    let run = World::new(6).config(Config::new().shards(1)).run(async |engine| {
+        let file = planted(&engine, &Tree::new(3, 9)).await;
+        let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            let walk = sim::frozen_after(1, file.walk(0..PAGE, RootBlock).owned()).await;
+            (walk.err(), sim::frozen_after(1, file.read(PAGE..2 * PAGE).owned()).await.err())
+        });
+        let (walk, read) = begun.await.unwrap();
+        sim::sleep(Duration::from_secs(1)).await.unwrap();
+        let held_bytes = engine.memory().held_bytes;
+        assert!(walk.is_some() && read.is_some() && held_bytes >= 2 * PAGE, "{held_bytes}");
+        drop(walk);
+        sim::sleep(Duration::from_secs(1)).await.unwrap();
+        let left_bytes = engine.memory().held_bytes;
+        assert!(left_bytes < held_bytes, "the walk's");
+        drop(read);
+        sim::sleep(Duration::from_secs(1)).await.unwrap();
+        assert!(engine.memory().held_bytes < left_bytes, "the read's");
+    });
+    run.unwrap();
+}

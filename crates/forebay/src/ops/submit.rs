@@ -386,6 +386,7 @@ impl OpFuture<'_> {
                     && let Some(inbox) = self.owner(uid)
                 {
                     inbox.dropped.mark(key.index);
+                    inbox.kick();
                 }
             }
             State::Remote { shard, cell } => {
@@ -405,7 +406,9 @@ fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
     if let Some(node) = cell.cancel() {
         // SAFETY: `cancel` returns a node that is in no list, with one count of the cell.
         let pushed = unsafe { inbox.remote_list.push(node) };
-        if !pushed {
+        if pushed {
+            inbox.kick();
+        } else {
             // The shard has ended: take back the count that the list would have owned.
             // SAFETY: the node was not pushed, so this is its one taker.
             drop(unsafe { RemoteCell::from_node(node) });

@@ -301,6 +301,7 @@ impl<W: Walk> WalkOne<'_, W> {
             && let Some(inbox) = owner(&self.core, uid)
         {
             inbox.dropped_walks.mark(key.index);
+            inbox.kick();
         }
     }
 }

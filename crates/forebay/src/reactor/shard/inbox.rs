@@ -347,6 +347,8 @@ impl Inbox {
         self.is_empty()
             && self.runnables.is_empty()
             && self.remote_list.is_empty()
+            && self.dropped.is_empty()
+            && self.dropped_walks.is_empty()
             && !self.has_calls()
             && self.visits.load(Ordering::Relaxed) == 0
             && !self.memory_called.load(Ordering::Relaxed)
@@ -512,7 +514,7 @@ impl DropBitmap {
         DropBitmap { words: zeroed(words as usize), any: AtomicBool::new(false) }
     }
 
-    /// Reports that the future of a place was dropped on another thread. The place stays as it is until the
+    /// Reports that the future of a place was dropped on another thread, which then kicks the shard. The place stays as it is until the
     /// shard has read this, so the bit cannot mean another use of it.
     pub(crate) fn mark(&self, index: u32) {
         if let Some(word) = self.words.get(index as usize / 64) {

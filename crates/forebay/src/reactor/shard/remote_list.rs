@@ -37,7 +37,15 @@ impl RemoteNode {
     }
 }
 
-/// The stack of nodes for one shard.
+/// The stack of nodes for one shard. Each push is followed by a kick, as the shard may have looked here and be on its way to sleep:
+/// - a future polled elsewhere (`OpFuture::adopt`, `walk::Batch::notify_shard`) waits for the reply;
+/// - a stream that was full (`read_many::Batch::poll_next`) waits for further results;
+/// - a dropped one (`drop_remote`, both `Batch::cancel`) waits for nothing, but others do for its memory and its file's close. Its
+///   operation may have ended since the last look at it, and then no completion wakes the shard either;
+/// - a file's close (`FileCore::release`) waits for its entry in the table.
+///
+/// `VisitedShard::adopt` does not kick: it visits, or marks the lock for the visitor that is inside. A drop that leaves a bit in a
+/// `DropBitmap` instead of a node kicks for the same reasons.
 #[derive(Debug)]
 pub(crate) struct RemoteList {
     head: AtomicPtr<RemoteNode>,

@@ -167,6 +167,36 @@ fn without_its_fences_a_node_is_missed() {
     breaking(&[Guarantee::Fences], a_node_wakes_a_sleeping_shard);
 }
 
+fn a_drop_wakes_a_sleeping_shard() {
+    let shard = ModelShard::new(1);
+    let dropper = shard.other(|inbox| {
+        inbox.dropped.mark(1);
+        inbox.kick();
+    });
+    let (inbox, mut driver) = (shard.inbox, shard.driver);
+    loop {
+        let mut is_seen = false;
+        inbox.dropped.take(128, |_| is_seen = true);
+        if is_seen {
+            break;
+        }
+        driver.complete(choose_wait(&inbox), |_, _| {}).unwrap();
+        inbox.awake();
+    }
+    dropper.join().unwrap();
+}
+
+#[test]
+fn no_drop_is_missed_by_a_shard_that_goes_to_sleep() {
+    check(a_drop_wakes_a_sleeping_shard);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_its_fences_a_drop_is_missed() {
+    breaking(&[Guarantee::Fences], a_drop_wakes_a_sleeping_shard);
+}
+
 fn the_end_wakes_a_sleeping_shard() {
     let mut shard = ModelShard::new(1);
     let engine = shard.other(Inbox::end);
