@@ -58,7 +58,7 @@ impl Compaction {
         self.progress().as_ref().and_then(|begun| pick::begun(version, how, begun))
     }
 
-    /// Returns whether a job found no space, and none was done since while there was space.
+    /// Returns whether a job found no space, and since then none of several runs was done, nor was there space and nothing left to do.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }
@@ -135,6 +135,9 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
                 shared.needs_no_space();
                 keep_filters(shared).await;
                 if is_resting {
+                    if !shared.full.is_full() {
+                        compaction.is_tight.store(false, Ordering::Relaxed);
+                    }
                     compaction.is_awaited.store(false, Ordering::Release);
                     compaction.rested.store(edits + 1, Ordering::Release);
                     shared.changed.notify();

@@ -369,8 +369,9 @@ impl<'l> Shape<'l> {
         let fits = |table: &&Arc<Table>| {
             let (meta, is_first) = (table.meta(), bytes == 0);
             let stay = leave.as_ref().is_some_and(|leave| leave.is_for(table));
-            let each = if stay { self.entry_bytes } else { meta.bytes / meta.entries.max(1) };
-            // Deletions add nothing to the target, and the more of them go there together, the less is written.
+            // Deletions add nothing to the target, and keys whose values stay little: the more of them go there together, the less
+            // is written.
+            let each = if stay { 0 } else { meta.bytes / meta.entries.max(1) };
             let added = each * meta.entries.saturating_sub(meta.deleted);
             bytes += added;
             !self.is_full || is_first || added == 0 || bytes <= self.memtable_bytes
@@ -383,6 +384,13 @@ impl<'l> Shape<'l> {
         meant[meant.len() - count..].to_vec()
     }
 
+    /// Returns whether a full disk may have more space once a table has gone down. Its long values stay where they are, so that its file
+    /// stays too, and the target is written again: without a deletion that takes space, which the flush of the next deletions needs.
+    fn may_shrink(&self, table: &Table) -> bool {
+        let meta = table.meta();
+        meta.values.is_empty() || meta.deleted > 0 || expired_bytes(meta, self.now_s) > 0
+    }
+
     /// Returns the table of a level whose move frees most in relation to its cost.
     fn cheapest(&self, level: usize) -> Option<Arc<Table>> {
         let target = self.target(level);
@@ -392,7 +400,8 @@ impl<'l> Shape<'l> {
             let bytes: u64 = below.iter().map(|table| table.meta().bytes).sum();
             self.weight(table) as f64 / (bytes + meta.bytes) as f64
         };
-        let tables = self.levels.level(level).iter().map(|table| (gain(table), table));
+        let tables = self.levels.level(level).iter().filter(|table| !self.is_full || self.may_shrink(table));
+        let tables = tables.map(|table| (gain(table), table));
         let best = tables.reduce(|best, next| if next.0 > best.0 { next } else { best });
         best.map(|(_, table)| table.clone())
     }
@@ -400,7 +409,13 @@ impl<'l> Shape<'l> {
     /// Returns a job that makes a level smaller while the store is written to, or the disk is full.
     fn pick(&self, keyspace: u32, level: usize) -> Option<Job> {
         match level {
-            0 if self.is_full => self.level0_job(keyspace, self.oldest(|_| true)),
+            0 if self.is_full => {
+                let level0 = self.oldest(|_| true);
+                // Newer tables, which may have the deletions, follow older ones.
+                let are_all = level0.len() < LEVEL0_MAX;
+                let may_shrink = !are_all || level0.iter().any(|table| self.may_shrink(table));
+                if may_shrink { self.level0_job(keyspace, level0) } else { None }
+            }
             0 => self.emptying_level0(keyspace),
             _ => self.table_job(keyspace, level, self.cheapest(level)?),
         }
@@ -500,8 +515,8 @@ pub(crate) fn leave(
 
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more
 /// than a quarter of it is dead once its keys are, as it would be at rest. Short files, as flushes write them, are emptied where
-/// there are many: each is an open file. A full disk has no space to copy the values of files without keys beside the keys: one file
-/// is emptied at a time, when nothing else is left to do.
+/// there are many: each is an open file. A full disk has no space to copy values beside the keys: one file without keys is emptied at
+/// a time, when nothing else is left to do.
 fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
@@ -509,7 +524,7 @@ fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -
     let bytes_min = if has_many { short_bytes } else { memtable_bytes / 4 };
     let emptied = if is_full && is_resting { sparse_files(levels, true, true) } else { BTreeSet::new() };
     let is_kept = |file: &&ValueFile| {
-        if is_full && !file.is_table {
+        if is_full {
             return !emptied.contains(&file.file.id());
         }
         let bytes = file.file.bytes();
@@ -547,8 +562,9 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
+        && let Some(job) = shape.pick(keyspace, level)
     {
-        return shape.pick(keyspace, level);
+        return Some(job);
     }
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
         let is_resting = shape.is_older(resting);

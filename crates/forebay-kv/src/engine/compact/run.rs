@@ -31,8 +31,8 @@ const PIECES: u64 = 8;
 ///
 /// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
 /// begins. Without space on disk each piece rewrites one table, so that the job takes space for one; so it does after a job that found
-/// none, until one is done while there is space, but not with tables of level 0: they stay until the last piece, and what is done is
-/// there twice. A job that was done in part goes on behind its last piece if no other was run since.
+/// none, until one of several runs is done or none is left, but not with tables of level 0: they stay until the last piece, and what is
+/// done is there twice. A job that was done in part goes on behind its last piece if no other was run since.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
@@ -83,7 +83,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
             let mut left = compaction.progress();
             *left = left.take().or(begun.map(Progress::stuck));
         }
-        Ok(true) if !shared.full.is_full() => compaction.is_tight.store(false, Ordering::Relaxed),
+        Ok(true) if runs > 1 && !is_full => compaction.is_tight.store(false, Ordering::Relaxed),
         _ => {}
     }
     ran
