@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -68,9 +68,12 @@ impl TestFile {
             Target::Overwritten(path) => {
                 let pattern = Pattern::new(context.seed);
                 let test_file = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
+                // What is mounted, or part of another device, is not overwritten.
+                let is_device = test_file.handle.metadata()?.file_type().is_block_device();
+                let _claim = is_device.then(|| claim(&test_file.path, path)).transpose()?;
                 let step =
                     context.step(format!("overwrite {}", path.display()), test_file.bytes, Unit::Bytes);
-                write_direct(path, test_file.bytes, |at, memory| pattern.fill(at, memory), &step)?;
+                write_direct(&test_file.path, test_file.bytes, |at, memory| pattern.fill(at, memory), &step)?;
                 step.finish(&show_bytes(test_file.bytes));
                 Ok(test_file)
             }
@@ -160,6 +163,20 @@ impl TestFile {
 
 fn open_to_read(path: &Path) -> anyhow::Result<File> {
     Ok(File::open(path).map_err(|error| Failure::missing(path, &error))?)
+}
+
+/// Opens a device so that no file system or other device on it, or on a part of it, can be in use. `name` is for sentences.
+///
+/// # Errors
+/// [`Failure::Path`]: one is in use, or the device cannot be opened.
+pub(super) fn claim(path: &Path, name: &Path) -> Result<File, Failure> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            Failure::Path(format!("{} is in use: unmount it, and what lies on it", name.display()))
+        }
+        _ => Failure::missing(name, &error),
+    })
 }
 
 /// Checks that `bytes` fit below `directory` and leave room for other users.

@@ -221,7 +221,7 @@ impl Plan for Run<'_> {
 
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
         if let Some(whole) = &mut self.whole {
-            whole.prepare(self.file.bytes, turn.seed, self.context)?;
+            whole.prepare(&self.file, turn.seed, self.context)?;
         }
         // The sync can take as long as the load.
         job.seconds_max = self.idle_seconds + 2.0 * turn.seconds;
@@ -459,7 +459,10 @@ fn lasts(table: &Table, row: &Row) -> Option<String> {
 /// Returns whether a load is steady. Only a whole drive that was purged and written twice over, in rounds of a minute, is so by
 /// SNIA's method.
 fn steady(table: &Table, row: &Row) -> Option<String> {
-    let round = row.metrics.get(metric::STEADY_ROUND)?.round() as usize;
+    row.metrics.get(metric::STEADY_ROUND)?;
+    // Of several repeats the one that was steady last, if all were.
+    let ends = || row.samples.iter().filter_map(|sample| sample.metrics.get(metric::STEADY_ROUND));
+    let round = if ends().any(|end| end < 1.0) { 0 } else { ends().fold(0.0, f64::max) as usize };
     let bins = (table.number("seconds")? / BIN_SECONDS).round() as usize;
     let length = snia::round_bins(bins) as f64 * BIN_SECONDS;
     let is_whole = table.parameters.get("whole_drive").and_then(Value::as_bool) == Some(true);
@@ -671,6 +674,10 @@ mod tests {
         }
         let never = "`random-write` is not steady by SNIA's window: no 5 of 25 rounds of 2.40 s are";
         assert_eq!(sentence(0.0, 60, false), never);
+        // Of two repeats one is not.
+        let mixed = test_row("random-write", &[1.0, 0.0], &[(metric::STEADY_ROUND, 7.0)]);
+        let table = test_table(SPEC.name, json!({ "seconds": 60 }), vec![mixed]);
+        assert_eq!(Sustain.verdicts(&[&table]), [never]);
         // A load too short for a level has no such figure.
         let row = row("random-write", 180.0, 180.0, &[None]);
         assert!(verdicts(60, vec![row]).iter().all(|sentence| !sentence.contains("SNIA")));

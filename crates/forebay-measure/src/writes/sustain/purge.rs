@@ -1,10 +1,11 @@
 //! A whole device in the state that SNIA's specification (PTS) asks for before a load: purged, here by a discard, and then
 //! written twice over in order by requests of 128 KiB.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use forebay::device::{Device, DeviceKind};
 
@@ -12,18 +13,24 @@ use crate::context::Target;
 use crate::doctor::drive;
 use crate::prelude::*;
 use crate::progress::Unit;
-use crate::test_file::write_pieces;
+use crate::test_file::{claim, write_pieces};
 
 const REQUEST_BYTES: usize = 128 << 10;
 const PASSES: u64 = 2;
+/// A device that is the standard input of a program, as a path.
+const STDIN: &str = "/proc/self/fd/0";
 
 /// A device all of whose contents may be destroyed.
 #[derive(Debug)]
 pub(super) struct WholeDevice {
-    path: PathBuf,
+    /// As the user named it, for sentences.
+    name: PathBuf,
+    /// Open from the first check to the end: no other device gets its number meanwhile, and it is destroyed by this descriptor, wherever
+    /// its name leads by then.
+    handle: File,
     /// The reason why it is not a single local drive.
     pub(super) obstacle: Option<String>,
-    /// Keeps file systems from being mounted during a load.
+    /// Keeps file systems from being mounted, from the first check to the end of the last load.
     claim: Option<File>,
 }
 
@@ -33,58 +40,66 @@ impl WholeDevice {
     /// # Errors
     /// It is in use, or cannot be examined.
     pub(super) fn of(target: &Target) -> Result<Option<Self>, Failure> {
-        let Target::Overwritten(path) = target else { return Ok(None) };
-        let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
-        let device = Device::of_path(path).map_err(|error| Failure::Path(error.to_string()))?;
-        if !metadata.file_type().is_block_device() || device.kind() == DeviceKind::Partition {
+        let Target::Overwritten(name) = target else { return Ok(None) };
+        let missing = |error: std::io::Error| Failure::missing(name, &error);
+        let handle = File::open(name).map_err(missing)?;
+        if !handle.metadata().map_err(missing)?.file_type().is_block_device() {
             return Ok(None);
         }
-        claim(path)?;
-        Ok(Some(Self { path: path.clone(), obstacle: drive::obstacle(&device), claim: None }))
+        let device = Device::of_fd(handle.as_fd()).map_err(|error| Failure::Path(error.to_string()))?;
+        if device.kind() == DeviceKind::Partition {
+            return Ok(None);
+        }
+        let claim = Some(claim(&by_descriptor(&handle), name)?);
+        Ok(Some(Self { name: name.clone(), handle, obstacle: drive::obstacle(&device), claim }))
     }
 
-    /// Purges the device and writes its first `bytes` bytes twice.
+    /// Purges the device and writes its first bytes, those of `file`, twice.
     ///
     /// # Errors
-    /// It is in use, has no discard, or cannot be written.
-    pub(super) fn prepare(&mut self, bytes: u64, seed: u64, context: &Context) -> anyhow::Result<()> {
+    /// It is in use, has no discard, or cannot be written; or the path of `file` leads elsewhere.
+    pub(super) fn prepare(&mut self, file: &TestFile, seed: u64, context: &Context) -> anyhow::Result<()> {
+        // The load opens the path by itself.
+        if fs::metadata(&file.path)?.rdev() != self.handle.metadata()?.rdev() {
+            let name = self.name.display();
+            return Err(
+                Failure::Path(format!("{name} is another device than at first: name it again")).into()
+            );
+        }
         // blkdiscard claims the device itself; before util-linux 2.36 it did not.
         drop(self.claim.take());
-        claim(&self.path)?;
-        discard(Path::new("blkdiscard"), &self.path)?;
-        self.claim = Some(claim(&self.path)?);
+        let path = by_descriptor(&self.handle);
+        drop(claim(&path, &self.name)?);
+        discard(Path::new("blkdiscard"), &self.name, self.handle.try_clone()?)?;
+        self.claim = Some(claim(&path, &self.name)?);
         for pass in 0..PASSES {
-            let step = context.step(format!("write all of {}", self.path.display()), bytes, Unit::Bytes);
+            let step = context.step(format!("write all of {}", self.name.display()), file.bytes, Unit::Bytes);
             let pattern = Pattern::new(seed.wrapping_add(pass));
-            write_pieces(REQUEST_BYTES, &self.path, bytes, |at, memory| pattern.fill(at, memory), &step)?;
+            write_pieces(REQUEST_BYTES, &path, file.bytes, |at, memory| pattern.fill(at, memory), &step)?;
             step.finish("on the device");
         }
         Ok(())
     }
 }
 
-/// Opens a device so that no file system or other device on it, or on a part of it, can be in use.
-fn claim(path: &Path) -> Result<File, Failure> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
-    opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => {
-            Failure::Path(format!("{} is in use: unmount it, and what lies on it", path.display()))
-        }
-        _ => Failure::missing(path, &error),
-    })
+/// Returns a path of this process that leads to an open file, whatever other paths do.
+fn by_descriptor(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Discards all blocks of a device by `program`.
-fn discard(program: &Path, path: &Path) -> Result<(), Failure> {
-    let done = Command::new(program).arg(path).stdin(Stdio::null()).output();
+fn discard(program: &Path, name: &Path, device: File) -> Result<(), Failure> {
+    let done = Command::new(program).arg(STDIN).stdin(device).output();
+    let name = name.display().to_string();
     let why = match done {
         Ok(done) if done.status.success() => return Ok(()),
-        Ok(done) => format!("{}, {}", done.status, String::from_utf8_lossy(&done.stderr).trim()),
+        Ok(done) => {
+            format!("{}, {}", done.status, String::from_utf8_lossy(&done.stderr).trim().replace(STDIN, &name))
+        }
         Err(error) => format!("{}: {error}", program.display()),
     };
-    let path = path.display();
     Err(Failure::Unsuitable(format!(
-        "{path} cannot be purged by a discard ({why}): name a directory, where none is needed"
+        "{name} cannot be purged by a discard ({why}): name a directory, where none is needed"
     )))
 }
 
@@ -111,8 +126,12 @@ mod tests {
 
     #[test]
     fn a_refused_discard_has_its_reason() {
-        assert_eq!(discard(Path::new("true"), Path::new("/dev/x")), Ok(()));
-        let of = |program: &str| discard(Path::new(program), Path::new("/dev/x")).expect_err("it fails");
+        let run = |program: &str| {
+            let nothing = File::open("/dev/null").expect("readable");
+            discard(Path::new(program), Path::new("/dev/x"), nothing)
+        };
+        assert_eq!(run("true"), Ok(()));
+        let of = |program: &str| run(program).expect_err("it fails");
         assert!(of("false").to_string().starts_with("/dev/x cannot be purged by a discard"));
         assert!(of("no-such-program").to_string().contains("no-such-program: "));
         assert_eq!(of("false").code(), 4);
