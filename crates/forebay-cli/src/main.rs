@@ -141,7 +141,13 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     let mut left_out = LeftOut::default();
     let matches = Some(&measure.matches);
     let experiments = match parts.as_slice() {
-        [part] => part.measure(matches, &context)?,
+        [part] => {
+            // A part that purges a device does so where it is named alone.
+            if measure.kind.parts().len() > 1 && !matches!(context.target, Target::Directory(_)) {
+                part.check_space(matches, &context)?;
+            }
+            part.measure(matches, &context)?
+        }
         _ => {
             // Files without room are known before anything is measured.
             parts
@@ -299,7 +305,7 @@ impl LeftOut {
 
 /// Writes what was measured until now, so that an end by a signal costs no more than the rest, if there is any.
 fn keep(mut report: Report, rest: &[Entry], page: Option<&Destination>, json: &Json, cleanup: &Cleanup) {
-    if rest.is_empty() {
+    if rest.is_empty() || report.experiments.is_empty() {
         return;
     }
     let of = |part: &Entry| (part.name().to_owned(), "the run was ended before it".to_owned());

@@ -11,6 +11,7 @@ use crate::fio;
 use crate::gauge::peak_resident_bytes;
 use crate::job::Job;
 use crate::options::{self, Length, Part, Values};
+use crate::scratch_dir::ScratchDir;
 use crate::start_barrier;
 use crate::test_file::check_space;
 use forebay_report::failure::Failure;
@@ -39,7 +40,7 @@ impl Entry {
         if quick { spec.quick_seconds } else { spec.full_seconds }
     }
 
-    /// Returns whether it creates its own files and cannot use an existing one.
+    /// Returns whether it creates its own files. It cannot use an existing one; a whole device only where it is named alone.
     pub fn needs_directory(self) -> bool {
         self.0.spec().needs_directory
     }
@@ -68,9 +69,15 @@ impl Entry {
     /// Checks that its own files have room at the target.
     ///
     /// # Errors
-    /// [`Failure::Unsuitable`]: there is too little space.
+    /// [`Failure::Unsuitable`]: there is too little space. [`Failure::Path`]: it needs a directory, and the target is another thing.
     pub fn check_space(self, matches: Option<&ArgMatches>, context: &Context) -> anyhow::Result<()> {
-        let Target::Directory(directory) = &context.target else { return Ok(()) };
+        let Target::Directory(directory) = &context.target else {
+            return if self.needs_directory() {
+                ScratchDir::find(context, self.name()).map(drop)
+            } else {
+                Ok(())
+            };
+        };
         let options = self.options(matches, context)?;
         let bytes = if options.has("memory") {
             ColdFile::sizes(&options, context)?.file_bytes

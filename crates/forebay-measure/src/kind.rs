@@ -271,6 +271,19 @@ mod tests {
         }
     }
 
+    /// Regression: `measure writes` on a device refused two of its parts, and the third purged the device.
+    #[test]
+    fn parts_with_files_of_their_own_take_a_directory_only() {
+        let target = Target::Overwritten("/dev/null".into());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let writes = find("writes").expect("an experiment");
+        let options = matches(writes, &[]).expect("it parses");
+        for part in writes.parts() {
+            let error = part.check_space(Some(&options), &context).expect_err("a device");
+            assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(3), "{}", part.name());
+        }
+    }
+
     #[test]
     fn a_quick_report_of_everything_ends_within_110_seconds() {
         let sum: u64 = parts().map(|part| part.seconds(true)).sum();

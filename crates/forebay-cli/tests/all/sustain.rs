@@ -110,7 +110,7 @@ impl Drop for Loop {
 #[test]
 fn a_whole_device_is_discarded_and_written_over_only_with_both_permissions() {
     let directory = Directory::new("device");
-    let backing = directory.file("disk", 16 << 20);
+    let backing = directory.file("disk", 48 << 20);
     let before = fs::read(&backing).expect("readable");
     let attached = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
     let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
@@ -125,9 +125,18 @@ fn a_whole_device_is_discarded_and_written_over_only_with_both_permissions() {
         return;
     }
     let load = ["measure", "sustain", &device.0, "--rows", "random-write", "--seconds", "1", "--json"];
-    let permitted = [&load[..], &["--quiet", "--overwrite", "--destroy-data"]].concat();
+    let both = ["--quiet", "--overwrite", "--destroy-data"];
+    let permitted = [&load[..], &both].concat();
     let claim = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.0).expect("it is free");
-    for (arguments, words) in [(&load[..], "directory"), (&permitted[..], "is in use")] {
+    let [scan, all, one] = [&["scan"][..], &["writes"], &["writes", "--idle", "1"]]
+        .map(|named| [&["measure"][..], named, &[device.0.as_str()], &both].concat());
+    for (arguments, words) in [
+        (&load[..], "directory"),
+        (&permitted[..], "is in use"),
+        (&scan[..], "is in use"),
+        (&all[..], "directory"),
+        (&one[..], "directory"),
+    ] {
         let outcome = run(arguments);
         assert_eq!(outcome.code, Some(3), "{arguments:?}: {}", outcome.err);
         assert!(outcome.err.contains(words), "{}", outcome.err);
@@ -137,7 +146,7 @@ fn a_whole_device_is_discarded_and_written_over_only_with_both_permissions() {
     let outcome = run(&permitted);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let experiment = &document(&outcome)["experiments"][0];
-    assert_eq!(experiment["parameters"]["file_bytes"], 16_777_216);
+    assert_eq!(experiment["parameters"]["file_bytes"], 48 << 20);
     assert!(experiment["notes"].to_string().contains("not a single local drive"), "{}", experiment["notes"]);
     assert_eq!(experiment["parameters"]["whole_drive"], Value::Null);
     drop(device);
