@@ -51,8 +51,11 @@ pub fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
 /// them.
 fn has_own_pages(file: &File) -> bool {
     let device = Device::of_fd(file.as_fd()).unwrap_or_default();
-    let name = device.file_system().map_or("", |file_system| file_system.type_name());
-    name != "overlay" && !name.starts_with("fuse")
+    match device.file_system().map(|file_system| file_system.type_name()) {
+        Some(name) => name != "overlay" && !name.starts_with("fuse"),
+        // A block device; or the file system is not known, where /proc is not there.
+        None => !device.layers().is_empty(),
+    }
 }
 
 /// Returns the size of the windows in which a file of this length is looked at, and the distance of their beginnings.

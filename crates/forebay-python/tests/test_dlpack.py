@@ -109,7 +109,7 @@ def test_memory_is_exported_where_it_lies(data, content, max_version, flags):
     assert taken.bytes() == content[5:1005]
     taken.delete()
     empty = Consumer(forebay.allocate(0).__dlpack__(max_version=max_version))
-    assert empty.bytes() == b""
+    assert empty.place is None and empty.bytes() == b""
     empty.delete()
 
 

@@ -33,7 +33,7 @@ class ForebayModelLoader(DefaultModelLoader):
         super().__init__(load_config)
 
     def _get_weights_iterator(self, source: Any) -> Any:
-        if self.load_config.safetensors_load_strategy == "torchao":
+        if getattr(self.load_config, "safetensors_load_strategy", None) == "torchao":
             # A tensor of these is made of several.
             return super()._get_weights_iterator(source)
         _, files, *_ = self._prepare_weights(

@@ -230,7 +230,8 @@ impl Lender {
         }
         let numbers = vec![i64::try_from(self.len)?, 1];
         let array = Array {
-            data: self.start.cast(),
+            // So the header wants it of no bytes.
+            data: if self.len == 0 { ptr::null_mut() } else { self.start.cast() },
             device: Device { kind: HOST.0, number: HOST.1 },
             dimensions: 1,
             data_type: DataType { code: UNSIGNED, bits: 8, lanes: 1 },

@@ -124,7 +124,11 @@ def _bytes(tensor: Any, nbytes: int) -> memoryview:
     if _is_torch(tensor):
         if not _is_plain(tensor):
             tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        memory: Any = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
+        address = tensor.data_ptr()
+        if address == 0:
+            # It was on another device, and its copy is made of others as well.
+            raise TypeError(f"a tensor is of {type(tensor)}, which has no bytes of its own; give the tensors that it is made of")
+        memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
         # It must live as long as the view.
         memory.tensor = tensor
         return memoryview(memory)
