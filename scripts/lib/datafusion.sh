@@ -17,7 +17,7 @@ compare_datafusion() {
     say "building examples/datafusion in release mode (DataFusion has some 300 dependencies: many minutes the first time) ..."
     cargo build --release --locked --manifest-path "$root/examples/datafusion/Cargo.toml" --target-dir "$target"
     program=$target/release/forebay-datafusion-example
-    cd "$here"
+    cd "$here" || return
     work=$(mktemp -d "$dir/forebay-datafusion.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     if [ -n "$hits" ]; then

@@ -23,6 +23,7 @@ TOML
 
 # replace_imports FOLDER...: has the Rust files below name forebay_fs where they name tokio::fs: a path, an import, one of several in braces.
 replace_imports() {
+    # shellcheck disable=SC2016
     find "$@" -name '*.rs' -print0 | xargs -0 perl -0777 -pi -e '
         s/use tokio::fs;/use forebay_fs as fs;/g; s/(?<!")\btokio::fs\b/forebay_fs/g;
         s/^([ \t]*)use tokio::\{(.*?)\};/my ($space, $items, $own) = ($1, $2, ""); $own .= "${space}use forebay_fs::{" . $1 =~ s{\bself\b}{self as fs}r . "};\n" while $items =~ s{\bfs::\{(.*?)\},?\s*}{}s; $own .= "${space}use forebay_fs::$1;\n" while $items =~ s{\bfs::(\w+),?\s*}{}; $own .= "${space}use forebay_fs as fs;\n" if $items =~ s{\bfs,\s*}{}; "$own${space}use tokio::{$items};"/gmse;
@@ -31,6 +32,7 @@ replace_imports() {
 
 # replace_stores FOLDER...: has the Rust files below name the stores of scripts/lib/stores.rs where they name those of object_store.
 replace_stores() {
+    # shellcheck disable=SC2016
     find "$@" -name '*.rs' -print0 | xargs -0 perl -0777 -pi -e '
         s/^([ \t]*(?:pub )?use )[\w:]*object_store::(?:memory|local)::(\w+);/$1forebay_stores::$2;/gm;
         s/^([ \t]*)(use [^;]*?\{[^;]*?\b(?:memory::InMemory|local::LocalFileSystem)\b[^;]*;)/my ($space, $use, $own) = ($1, $2, ""); $own .= "\n${space}use forebay_stores::$1;" while $use =~ s{(?:[\w:]*object_store::)?\b(?:memory|local)::(InMemory|LocalFileSystem)\b,?\s*}{}; "$space$use$own"/gme;

@@ -15,6 +15,7 @@ figures() {
 
 # compare_rocksdb [--dir DIR] [--gigabytes N] [--rounds N] [--seconds S] [--rows ROW,..]
 compare_rocksdb() {
+    # shellcheck disable=SC2034
     local dir=$here gigabytes=4 rounds=3 seconds=10 chosen='' prefix work group='' name side round set preload options threads more words
     while [ $# -gt 0 ]; do
         case $1 in

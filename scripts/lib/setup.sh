@@ -51,13 +51,13 @@ require_component() {
 # What the feature `wait` is built with: libbpf from source, libelf and zlib of the system. Installs it as root, or says
 # what is missing and fails, since the rest can be built without.
 have_wait_libraries() {
-    local wanted=(make pkg-config libelf-dev zlib1g-dev)
+    local packages=(make pkg-config libelf-dev zlib1g-dev)
     { command -v make && command -v pkg-config && pkg-config --exists libelf zlib; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
-        say "missing for the feature \`wait\`: ${wanted[*]} (names as on Debian)"
+        say "missing for the feature \`wait\`: ${packages[*]} (names as on Debian)"
         return 1
     fi
-    (install_packages "${wanted[@]}")
+    (install_packages "${packages[@]}")
 }
 
 # Debian's compiler comes without the messages that the definitions of etcd import: they are a package of their own.
@@ -72,46 +72,46 @@ protoc_has_google() {
 
 # What forebay-etcd is compared with: etcd and etcdctl; protoc builds the client of the tests.
 have_etcd() {
-    local wanted=(etcd-server etcd-client protobuf-compiler libprotobuf-dev)
+    local packages=(etcd-server etcd-client protobuf-compiler libprotobuf-dev)
     { command -v etcd && command -v etcdctl && protoc_has_google; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
-        say "missing for the tests beside etcd: ${wanted[*]} (names as on Debian)"
+        say "missing for the tests beside etcd: ${packages[*]} (names as on Debian)"
         return 1
     fi
-    (install_packages "${wanted[@]}")
+    (install_packages "${packages[@]}")
 }
 
 # Debian's RocksDB with its headers and its db_bench, and a compiler for C++.
 have_rocksdb() {
-    local wanted=(g++ librocksdb-dev rocksdb-tools)
+    local packages=(g++ librocksdb-dev rocksdb-tools)
     { command -v g++ && command -v db_bench && [ -e /usr/include/rocksdb/file_system.h ]; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
-        say "missing for the tests with RocksDB: ${wanted[*]} (names as on Debian)"
+        say "missing for the tests with RocksDB: ${packages[*]} (names as on Debian)"
         return 1
     fi
-    (install_packages "${wanted[@]}")
+    (install_packages "${packages[@]}")
 }
 
 # Debian's WiredTiger with its headers, and a compiler for C.
 have_wiredtiger() {
-    local wanted=(gcc libc6-dev libwiredtiger-dev)
+    local packages=(gcc libc6-dev libwiredtiger-dev)
     { command -v cc && [ -e /usr/include/wiredtiger_ext.h ]; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
-        say "missing for the tests with WiredTiger: ${wanted[*]} (names as on Debian)"
+        say "missing for the tests with WiredTiger: ${packages[*]} (names as on Debian)"
         return 1
     fi
-    (install_packages "${wanted[@]}")
+    (install_packages "${packages[@]}")
 }
 
 # What builds the module as a distribution does, and the program that follows the rule for its device.
 have_dkms() {
-    local wanted=(dkms udev)
+    local packages=(dkms udev)
     { command -v dkms && command -v udevadm; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
-        say "missing for the module's package: ${wanted[*]} (names as on Debian)"
+        say "missing for the module's package: ${packages[*]} (names as on Debian)"
         return 1
     fi
-    (install_packages "${wanted[@]}")
+    (install_packages "${packages[@]}")
 }
 
 # What the faults of whole servers need beside them: networks, disks, and clocks that jump. Without it they say what they leave out.

@@ -6,6 +6,7 @@
 
 # compare_wiredtiger [--dir DIR] [--gigabytes N] [--rounds N] [--seconds S]
 compare_wiredtiger() {
+    # shellcheck disable=SC2034
     local dir=$here gigabytes=2 rounds=3 seconds=15 prefix work group='' side round threads keys found
     while [ $# -gt 0 ]; do
         case $1 in
