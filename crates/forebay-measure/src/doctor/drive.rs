@@ -14,8 +14,21 @@ use forebay_report::environment::{DeviceInfo, LayerInfo};
 const NETWORK: [&str; 4] = ["session", "rport-", "rbd", "nbd"];
 const VIRTUAL: [&str; 4] = ["virt", "vmbus", "VMBUS", "vbd-"];
 /// Beginnings of the models of disks that hypervisors make.
-const VIRTUAL_MODELS: [&str; 10] =
-    ["QEMU", "VMware", "VBOX", "Virtual", "Amazon", "Google", "nvme_card", "Microsoft", "Msft", "Linux"];
+const VIRTUAL_MODELS: [&str; 13] = [
+    "QEMU",
+    "VMware",
+    "VBOX",
+    "Virtual",
+    "Amazon",
+    "Google",
+    "nvme_card",
+    "Microsoft",
+    "Msft",
+    "MSFT",
+    "Linux",
+    "Alibaba",
+    "BHYVE",
+];
 
 /// Returns the reason why the drive of `device` is not known, if it is not.
 pub(crate) fn obstacle(device: &Device) -> Option<String> {
@@ -72,6 +85,10 @@ fn folder(layers: &[LayerInfo], sysfs: &Path) -> Result<PathBuf, String> {
     let folder = disk.join("device");
     if leads_to(&NETWORK) || text(&folder.join("transport")).is_some_and(|transport| transport != "pcie") {
         return Err(format!("{name} is a disk of the network"));
+    }
+    // Its paths, which the kernel joins, may be of a network.
+    if leads_to(&["nvme-subsys"]) {
+        return Err(format!("{name} may have several paths"));
     }
     let model = text(&folder.join("model")).unwrap_or_default();
     if leads_to(&VIRTUAL) || VIRTUAL_MODELS.iter().any(|maker| model.starts_with(maker)) {
@@ -160,6 +177,7 @@ mod tests {
             ("pci0000:00/0000:00:02.0/virtio1/block/x", "", "", "a virtual disk"),
             ("virtual/block/x", "", "", "a virtual disk"),
             ("vbd-51712/block/x", "", "", "a virtual disk"),
+            ("pci0000:00/nvme/nvme0/x", "MSFT NVMe Accelerator v1.0", "pcie", "a virtual disk"),
             ("pci0000:00/nvme/nvme0/x", "Amazon Elastic Block Store", "pcie", "a virtual disk"),
             ("pci0000:00/ata1/host0/block/x", "QEMU HARDDISK", "", "a virtual disk"),
             ("platform/host2/session1/target2:0:0/block/x", "Disk", "", "a disk of the network"),
@@ -172,6 +190,10 @@ mod tests {
             assert_eq!((info.firmware, info.wear_percent), (None, None), "{place}");
             assert_eq!(why, format!("firmware, wear and temperature are not known: x is {words}"));
         }
+        // A drive with two ports is local, and has a path by each.
+        let paths = planted("virtual/nvme-subsystem/nvme-subsys0/nvme0n1", &[("firmware_rev", "1.0")]);
+        let (info, why) = found(paths.path(), &[layer("nvme0n1", "disk")], Some(1));
+        assert!(info.firmware.is_none() && why.ends_with("nvme0n1 may have several paths"), "{why}");
         let sysfs = planted("pci0000:00/ata1/block/sda", &[("rev", "1.05")]);
         let disk = layer("sda", "disk");
         for (layers, words) in [
