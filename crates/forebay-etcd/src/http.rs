@@ -8,6 +8,7 @@ pub(crate) use access::Access;
 #[cfg(test)]
 pub(crate) use gateway::RANGE_BYTES_MAX;
 pub(crate) use gateway::router as gateway;
+pub(crate) use metrics::PageSettings;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,14 +29,14 @@ use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// Returns the pages that are served by HTTP, of a member with this limit of space.
+/// Returns the pages that are served by HTTP.
 pub(crate) fn router(
     node: Node,
     followers: Arc<Followers>,
     calls: Arc<CallCounts>,
-    quota_bytes: u64,
+    settings: PageSettings,
 ) -> Router {
-    let counted = (node.clone(), followers, calls, quota_bytes);
+    let counted = (node.clone(), followers, calls, settings);
     let with_counts = Router::new().route("/metrics", get(metrics)).with_state(counted);
     Router::new()
         .route("/health", get(health))
@@ -63,9 +64,9 @@ async fn version() -> Response {
 }
 
 async fn metrics(
-    State((node, followers, calls, quota_bytes)): State<(Node, Arc<Followers>, Arc<CallCounts>, u64)>,
+    State((node, followers, calls, settings)): State<(Node, Arc<Followers>, Arc<CallCounts>, PageSettings)>,
 ) -> Response {
-    let page = metrics::page(&node, &followers, &calls, quota_bytes).await;
+    let page = metrics::page(&node, &followers, &calls, settings).await;
     ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 

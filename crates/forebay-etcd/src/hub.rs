@@ -261,7 +261,7 @@ impl Watch {
     }
 }
 
-/// Numbers of this member's watches, and of the changes that they are for.
+/// Numbers of this member's watches.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) watches: AtomicU64,
@@ -273,9 +273,6 @@ pub(crate) struct Counts {
     pub(crate) pending: AtomicU64,
     /// Events that were sent to clients since the start.
     pub(crate) sent: AtomicU64,
-    /// Puts that were applied since the start, and the bytes of their keys and values.
-    pub(crate) puts: AtomicU64,
-    pub(crate) put_bytes: AtomicU64,
 }
 
 /// All watches of this member.
@@ -382,14 +379,6 @@ impl Hub {
 
     /// Queues the events of a revision, which can be read by now.
     pub(crate) fn publish(&self, revision: i64, events: Vec<Event>) {
-        for kv in events
-            .iter()
-            .filter(|event| event.r#type() == EventType::Put)
-            .filter_map(|event| event.kv.as_ref())
-        {
-            self.counts.puts.fetch_add(1, Ordering::Relaxed);
-            self.counts.put_bytes.fetch_add((kv.key.len() + kv.value.len()) as u64, Ordering::Relaxed);
-        }
         let mut inner = self.lock();
         inner.revision = inner.revision.max(revision);
         if inner.count == 0 {

@@ -18,6 +18,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::histogram::DoublingHistogram;
+
 /// Leases whose end is proposed at once: their entries share a commit. Changes of clients that come meanwhile are behind them.
 const REVOKED_AT_ONCE_MAX: usize = 512;
 
@@ -33,6 +35,8 @@ pub(crate) struct Lessor {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) granted: AtomicU64,
+    /// The seconds that they were granted for.
+    pub(crate) times_s: DoublingHistogram<1, 24>,
     pub(crate) revoked: AtomicU64,
     /// Those that this member kept alive as the leader.
     pub(crate) renewed: AtomicU64,
@@ -99,6 +103,7 @@ impl Lessor {
 
     pub(crate) fn granted(&self, id: i64, granted_s: i64) {
         self.counts.granted.fetch_add(1, Ordering::Relaxed);
+        self.counts.times_s.observe(u64::try_from(granted_s).unwrap_or_default());
         let mut inner = self.lock();
         inner.revoking.remove(&id);
         inner.leases.insert(id, Lease { granted_s, ends: None });

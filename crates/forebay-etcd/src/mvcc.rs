@@ -44,6 +44,7 @@ mod check;
 mod clean;
 mod codec;
 mod count;
+mod counts;
 mod damage;
 mod hash;
 mod import;
@@ -67,6 +68,7 @@ use tonic::Status;
 
 pub(crate) use audit::Audit;
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
+pub(crate) use counts::{Counts, Operations};
 pub(crate) use damage::{Damage, DamageRecord, is_repaired};
 pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;

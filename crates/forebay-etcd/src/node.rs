@@ -39,14 +39,16 @@ use self::identity::Identity;
 pub(crate) use self::leader_call::LeaderCall;
 use self::leader_call::not_leader;
 use self::network::Network;
-pub(crate) use self::peers::{Client, ROUND_TRIP_BOUNDS, round_trip_bound};
+pub(crate) use self::peers::Client;
 use self::peers::{Dialer, Peers, Purpose, Reachability, is_unsent};
 pub use self::restore::RestoreReport;
 pub(crate) use self::service::PeerService;
 pub(crate) use self::state_copy::CopyFailure;
 use crate::answer::Answer;
 use crate::config::Config;
+use crate::histogram::DoublingHistogram;
 use crate::mvcc::{Damage, DamageRecord, Machine, Store};
+use crate::operation::{Operation, OperationTimes};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader};
 use crate::proto::peer::{self, KeepAliveReply, KeepAliveRequest, Outcome, Proposal, command};
 use crate::refusal::Refusal;
@@ -105,8 +107,19 @@ pub(crate) struct Counts {
     pub(crate) proposals_failed: AtomicU64,
     pub(crate) read_rounds: AtomicU64,
     pub(crate) read_rounds_failed: AtomicU64,
+    /// Those to which no leader replied in time.
+    pub(crate) read_rounds_slow: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
+    /// Snapshots that are being installed now, and how long others took to arrive in files.
+    pub(crate) installing: AtomicU64,
+    pub(crate) snapshot_times: DoublingHistogram<100_000_000, 10>,
+    /// How long snapshots that clients save take.
+    pub(crate) saved_snapshot_times: DoublingHistogram<10_000_000, 17>,
+    /// Turns of Raft's tasks that came later than two heartbeats, while this member led.
+    pub(crate) late_heartbeats: AtomicU64,
+    /// How long requests of clients and of this member take.
+    pub(crate) requests: OperationTimes<1_000_000, 14>,
     pub(crate) promoted: AtomicU64,
     pub(crate) foreign: AtomicU64,
     /// Long ranges under way, those that wait to be, and those of which the client takes nothing.
@@ -591,14 +604,8 @@ impl Node {
         change: command::Change,
     ) -> Result<(Outcome, u64), Status> {
         self.check_format(&change)?;
-        let counts = &self.inner.counts;
-        let pending = lead::PendingProposal::begin(counts);
-        let proposed = self.propose_anywhere(Command::by(author, change)).await;
-        drop(pending);
-        if proposed.is_err() {
-            counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
-        }
-        proposed
+        let operation = Operation::of(&change);
+        self.counted(operation, self.propose_anywhere(Command::by(author, change))).await
     }
 
     async fn propose_anywhere(&self, command: Command) -> Result<(Outcome, u64), Status> {

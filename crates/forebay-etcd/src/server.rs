@@ -96,7 +96,10 @@ impl Server {
             Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
         let (limits, authentication) = (limits(&config), Authentication::open(&config)?);
         let followers = Arc::new(Followers::default());
-        let machine = || Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
+        let machine = || {
+            let machine = Machine::new(followers.clone(), limits.state).with_format_max(config.formats.own);
+            machine.with_counts(followers.counts.clone())
+        };
         let raft_runtime = RaftRuntime::start()?;
         let node = Node::start(&config, machine, dialing_tls, &raft_runtime).await?;
         tracing::info!(
@@ -142,7 +145,14 @@ impl Server {
             tokio::spawn(services::end_leases(context)),
             tokio::spawn(keep_timer(is_stopping.clone())),
         ];
-        let pages = http::router(node.clone(), followed, calls, config.quota_bytes);
+        let settings = http::PageSettings {
+            quota_bytes: config.quota_bytes,
+            features: [
+                ("CompactHashCheck", config.is_checkpoint_check_on),
+                ("InitialCorruptCheck", config.is_initial_check_on),
+            ],
+        };
+        let pages = http::router(node.clone(), followed, calls, settings);
         let has_pages = http.is_empty();
         let mut served = vec![(metrics, pages.clone().fallback(not_found))];
         let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));

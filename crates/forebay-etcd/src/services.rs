@@ -23,7 +23,7 @@ mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
@@ -36,6 +36,7 @@ use crate::lessor::Lessor;
 use crate::mvcc;
 use crate::node::{LeaderLeases, Node};
 use crate::observer::{EntryChanges, InitialState, Observer};
+use crate::operation::Operation;
 use crate::proto::etcdserverpb::auth_server::AuthServer;
 use crate::proto::etcdserverpb::cluster_server::ClusterServer;
 use crate::proto::etcdserverpb::kv_server::KvServer;
@@ -239,6 +240,14 @@ impl Context {
         failure.into()
     }
 
+    /// Counts a read, which has begun then.
+    fn note_read(&self, operation: Operation, begun: Instant, is_success: bool, done: mvcc::Operations) {
+        let time = begun.elapsed();
+        self.node.counts().requests.observe(operation, is_success, time);
+        self.followers.counts.note_time(time);
+        self.followers.counts.note(done);
+    }
+
     /// Refuses a request that is too long: a message is decoded before its length can be judged.
     fn check_bytes(&self, message: &impl prost::Message) -> Result<(), Status> {
         if message.encoded_len() > self.limits.request_bytes_max {
@@ -281,6 +290,7 @@ pub(crate) struct Followers {
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) users: Arc<Users>,
+    pub(crate) counts: Arc<mvcc::Counts>,
     /// The space that the state takes.
     used_bytes: AtomicU64,
     cleaning: Sender<CleaningProgress>,

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay::Exposition;
 use forebay::MetricKind::{Counter, Gauge, Histogram};
 
+use crate::histogram;
 use crate::mvcc::View;
-use crate::node::{Node, ROUND_TRIP_BOUNDS, round_trip_bound};
+use crate::node::Node;
 use crate::services::{CallCounts, Followers, Way};
 use crate::version::{CLUSTER_MINOR, ETCD_VERSION, OWN_VERSION};
 
@@ -21,12 +22,20 @@ macro_rules! add {
     };
 }
 
-/// Returns all metrics of a member with this limit of space.
+/// The settings that metrics show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageSettings {
+    pub(crate) quota_bytes: u64,
+    /// Gates of features that have an effect here, and whether they are open.
+    pub(crate) features: [(&'static str, bool); 2],
+}
+
+/// Returns all metrics of a member.
 pub(crate) async fn page(
     node: &Node,
     followers: &Followers,
     calls: &CallCounts,
-    quota_bytes: u64,
+    settings: PageSettings,
 ) -> Exposition {
     let mut page = Exposition::prometheus();
     for (name, help, label, value) in [
@@ -39,6 +48,7 @@ pub(crate) async fn page(
     }
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (counts, watches, leases) = (node.counts(), followers.hub.counts(), &followers.lessor.counts);
+    let state = &followers.counts;
     add!(page,
         Gauge "etcd_server_has_leader" "Whether a leader exists.": u8::from(node.leader().is_some());
         Gauge "etcd_server_is_leader" "Whether this member leads.": u8::from(node.is_leader());
@@ -54,6 +64,10 @@ pub(crate) async fn page(
         Counter "forebay_etcd_reads_total" "Linearizable reads.": load(&counts.reads);
         Counter "etcd_server_read_indexes_failed_total" "Rounds with the leader that failed.": load(&counts.read_rounds_failed);
         Counter "forebay_etcd_read_rounds_total" "Rounds with the leader for linearizable reads.": load(&counts.read_rounds);
+        Counter "etcd_server_slow_read_indexes_total" "Those to which no leader replied in time.": load(&counts.read_rounds_slow);
+        Counter "etcd_server_heartbeat_send_failures_total" "Heartbeats that this member was late with.": load(&counts.late_heartbeats);
+        Gauge "etcd_server_snapshot_apply_in_progress_total" "Snapshots that are being installed.": load(&counts.installing);
+        Counter "etcd_server_slow_apply_total" "Entries and reads that took more than 100 ms.": load(&state.slow);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);
         Counter "forebay_etcd_foreign_requests_total" "Requests of members of other clusters.": load(&counts.foreign);
         Gauge "forebay_etcd_long_ranges" "Long ranges under way.": load(&counts.ranges);
@@ -76,8 +90,13 @@ pub(crate) async fn page(
         Gauge "etcd_debugging_mvcc_slow_watcher_total" "Watches that are behind.": load(&watches.behind);
         Gauge "etcd_debugging_mvcc_pending_events_total" "Events that wait to be sent.": load(&watches.pending);
         Counter "etcd_debugging_mvcc_events_total" "Events sent by this member.": load(&watches.sent);
-        Counter "etcd_mvcc_put_total" "Puts applied by this member.": load(&watches.puts);
-        Gauge "etcd_debugging_mvcc_total_put_size_in_bytes" "Bytes of their keys and values.": load(&watches.put_bytes);
+        Counter "etcd_mvcc_put_total" "Puts applied by this member.": load(&state.puts);
+        Gauge "etcd_debugging_mvcc_total_put_size_in_bytes" "Bytes of their keys and values.": load(&state.put_bytes);
+        Counter "etcd_mvcc_delete_total" "Deletes applied by this member.": load(&state.deletes);
+        Counter "etcd_mvcc_range_total" "Ranges read by this member.": load(&state.ranges);
+        Counter "etcd_mvcc_txn_total" "Entries and reads with several of these.": load(&state.txns);
+        Counter "etcd_debugging_mvcc_db_compaction_keys_total" "Events removed by compactions.": load(&state.removed);
+        Gauge "etcd_debugging_mvcc_db_compaction_last" "When the last compaction had removed all.": load(&state.compacted_at_s);
         Counter "etcd_debugging_lease_granted_total" "Leases granted.": load(&leases.granted);
         Counter "etcd_debugging_lease_revoked_total" "Leases revoked.": load(&leases.revoked);
         Counter "etcd_debugging_lease_renewed_total" "Leases that this member kept alive as the leader.": load(&leases.renewed);
@@ -86,8 +105,8 @@ pub(crate) async fn page(
         Counter "etcd_debugging_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
     );
     // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.
-    if quota_bytes != 0 {
-        add!(page, Gauge "etcd_server_quota_backend_bytes" "Most bytes that the state may have.": quota_bytes;);
+    if settings.quota_bytes != 0 {
+        add!(page, Gauge "etcd_server_quota_backend_bytes" "Most bytes that the state may have.": settings.quota_bytes;);
     }
     if let Ok(view) = View::of(node.store()).await {
         add!(page,
@@ -97,12 +116,68 @@ pub(crate) async fn page(
             Gauge "etcd_mvcc_db_total_size_in_use_in_bytes" "The same: nothing of it is free.": view.used_bytes();
         );
     }
+    let mut family = page.family(Gauge, "etcd_server_feature_enabled", "Whether a feature is on.");
+    for (name, is_on) in settings.features {
+        family.sample(&[("name", name), ("stage", "ALPHA")], u8::from(is_on));
+    }
+    times(&mut page, node, followers);
     log(&mut page, node);
     store(&mut page, node);
     grpc(&mut page, calls);
     peers(&mut page, node);
     process(&mut page);
     page
+}
+
+/// How long operations take.
+fn times(page: &mut Exposition, node: &Node, followers: &Followers) {
+    let (counts, state, leases) = (node.counts(), &followers.counts, &followers.lessor.counts);
+    let mut add = |name, help, unit, of: &histogram::Histogram| {
+        let (buckets, count, sum) = of.read(unit);
+        page.family(Histogram, name, help).histogram::<&str>(&[], buckets, count, sum);
+    };
+    add("etcd_debugging_lease_ttl_total", "Seconds of leases.", 1.0, &leases.times_s);
+    let name = "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds";
+    add(name, "How long compactions take until all is removed.", 1.0, &state.compaction_ms);
+    let name = "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds";
+    add(name, "How long entries take that do nothing else.", 1.0, &state.compaction_step_ms);
+    let name = "etcd_disk_backend_commit_duration_seconds";
+    add(name, "How long the store takes for the changes of an entry.", 1e9, &state.commits);
+    let name = "etcd_disk_backend_snapshot_duration_seconds";
+    add(name, "How long snapshots that clients save take.", 1e9, &counts.saved_snapshot_times);
+    add("etcd_mvcc_hash_duration_seconds", "How long hashes of all take.", 1e9, &state.hashes[0]);
+    add("etcd_mvcc_hash_rev_duration_seconds", "Those of a revision.", 1e9, &state.hashes[1]);
+    let name = "etcd_snap_db_save_total_duration_seconds";
+    add(name, "How long snapshots of other members take to arrive.", 1e9, &counts.snapshot_times);
+    // Of these etcd has what was observed alone.
+    let mut family = page.family(Histogram, "etcd_server_apply_duration_seconds", "How long entries take.");
+    for (operation, is_success, times) in state.applies.iter() {
+        let (op, (buckets, count, sum)) = (format!("{operation:?}"), times.read(1e9));
+        if count > 0 {
+            let labels = [("op", &*op), ("success", word(is_success)), ("version", "v3")];
+            family.histogram(&labels, buckets, count, sum);
+        }
+    }
+    let name = "etcd_server_request_duration_seconds";
+    let mut family = page.family(Histogram, name, "How long requests take.");
+    for (operation, is_success, times) in counts.requests.iter() {
+        let (kind, (buckets, count, sum)) = (format!("{operation:?}"), times.read(1e9));
+        if count > 0 {
+            let labels = [("success", word(is_success)), ("type", &*kind)];
+            family.histogram(&labels, buckets, count, sum);
+        }
+    }
+    let mut family = page.family(Histogram, "etcd_server_range_duration_seconds", "How long ranges take.");
+    for (times, success) in state.range_times.iter().zip([word(false), word(true)]) {
+        let (buckets, count, sum) = times.read(1e9);
+        if count > 0 {
+            family.histogram(&[("success", success)], buckets, count, sum);
+        }
+    }
+}
+
+fn word(is_so: bool) -> &'static str {
+    if is_so { "true" } else { "false" }
 }
 
 /// The log: its flushes are what etcd's log has as fsyncs.
@@ -174,7 +249,7 @@ fn grpc(page: &mut Exposition, calls: &CallCounts) {
     }
     let mut family = page.family(Histogram, "grpc_server_handling_seconds", "How long calls take.");
     for kind in calls.kinds() {
-        let (bounds, count, seconds) = kind.times();
+        let (bounds, count, seconds) = kind.times.read(1e9);
         family.histogram(&kind.labels, bounds, count, seconds);
     }
 }
@@ -205,16 +280,8 @@ fn peers(page: &mut Exposition, node: &Node) {
     let name = "etcd_network_peer_round_trip_time_seconds";
     let mut family = page.family(Histogram, name, "How long heartbeats take until their replies.");
     for (id, reached) in &others {
-        let mut count = 0;
-        let buckets: Vec<(f64, u64)> = (0..ROUND_TRIP_BOUNDS)
-            .map(|number| {
-                count += reached.round_trips[number];
-                (round_trip_bound(number).as_secs_f64(), count)
-            })
-            .collect();
-        let all = count + reached.round_trips[ROUND_TRIP_BOUNDS];
-        let seconds = reached.round_trip_ns as f64 / 1e9;
-        family.histogram(&[("To", format!("{id:x}"))], buckets, all, seconds);
+        let (buckets, count, seconds) = reached.round_trips.read(1e9);
+        family.histogram(&[("To", format!("{id:x}"))], buckets, count, seconds);
     }
     let mut family = page.family(Gauge, "etcd_network_active_peers", "Whether the last message arrived.");
     for (id, reached) in &others {
@@ -223,7 +290,7 @@ fn peers(page: &mut Exposition, node: &Node) {
     }
 }
 
-/// This process, as Prometheus's clients have it. What the system does not tell is left out.
+/// This process, as Prometheus's clients have it. Figures that the system does not give are left out.
 fn process(page: &mut Exposition) {
     let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     let (stat, status, limits) = (text("stat"), text("status"), text("limits"));

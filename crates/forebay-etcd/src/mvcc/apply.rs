@@ -8,6 +8,7 @@ use prost::Message;
 
 use super::change::Change;
 use super::codec::{self, At, State, put_number};
+use super::counts::Operations;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::users::{self, UsersChange};
@@ -45,6 +46,7 @@ pub(super) struct Effects {
     /// The format that the state is raised to, unless it has a later one.
     pub(super) format: Option<u64>,
     pub(super) users: Option<UsersChange>,
+    pub(super) operations: Operations,
 }
 
 impl Default for Effects {
@@ -62,6 +64,7 @@ impl Default for Effects {
             alarm: None,
             format: None,
             users: None,
+            operations: Operations::default(),
         }
     }
 }
@@ -197,6 +200,7 @@ async fn carry_out(
     }
     effects.state = change.state;
     effects.state.revision = change.revision();
+    effects.operations = change.operations;
     (effects.events, effects.replaced) = (change.own.events, change.replaced);
     Ok(effects)
 }

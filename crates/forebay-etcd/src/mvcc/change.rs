@@ -6,6 +6,7 @@ use bytes::Bytes;
 use forebay_kv::Batch;
 
 use super::codec::{self, At, Now, Previous, Put, PutRecord, Record, State};
+use super::counts::Operations;
 use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
@@ -29,6 +30,8 @@ pub(super) struct Change<'a> {
     pub(super) own: Own,
     /// Events that were replaced, and stay whole.
     pub(super) replaced: Vec<At>,
+    /// Its operations so far.
+    pub(super) operations: Operations,
     keeps_keys: bool,
     /// Bytes of the batch.
     bytes: u64,
@@ -51,8 +54,20 @@ impl<'a> Change<'a> {
         state: State,
     ) -> Change<'a> {
         let (own, replaced, scratch) = (Own::default(), Vec::new(), Vec::new());
-        let (keeps_keys, bytes, previous_bytes) = (false, 0, 0);
-        Change { reader, recent, batch, state, own, replaced, keeps_keys, bytes, previous_bytes, scratch }
+        let (operations, keeps_keys, bytes, previous_bytes) = (Operations::default(), false, 0, 0);
+        Change {
+            reader,
+            recent,
+            batch,
+            state,
+            own,
+            replaced,
+            operations,
+            keeps_keys,
+            bytes,
+            previous_bytes,
+            scratch,
+        }
     }
 
     /// Lets later operations of the entry see earlier ones.
@@ -81,7 +96,8 @@ impl<'a> Change<'a> {
         }
     }
 
-    pub(super) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+    pub(super) async fn range(&mut self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+        self.operations.ranges += 1;
         range::range(&self.place(), request).await
     }
 
@@ -119,6 +135,8 @@ impl<'a> Change<'a> {
             }
         }
         let prev_kv = before.as_ref().filter(|_| prev_kv).map(|before| before.pair.clone());
+        self.operations.puts += 1;
+        self.operations.put_bytes += (key.len() + value.len()) as u64;
         self.write_put(key.into(), value, lease, before)?;
         Ok(PutResponse { header: None, prev_kv })
     }
@@ -190,6 +208,7 @@ impl<'a> Change<'a> {
         &mut self,
         request: &DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Failure> {
+        self.operations.deletes += 1;
         let span = Span::new(&request.key, &request.range_end);
         let mut found = Vec::new();
         if span.is_one() {
@@ -240,6 +259,7 @@ impl<'a> Change<'a> {
 
     /// Deletes a key if it is there.
     pub(super) async fn delete(&mut self, key: &[u8]) -> Result<(), Failure> {
+        self.operations.deletes += 1;
         match self.before(key).await? {
             Some(before) => self.write_delete(before),
             None => Ok(()),

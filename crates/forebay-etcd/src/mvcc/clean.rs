@@ -23,20 +23,20 @@ pub(super) const MIDDLE: Step = Step { events: if cfg!(test) { 5 } else { 1024 }
 /// Of a compaction.
 pub(super) const LARGE: Step = Step { events: if cfg!(test) { 7 } else { 4096 }, bytes: 2 << 20 };
 
-/// Looks at the next events before the compacted revision, and removes those that no read can reach.
+/// Looks at the next events before the compacted revision, and removes those that no read can reach. Returns how many these are.
 pub(super) async fn clean(
     reader: &Reader<'_>,
     state: &mut State,
     batch: &mut Batch,
     step: &Step,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     if !state.is_cleaning() {
-        return Ok(());
+        return Ok(0);
     }
     let until = At::first(state.compacted);
     let mut events = reader.walk_events(state.cleaned, until);
     let (mut count, mut bytes) = (0, 0);
-    let (mut freed, mut scratch) = (0, Vec::new());
+    let (mut removed, mut freed, mut scratch) = (0, 0, Vec::new());
     while count < step.events && bytes < step.bytes {
         let Some((key, value)) = events.next().await? else {
             state.cleaned = until;
@@ -57,6 +57,7 @@ pub(super) async fn clean(
             };
             batch.delete(reader.keyspace(Part::Versions), &scratch);
             freed += event_bytes(record.key, value_bytes);
+            removed += 1;
         };
         if let Some(previous) = record.previous {
             remove(previous.at, previous.value_bytes, previous.is_short);
@@ -69,5 +70,5 @@ pub(super) async fn clean(
         bytes += (value.len() + 4 * record.key.len()) as u64;
     }
     state.used_bytes = state.used_bytes.saturating_sub(freed);
-    Ok(())
+    Ok(removed)
 }

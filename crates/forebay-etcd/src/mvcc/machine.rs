@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::Apply;
@@ -14,6 +15,7 @@ use openraft::alias::{EntryOf, LogIdOf, StoredMembershipOf};
 use super::ages::{self, Ages};
 use super::apply::{Basis, Effects, apply, keys_named};
 use super::codec::{self, State};
+use super::counts::{Counts, EntryCost};
 use super::damage::{Damage, DamageRecord, is_repaired};
 use super::reader::{Part, Reader};
 use super::recent::Recent;
@@ -22,7 +24,9 @@ use super::users::{self, UsersChange};
 use super::{KEYSPACES, Limits, clean, count, view};
 use crate::accounts::{Auth, Token};
 use crate::observer::{EntryChanges, InitialState, Observer};
+use crate::operation::Operation;
 use crate::proto::peer::command::Change;
+use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{Author, Outcome};
 use crate::types::Types;
 use crate::version::Formats;
@@ -39,6 +43,7 @@ pub(crate) struct Machine {
     format: Arc<AtomicU64>,
     format_max: u64,
     damage: Arc<DamageRecord>,
+    counts: Arc<Counts>,
 }
 
 /// A change, and who asks for it.
@@ -54,8 +59,11 @@ struct Memory {
     /// Members and types.
     alarms: BTreeSet<(u64, i32)>,
     auth: Arc<Auth>,
-    /// The changes of the entry that is being written.
+    /// The changes of the entry that is being written, and its cost so far.
     pending: Option<EntryChanges>,
+    cost: Option<EntryCost>,
+    /// When the compaction that is under way began here.
+    compaction: Option<Instant>,
     /// The changes of the entries that come next, by their indexes.
     prepared: VecDeque<(u64, Option<Proposal>)>,
 }
@@ -74,12 +82,18 @@ impl Machine {
             format: Arc::default(),
             format_max: Formats::OWN.own,
             damage: Arc::default(),
+            counts: Arc::default(),
         }
     }
 
     /// Notes the damage that entries meet there.
     pub(crate) fn with_damage(self, damage: Arc<DamageRecord>) -> Machine {
         Machine { damage, ..self }
+    }
+
+    /// Counts entries there.
+    pub(crate) fn with_counts(self, counts: Arc<Counts>) -> Machine {
+        Machine { counts, ..self }
     }
 
     /// Knows formats of the state up to this one.
@@ -200,16 +214,17 @@ impl Apply<Types> for Machine {
         keyspaces: &[Keyspace],
         batch: &mut Batch,
     ) -> io::Result<Outcome> {
-        let reader = Reader::new(keyspaces, None)?;
+        let (reader, begun) = (Reader::new(keyspaces, None)?, Instant::now());
         let (index, meta) = (entry.log_id.index, reader.keyspace(Part::Meta));
         let (before, is_counted_anew, alarms, auth, prepared) = {
             let mut memory = self.memory();
-            memory.pending = None;
+            (memory.pending, memory.cost) = (None, None);
             let (alarms, auth) = (memory.alarms.clone(), memory.auth.clone());
             (memory.state, memory.is_counted_anew, alarms, auth, memory.prepared.pop_front())
         };
         let prepared = prepared.filter(|(of, _)| *of == index);
         let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
+        let operation = change.as_ref().and_then(|(change, _)| Operation::of(change));
         let mut effects = Effects { state: before, ..Effects::default() };
         if matches!(entry.payload, EntryPayload::Normal(_)) {
             let format = self.format.load(Ordering::Acquire);
@@ -228,9 +243,11 @@ impl Apply<Types> for Machine {
             (None, true) => clean::MIDDLE,
             (None, false) => clean::SMALL,
         };
-        clean::clean(&reader, &mut effects.state, batch, &step).await?;
+        self.counts.note_removed(clean::clean(&reader, &mut effects.state, batch, &step).await?);
         let step = if effects.is_clean { clean::MIDDLE } else { clean::SMALL };
         ages::age(&reader, &mut effects.state, batch, &step, &effects.replaced).await?;
+        let is_step = effects.is_clean && before.is_cleaning();
+        let operations = effects.operations;
         let Effects { mut state, result, events, granted, revoked, compacted, alarm, format, users, .. } =
             effects;
         let (auth, token) = match users {
@@ -272,6 +289,16 @@ impl Apply<Types> for Machine {
         };
         let mut memory = self.memory();
         (memory.state, memory.is_counted_anew) = (state, false);
+        if compacted.is_some() || before.is_cleaning() {
+            let since = *memory.compaction.get_or_insert(begun);
+            if !state.is_cleaning() {
+                memory.compaction = None;
+                self.counts.note_compaction(since.elapsed());
+            }
+        }
+        let is_success = !matches!(result, Response::Refusal(_));
+        let committed = Instant::now();
+        memory.cost = Some(EntryCost { begun, committed, operation, is_success, operations, is_step });
         if let Some(auth) = auth {
             memory.auth = auth;
         }
@@ -298,7 +325,13 @@ impl Apply<Types> for Machine {
 
     fn applied(&self, id: &LogIdOf<Types>) {
         self.applied.store(id.index, Ordering::Release);
-        let pending = self.memory().pending.take();
+        let (pending, cost) = {
+            let mut memory = self.memory();
+            (memory.pending.take(), memory.cost.take())
+        };
+        if let Some(cost) = cost {
+            self.counts.note_applied(&cost);
+        }
         if let Some(applied) = pending {
             self.observer.applied(applied);
         }

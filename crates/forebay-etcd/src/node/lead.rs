@@ -1,6 +1,7 @@
 //! Proposals that the leader of one term makes, and nobody else.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
@@ -8,25 +9,26 @@ use openraft::type_config::alias::LeaderIdOf;
 use openraft::vote::RaftLeaderId;
 use tonic::Status;
 
+use super::Node;
 use super::leader_call::not_leader;
-use super::{Counts, Node};
+use crate::operation::Operation;
 use crate::proto::peer::{Author, Outcome, command};
 use crate::refusal::Refusal;
 use crate::types::{Command, Types};
 
-/// A proposal that is counted as pending until this is dropped, though its caller may have given it up before its end.
-pub(super) struct PendingProposal<'a>(&'a Counts);
+/// Counts something as under way until this is dropped, though its caller may have given it up before its end.
+pub(super) struct InFlight<'a>(&'a AtomicU64);
 
-impl PendingProposal<'_> {
-    pub(super) fn begin(counts: &Counts) -> PendingProposal<'_> {
-        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
-        PendingProposal(counts)
+impl InFlight<'_> {
+    pub(super) fn begin(count: &AtomicU64) -> InFlight<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        InFlight(count)
     }
 }
 
-impl Drop for PendingProposal<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -45,15 +47,29 @@ impl Node {
         change: command::Change,
     ) -> Result<Outcome, Status> {
         self.check_format(&change)?;
-        let counts = &self.inner.counts;
-        let pending = PendingProposal::begin(counts);
-        let proposed =
-            tokio::time::timeout_at(self.deadline(), self.write_leading(term, Command::by(author, change)))
-                .await;
-        let proposed = proposed.unwrap_or_else(|_| Err(Refusal::Timeout.into()));
+        let (operation, deadline) = (Operation::of(&change), self.deadline());
+        let written =
+            tokio::time::timeout_at(deadline, self.write_leading(term, Command::by(author, change)));
+        let proposed = async { written.await.unwrap_or_else(|_| Err(Refusal::Timeout.into())) };
+        self.counted(operation, proposed).await
+    }
+
+    /// Awaits a proposal, and counts it.
+    pub(super) async fn counted<T>(
+        &self,
+        operation: Option<Operation>,
+        proposed: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let (counts, begun) = (&self.inner.counts, Instant::now());
+        let pending = InFlight::begin(&counts.proposals_pending);
+        let proposed = proposed.await;
         drop(pending);
         if proposed.is_err() {
             counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(operation) = operation {
+            // A refusal is an outcome too, as in etcd.
+            counts.requests.observe(operation, proposed.is_ok(), begun.elapsed());
         }
         proposed
     }

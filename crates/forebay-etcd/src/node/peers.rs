@@ -13,6 +13,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
+use crate::histogram::DoublingHistogram;
 use crate::proto::peer::peer_client::PeerClient;
 use crate::tls::Connector;
 use crate::version::Formats;
@@ -152,24 +153,15 @@ struct Entry {
     reached: Reachability,
 }
 
-/// The number of bounds of times of heartbeats, the first of which is 100 us, and the others twice the one before, as in etcd.
-pub(crate) const ROUND_TRIP_BOUNDS: usize = 16;
-
-/// Returns a bound of times of heartbeats.
-pub(crate) fn round_trip_bound(number: usize) -> Duration {
-    Duration::from_micros(100 << number)
-}
-
 /// How Raft's messages to a member fare.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Reachability {
     /// Whether the last one did not reach it.
     pub(crate) is_lost: bool,
     /// How many did not.
     pub(crate) failures: u64,
-    /// Heartbeats by the time until their replies: each up to its bound, and the rest; and the nanoseconds of all.
-    pub(crate) round_trips: [u64; ROUND_TRIP_BOUNDS + 1],
-    pub(crate) round_trip_ns: u64,
+    /// The times of heartbeats until their replies.
+    pub(crate) round_trips: Arc<DoublingHistogram<100_000, 16>>,
     /// Bytes of appends, their replies, and snapshots.
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -249,7 +241,8 @@ impl Peers {
     pub(crate) fn failed(&self, id: u64) {
         let mut table = self.table();
         let Some(entry) = table.get(&id).filter(|entry| entry.urls.len() > 1) else { return };
-        let (urls, at, reached) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len(), entry.reached);
+        let (urls, at, reached) =
+            (entry.urls.clone(), (entry.at + 1) % entry.urls.len(), entry.reached.clone());
         if let Ok(entry) = self.entry(id, &urls, at) {
             table.insert(id, Entry { reached, ..entry });
         }
@@ -257,16 +250,14 @@ impl Peers {
 
     /// Returns how Raft's messages to the members fare.
     pub(crate) fn reached(&self) -> BTreeMap<u64, Reachability> {
-        self.table().iter().map(|(id, entry)| (*id, entry.reached)).collect()
+        self.table().iter().map(|(id, entry)| (*id, entry.reached.clone())).collect()
     }
 
     /// Notes how long a heartbeat took until its reply.
     pub(crate) fn note_round_trip(&self, id: u64, time: Duration) {
-        let mut table = self.table();
-        let Some(Entry { reached, .. }) = table.get_mut(&id) else { return };
-        let number = (0..ROUND_TRIP_BOUNDS).find(|number| time <= round_trip_bound(*number));
-        reached.round_trips[number.unwrap_or(ROUND_TRIP_BOUNDS)] += 1;
-        reached.round_trip_ns += u64::try_from(time.as_nanos()).unwrap_or_default();
+        if let Some(entry) = self.table().get(&id) {
+            entry.reached.round_trips.observe_time(time);
+        }
     }
 
     /// Notes the bytes of messages of Raft to a member, and from it.

@@ -85,8 +85,13 @@ impl Node {
             }
             self.inner.counts.read_rounds.fetch_add(1, Ordering::Relaxed);
             let outcome = self.round().await;
-            let failed = u64::from(outcome.is_err());
-            self.inner.counts.read_rounds_failed.fetch_add(failed, Ordering::Relaxed);
+            if let Err(status) = &outcome {
+                let counts = &self.inner.counts;
+                let texts = [Refusal::Timeout.text(), Refusal::TimeoutLeaderFailure.text()];
+                let is_slow = texts.contains(&status.message());
+                let count = if is_slow { &counts.read_rounds_slow } else { &counts.read_rounds_failed };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
             for waiting in waiting {
                 // Some may not wait any more.
                 let _ = waiting.send(outcome.clone());

@@ -1,11 +1,14 @@
 //! What other members ask of this one.
 
+use std::time::Instant;
+
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use openraft::type_config::alias::SnapshotOf;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Node;
+use super::lead::InFlight;
 use super::leader_call::not_leader;
 use super::peers::{CLUSTER, FORMAT, FORMAT_LEAST, FROM, TO};
 use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
@@ -141,6 +144,7 @@ impl PeerService {
             let mut parts = request.into_inner();
             let inner = &self.node.inner;
             tracing::info!(from = format!("{from:x}"), "a snapshot is received");
+            let begun = Instant::now();
             let mut receiver = inner.store.receive_snapshot().await.map_err(failed)?;
             while let Some(message) = parts.message().await? {
                 // The leader is alive, though its heartbeats may wait behind the parts.
@@ -151,6 +155,8 @@ impl PeerService {
                     Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
                     Snapshot::Install(vote, meta) => {
                         let snapshot = receiver.finish().await.map_err(failed)?;
+                        inner.counts.snapshot_times.observe_time(begun.elapsed());
+                        let _installing = InFlight::begin(&inner.counts.installing);
                         let bytes = snapshot.bytes();
                         let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
                         let before = self.node.open_state();

@@ -38,7 +38,13 @@ impl Node {
         let mut membership = None;
         let mut last_leader = None;
         let mut term_began = (0, tokio::time::Instant::now());
+        let (mut looked, heartbeat) = (term_began.1, self.inner.settings.heartbeat_interval);
         loop {
+            // The tasks that send heartbeats are beside this one.
+            if sender.borrow().is_own && looked.elapsed() > heartbeat * 2 {
+                self.inner.counts.late_heartbeats.fetch_add(1, Ordering::Relaxed);
+            }
+            looked = tokio::time::Instant::now();
             let term = self.inner.raft.metrics().borrow_watched().current_term;
             if term_began.0 != term {
                 term_began = (term, tokio::time::Instant::now());

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -14,6 +14,7 @@ use tonic::codegen::http::{HeaderMap, Response};
 use tonic::{Code, Status};
 
 use super::rights::RULES;
+use crate::histogram::Histogram;
 
 /// The names of codes in metrics, by their numbers.
 const CODES: [&str; 17] = [
@@ -70,9 +71,7 @@ pub(crate) struct CallKind {
     messages: [AtomicU64; 2],
     bytes: [AtomicU64; 2],
     ended: [AtomicU64; CODES.len()],
-    /// By their time: each up to its bound, and the rest.
-    times: [AtomicU64; BOUNDS_MS.len() + 1],
-    nanoseconds: AtomicU64,
+    pub(crate) times: Histogram,
 }
 
 impl Default for CallCounts {
@@ -81,10 +80,9 @@ impl Default for CallCounts {
             let (service, method) = path.strip_prefix('/')?.split_once('/')?;
             let stream = STREAMS.iter().find(|(of, _)| of == path).map_or(UNARY, |(_, stream)| *stream);
             let labels = [("grpc_method", method), ("grpc_service", service), ("grpc_type", stream)];
-            let (begun, nanoseconds) = (AtomicU64::default(), AtomicU64::default());
-            let (messages, bytes) = (Default::default(), Default::default());
-            let (ended, times) = (Default::default(), Default::default());
-            Some((*path, Arc::new(CallKind { labels, begun, messages, bytes, ended, times, nanoseconds })))
+            let (begun, messages, bytes, ended) = Default::default();
+            let times = Histogram::of(BOUNDS_MS.map(|bound| bound * 1_000_000));
+            Some((*path, Arc::new(CallKind { labels, begun, messages, bytes, ended, times })))
         };
         CallCounts(RULES.iter().filter_map(kind).collect())
     }
@@ -119,19 +117,6 @@ impl CallKind {
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
         CODES.into_iter().zip(self.ended.iter().map(|count| count.load(Ordering::Relaxed)))
     }
-
-    /// Returns how many calls took up to each bound in seconds, how many there are, and their seconds together.
-    pub(crate) fn times(&self) -> (Vec<(f64, u64)>, u64, f64) {
-        let mut count = 0;
-        let mut up_to = self.times.iter().map(|times| {
-            count += times.load(Ordering::Relaxed);
-            count
-        });
-        let bounds = BOUNDS_MS.iter().map(|bound| *bound as f64 / 1e3);
-        let bounds: Vec<(f64, u64)> = bounds.zip(up_to.by_ref()).collect();
-        let all = up_to.next().unwrap_or_default();
-        (bounds, all, self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9)
-    }
 }
 
 /// A call until it ends. One whose client has gone is dropped, and counts as cancelled.
@@ -155,13 +140,10 @@ impl CallUnderWay {
 
 impl Drop for CallUnderWay {
     fn drop(&mut self) {
-        let (kind, time) = (&self.kind, self.begun.elapsed());
-        if let Some(ended) = kind.ended.get(self.code as usize) {
+        if let Some(ended) = self.kind.ended.get(self.code as usize) {
             ended.fetch_add(1, Ordering::Relaxed);
         }
-        let place = BOUNDS_MS.partition_point(|bound| Duration::from_millis(*bound) < time);
-        kind.times[place].fetch_add(1, Ordering::Relaxed);
-        kind.nanoseconds.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.kind.times.observe_time(self.begun.elapsed());
     }
 }
 

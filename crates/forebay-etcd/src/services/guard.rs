@@ -115,24 +115,28 @@ where
         if !is_call(&request) {
             return ready_with(not_found(request.headers()));
         }
-        let node = &self.server.node;
-        if node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
-            return refused(Refusal::LearnerOnly);
-        }
-        if node.is_healing() && request.uri().path() != STATUS {
-            return ready_with(healing().into_http());
-        }
+        let (node, path) = (&self.server.node, request.uri().path());
+        let call_under_way = self.server.calls.begin(path);
         let wanted = request.headers().get(WANTS_LEADER.0);
         let wants_leader = wanted.is_some_and(|wanted| wanted == WANTS_LEADER.1);
-        if wants_leader && node.leader().is_none() {
-            return refused(Refusal::NoLeader);
+        let early = if node.is_only_learning() && !OF_LEARNERS.contains(&path) {
+            Some(Refusal::LearnerOnly.into())
+        } else if node.is_healing() && path != STATUS {
+            Some(healing())
+        } else if wants_leader && node.leader().is_none() {
+            Some(Refusal::NoLeader.into())
+        } else {
+            None
+        };
+        if let Some(status) = early {
+            // The alert for failed calls counts these too.
+            return ready_with(counted(status.into_http(), call_under_way));
         }
         let place = (request.uri().path() == RANGE).then(BodyPlace::default);
         if let Some(place) = &place {
             request.extensions_mut().insert(place.clone());
         }
         let node = wants_leader.then(|| node.clone());
-        let call_under_way = self.server.calls.begin(request.uri().path());
         let request = match &call_under_way {
             Some(call) => request.map(|body| call.received(body)),
             None => request,

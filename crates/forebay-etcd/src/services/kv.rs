@@ -1,5 +1,7 @@
 //! The KV service.
 
+use std::time::Instant;
+
 use tonic::{Request, Response, Status};
 
 use super::long_range::{self, BodyPlace, FirstPass, Parts, RangePermit};
@@ -8,9 +10,10 @@ use super::{Context, Outcome, foreign};
 use crate::accounts::{delete_needs, put_needs, range_needs, txn_needs};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{
-    View, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order, is_read_only,
-    put_cost_bytes, txn_cost_bytes,
+    Operations, View, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order,
+    is_read_only, put_cost_bytes, txn_cost_bytes,
 };
+use crate::operation::Operation;
 use crate::proto::etcdserverpb::kv_server::Kv;
 use crate::proto::etcdserverpb::range_request::SortOrder;
 use crate::proto::etcdserverpb::request_op::Request as Op;
@@ -50,10 +53,13 @@ impl Keys {
         loop {
             let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
             self.context.check(by, |check| range_needs(&request, check))?;
+            let begun = Instant::now();
             let read = match &place {
                 Some(_) => long_range::first_pass(&self.context, &view, &request, &mut permit).await,
                 None => view.range(&request).await.map(FirstPass::Whole),
             };
+            self.context.followers.counts.range_times[usize::from(read.is_ok())]
+                .observe_time(begun.elapsed());
             match (read, &place) {
                 (Err(failure), _) if view.is_replaced(store, &failure).await => {}
                 (Err(failure), _) => return Err(self.context.unread(failure)),
@@ -76,6 +82,9 @@ impl Keys {
 
     /// Returns the response to a transaction that only reads, and the revision.
     async fn read_txn(&self, by: &Credentials, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
+        if !is_serializable(request) {
+            self.context.node.read_barrier().await?;
+        }
         let store = self.context.node.store();
         loop {
             let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
@@ -111,8 +120,11 @@ impl Keys {
                 return Err(Refusal::LearnerOnly.into());
             }
             let place = request.extensions().get::<BodyPlace>().cloned();
-            let (by, request) = Credentials::split(request);
-            self.read(&by, request, place).await.map(Response::new)
+            let ((by, request), begun) = (Credentials::split(request), Instant::now());
+            let read = self.read(&by, request, place).await;
+            let done = Operations { ranges: read.is_ok().into(), ..Operations::default() };
+            self.context.note_read(Operation::Range, begun, read.is_ok(), done);
+            read.map(Response::new)
         })
     }
 
@@ -123,6 +135,7 @@ impl Keys {
             if !request.serializable {
                 self.context.node.read_barrier().await?;
             }
+            self.context.followers.counts.note(Operations { ranges: 1, ..Operations::default() });
             Ok(Response::new(long_range::send_stream(&self.context, by, request)))
         })
     }
@@ -163,10 +176,12 @@ impl Keys {
             check_txn(&request, &self.context.limits.state)?;
             self.context.check_bytes(&request)?;
             let (response, revision) = if is_read_only(&request) {
-                if !is_serializable(&request) {
-                    self.context.node.read_barrier().await?;
-                }
-                self.read_txn(&by, &request).await?
+                let begun = Instant::now();
+                let read = self.read_txn(&by, &request).await;
+                let ranges = read.as_ref().map_or(0, |(response, _)| response.responses.len() as u64);
+                let done = Operations { ranges, ..Operations::default() };
+                self.context.note_read(Operation::ReadonlyTxn, begun, read.is_ok(), done);
+                read?
             } else {
                 let author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 self.context.check_room(txn_cost_bytes(&request)).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -197,8 +197,9 @@ impl Upkeep {
 
     fn hash(&self, _: Request<HashRequest>) -> Answer<'_, Response<HashResponse>> {
         Box::pin(async move {
-            let view = View::of(self.context.node.store()).await?;
+            let (view, begun) = (View::of(self.context.node.store()).await?, Instant::now());
             let (hash, _, _) = view.hash(0).await?;
+            self.context.followers.counts.hashes[0].observe_time(begun.elapsed());
             let header = Some(self.context.node.header(view.revision()));
             Ok(Response::new(HashResponse { header, hash }))
         })
@@ -206,8 +207,9 @@ impl Upkeep {
 
     fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<'_, Response<HashKvResponse>> {
         Box::pin(async move {
-            let view = View::of(self.context.node.store()).await?;
+            let (view, begun) = (View::of(self.context.node.store()).await?, Instant::now());
             let (hash, compact_revision, hash_revision) = view.hash(request.get_ref().revision).await?;
+            self.context.followers.counts.hashes[1].observe_time(begun.elapsed());
             let header = Some(self.context.node.header(view.revision()));
             Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
         })
@@ -234,8 +236,10 @@ impl Upkeep {
             });
             let stream = ReceiverStream::new(stream).chain(last.filter_map(|last| async { last.map(Err) }));
             tokio::spawn(async move {
+                let begun = Instant::now();
                 let ended = send_snapshot(&view, &around, header, &parts, patience).await;
                 drop(view);
+                counted.counts().saved_snapshot_times.observe_time(begun.elapsed());
                 if let Err(SnapshotEnd(Some(status))) = ended {
                     let is_given_up = status.code() == Code::DeadlineExceeded;
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);

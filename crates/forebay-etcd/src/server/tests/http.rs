@@ -130,15 +130,20 @@ async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
     cluster.stop().await;
 }
 
-/// Names and kinds in etcd 3.7.1 of all metrics with names of etcd.
+/// Names and kinds in etcd 3.7.3 of all metrics with names of etcd.
 const OF_ETCD: &[&str] = &[
     "etcd_cluster_version gauge",
     "etcd_debugging_auth_revision gauge",
     "etcd_debugging_lease_granted_total counter",
     "etcd_debugging_lease_renewed_total counter",
     "etcd_debugging_lease_revoked_total counter",
+    "etcd_debugging_lease_ttl_total histogram",
     "etcd_debugging_mvcc_compact_revision gauge",
     "etcd_debugging_mvcc_current_revision gauge",
+    "etcd_debugging_mvcc_db_compaction_keys_total counter",
+    "etcd_debugging_mvcc_db_compaction_last gauge",
+    "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds histogram",
+    "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds histogram",
     "etcd_debugging_mvcc_events_total counter",
     "etcd_debugging_mvcc_pending_events_total gauge",
     "etcd_debugging_mvcc_slow_watcher_total gauge",
@@ -146,17 +151,27 @@ const OF_ETCD: &[&str] = &[
     "etcd_debugging_mvcc_watch_stream_total gauge",
     "etcd_debugging_mvcc_watcher_total gauge",
     "etcd_debugging_server_lease_expired_total counter",
+    "etcd_disk_backend_commit_duration_seconds histogram",
+    "etcd_disk_backend_snapshot_duration_seconds histogram",
     "etcd_disk_wal_fsync_duration_seconds histogram",
     "etcd_disk_wal_write_bytes_total gauge",
     "etcd_mvcc_db_total_size_in_bytes gauge",
     "etcd_mvcc_db_total_size_in_use_in_bytes gauge",
+    "etcd_mvcc_delete_total counter",
+    "etcd_mvcc_hash_duration_seconds histogram",
+    "etcd_mvcc_hash_rev_duration_seconds histogram",
     "etcd_mvcc_put_total counter",
+    "etcd_mvcc_range_total counter",
+    "etcd_mvcc_txn_total counter",
     "etcd_network_client_grpc_received_bytes_total counter",
     "etcd_network_client_grpc_sent_bytes_total counter",
     "etcd_network_known_peers gauge",
+    "etcd_server_apply_duration_seconds histogram",
+    "etcd_server_feature_enabled gauge",
     "etcd_server_has_leader gauge",
     "etcd_server_health_failures counter",
     "etcd_server_health_success counter",
+    "etcd_server_heartbeat_send_failures_total counter",
     "etcd_server_id gauge",
     "etcd_server_is_leader gauge",
     "etcd_server_is_learner gauge",
@@ -167,8 +182,14 @@ const OF_ETCD: &[&str] = &[
     "etcd_server_proposals_failed_total counter",
     "etcd_server_proposals_pending gauge",
     "etcd_server_quota_backend_bytes gauge",
+    "etcd_server_range_duration_seconds histogram",
     "etcd_server_read_indexes_failed_total counter",
+    "etcd_server_request_duration_seconds histogram",
+    "etcd_server_slow_apply_total counter",
+    "etcd_server_slow_read_indexes_total counter",
+    "etcd_server_snapshot_apply_in_progress_total gauge",
     "etcd_server_version gauge",
+    "etcd_snap_db_save_total_duration_seconds histogram",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +267,7 @@ async fn clients_are_served_by_a_socket_of_the_file_system() {
     assert!(refused.contains("the file is in use"), "{refused}");
     cluster.stop().await;
     assert!(!path.exists());
-    // What is no socket stays.
+    // Another file stays.
     std::fs::write(&path, "mine").unwrap();
     let refused = other.members[0].try_start().await.unwrap_err().to_string();
     assert!(refused.contains("the file is in use"), "{refused}");
