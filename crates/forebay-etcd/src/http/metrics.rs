@@ -288,6 +288,12 @@ fn peers(page: &mut Exposition, node: &Node) {
         let labels = [("Local", own.clone()), ("Remote", format!("{id:x}"))];
         family.sample(&labels, u8::from(!reached.is_lost));
     }
+    let name = "etcd_network_disconnected_peers_total";
+    let mut family = page.family(Counter, name, "How often a member was not reached any more.");
+    for (id, reached) in &others {
+        let labels = [("Local", own.clone()), ("Remote", format!("{id:x}"))];
+        family.sample(&labels, reached.losses);
+    }
 }
 
 /// This process, as Prometheus's clients have it. Figures that the system does not give are left out.

@@ -158,8 +158,9 @@ struct Entry {
 pub(crate) struct Reachability {
     /// Whether the last one did not reach it.
     pub(crate) is_lost: bool,
-    /// How many did not.
+    /// How many did not, and how many of these were the first after one that did.
     pub(crate) failures: u64,
+    pub(crate) losses: u64,
     /// The times of heartbeats until their replies.
     pub(crate) round_trips: Arc<DoublingHistogram<100_000, 16>>,
     /// Bytes of appends, their replies, and snapshots.
@@ -277,6 +278,7 @@ impl Peers {
         match reached {
             Ok(()) if was_lost => tracing::info!(member = format!("{id:x}"), "the member is reached again"),
             Err(status) if !was_lost => {
+                entry.reached.losses += 1;
                 tracing::warn!(member = format!("{id:x}"), "the member is not reached: {}", causes(status));
             }
             _ => {}

@@ -105,6 +105,8 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
     let failures = family(&families, "etcd_network_peer_sent_failures_total");
     assert!(failures.value(&[("To", &format!("{other:x}"))]) > 0.0, "{:?}", failures.samples);
+    let losses = family(&families, "etcd_network_disconnected_peers_total");
+    assert!(losses.value(&[("Remote", &format!("{other:x}"))]) > 0.0, "{:?}", losses.samples);
     cluster.stop().await;
 }
 
