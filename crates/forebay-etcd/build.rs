@@ -5,7 +5,8 @@ use std::path::Path;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let mut compiler = protox::Compiler::new(["proto"])?;
-    compiler.include_imports(true).open_files(["rpc.proto", "peer.proto", "lock.proto", "election.proto"])?;
+    let files = ["rpc.proto", "peer.proto", "lock.proto", "election.proto", "health.proto"];
+    compiler.include_imports(true).open_files(files)?;
     // Without comments, which documentation alone needs.
     let descriptors = Path::new(&std::env::var("OUT_DIR")?).join("descriptors.bin");
     std::fs::write(descriptors, compiler.encode_file_descriptor_set())?;

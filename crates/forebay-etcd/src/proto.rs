@@ -27,6 +27,11 @@ pub mod v3electionpb {
     tonic::include_proto!("v3electionpb");
 }
 
+/// Whether a server serves.
+pub mod health {
+    tonic::include_proto!("grpc.health.v1");
+}
+
 /// What members say to each other, and what their log holds.
 pub mod forebay {
     /// Of this server alone.

@@ -10,6 +10,7 @@ mod election;
 mod follow;
 mod guard;
 mod heal;
+mod health;
 mod integrity;
 mod kv;
 mod lease;
@@ -44,6 +45,7 @@ use crate::proto::etcdserverpb::lease_server::LeaseServer;
 use crate::proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use crate::proto::etcdserverpb::watch_server::WatchServer;
 use crate::proto::etcdserverpb::{AlarmType, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
+use crate::proto::health::health_server::HealthServer;
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
 use crate::proto::peer::{self, Alarm, Author, Done, KeepAliveReply, KeepAliveRequest};
@@ -404,6 +406,7 @@ pub(crate) fn router(context: &Context) -> Routes {
         .add_service(server!(MaintenanceServer, maintenance::Upkeep { context: context.clone() }))
         .add_service(server!(AuthServer, auth::Accounts { context: context.clone() }))
         .add_service(server!(LockServer, lock::Locks { queue: Queue::new(context) }))
-        .add_service(server!(ElectionServer, election::Elections { queue: Queue::new(context) }));
+        .add_service(server!(ElectionServer, election::Elections { queue: Queue::new(context) }))
+        .add_service(server!(HealthServer, health::HealthChecks { context: context.clone() }));
     routes.routes()
 }

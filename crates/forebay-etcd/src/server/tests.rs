@@ -13,6 +13,7 @@ mod healing;
 mod http;
 mod integrity;
 mod leases;
+mod probes;
 mod ranges;
 mod restore;
 mod starts;

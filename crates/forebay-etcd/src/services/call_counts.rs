@@ -39,12 +39,13 @@ const CODES: [&str; 17] = [
 /// Bounds of times in milliseconds: those that Prometheus's clients have by default.
 const BOUNDS_MS: [u64; 11] = [5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000];
 /// The calls with more than one message.
-const STREAMS: [(&str, &str); 5] = [
+const STREAMS: [(&str, &str); 6] = [
     ("/etcdserverpb.KV/RangeStream", "server_stream"),
     ("/etcdserverpb.Watch/Watch", "bidi_stream"),
     ("/etcdserverpb.Lease/LeaseKeepAlive", "bidi_stream"),
     ("/etcdserverpb.Maintenance/Snapshot", "server_stream"),
     ("/v3electionpb.Election/Observe", "server_stream"),
+    ("/grpc.health.v1.Health/Watch", "server_stream"),
 ];
 const UNARY: &str = "unary";
 /// Bytes before each message: whether it is compressed, and its length.

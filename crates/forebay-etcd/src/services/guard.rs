@@ -26,7 +26,9 @@ const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
 /// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
 const OF_LEARNERS: [&str; 3] = [RANGE, STATUS, "/etcdserverpb.Maintenance/Snapshot"];
 const RANGE: &str = "/etcdserverpb.KV/Range";
-/// The one call that a member with damaged tables serves.
+/// The calls that a member with damaged tables serves, which say so.
+const OF_DAMAGED: [&str; 4] =
+    [STATUS, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List", "/grpc.health.v1.Health/Watch"];
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// A service with a guard before it.
@@ -121,7 +123,7 @@ where
         let wants_leader = wanted.is_some_and(|wanted| wanted == WANTS_LEADER.1);
         let early = if node.is_only_learning() && !OF_LEARNERS.contains(&path) {
             Some(Refusal::LearnerOnly.into())
-        } else if node.is_healing() && path != STATUS {
+        } else if node.is_healing() && !OF_DAMAGED.contains(&path) {
             Some(healing())
         } else if wants_leader && node.leader().is_none() {
             Some(Refusal::NoLeader.into())

@@ -106,6 +106,9 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("/v3electionpb.Election/Leader", Rule::Within),
     ("/v3electionpb.Election/Observe", Rule::Within),
     ("/v3electionpb.Election/Resign", Rule::Within),
+    ("/grpc.health.v1.Health/Check", Rule::Open),
+    ("/grpc.health.v1.Health/List", Rule::Open),
+    ("/grpc.health.v1.Health/Watch", Rule::Open),
 ];
 
 /// How a call shows who makes it.

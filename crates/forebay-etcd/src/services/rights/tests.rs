@@ -10,6 +10,7 @@ fn calls() -> BTreeSet<String> {
         include_str!("../../../proto/rpc.proto"),
         include_str!("../../../proto/lock.proto"),
         include_str!("../../../proto/election.proto"),
+        include_str!("../../../proto/health.proto"),
     ];
     let mut calls = BTreeSet::new();
     for file in files {
@@ -37,7 +38,14 @@ fn every_call_has_a_rule() {
     assert!(rules.len() > 40, "{rules:?}");
     let is_open = |rule: &Rule| matches!(rule, Rule::Open | Rule::Anyone);
     let open: Vec<_> = RULES.iter().filter(|(_, rule)| is_open(rule)).map(|(path, _)| *path).collect();
-    assert_eq!(open, ["/etcdserverpb.Auth/AuthStatus", "/etcdserverpb.Auth/Authenticate"]);
+    let expected = [
+        "/etcdserverpb.Auth/AuthStatus",
+        "/etcdserverpb.Auth/Authenticate",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/List",
+        "/grpc.health.v1.Health/Watch",
+    ];
+    assert_eq!(open, expected);
 }
 
 #[test]
