@@ -9,6 +9,8 @@ pub(crate) use access::Access;
 pub(crate) use gateway::RANGE_BYTES_MAX;
 pub(crate) use gateway::router as gateway;
 pub(crate) use metrics::PageSettings;
+#[cfg(test)]
+pub(crate) use metrics::page as metrics_page;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

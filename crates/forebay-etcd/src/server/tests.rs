@@ -1,5 +1,6 @@
 //! Members and clusters in one process.
 
+mod alerts;
 mod alone;
 mod auth;
 mod calls;
