@@ -1,6 +1,6 @@
-//! Costs of hits and misses, beside the bare map and the bare read. Run it in release mode, in a directory on the device:
-//! `cargo run --release -p forebay-cache --example cache_costs -- DIR`. With a second argument it does one thing alone, so
-//! that valgrind can count its instructions: `get`, `read`, `miss`, `bare` and a number of times.
+//! Costs of hits and misses, next to the bare map and the bare read. Run it in release mode, in a directory on the device: `cargo
+//! run --release -p forebay-cache --example cache_costs -- DIR`. A second argument (`get`, `read`, `miss`, `bare`) and a number of
+//! times run one of them alone, for counts of instructions by valgrind.
 
 use std::future::Future;
 use std::pin::pin;

@@ -32,9 +32,9 @@ const BLOCK_BYTES: u64 = 4096;
 /// A bounded map of blocks by owner and offset. It evicts what is used least, in an order that one pass over many
 /// blocks does not disturb (CLOCK-Pro, by the crate quick_cache).
 ///
-/// The owner is a number of the caller's choice: of a file, say. A block counts with the memory that it keeps from
-/// other use ([`Block::pinned_bytes`]) and 160 bytes for its entry. There is no lock for the whole map, and no random
-/// number: in a simulated world the same calls evict the same blocks.
+/// The caller chooses the number of an owner: one for each file, say. A block is charged for the memory that it pins
+/// ([`Block::pinned_bytes`]) and 160 bytes for its entry. The map has no global lock and draws no random numbers: in a simulated
+/// world the same calls evict the same blocks.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -69,7 +69,8 @@ struct Fullness {
     evictions: AtomicU64,
     /// Bytes that the map lacked at the last look, less what filled it since; 0 from the first eviction on.
     room: AtomicU64,
-    /// Bytes that come in before the limit is raised again that blocks gave way to; 0 if it is not lowered.
+    /// Bytes still to be inserted before the limit that `give_way` lowered is raised again; 0 if it is not
+    /// lowered.
     lowered: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct At {
     pub(crate) offset: u64,
 }
 
-/// Counters of a part of the keys, on cache lines of their own.
+/// Counters of a part of the keys, on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe {
@@ -114,9 +115,9 @@ pub struct BlockStats {
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
-    /// Blocks that came in, replacements of blocks that were there included.
+    /// Blocks that were inserted, replacements of present blocks included.
     pub insertions: u64,
-    /// Blocks that were offered and did not come in, because they had not been offered lately.
+    /// Blocks that were offered and refused, because they had not been offered lately.
     pub refusals: u64,
     /// Blocks that made room for others, or were refused because they alone exceed a part of the limit.
     pub evictions: u64,
@@ -157,8 +158,8 @@ impl BlockCache {
         }
     }
 
-    /// Returns the block of an owner that begins at `offset`, and counts a hit or a miss. Takes about 50 ns; makes no
-    /// system call and allocates nothing.
+    /// Returns the block of an owner at `offset`, and counts a hit or a miss. Takes about 50 ns; makes no system call and allocates
+    /// nothing.
     #[inline]
     pub fn get(&self, owner: u64, offset: u64) -> Option<Block> {
         let at = At { owner, offset };
@@ -169,7 +170,7 @@ impl BlockCache {
         found
     }
 
-    /// Returns a block of the window, which goes into the map unless it is in lent memory.
+    /// Returns a block of the window, and moves it into the map unless it is in lent memory.
     fn wanted_again(&self, at: At) -> Option<Block> {
         let (block, stays) = self.offered.get()?.window.wanted(&at)?;
         if !stays {
@@ -215,8 +216,8 @@ impl BlockCache {
         }
     }
 
-    /// Raises a limit that blocks gave way to, once as many bytes came in as left. A limit that was raised at once would cost a change
-    /// more each time, and the next reads would find no memory again.
+    /// Raises a lowered limit, once as many bytes were inserted as were evicted. Raised immediately, it would change once more each
+    /// time, and the next reads would find no memory again.
     #[cold]
     fn raise(&self, bytes: u64) {
         let less = |lowered: u64| (lowered > 0).then(|| lowered.saturating_sub(bytes));
@@ -229,12 +230,11 @@ impl BlockCache {
 
     /// Inserts a block that was read if it was offered before, not long ago. Returns whether it was inserted.
     ///
-    /// For readers to whom a block is worth its memory only if it is wanted again: blocks that are wanted once neither
-    /// evict others nor take memory that was never used before. A block that is not inserted stays in a window of up to 64
-    /// blocks, and of a 32nd of the limit; a [`get`](Self::get) that finds it there inserts it. An offer is remembered until
-    /// as many other blocks were offered as fit into the limit with which the cache was made, and for twice as many at
-    /// most; so data that fit into the cache are all in it after two passes. Of the blocks that were not offered before, one
-    /// in fifty comes in all the same. Takes 0.15 us where it does not insert.
+    /// For readers that gain only from blocks that are read again: blocks that are read once neither evict others nor use new
+    /// memory. A block that is not inserted stays in a window of up to 64 blocks, and of a 32nd of the limit; a [`get`](Self::get)
+    /// of it inserts it. An offer is remembered until as many other blocks were offered as fit into the limit with which the cache
+    /// was made, and for twice as many at most; so data that fit into the cache are resident after two passes. One in fifty blocks
+    /// is inserted at its first offer. Takes 0.15 us without an insertion.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -298,8 +298,8 @@ impl BlockCache {
             && room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Returns whether the map has room for a block of so many bytes in memory of its own, as [`fill`](Self::fill) counts it. For
-    /// `forebay-kv`.
+    /// Returns whether the map has room for a block of so many bytes in a buffer of its size, as [`fill`](Self::fill) counts it.
+    /// For `forebay-kv`.
     #[doc(hidden)]
     pub fn has_room(&self, bytes: usize) -> bool {
         let memory = (bytes as u64).next_power_of_two().max(self.block_bytes);
@@ -367,8 +367,9 @@ impl BlockCache {
         offered
     }
 
-    /// Changes the limit of the map, in steps: at each change every part of it forgets one of the evicted blocks that it remembers, and
-    /// a map that remembers none takes nothing in for good that it evicts before the next get. Lowered, it has a step to spare.
+    /// Changes the limit of the map, in steps: at each change every part of it forgets one of the evicted blocks that it remembers,
+    /// and a part without remembered blocks keeps nothing for good that it evicts before the next get. A lowered limit has a step
+    /// to spare.
     fn limit_map(&self, bytes_max: u64) {
         let (wanted, now) = (self.map_bytes_max(bytes_max), self.blocks.capacity());
         let step = wanted / STEPS;
@@ -397,7 +398,7 @@ impl BlockCache {
         self.blocks.remove(&at).map(|(_, block)| block).or(recent)
     }
 
-    /// Removes the blocks of an owner that begin in a range of offsets, in a pass over all blocks. For tests.
+    /// Removes the blocks of an owner whose offsets are in a range, in a pass over all blocks. For tests.
     #[doc(hidden)]
     pub fn remove_range(&self, owner: u64, offsets: Range<u64>) {
         let keeps = |at: &At| at.owner != owner || !offsets.contains(&at.offset);
@@ -425,8 +426,8 @@ impl BlockCache {
         self.limit_map(bytes_max);
     }
 
-    /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left. The map stays as
-    /// small until as much came in. Returns whether another attempt is worthwhile. For `forebay-kv`.
+    /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left. The lower
+    /// limit holds until as many bytes were inserted. Returns whether another attempt is worthwhile. For `forebay-kv`.
     #[doc(hidden)]
     pub fn give_way(&self, error: &Error) -> bool {
         if !error.is_out_of_memory() {
@@ -497,7 +498,7 @@ pub(crate) fn weight_of(pinned_bytes: u64) -> u64 {
 struct Evictions(Arc<Fullness>);
 
 impl Lifecycle<At, Block> for Evictions {
-    /// One block makes room for one in most cases; further ones are dropped at once.
+    /// One insertion evicts one block in most cases; further blocks are dropped immediately.
     type RequestState = [Option<Block>; 2];
 
     fn before_evict(&self, _: &mut Self::RequestState, _: &At, _: &mut Block) {

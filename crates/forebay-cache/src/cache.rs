@@ -33,7 +33,7 @@ pub struct CacheOptions {
 const PAGE_BYTES: u64 = 4096;
 const PAGE_BYTES_MIN: u64 = 4096;
 const PAGE_BYTES_MAX: u64 = 256 << 10;
-/// The default for the longest range that goes through the cache.
+/// The default for the longest range that is cached.
 const BYPASS_BYTES: u64 = 1 << 20;
 
 impl CacheOptions {
@@ -58,8 +58,8 @@ impl CacheOptions {
         self
     }
 
-    /// Sets the longest range that goes through the cache; longer ones are read from the device alone. Default:
-    /// 1 MiB, or a sixteenth of the cache where that is less. For tests.
+    /// Sets the longest range that is cached; longer ranges bypass the cache. Default: 1 MiB, or a sixteenth of the cache if that
+    /// is less. For tests.
     #[doc(hidden)]
     pub fn bypass_above(mut self, bytes: u64) -> Self {
         self.bypass_bytes = Some(bytes);
@@ -158,8 +158,8 @@ impl Cache {
         Ok(Cache { core: Arc::new(core) })
     }
 
-    /// Opens a file and returns it with this cache. Each call makes a file of its own, with pages of its own: open a
-    /// file once, and clone the handle.
+    /// Opens a file and returns it with this cache. Each call makes a separate file with separate pages: open a file once, and
+    /// clone the handle.
     ///
     /// # Errors
     /// Those of [`Engine::open`].
@@ -172,8 +172,8 @@ impl Cache {
         Waitable::new("open", async move { Ok(cache.file(opening.await?)) })
     }
 
-    /// Returns a file of the engine with this cache. Handles of one opened file share their pages; the same path
-    /// opened twice is two files. The pages go when the last handle from here is dropped.
+    /// Returns a file of the engine with this cache. Handles of one opened file share their pages; the same path opened twice is
+    /// two files. The pages are removed with the last handle.
     pub fn file(&self, file: File) -> CachedFile {
         let mut files = self.core.lock_files();
         if let Some(shared) = files.get(&file.id()).and_then(Weak::upgrade) {
@@ -216,7 +216,7 @@ impl Cache {
         &self.core.engine
     }
 
-    /// Removes all pages. Reads in flight go on, and their pages come in.
+    /// Removes all pages. Reads in flight continue, and their pages are inserted.
     pub fn clear(&self) {
         self.core.blocks.clear();
     }

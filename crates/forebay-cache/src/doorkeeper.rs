@@ -1,8 +1,8 @@
-//! A filter of keys that came lately: a Bloom filter of two generations.
+//! A filter of recent keys: a Bloom filter of two generations.
 //!
-//! It is the doorkeeper that TinyLFU puts before its sketch (Einziger, Friedman, Manes, 2017), as blocks of one word. A word
-//! has the bits of its keys for the current generation and for the one before, and the number of the current one. So no
-//! generation is cleared as a whole: a word ages when a key of it comes next.
+//! It is the doorkeeper that TinyLFU puts before its sketch (Einziger, Friedman, Manes, 2017), as blocks of one word. A word has
+//! the bits of its keys for the current generation and for the one before, and the number of the current one. So no generation is
+//! cleared as a whole: a word ages at the next key that hashes to it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ const NUMBER_SHIFT: u64 = 2 * GENERATION_BITS;
 /// Keys of a generation for each word, in the mean. With the three bits of a key, 2 % of all new keys count as known.
 const KEYS_PER_WORD: u64 = 2;
 
-/// A filter of blocks that came lately, by owner and offset: what comes a second time is worth keeping.
+/// A filter of recent blocks, by owner and offset: a block that is seen twice is worth keeping.
 ///
 /// [`BlockCache::offer`](crate::BlockCache::offer) has one. Takes four bytes for each block of its window, and 30 ns a call,
 /// from any thread and without a lock.
@@ -35,8 +35,8 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// Returns an empty filter. A block is known until at least `window` other new blocks came, and for twice as many at
-    /// most. Of those that never came, 2 % count as known.
+    /// Returns an empty filter. A block is known until at least `window` other new blocks were noted, and for twice as many at
+    /// most. Of unknown blocks, 2 % count as known.
     pub fn new(window: u64) -> Doorkeeper {
         let window = window.max(1);
         let words = window.div_ceil(KEYS_PER_WORD);
@@ -47,10 +47,10 @@ impl Doorkeeper {
         }
     }
 
-    /// Notes the block of an owner that begins at `offset`. Returns whether it came before within the window.
+    /// Notes the block of an owner at `offset`. Returns whether it was noted before within the window.
     ///
-    /// Threads that note blocks at the same time may see a generation begin at different times: a few blocks are
-    /// forgotten early then.
+    /// Threads that note blocks at the same time may see a new generation at different times: a few blocks are forgotten early
+    /// then.
     pub fn note(&self, owner: u64, offset: u64) -> bool {
         let hash = hash_of(&At { owner, offset });
         // The upper bits choose the word, and the lower ones its bits.
@@ -109,7 +109,7 @@ mod tests {
     fn each_key_of_a_second_pass_over_the_window_is_known() {
         let window = 5_000;
         let doorkeeper = Doorkeeper::new(window);
-        // Wherever the generation stands when the first pass begins.
+        // For every position within the generation at the start of the first pass.
         for begun in 0..7 {
             let first = begun * 1_000_000;
             for number in 0..begun * 700 {

@@ -38,7 +38,7 @@ pub(crate) struct FileState {
     pub(crate) writes: Writes,
     /// One more than the highest page that was ever in the cache.
     pages_seen: AtomicU64,
-    /// One more than the page at the end of the file that is in the cache and shorter than the others; 0 if none.
+    /// One more than the number of the short page at the end of the file, if it is cached; otherwise 0.
     short_page: AtomicU64,
 }
 
@@ -124,10 +124,10 @@ impl CachedFile {
 
     /// Returns a write of a copy of `data` at `offset`: to the device first, then to those pages that are in memory.
     ///
-    /// While it is in flight, the cache has no pages of its range: reads get them from the device, as it has them at
-    /// that moment. A read that begins after the write has completed returns what was written. Pages that were not
-    /// in memory before do not come in. After an error the range's pages are out of the cache. A write that has begun
-    /// goes on when its future is dropped. For durability follow it with [`File::sync`] of [`file`](Self::file).
+    /// While it is in flight, its range is not cached: reads get the device's current contents. A read that starts after the write
+    /// has completed returns the written bytes. Pages that were not cached before are not inserted. After an error the range's
+    /// pages are not cached. A write in flight continues when its future is dropped. For durability follow it with [`File::sync`]
+    /// of [`file`](Self::file).
     ///
     /// # Errors
     /// Those of [`File::write`]: on a direct file offset and length must be multiples of
@@ -151,7 +151,7 @@ impl CachedFile {
         Write::copied(&self.shared, offset, data.as_ref())
     }
 
-    /// As [`write`](Self::write), of a block, which goes to the device without a copy.
+    /// As [`write`](Self::write), of a block, without a copy.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
@@ -159,9 +159,8 @@ impl CachedFile {
         Write::new(&self.shared, offset, Ok(data))
     }
 
-    /// Removes all pages that have bytes of `range`: `..` for the whole file is `0..u64::MAX`. Reads that are in
-    /// flight do not put their pages in; reads that begin later go to the device. A long range costs a pass over
-    /// all pages of the cache.
+    /// Removes all pages that have bytes of `range`: `..` for the whole file is `0..u64::MAX`. Reads in flight do not insert their
+    /// pages; later reads are read from the device. A long range costs a pass over all pages of the cache.
     pub fn invalidate(&self, range: Range<u64>) {
         self.shared.invalidate(range);
     }
@@ -201,7 +200,7 @@ impl FileState {
         At { owner: self.id, offset: page * self.page_bytes() }
     }
 
-    /// Returns the count of beginnings and ends of writes.
+    /// Returns the count of starts and ends of writes.
     pub(crate) fn epoch(&self) -> u64 {
         self.writes.epoch()
     }
@@ -211,7 +210,7 @@ impl FileState {
     pub(crate) fn admit(&self, page: u64, block: &Block, epoch: u64) {
         let is_short = (block.len() as u64) < self.page_bytes();
         if is_short {
-            // Before the look at the writes: one that begins after it finds the page's number here.
+            // Before the check for writes: a write that starts after it finds the page's number here.
             self.short_page.fetch_max(page + 1, Ordering::SeqCst);
             if !self.writes.is_quiet_since(epoch) {
                 return;
@@ -252,7 +251,7 @@ impl FileState {
 impl Drop for FileState {
     fn drop(&mut self) {
         let mut files = self.core.lock_files();
-        // Another file may have taken the place since the last handle went.
+        // Another file may have the entry since the last handle was dropped.
         if files.get(&self.file.id()).is_some_and(|file| file.strong_count() == 0) {
             files.remove(&self.file.id());
         }

@@ -1,8 +1,7 @@
 //! Reads that several tasks share.
 //!
-//! One read serves all that miss a page while it is in flight. No task owns it: it goes on in the engine, and
-//! whichever of its waiters is polled first picks it up. So a waiter that is dropped or never polled again holds up
-//! no other.
+//! One read serves all that miss a page while it is in flight. No task owns it: it continues in the engine, and the first waiter
+//! that is polled completes it. So a waiter that is dropped or never polled again does not block others.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,7 +17,7 @@ use crate::file::FileState;
 
 /// The most bytes of one read of neighbouring pages.
 const RUN_BYTES_MAX: u64 = 256 << 10;
-/// Number of tables of flights, each with a lock of its own.
+/// Number of tables of flights, each with its lock.
 const PARTS: usize = 64;
 
 /// A read of neighbouring pages of one file. The engine keeps it as a waker, for a moment longer than the read lasts; so
@@ -31,21 +30,21 @@ pub(crate) struct Flight {
 }
 
 struct State {
-    /// Number of pages. Grows until the read begins.
+    /// Number of pages. Grows until the read starts.
     pages: u64,
     begun: bool,
-    /// The read; `None` before it begins, while a thread polls it, and when it is over.
+    /// The read; `None` before its start, while a thread polls it, and after its end.
     read: Option<ReadUpTo<'static>>,
-    /// The file's count of writes when the read began.
+    /// The file's count of writes at the start of the read.
     epoch: u64,
     /// Whether a thread polls the read.
     is_polled: bool,
-    /// Whether a waiter came while a thread polled.
+    /// Whether a waiter was added while a thread polled.
     again: bool,
     output: Option<Result<Block>>,
     waiters: u32,
     next_waiter: u32,
-    /// The wakers of waiters; the first has a place that needs no memory of its own.
+    /// The wakers of waiters; the first is stored inline, without an allocation.
     first_waker: Option<(u32, Waker)>,
     wakers: Vec<(u32, Waker)>,
 }
@@ -79,7 +78,7 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a page at the end, if it is the next one and the read has not begun.
+    /// Adds a page at the end, if it is the next one and the read has not started.
     fn extend(&self, file: &FileState, page: u64) -> bool {
         if self.file != file.id() {
             return false;
@@ -107,7 +106,7 @@ impl Flight {
         let page_bytes = file.page_bytes();
         for index in 0..pages {
             let page = self.first + index;
-            // A page of a longer read gets memory of its own, or it would keep the whole read's.
+            // A page of a longer read is copied, or it would pin the whole read's buffer.
             let block = output.as_ref().ok().and_then(|run| {
                 let start = usize::try_from(index * page_bytes).ok()?;
                 let end = run.len().min(start + page_bytes as usize);
@@ -145,7 +144,7 @@ impl Flight {
             let gone = {
                 let mut table = file.core().flights.part(file, page);
                 let is_ours = table.get(&file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self));
-                // A reader joins under the table's lock; one may have come through another page.
+                // A reader joins under the table's lock; another may have joined through a different page.
                 if is_ours && self.lock().waiters == 0 { table.remove(&file.at(page)) } else { None }
             };
             drop(gone);
@@ -270,7 +269,7 @@ impl Waiter {
                 state.read = Some(read);
                 state.is_polled = false;
                 if std::mem::take(&mut state.again) {
-                    // Those that came meanwhile may have missed the engine's wake-up.
+                    // Waiters that were added meanwhile may have missed the engine's wake-up.
                     let wakers = state.take_wakers();
                     drop(state);
                     wakers.wake(None);
@@ -311,9 +310,9 @@ struct Part(Mutex<Table>);
 
 /// The outcome of [`Flights::claim`].
 pub(crate) enum Claim {
-    /// The page has come into the cache.
+    /// The page is cached.
     Cached(Block),
-    /// The page is being read, by a read that others began.
+    /// A read that another reader started is reading the page.
     Joined(Waiter),
     /// The page will be read by a new read.
     New(Waiter),
@@ -367,8 +366,7 @@ impl Flights {
         block
     }
 
-    /// As [`sweep`](Self::sweep), for all pages of a file that begin in a range of offsets; in a pass over all there
-    /// are.
+    /// As [`sweep`](Self::sweep), for all pages of a file whose offsets are in a range; in a pass over all flights.
     pub(crate) fn sweep_range(&self, file: &FileState, offsets: Range<u64>) {
         for part in &self.parts {
             let flights: Vec<_> = {
@@ -399,8 +397,8 @@ mod tests {
         }
     }
 
-    /// The engine's wake-up may come while a thread polls: a waiter that polls then finds the read taken, and would
-    /// wait for a thread that may never poll again.
+    /// The engine may wake while a thread polls: a waiter that polls then finds the read taken, and would wait for a thread that
+    /// may never poll again.
     #[test]
     fn a_waiter_that_came_while_a_thread_polled_is_woken_after_it() {
         let engine = Engine::start(Config::new().shards(1)).unwrap();

@@ -35,8 +35,8 @@
 //! | figures | [`Cache::stats`] |
 //! | a cache for blocks that you read yourself | [`BlockCache`] |
 //!
-//! A read that a task has begun goes on when nothing polls that task any more, and whichever waiter is polled first picks
-//! it up: a future that is kept and not polled holds up no other.
+//! A read that a task started continues when nothing polls that task any more, and the first waiter that is polled completes it: a
+//! future that is kept and not polled does not block others.
 //!
 //! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/cache.md) says when the page cache is the better
 //! one, and what each part costs.

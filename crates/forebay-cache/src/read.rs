@@ -17,8 +17,7 @@ const HITS_PER_YIELD: u64 = 64;
 /// The most ranges of one batch in flight at once.
 const DEPTH: usize = 128;
 
-/// A read through the cache, which begins when it is first polled; see
-/// [`CachedFile::read`](crate::CachedFile::read).
+/// A read through the cache, which starts when it is first polled; see [`CachedFile::read`](crate::CachedFile::read).
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct Read<'f> {
     file: &'f CachedFile,
@@ -409,8 +408,7 @@ impl Ask {
     }
 }
 
-/// A batch of reads; see [`Cache::read_many`](crate::Cache::read_many). It begins when it is first polled, and borrows
-/// nothing.
+/// A batch of reads; see [`Cache::read_many`](crate::Cache::read_many). It starts when it is first polled, and borrows nothing.
 #[must_use = "a batch begins only when it is awaited or waited for"]
 pub struct ReadMany {
     core: Arc<Core>,
@@ -442,7 +440,7 @@ impl ReadMany {
         engine.block_on(self)
     }
 
-    /// Begins ranges until enough are in flight. All are claimed before any is polled, so that neighbours are one read.
+    /// Starts ranges until enough are in flight. All are claimed before any is polled, so that neighbours are one read.
     fn begin_more(&mut self) {
         let begun = self.next;
         while self.active.len() < DEPTH && self.next < self.asks.len() {

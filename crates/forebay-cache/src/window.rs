@@ -1,9 +1,9 @@
 //! The blocks that were offered last, until they are wanted a second time or others follow; and blocks in memory that is lent to the
 //! cache for a while.
 //!
-//! Lent memory comes and goes in steps of one block, each of one part: when a step is taken back, at most one block of the usual
-//! length leaves, so that whoever needs the memory waits for no more. The limit of the map of blocks cannot do that: all its parts
-//! change with it.
+//! Lent memory is acquired and released in steps of one block, each of one part: a step that is taken back evicts at most one block
+//! of the usual length, so that the waiting operation needs no more than that. The map's limit cannot do that: it applies to all
+//! parts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const PARTS: usize = 4;
 const BLOCKS_MAX: u64 = 64;
 /// The window takes at most this part of the cache, without lent memory.
 const SHARE: u64 = 32;
-/// The most blocks that one eviction passes over because they were wanted since they came.
+/// The most blocks that one eviction passes over because they were used since their insertion.
 const PASSED_MAX: usize = 8;
 /// Divisor for the bytes that a part gives up when the engine has no memory left.
 const GIVEN_PART: u64 = 8;
@@ -47,7 +47,7 @@ struct Part {
     places: HashMap<At, u64, Mix>,
     next: u64,
     bytes: u64,
-    /// The most bytes, without lent ones.
+    /// The most bytes, without lent memory.
     bytes_max: u64,
     /// Bytes that are lent.
     lent: u64,
@@ -56,7 +56,7 @@ struct Part {
 struct RecentBlock {
     at: At,
     block: Block,
-    /// It was wanted since it came to its place.
+    /// Used since its insertion.
     is_wanted: bool,
     /// It was passed over when it would have left.
     is_passed: bool,
@@ -136,12 +136,12 @@ impl Window {
         lock(&self.parts[(hash_of(at) >> 32) as usize % PARTS])
     }
 
-    /// Adds a block, in place of the oldest ones. Returns those of them that were wanted again.
+    /// Adds a block, in place of the oldest ones. Returns the replaced blocks that were used again.
     pub(crate) fn push(&self, at: At, block: &Block) -> impl Iterator<Item = (At, Block)> + use<> {
         let mut part = self.part(&at);
         let replaced = part.add(at, block);
         let left = part.shrink();
-        // Blocks go back to the engine without the lock.
+        // Blocks are returned to the engine without the lock.
         drop(part);
         drop(replaced);
         left.into_iter().filter(|recent| recent.is_passed).map(|recent| (recent.at, recent.block))
@@ -196,7 +196,8 @@ impl Window {
         }
     }
 
-    /// Drops the oldest blocks: an eighth of those in lent memory, or all where none is lent. Returns whether there were any.
+    /// Drops the oldest blocks: an eighth of those in lent memory, or all blocks without lent memory. Returns whether it dropped
+    /// any.
     pub(crate) fn give_way(&self) -> bool {
         let mut given = false;
         for part in &self.parts {

@@ -1,7 +1,7 @@
 //! Writes through the cache: to the device first, and then to the pages in memory.
 //!
-//! From its beginning to its end a write is in its file's list. Meanwhile no page of its range comes into the cache:
-//! what a read brings may be older or newer than the write.
+//! From its start to its end a write is in its file's list. Meanwhile no page of its range is inserted: the bytes that a read
+//! returns may be older or newer than the write.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use forebay::{Block, Error, Result};
 
 use crate::file::FileState;
 
-/// A write through the cache, which begins when it is first polled; see
-/// [`CachedFile::write`](crate::CachedFile::write). It borrows nothing.
+/// A write through the cache, which starts when it is first polled; see [`CachedFile::write`](crate::CachedFile::write). It borrows
+/// nothing.
 #[must_use = "a write begins only when it is awaited or waited for"]
 pub struct Write {
     file: Arc<FileState>,
@@ -25,7 +25,7 @@ pub struct Write {
 
 enum State {
     New,
-    /// There was no memory for the bytes.
+    /// The buffer could not be allocated.
     Failed(Error),
     Begun(ActiveWrite),
     Over,
@@ -146,7 +146,7 @@ pub(crate) struct Writes {
     list: Mutex<List>,
     /// Length of the list, to look at without its lock.
     active: AtomicU64,
-    /// Number of beginnings and ends.
+    /// Number of starts and ends.
     epoch: AtomicU64,
     /// Number of writes in the list whose futures were dropped.
     abandoned: AtomicU64,
@@ -162,8 +162,7 @@ struct WriteEntry {
     id: u64,
     first: u64,
     last: u64,
-    /// Whether another write or an invalidation of the range came while it was in flight, so that its pages in
-    /// memory cannot be known.
+    /// Whether another write or an invalidation of the range overlapped it, so that the contents of its pages are unknown.
     doubtful: bool,
     abandoned: Option<forebay::Write<'static>>,
 }
@@ -177,14 +176,14 @@ impl Writes {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Returns whether a page is within the range of a write in flight. The caller holds the lock of the page's table:
-    /// a write that begins after the look takes that lock, and removes the page.
+    /// Returns whether a page is within the range of a write in flight. The caller holds the lock of the page's table: a write that
+    /// starts after the check takes that lock, and removes the page.
     pub(crate) fn is_writing(&self, page: u64) -> bool {
         self.active.load(Ordering::SeqCst) > 0
             && self.lock().writes.iter().any(|write| (write.first..=write.last).contains(&page))
     }
 
-    /// Returns whether no write is in flight, and none began since `epoch`.
+    /// Returns whether no write is in flight, and none started since `epoch`.
     pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
         self.active.load(Ordering::SeqCst) == 0 && self.epoch() == epoch
     }
@@ -237,18 +236,18 @@ impl FileState {
         (offset / self.page_bytes(), last)
     }
 
-    /// Ends a write: its range is cached again, beginning with `pages`.
+    /// Ends a write: its range is cached again, with `pages` at first.
     fn end_write(&self, id: u64, pages: Vec<(u64, Block)>) {
         let list = self.writes.lock();
         let range = list.writes.iter().find(|write| write.id == id).map(|write| (write.first, write.last));
         drop(list);
         let Some((first, last)) = range else { return };
         self.writes.epoch.fetch_add(1, Ordering::SeqCst);
-        // Reads that began before this moment may have seen the bytes of before, and later readers must not join them.
+        // Reads that started before this may have seen the old bytes, and later readers must not join them.
         (first..=last).for_each(|page| drop(self.core().flights.sweep(self, page)));
         self.sweep_short_page();
         for (page, block) in pages {
-            // Under the page's lock: a write that begins now marks this one first, and removes the page then.
+            // Under the page's lock: a write that starts now first marks this one, then removes the page.
             let table = self.core().flights.part(self, page);
             let list = self.writes.lock();
             let is_known = list.writes.iter().any(|write| write.id == id && !write.doubtful);

@@ -58,10 +58,10 @@ fn its_bytes_stay_within_the_limit() {
 /// The resident memory of a process that fills a cache: pages, entries and all else.
 #[test]
 fn the_memory_of_a_full_cache_is_within_its_bound() {
-    /// Memory of the process that is no page and no entry: the engine's own, and buffers of reads.
+    /// Memory of the process besides pages and entries: the engine's, and buffers of reads.
     const BESIDE: u64 = 8 << 20;
     const BOUND: u64 = 64 << 20;
-    // The other tests of this process have memory of their own.
+    // A separate process: the other tests allocate too.
     let scene = Scene::new("bound::the_memory_of_a_full_cache_is_within_its_bound");
     scene.play(|| fill(BOUND, BESIDE));
 }
@@ -130,7 +130,7 @@ fn it_hits_as_often_as_the_cache_inside_of_it() {
     };
     let zipf = Zipf::new(PAGES);
     let mixed = |number: u64| match number % 4 {
-        // One access in four belongs to a scan that goes round.
+        // One access in four belongs to a cyclic scan.
         0 => number / 4 % PAGES,
         _ => zipf.page(number),
     };
@@ -175,7 +175,7 @@ fn pages_give_way_when_io_memory_runs_out() {
         data.file.read(page * PAGE..page * PAGE + 1).wait().expect("pages give way");
     }
     let mut held = Vec::new();
-    // Beside the arena there are 64 MiB for what does not fit.
+    // 64 MiB in addition to the arena, for blocks that do not fit.
     for number in 0..80 {
         held.push(data.file.read(number << 20..(number + 1) << 20).wait().expect("pages give way"));
         data.file.write(number << 20, vec![7; 1 << 20]).wait().expect("pages give way");
@@ -184,7 +184,7 @@ fn pages_give_way_when_io_memory_runs_out() {
     assert!(bytes < most - (8 << 20), "{bytes} of {most} bytes");
 }
 
-/// The limit changes once when blocks give way, and once more when as much came in: each change forgets blocks that were evicted.
+/// The limit changes once when blocks give way, and once more when as much was inserted: each change forgets evicted blocks.
 #[test]
 fn a_map_that_gave_way_stays_small_until_as_much_came_in() {
     let config = Config::new().shards(1).arena_bytes_max(32 << 20).overflow_bytes_max(0);
@@ -226,7 +226,7 @@ fn blocks_of_long_reads_are_left_out() {
     assert_eq!(blocks.stats().blocks, 0);
 }
 
-/// Blocks that are offered come in with the second offer, or with a lookup while they are among the last that were offered.
+/// A block is inserted at its second offer, or at a lookup while it is one of the latest offers.
 #[test]
 fn offered_blocks_come_in_when_they_are_wanted_again() {
     let engine = engine();
@@ -330,7 +330,8 @@ fn the_room_of_blocks_that_are_given_up_goes_to_those_that_follow() {
     assert!(blocks.stats().bytes <= full.bytes_max, "{:?}", blocks.stats());
 }
 
-/// Story: blocks that were wanted in lent memory went to the map past the figures, and past the limit that rises with what comes in.
+/// Story: blocks that were used again in lent memory moved to the map without being counted, and without the limit that rises with
+/// insertions.
 #[test]
 fn blocks_that_lent_memory_gives_to_the_map_count_as_insertions() {
     let engine = engine();

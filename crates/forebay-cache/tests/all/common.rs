@@ -10,7 +10,7 @@ use forebay::{Config, Engine, Open};
 use forebay_cache::{Cache, CacheOptions, CachedFile};
 pub(crate) use forebay_test::worlds::mix;
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system next to the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-cache-test-")
@@ -35,7 +35,7 @@ pub(crate) fn bytes(range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(byte).collect()
 }
 
-/// A file of `len` bytes in a directory of its own.
+/// A file of `len` bytes in a fresh directory.
 pub(crate) struct Scratch {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -60,8 +60,8 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A file's shard that does nothing until this is dropped: reads and writes that begin meanwhile are in flight for as
-/// long, however slow the test's thread is.
+/// A file's shard that does nothing until this is dropped: reads and writes that start meanwhile are in flight for as long, however
+/// slow the test's thread is.
 pub(crate) struct HeldShard(
     #[allow(dead_code, reason = "its drop is the signal")] std::sync::mpsc::Sender<()>,
 );

@@ -41,7 +41,7 @@ fn threads_that_miss_the_same_pages_make_one_read_each() {
     assert_eq!(device_reads(&cache), 1024);
 }
 
-/// The reader that began the read is polled once and kept. Others complete without it.
+/// The reader that started the read is polled once and kept. Others complete without it.
 #[test]
 fn a_leader_that_is_never_polled_again_holds_up_no_other() {
     let cache = cache(8 << 20);
@@ -58,7 +58,7 @@ fn a_leader_that_is_never_polled_again_holds_up_no_other() {
     assert!(poll_once(&mut leader).is_ready(), "and it finds its bytes when it is polled after all");
 }
 
-/// As above, where the leader began its read on a shard, whose task then waits for the second reader.
+/// As above, where the leader started its read on a shard, whose task then waits for the second reader.
 #[test]
 fn a_leader_kept_by_a_task_of_a_shard_holds_up_no_other() {
     let cache = cache(8 << 20);

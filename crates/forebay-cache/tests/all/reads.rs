@@ -52,7 +52,7 @@ fn blocks_within_a_page_share_its_memory_and_longer_ones_are_copies() {
     assert_eq!((&over[..], over.len()), (&bytes(4000..4200)[..], 200));
 }
 
-/// Random ranges of any length, beside the file's bytes; with both kinds of pages.
+/// Random ranges of any length, compared with the file's bytes; with both kinds of pages.
 #[test]
 fn any_offset_and_length_is_the_bytes_of_the_file() {
     let len = 1_000_003;

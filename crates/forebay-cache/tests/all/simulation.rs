@@ -31,7 +31,7 @@ struct Model {
     failures: Cell<u64>,
 }
 
-/// Returns the number of the write that a page's bytes come from.
+/// Returns the number of the write that produced a page's bytes.
 fn number(block: &[u8]) -> Result<u64, String> {
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     let first = word(0);
@@ -44,7 +44,7 @@ fn contents(number: u64, pages: u64) -> Vec<u8> {
 }
 
 impl Model {
-    /// Returns what a read that begins now may find in each page, besides writes that begin later.
+    /// Returns the versions that a read that starts now may find in each page, apart from later writes.
     fn at_the_beginning(&self, pages: std::ops::Range<u64>) -> Vec<PageVersions> {
         let all = self.pages.borrow();
         pages.map(|page| all[page as usize].clone()).collect()
@@ -64,7 +64,7 @@ impl Model {
         Ok(())
     }
 
-    /// A write that completed: writes that had completed before it began are gone.
+    /// A write that completed: versions of writes that had completed before its start are removed.
     fn end_write(&self, pages: std::ops::Range<u64>, number: u64, before: Vec<PageVersions>) {
         let mut all = self.pages.borrow_mut();
         for (page, before) in pages.zip(before) {

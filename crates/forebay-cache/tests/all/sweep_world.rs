@@ -70,7 +70,7 @@ fn content() -> &'static [u8] {
     BYTES.get_or_init(|| bytes_of(0..LEN))
 }
 
-/// Runs sweeps in a world of their own, and judges what they saw.
+/// Runs sweeps in a separate world, and checks their results.
 fn judge(sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>>>) {
     let config = Config::new().arena_bytes_max(256 << 20);
     let ran = meter::world().config(config).run(async |engine| {
@@ -83,7 +83,7 @@ fn judge(sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>
     Sweep::judge_all(&seen);
 }
 
-/// Returns the file with a cache of its own.
+/// Returns the file with its cache.
 async fn opened(engine: &Engine, options: CacheOptions) -> forebay::Result<CachedFile> {
     Cache::new(engine, options)?.open(PATH, Open::read()).await
 }
@@ -140,7 +140,7 @@ fn lengths_and_numbers(points: Points) {
     });
 }
 
-/// Regression: a cache that was no larger than its pages kept none, and read a whole one for each record.
+/// Regression: a cache that was no larger than its pages stayed empty, and read a whole page for each record.
 fn sizes(points: Points) {
     judge(async |engine| {
         let mut seen = Vec::new();

@@ -48,7 +48,7 @@ fn a_read_in_flight_across_a_write_leaves_no_old_bytes() {
         assert!(poll_once(&mut during).is_pending());
         drop(held);
         write.wait().expect("a write");
-        // Both were begun before the end of the write, and may have old bytes. They come last, and stay out.
+        // Both started before the end of the write, and may have old bytes. They complete last, and are not inserted.
         before.wait().expect("a read");
         during.wait().expect("a read");
         assert_eq!(data.file.get(0..PAGE), None);
@@ -86,7 +86,7 @@ fn a_write_that_makes_the_file_longer_drops_its_last_page() {
     assert_eq!((grown.len(), &grown[904..]), (PAGE as usize, &[0; 3192][..]));
 }
 
-/// The page is read when the file ends in it, and comes in when the file goes on.
+/// The page is read while the file ends in it, and inserted after the file has grown.
 #[test]
 fn a_short_page_in_flight_across_such_a_write_stays_out() {
     let cache = cache(8 << 20);
@@ -111,7 +111,7 @@ fn a_write_that_fails_takes_its_pages_out_of_memory() {
     assert!(data.file.get(0..PAGE).is_some(), "and they are cached again");
 }
 
-/// While a write is kept and not polled, its range is read from the device; all else goes on.
+/// While a write is kept and not polled, its range is read from the device; the rest of the cache works on.
 #[test]
 fn a_write_that_is_never_polled_again_holds_up_no_read() {
     let cache = cache(8 << 20);
@@ -129,7 +129,7 @@ fn a_write_that_is_never_polled_again_holds_up_no_read() {
     assert_eq!(data.file.get(0..PAGE).expect("cached again")[..], [9; PAGE as usize]);
 }
 
-/// A write that was dropped goes on, and its range is cached again once it has ended.
+/// A dropped write continues, and its range is cached again after its end.
 #[test]
 fn a_write_that_was_dropped_leaves_no_old_bytes() {
     let cache = cache(8 << 20);
