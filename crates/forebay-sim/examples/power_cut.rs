@@ -13,7 +13,7 @@ use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 
 const RECORD: u64 = 4096;
 
-/// Appends records until the power goes; each counts as acknowledged once it is durable.
+/// Appends records until the power cut; each counts as acknowledged once it is durable.
 async fn append(engine: &Engine, acknowledged: &Cell<u64>) -> Result<()> {
     let log = engine.open("/log", Open::create()).await?;
     engine.sync_dir("/").await?;
@@ -52,7 +52,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         Profile::nand().fault(Rule::new(Fault::TornWrite)).fault(Rule::new(Fault::Slow).chance_ppm(1_000));
     let mut world = World::new(seed).disk(profile);
 
-    // The power goes within the first 20 milliseconds of the world's time; the seed determines when.
+    // The power is cut within the first 20 milliseconds of the world's time; the seed determines when.
     let acknowledged = Cell::new(0);
     world.power_cut_after(Duration::from_micros(500 + seed.wrapping_mul(7919) % 20_000));
     let failure = world.run(async |engine| append(&engine, &acknowledged).await).unwrap_err();

@@ -5,7 +5,7 @@ const DRIFT_PPM_MAX: i32 = 500_000;
 
 const PPM: u128 = 1_000_000;
 
-/// Converts between the world's time and the time that one node's clock shows. It never goes back.
+/// Converts between the world's time and the time that one node's clock shows. It is monotonic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeClock {
     /// Both times at the last change of the clock.

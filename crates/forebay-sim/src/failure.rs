@@ -1,4 +1,4 @@
-//! Why a run did not come to its end.
+//! Why a run failed.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::explore::replay_command;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The power went, as the program or the world's owner had asked; see [`World::reboot`](super::World::reboot).
+    /// A power cut, as the program or the world's owner had asked; see [`World::reboot`](super::World::reboot).
     PowerCut,
     /// The program, or a task of it, panicked; the message is in the text.
     Panicked,
@@ -23,9 +23,9 @@ pub enum FailureKind {
     /// The core broke its rules: memory or a file was used by two operations, or after it was given back. A bug in
     /// Forebay, worth reporting with the seed.
     Violation,
-    /// The power is off; [`World::reboot`](super::World::reboot) comes first.
+    /// The power is off; [`World::reboot`](super::World::reboot) is needed first.
     Off,
-    /// It could not begin: another world runs on this thread, or the engine's settings were refused.
+    /// It could not start: another world runs on this thread, or the engine's settings were refused.
     NotStarted,
 }
 
@@ -48,7 +48,7 @@ impl Failure {
         self.kind
     }
 
-    /// Returns whether the power went, which most callers have requested.
+    /// Returns whether this is a power cut, which most callers have requested.
     pub fn is_power_cut(&self) -> bool {
         self.kind == FailureKind::PowerCut
     }
@@ -58,7 +58,7 @@ impl Failure {
         self.seed
     }
 
-    /// Returns the virtual time at which it happened, since the world's beginning.
+    /// Returns the virtual time at which it happened, since the world's start.
     pub fn at(&self) -> Duration {
         self.at
     }

@@ -1,4 +1,4 @@
-//! What may go wrong with a simulated disk, and rules that say when it does.
+//! Faults of a simulated disk, and rules that say when they occur.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// When the power goes before the write was flushed, each of its sectors is there or not on its own.
+    /// If the power is cut before a flush of the write, each of its sectors survives or not, independently.
     TornWrite,
-    /// When the power goes before the write was flushed, nothing of it is there.
+    /// If the power is cut before a flush of the write, nothing of it survives.
     LostWrite,
-    /// When the power goes before the write was flushed, it may be there though earlier ones are not.
+    /// If the power is cut before a flush of the write, it may survive though earlier writes are lost.
     Reorder,
     /// A sync answers success, and nothing became durable by it.
     LyingFlush,
@@ -152,7 +152,7 @@ impl Rule {
         self
     }
 
-    /// Limits it to the `n`-th operation that matches, counted from 1 and from when the rule came into force.
+    /// Limits it to the `n`-th operation that matches, counted from 1, since the rule is in force.
     pub fn nth(mut self, n: u64) -> Rule {
         self.nth = Some(n);
         self

@@ -4,7 +4,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::source::Source;
 
-/// The subject of a note. The numbers go into digests, so they never change.
+/// The subject of a note. The numbers are part of digests, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum What {
@@ -20,7 +20,7 @@ pub(crate) enum What {
     Meta = 5,
     /// A fault struck: kind, operation.
     Fault = 6,
-    /// The power went: fates that were decided.
+    /// A power cut: fates that were decided.
     PowerCut = 7,
     Reboot = 8,
     /// The program noted something, or drew a number.
@@ -35,7 +35,7 @@ pub(crate) enum What {
     Arrived = 13,
 }
 
-/// A running digest. Only numbers and bytes that the seed decides go in: no addresses, no real time.
+/// A running digest. Its input is numbers and bytes that the seed decides: no addresses, no real time.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     digest: u64,

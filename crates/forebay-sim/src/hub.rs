@@ -148,7 +148,7 @@ impl Hub {
         self.nodes.borrow().clone()
     }
 
-    /// Returns node 0, where the program of a run begins.
+    /// Returns node 0, where the program of a run starts.
     pub(crate) fn first(&self) -> Rc<NodeState> {
         self.nodes.borrow()[0].clone()
     }
@@ -220,7 +220,7 @@ impl Hub {
         self.rings.borrow_mut().extend(rings);
     }
 
-    /// Chooses the worker on which a task outside of shards is polled. `None`: a thread of no runtime, and always where there are no
+    /// Chooses the worker on which a task outside of shards is polled. `None`: a thread outside of runtimes, and always without
     /// rings.
     pub(crate) fn choose_worker(&self) -> Option<u64> {
         if self.rings.borrow().is_empty() {
@@ -246,7 +246,7 @@ impl Hub {
         Some((place as usize, self.fate.borrow_mut().source.ppm(INLINE_PPM)))
     }
 
-    /// Returns whether a task on a worker may go on. If not, it has been woken.
+    /// Returns whether a task on a worker may continue. If not, it has been woken.
     pub(crate) fn proceeds(&self, waker: &Waker) -> bool {
         let ppm = if self.is_busy.get() { YIELDS_PPM } else { 0 };
         let proceeds = !self.fate.borrow_mut().source.ppm(ppm);
@@ -256,7 +256,7 @@ impl Hub {
         proceeds
     }
 
-    /// Lets time pass for a shard at its end, while interrupted visits go on.
+    /// Lets time pass for a shard at its end, while interrupted visits continue.
     pub(crate) fn pause(&self, pause: Duration) {
         self.set_now(self.now_ns() + u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX));
         let rings = self.rings.borrow().clone();
@@ -286,7 +286,7 @@ impl Hub {
         Some(id.0)
     }
 
-    /// Takes a call out whose caller is gone, unless it has begun.
+    /// Withdraws a call whose caller is dropped, unless it has started.
     pub(crate) fn withdraw(&self, call: u64) {
         let id = IoId(call);
         let Some(number) = self.calls.borrow().get(&id).map(|(node, _)| *node) else { return };
@@ -313,7 +313,7 @@ impl Hub {
         }
     }
 
-    /// Takes out the calls of an engine that have not begun and are not detached.
+    /// Withdraws the calls of an engine that have not started and are not detached.
     pub(crate) fn refuse(&self, engine: usize) {
         let calls = self.calls_of(engine, |call| call.has_caller);
         calls.into_iter().for_each(|(id, _)| self.withdraw(id.0));

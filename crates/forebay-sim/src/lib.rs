@@ -27,14 +27,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A world has further machines, its [nodes](Node), when the program names them with [`node`](node()): each has disks, a clock and
-//! power of its own, and they talk over [`net`]. The rules below hold for each.
+//! A world has further machines, its [nodes](Node), when the program names them with [`node`](node()): each has its disks, clock
+//! and power supply, and they communicate over [`net`]. The rules below hold for each.
 //!
 //! A program needs no change for it: an [`Engine`](forebay::Engine) that is started inside a world runs on that world's machine.
 //!
-//! Inside a world a program awaits everything: `.wait()` is an error, and so are calls from other threads.
-//! The manual page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md) goes
-//! through an example from the first failing seed to its repair.
+//! Inside a world a program awaits everything: `.wait()` is an error, and so are calls from other threads. The manual page [The
+//! simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md) follows an example from the first failing seed to
+//! its repair.
 //!
 //! # Which fault may strike where
 //!
@@ -52,7 +52,7 @@
 //! | `ShortRead` `ShortWrite` | fewer bytes | fewer bytes | | |
 //! | `Stuck` | never ends | never ends | never ends | |
 //! | `Slow` | 1,000 times as long | the same | the same | |
-//! | `CancelRace` | | | | a cancel that comes too late |
+//! | `CancelRace` | | | | a cancel that is too late |
 //!
 //! Each fault strikes by chance or at exactly the n-th operation, for a file, a directory or a range:
 //! [`Rule`].
@@ -72,7 +72,7 @@
 //! | a data sync of a file | also its buffered writes, its length, its holes; with [`Journal`] also every change of names up to the last change of its length, or its creation |
 //! | a full sync of a file | as a data sync; with [`Journal`] also every change of names up to the last one that touched it (rename, link, removal) |
 //! | a sync of a directory | with [`Journal`] every change of names and lengths (those by calls) up to the last one in it; with [`Posix`] the changes in this directory and no others |
-//! | rename, hard_link | the same as after a sync of the new name's directory, then of the old one's, in steps of their own: the power may go between the change and each of the syncs |
+//! | rename, hard_link | the same as after a sync of the new name's directory, then of the old name's, in separate steps: a power cut may fall between the change and each of the syncs |
 //! | an orderly restart | everything except the changes that a failed sync lost |
 //!
 //! | before that, a power cut leaves | |
@@ -83,8 +83,8 @@
 //! | of a sector that was written several times | any of its versions since the last flush, or the one before |
 //! | of a length that writes grew | the old one, the new one, or one between at a sector; apart from all else. Bytes that did not survive are zeros |
 //! | of truncate, allocate, write_zeros, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. Bytes written where something was cut off are lost when the cut itself is lost |
-//! | of names, with [`Journal`] | the changes up to one point, none after it: a rename is there or not, also across directories |
-//! | of names, with [`Posix`] | of each directory's own changes those up to one point. A rename within a directory is there or not; one across directories may leave the old name, the new one, both or none. A new file whose name survives may be empty |
+//! | of names, with [`Journal`] | the changes up to one point: a rename is there or not, also across directories |
+//! | of names, with [`Posix`] | of each directory the changes up to one point. A rename within a directory is there or not; a rename across directories may leave the old name, the new name, both or neither. A new file whose name survives may be empty |
 //! | of locks and open handles, of files without a name | nothing |
 //!
 //! [`Journal`]: MetadataOrder::Journal

@@ -85,7 +85,7 @@ impl World for Link {
 
     fn pause(&self, pause: Duration) {
         if let Some(hub) = hub::current() {
-            // Visits that go on meanwhile run on other threads than the shard that waits.
+            // Visits that continue meanwhile run on other threads than the waiting shard.
             as_no_shard(|| hub.pause(pause));
         }
     }

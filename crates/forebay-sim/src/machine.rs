@@ -59,7 +59,7 @@ pub(crate) struct SimIo {
     pub(crate) offset: u64,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) len: u32,
-    /// A write that goes past the disk's volatile cache.
+    /// A write that bypasses the disk's volatile cache.
     pub(crate) fua: bool,
 }
 
@@ -177,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// Closes a file whose last owner is gone.
+    /// Closes a file after its last owner.
     pub(crate) fn close(&mut self, file: u32) {
         let in_use = |flight: &Flight| matches!(flight, Flight::Io(flight) if flight.io.file == file);
         if let Some(handle) = self.handles.remove(&file) {

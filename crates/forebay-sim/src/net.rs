@@ -6,7 +6,7 @@
 //!
 //! | a message is | when |
 //! |---|---|
-//! | lost | the conditions of its link say so; its link is cut, or has an outage, when it is sent; no socket is bound to its address when it arrives (the node is off, for example); the socket has 4,096 unread ones |
+//! | lost | the conditions of its link say so; its link is cut, or has an outage, when it is sent; no socket is bound to its address when it arrives (the node is off, for example); the socket has 4,096 unread messages |
 //! | still delivered | its sender loses power, or its link is cut, after it was sent. Its receiver restarts before it arrives, and binds the port again |
 //! | delivered at once and exactly once | it is for the sender's own node (after a microsecond) |
 //!
@@ -66,8 +66,8 @@ const DRAWN_NS_MAX: u64 = u32::MAX as u64;
 
 /// Properties of a link, or of all links: how long messages take, and which are lost, late or doubled.
 ///
-/// Times and chances are whole numbers, and all randomness comes from the world's seed. Each message draws its own
-/// latency, so messages of a link with jitter overtake each other.
+/// Times and chances are whole numbers, and the world's seed determines all randomness. Each message draws its own latency, so
+/// messages of a link with jitter overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "give it to World::network, net::set_conditions or net::set_link"]
 pub struct Conditions {
@@ -122,8 +122,8 @@ impl Conditions {
         }
     }
 
-    /// Returns a network that does everything a network may do: 0.1 to 5 ms, one message in 20 up to 300 ms late, 2 %
-    /// lost, 2 % doubled; each message begins an outage of its link of up to 1 s with a chance of one in a thousand.
+    /// Returns a network that does everything a network may do: 0.1 to 5 ms, one message in 20 up to 300 ms late, 2 % lost, 2 %
+    /// doubled; each message starts an outage of its link of up to 1 s with a chance of one in a thousand.
     pub fn hostile() -> Conditions {
         Conditions {
             latency_ns: 100_000,
@@ -156,7 +156,7 @@ impl Conditions {
         self
     }
 
-    /// Sets the messages in a million that arrive twice, each time with a latency of its own.
+    /// Sets the messages in a million that arrive twice, with independent latencies.
     pub fn duplicate_ppm(mut self, ppm: u32) -> Conditions {
         self.duplicate_ppm = ppm;
         self
@@ -168,8 +168,8 @@ impl Conditions {
         self
     }
 
-    /// Makes a message in a million `ppm` times begin an outage of its link: it and all that follow within a time of up
-    /// to `time` (at most 4 s) are lost.
+    /// Makes `ppm` in a million messages start an outage of their link: the message and all that follow within up to `time` (at
+    /// most 4 s) are lost.
     pub fn outages(mut self, ppm: u32, time: Duration) -> Conditions {
         (self.outage_ppm, self.outage_ns) = (ppm, drawn_ns(time));
         self
@@ -441,8 +441,7 @@ impl Message {
         self.bytes
     }
 
-    /// Sends `bytes` from the address where it arrived to the one that it came from, whether that socket is still
-    /// bound or not.
+    /// Sends `bytes` from the address of arrival to the sender, whether that socket is still bound or not.
     pub fn reply(self, bytes: impl Into<Bytes>) {
         send(self.to, self.from, bytes.into());
     }
@@ -559,19 +558,18 @@ fn world(operation: &'static str) -> Result<Rc<Hub>> {
     hub::current().ok_or_else(|| Error::new(ErrorKind::OutsideWorld, operation))
 }
 
-/// Sends a request from an unnamed socket of the current node, and returns the first reply within `limit` by this
-/// node's clock. Whether the request arrived when none came is unknown, and it may arrive more than once.
+/// Sends a request from an unnamed socket of the current node, and returns the first reply within `limit` by this node's clock.
+/// Without a reply it is unknown whether the request arrived; it may arrive more than once.
 ///
 /// # Errors
-/// [`ErrorKind::Elapsed`] when no reply has come in time; those of [`Socket::bind_unnamed`]
-/// and [`Socket::recv`].
+/// [`ErrorKind::Elapsed`] without a reply in time; those of [`Socket::bind_unnamed`] and [`Socket::recv`].
 pub async fn call(to: Address, request: impl Into<Bytes>, limit: Duration) -> Result<Bytes> {
     let mut socket = Socket::bind_unnamed()?;
     socket.send(to, request);
     Ok(timeout(limit, socket.recv()).await??.into_bytes())
 }
 
-/// Sets the conditions of all links that have none of their own, for messages from now on.
+/// Sets the conditions of all links without specific conditions, for messages from now on.
 pub fn set_conditions(conditions: Conditions) {
     if let Some(hub) = hub::current() {
         hub.net.borrow_mut().set_conditions(conditions);
@@ -583,8 +581,8 @@ pub fn set_link(from: u32, to: u32, conditions: Conditions) {
     with_link(from, to, |link| link.conditions = Some(conditions));
 }
 
-/// Cuts the link from one node to another: messages that are sent from now on do not arrive. The other direction is a
-/// link of its own.
+/// Cuts the link from one node to another: messages that are sent from now on do not arrive. The other direction is a separate
+/// link.
 pub fn cut(from: u32, to: u32) {
     with_link(from, to, |link| link.is_cut = true);
 }

@@ -1,4 +1,4 @@
-//! Nodes: the machines of a world, each with disks, power and a clock of its own.
+//! Nodes: the machines of a world, each with its disks, power supply and clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::machine::{Counts, Machine, OpenedFile};
 use crate::profile::Profile;
 use crate::program::{self, Task};
 
-/// The node on which the program of a run begins.
+/// The node on which the program of a run starts.
 pub(crate) const FIRST: u32 = 0;
 
 /// A power cut that was ordered: at a time of the world, at an operation, or at once.
@@ -64,7 +64,7 @@ impl NodeState {
         self.machine.borrow().is_on()
     }
 
-    /// Counts an operation, and orders the power cut that was to come with it.
+    /// Counts an operation, and orders the power cut that was set for it.
     pub(crate) fn count_operation(&self) {
         self.operations.set(self.operations.get() + 1);
         if self.cut.get().at_operation == Some(self.operations.get()) {
@@ -110,11 +110,11 @@ impl NodeState {
 /// One machine of a world: disks, power, and a clock. A handle, which is only a number; its methods do nothing
 /// outside of a world, unless they say otherwise.
 ///
-/// The program of a run begins on node 0, whose power is that of the whole world: a cut there ends the run and cuts
-/// all nodes. Every other node can lose its power while the rest runs on. A task belongs to the node that it was
-/// started on, and so do the tasks, engines and [sockets](super::net) that it starts. An engine sees the files of its
-/// node alone. A power cut of a node drops its tasks, ends its engines and closes its sockets before anything else in
-/// the world goes on; [`power_on`](Node::power_on) brings back its files as the cut left them, and nothing else.
+/// The program of a run starts on node 0, whose power is that of the whole world: a cut there ends the run and cuts all nodes.
+/// Every other node can lose its power while the rest runs on. A task belongs to the node that it was started on, and so do the
+/// tasks, engines and [sockets](super::net) that it starts. An engine sees the files of its node alone. A power cut of a node drops
+/// its tasks, ends its engines and closes its sockets before anything else in the world runs; [`power_on`](Node::power_on) brings
+/// back its files as the cut left them, and nothing else.
 ///
 /// ```
 /// use forebay::{Config, Durability, Engine, ErrorKind, Open};
@@ -183,9 +183,8 @@ impl Node {
         node.machine.borrow_mut().mount(profile)
     }
 
-    /// Starts a task on this node, as [`sim::spawn`](super::spawn) does on the current one. A node that is off
-    /// starts none: awaiting the handle then fails with
-    /// [`ErrorKind::InvalidInput`].
+    /// Starts a task on this node, as [`sim::spawn`](super::spawn) does on the current one. On a node that is off, awaiting the
+    /// handle fails with [`ErrorKind::InvalidInput`].
     pub fn spawn<F>(self, future: F) -> Task<F::Output>
     where
         F: Future + Send + 'static,

@@ -16,7 +16,7 @@ use crate::fault::Rule;
 pub enum Loss {
     /// Every completed write survives. Only writes in flight may be missing.
     Nothing,
-    /// All writes up to one point in the order in which they completed, and none after it.
+    /// All writes up to one point in the order in which they completed.
     Prefix,
     /// Each write survives or not on its own.
     #[default]
@@ -31,15 +31,15 @@ pub enum MetadataOrder {
     /// sync of a file or directory also makes everything durable up to the last change that touched it.
     #[default]
     Journal,
-    /// No more than POSIX guarantees: a directory's changes are durable when that directory was synced.
-    /// Before that each directory keeps a number of its own changes from the front, whatever the others keep.
+    /// No more than POSIX guarantees: a directory's changes are durable when that directory was synced. Before that each directory
+    /// keeps a prefix of its changes, independently of the others.
     Posix,
 }
 
 /// A simulated disk with a file system on it. All figures can be set; the presets are a starting point.
 ///
-/// Times and chances are whole numbers, and all randomness comes from the world's seed, so a profile behaves
-/// the same on every machine.
+/// Times and chances are whole numbers, and the world's seed determines all randomness, so a profile behaves the same on every
+/// machine.
 ///
 /// ```
 /// use forebay_sim::{Fault, Loss, Profile, Rule};
@@ -201,9 +201,8 @@ impl Profile {
     /// Sets the alignment of direct I/O in bytes: for memory, and for offset and length. Default: 512 for
     /// both, 4,096 for offsets of [`optane`](Profile::optane), as such drives report it.
     ///
-    /// No real drive has a greater alignment for memory than for offsets. Such a setting refuses the rest of
-    /// an operation that came short at an offset between the two, because the rest starts where the operation
-    /// stopped.
+    /// No real drive has a greater alignment for memory than for offsets. Such a setting refuses the rest of an operation that was
+    /// cut short at an offset between the two, because the rest starts where the operation stopped.
     pub fn alignment(mut self, memory: u32, offset: u32) -> Profile {
         self.memory_alignment = memory;
         self.offset_alignment = offset;
@@ -218,8 +217,8 @@ impl Profile {
 
     /// Gives the disk FUA, and sets the duration of such a write on an idle disk, without the transfer of the bytes. A durable
     /// write by [`Flush::Blocking`](forebay::Flush::Blocking) to a direct file, within its length, is then one operation that
-    /// brings its own sectors to the medium, and nothing else: no earlier write, no length, no name. Default: none, such a write is a
-    /// write and a flush.
+    /// brings its own sectors to the medium, and nothing else: no earlier write, no length, no name. Default: without FUA, such a
+    /// write is a write and a flush.
     pub fn fua(mut self, write: Duration) -> Profile {
         self.fua_ns = Some(ns(write));
         self
@@ -275,14 +274,13 @@ impl Profile {
         self
     }
 
-    /// Sets the long-term rate in operations a second, of which `burst` may come at once; a rate of 0 for no
-    /// limit.
+    /// Sets the long-term rate in operations a second, with bursts of `burst`; a rate of 0 for no limit.
     pub fn iops(mut self, rate: u64, burst: u64) -> Profile {
         (self.iops, self.burst) = (rate, burst);
         self
     }
 
-    /// Sets the longest request in bytes. Longer ones are split and count as several; 0 for no limit.
+    /// Sets the longest request in bytes. Longer requests are split and count as several; 0 for no limit.
     pub fn max_request(mut self, bytes: u32) -> Profile {
         self.max_request = bytes;
         self
@@ -294,16 +292,15 @@ impl Profile {
         self
     }
 
-    /// Sets the bytes of the write cache that a flush brings to the medium in a second. This time comes on
-    /// top of the time that every flush takes; 0 for no such time. Nothing reaches the medium before a flush
-    /// or a full cache.
+    /// Sets the bytes of the write cache that a flush brings to the medium in a second. This time is in addition to the time of
+    /// every flush; 0 for none. Nothing reaches the medium before a flush or a full cache.
     pub fn drain(mut self, bytes_per_second: u64) -> Profile {
         self.drain_bytes_per_second = bytes_per_second;
         self
     }
 
-    /// Makes the disk begin nothing for `length` at the end of each `every`, as drives do that tidy up. A
-    /// `length` of zero switches it off; a `length` not less than `every` is refused as no possible disk.
+    /// Makes the disk start no operation for `length` at the end of each `every`, as drives in garbage collection do. A `length` of
+    /// zero switches it off; a `length` not less than `every` is refused as impossible.
     pub fn stall(mut self, every: Duration, length: Duration) -> Profile {
         (self.stall_every_ns, self.stall_ns) = (ns(every), ns(length));
         self

@@ -20,15 +20,14 @@ pub fn is_inside() -> bool {
     here::world() != 0
 }
 
-/// Returns the time that the current node's clock shows; zero outside of a world. That is the world's time since its
-/// beginning, unless [`Node::set_drift_ppm`](super::Node::set_drift_ppm) or
-/// [`Node::advance_clock`](super::Node::advance_clock) changed the clock.
+/// Returns the time that the current node's clock shows; zero outside of a world. That is the time since the world's start, unless
+/// [`Node::set_drift_ppm`](super::Node::set_drift_ppm) or [`Node::advance_clock`](super::Node::advance_clock) changed the clock.
 pub fn now() -> Duration {
     Duration::from_nanos(here::now_ns())
 }
 
-/// Returns the world's time since its beginning, whatever the clocks of its nodes show; zero outside of a world. A
-/// program under test does not use it; the history that a checker judges does.
+/// Returns the time since the world's start, whatever the clocks of its nodes show; zero outside of a world. A program under test
+/// does not use it; the history that a checker judges does.
 pub fn world_time() -> Duration {
     Duration::from_nanos(hub::current().map_or(0, |hub| hub.now_ns()))
 }
@@ -60,9 +59,9 @@ pub fn clear_faults() {
     node::current_node().clear_faults();
 }
 
-/// Cuts the power of the current node here and now. It never returns. On node 0, which is where a program begins, the
-/// run ends with [`FailureKind::PowerCut`](super::FailureKind::PowerCut); elsewhere the node's tasks are dropped.
-/// Outside of a world it waits for ever.
+/// Cuts the power of the current node here and now. It never returns. On node 0, where a program starts, the run ends with
+/// [`FailureKind::PowerCut`](super::FailureKind::PowerCut); elsewhere the node's tasks are dropped. Outside of a world it waits for
+/// ever.
 pub async fn power_cut() {
     node::current_node().power_cut().await;
     std::future::pending().await
@@ -245,7 +244,7 @@ pub async fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Result<F::Out
     .await
 }
 
-/// Returns a clock that ticks every `period` by the current node's clock; the first tick comes after one period.
+/// Returns a clock that ticks every `period` by the current node's clock; the first tick is after one period.
 pub fn interval(period: Duration) -> Interval {
     Interval { next: now().saturating_add(period), period }
 }
@@ -258,7 +257,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick. A missed tick comes immediately, and the next tick a whole period later.
+    /// Waits for the next tick. A missed tick is returned immediately, and the next tick is a whole period later.
     ///
     /// # Errors
     /// [`ErrorKind::OutsideWorld`] where no world runs.

@@ -16,7 +16,7 @@ pub(crate) const WORKERS: u64 = 4;
 const INTERRUPTED_PPM: u32 = 150_000;
 /// For at most so long, which is longer than the time after which shard 0 looks after rings.
 const INTERRUPTED_NS_MAX: u64 = 15_000_000;
-/// After a visit of its own the runtime is not driven for a while, or never again, this often in a million.
+/// The chance, in a million, that the runtime is not driven for a while, or never again, after one of its visits.
 const UNDRIVEN_PPM: u32 = 20_000;
 const UNDRIVEN_NS_MAX: u64 = 50_000_000;
 
@@ -28,7 +28,7 @@ pub(crate) struct Ring {
     port: usize,
     wake: Arc<SimWake>,
     waker: Waker,
-    /// A visit that has stopped, and the time at which it goes on.
+    /// A stopped visit, and the time at which it continues.
     interrupted: RefCell<Option<(u64, InterruptedVisit)>>,
     /// Until then the runtime is not driven.
     undriven_until_ns: Cell<u64>,
@@ -79,7 +79,7 @@ impl Ring {
         self.interrupted.borrow().as_ref().map(|interrupted| interrupted.0)
     }
 
-    /// Returns whether an interrupted visit goes on now.
+    /// Returns whether an interrupted visit continues now.
     pub(crate) fn is_due(&self, hub: &Hub) -> bool {
         self.goes_on_ns().is_some_and(|at_ns| hub.now_ns() >= at_ns)
     }
@@ -88,7 +88,7 @@ impl Ring {
         !self.visited.is_gone() && (self.wake.is_woken() || hub.done_count(self.port) > 0)
     }
 
-    /// Returns whether the runtime would visit, or an interrupted visit go on.
+    /// Returns whether the runtime would visit, or an interrupted visit continue.
     pub(crate) fn is_ready(&self, hub: &Hub) -> bool {
         match self.goes_on_ns() {
             Some(at_ns) => hub.now_ns() >= at_ns,
@@ -102,7 +102,7 @@ impl Ring {
         self.goes_on_ns().or_else(visits_ns).filter(|&at_ns| at_ns != u64::MAX)
     }
 
-    /// Has the interrupted visit go on, if there is one.
+    /// Lets the interrupted visit continue, if any.
     pub(crate) fn go_on(&self) {
         let interrupted = self.interrupted.borrow_mut().take();
         if let Some((_, interrupted)) = interrupted {
@@ -132,7 +132,7 @@ impl Ring {
             .ppm(INTERRUPTED_PPM)
             .then(|| (source.below(2) == 1, hub.now_ns() + source.below(INTERRUPTED_NS_MAX)));
         let undriven_until_ns = source.ppm(UNDRIVEN_PPM).then(|| match source.below(16) {
-            // The runtime is gone.
+            // The runtime is dropped.
             15 => u64::MAX,
             _ => hub.now_ns() + source.below(UNDRIVEN_NS_MAX),
         });
@@ -142,7 +142,7 @@ impl Ring {
 
 /// The way in which a visit of the runtime ends.
 struct Ends {
-    /// Whether it stops after its look, and the time at which it goes on.
+    /// Whether it stops after its look, and the time at which it continues.
     interrupted: Option<(bool, u64)>,
     /// The time until which the runtime is not driven after it.
     undriven_until_ns: Option<u64>,

@@ -322,7 +322,7 @@ impl Runner {
                 self.step(&shard);
             }
         }
-        // What is still inside finds its engine gone.
+        // Remaining visits find their engine closed.
         let rings = std::mem::take(&mut *hub.rings.borrow_mut());
         let (rings, others): (Vec<_>, Vec<_>) = rings.into_iter().partition(|ring| is_meant(ring.node()));
         hub.rings.borrow_mut().extend(others);

@@ -85,7 +85,7 @@ pub struct Shrunk {
     pub schedule: Schedule,
     /// The failure's text.
     pub why: String,
-    /// Choices of the run that the search began with.
+    /// Choices of the run at the start of the search.
     pub choices_before: usize,
     /// Runs that were made.
     pub runs: usize,

@@ -20,8 +20,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(seed: u64) -> Source {
-        // PCG promises that its values stay the same for ever; the seed goes through the generator's own
-        // expansion.
+        // PCG promises that its values stay the same for ever; the generator's own function expands the seed.
         Source { random: Pcg64Mcg::seed_from_u64(seed), replayed: None, recorded: Vec::new(), made: 0 }
     }
 
@@ -30,8 +29,7 @@ impl Source {
         Source { replayed: Some(choices), ..Source::new(seed) }
     }
 
-    /// Returns a number below `n`, which is at most 2^32. With `n` of 0 or 1 there is no choice and nothing
-    /// is drawn.
+    /// Returns a number below `n`, which is at most 2^32. An `n` of 0 or 1 leaves no choice and draws nothing.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         if n <= 1 {
             return 0;

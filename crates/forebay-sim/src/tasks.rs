@@ -27,7 +27,7 @@ struct Task {
     abort: Arc<AtomicBool>,
 }
 
-/// All tasks, the queue of the ready ones, and the sleepers with their times.
+/// All tasks, the queue of ready tasks, and the sleepers with their times.
 pub(crate) struct Tasks {
     list: RefCell<BTreeMap<u64, Task>>,
     next: Cell<u64>,
@@ -132,8 +132,7 @@ impl Tasks {
         self.list.borrow().get(&number).is_some_and(|task| task.wanders)
     }
 
-    /// Polls a task once. A finished or aborted one leaves the list. A panic of the task goes on to the
-    /// caller.
+    /// Polls a task once. A finished or aborted task is removed. A panic of the task propagates to the caller.
     pub(crate) fn poll(&self, number: u64) {
         let taken = self
             .list

@@ -101,9 +101,9 @@ impl World {
         self
     }
 
-    /// Sets the configuration of the engine that a run begins with. Default: two shards and 1 MiB of I/O
-    /// memory. Settings of the driver and of spinning have no effect in a world. Tasks outside of shards
-    /// have rings with [`WorkerRings::Always`](forebay::WorkerRings::Always).
+    /// Sets the configuration of the engine of a run. Default: two shards and 1 MiB of I/O memory. Settings of the driver and of
+    /// spinning have no effect in a world. Tasks outside of shards have rings with
+    /// [`WorkerRings::Always`](forebay::WorkerRings::Always).
     pub fn config(mut self, config: Config) -> World {
         self.config = config;
         self
@@ -116,9 +116,9 @@ impl World {
         self
     }
 
-    /// Sets how often, in a million steps, everything that could run has to wait until something else has
-    /// happened, at most 10 ms, as on a busy machine. Default: 20,000. 0 turns it off, and with rings also that
-    /// a task has now and then used up its turn before its operation begins.
+    /// Sets how often, in a million steps, everything that could run has to wait until something else has happened, at most 10 ms,
+    /// as on a busy machine. Default: 20,000. 0 turns it off, and with rings also the cases in which a task has used up its turn
+    /// before its operation starts.
     pub fn stalls_ppm(mut self, ppm: u32) -> World {
         self.stalls_ppm = ppm;
         self
@@ -181,8 +181,8 @@ impl World {
         }
     }
 
-    /// Switches all nodes on again. One that is on is restarted in an orderly way, which loses nothing. Locks and
-    /// files without a name are gone.
+    /// Switches all nodes on again. A node that is on is restarted in an orderly way, which loses nothing. Locks and files without
+    /// a name are lost.
     pub fn reboot(&mut self) {
         let Ok(hub) = &self.hub else { return };
         for node in hub.nodes() {
@@ -226,7 +226,7 @@ impl World {
         self.hub.as_ref().map(|hub| hub.net.borrow().traffic()).unwrap_or_default()
     }
 
-    /// Returns the world's time since its beginning.
+    /// Returns the time since the world's start.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.hub.as_ref().map_or(0, |hub| hub.now_ns()))
     }

@@ -1,5 +1,5 @@
-//! Calls about names and open files: the time at which they act, the syncs that follow as steps of their own,
-//! and their errors, which are those of the operating system's calls (`driver/meta`).
+//! Calls about names and open files: the time at which they act, the syncs that follow as separate steps, and their errors, which
+//! are those of the operating system's calls (`driver/meta`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -45,13 +45,13 @@ impl Machine {
         self.schedule(id, now_ns.saturating_add(call_ns), Flight::Meta(Box::new(flight)));
     }
 
-    /// Takes a call out and returns its request, unless it has acted, or fate has it that a thread has begun it.
+    /// Withdraws a call and returns its request, unless it has acted, or a thread has started it by fate.
     pub(crate) fn withdraw(&mut self, id: IoId, fate: &mut Fate) -> Option<MetaRequest> {
         let waits = matches!(self.flights.get(&id), Some(Flight::Meta(flight)) if !flight.acted);
         if waits && fate.source.below(2) == 0 { self.forget(id) } else { None }
     }
 
-    /// Has a call go on at this time, as one that waits behind others.
+    /// Lets a call continue at this time, behind others.
     #[cfg(feature = "_mutants")]
     pub(crate) fn put_off(&mut self, id: IoId, time_ns: u64) {
         self.events.retain(|_, of| *of != id);
@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// Returns the disk that a call goes to first.
+    /// Returns the first disk of a call.
     pub(super) fn disk_of(&self, request: &MetaRequest) -> usize {
         let disk_at = |path: &At| match path.dir() {
             Some(dir) => self.handle_of(dir).map_or(0, |(_, handle)| handle.disk),
@@ -274,7 +274,7 @@ impl Machine {
                 Ok(spot) => Ok(Effect::Done(MetaReply::Entries(self.entries(spot)))),
                 Err(errno) => at(path, Err(errno)),
             },
-            // There are no symbolic links.
+            // Symbolic links are not simulated.
             MetaRequest::Metadata { path } | MetaRequest::SymlinkMetadata { path } => {
                 match self.find(path).and_then(|spot| self.metadata(spot)) {
                     Ok(found) => Ok(Effect::Done(MetaReply::Metadata(found))),
@@ -292,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Returns the directory of a path, which the real calls open before they begin.
+    /// Returns the directory of a path, which the real calls open first.
     fn parent(&self, operation: &'static str, at: &At) -> Result<(Spot, PathBuf)> {
         let path = at.path();
         let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
@@ -330,7 +330,7 @@ impl Machine {
                 FileKind::File
             }
         };
-        // Names come in order from the map, as the real call sorts them.
+        // The map is in order of names, as the real call sorts them.
         dir.names.iter().map(|(name, inode)| dir_entry(name.clone(), kind(*inode))).collect()
     }
 }
@@ -346,7 +346,7 @@ fn dir_sync((spot, at): &(Spot, PathBuf), path: &Path, changed: bool) -> DirSync
 }
 
 fn errno_of(error: &Error) -> u64 {
-    // Errors that do not come from the system get a number that no errno has.
+    // Errors that are not the system's get a number outside of errno.
     error.raw_os_error().map_or(u64::from(u32::MAX), |errno| errno as u64)
 }
 

@@ -89,7 +89,7 @@ pub(super) struct Content {
     pub(super) blocks: Ranges,
     /// Byte ranges of sectors that cannot be read.
     pub(super) bad: Ranges,
-    /// Whether live bytes went to [`Location::Gone`]. A restart forgets them.
+    /// Whether live bytes are at [`Location::Gone`]. A restart forgets them.
     pub(super) stale: bool,
 }
 
@@ -214,7 +214,7 @@ impl Content {
         self.durable_len = to;
     }
 
-    /// Treats every change as written except those that are gone, as before an orderly restart.
+    /// Treats every surviving change as written, as before an orderly restart.
     pub(super) fn settle_all(&mut self) {
         for change in self.log.iter_mut().filter(|change| change.place != Location::Gone) {
             change.place = Location::Medium;
@@ -260,7 +260,7 @@ impl Content {
                     if follows {
                         self.resize_durable(to);
                     } else {
-                        // The blocks behind the cut stayed the file's; later writes there went to new ones.
+                        // The blocks behind the cut stayed the file's; later writes there used new blocks.
                         frozen.insert(to..u64::MAX);
                     }
                 }

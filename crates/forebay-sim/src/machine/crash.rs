@@ -164,7 +164,7 @@ impl Disk {
             }
             return lengths;
         }
-        // Each directory keeps some of its own changes, from the front.
+        // Each directory keeps a prefix of its changes.
         let mut changes: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for entry in &self.tree.journal {
             for Edit { dir, .. } in &entry.edits {

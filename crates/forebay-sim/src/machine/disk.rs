@@ -29,7 +29,7 @@ pub(super) struct Disk {
     pub(super) rules: Rules,
     pub(super) tree: Tree,
     pub(super) timing: Timing,
-    /// The volatile cache, in the order in which writes came into it.
+    /// The volatile cache, in the order of writes.
     pub(super) cache: VecDeque<VolatileWrite>,
     pub(super) cache_bytes: u64,
     /// Buffered writes in memory, oldest first.

@@ -86,7 +86,8 @@ fn read(disk: &mut Disk, flight: &mut IoFlight, scratch: &mut Vec<u8>, fate: &mu
     if len > 0 && inode.content.bad.overlap(touched) > 0 {
         return -libc::EIO;
     }
-    // It stays as long as the longest read was: short and long ones in turn would clear it each time.
+    // It stays as long as the longest read was: a short read after a long one would otherwise shrink it, and the next one clear it
+    // again.
     scratch.resize(scratch.len().max(len as usize), 0);
     let bytes = &mut scratch[..len as usize];
     inode.content.live.read(offset, bytes);

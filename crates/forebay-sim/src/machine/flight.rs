@@ -35,7 +35,7 @@ pub(super) struct IoFlight {
     pub(super) direct: bool,
     /// Bytes that may be moved.
     pub(super) len: u32,
-    /// The time at which the disk begins the operation.
+    /// The time at which the disk starts the operation.
     pub(super) start_ns: u64,
     /// A sync covers changes with smaller numbers.
     pub(super) barrier: u64,

@@ -1,4 +1,4 @@
-//! Opening files, and calls on open ones: space, length, locks, copies.
+//! Opening files, and calls on open files: space, length, locks, copies.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -129,7 +129,7 @@ impl Machine {
         let handle = Handle { disk: spot.disk, inode: spot.inode, path: Rc::from(path), read, write, direct };
         self.handles.insert(number, handle);
         let profile = &disk.profile;
-        // The core never goes below a page.
+        // The core's alignment is a page at least.
         let alignment = (profile.memory_alignment.max(4096), profile.offset_alignment);
         let alignment = internal::alignment(direct.then_some(alignment));
         Some(OpenedFile { number, alignment, disk_name: disk.name.clone(), disk_number: disk.number })

@@ -264,15 +264,14 @@ impl Tree {
                 }
                 self.collect(old);
             }
-            // A file that is already gone may have been kept only until the change of its name was settled.
+            // A removed file may have been kept only until the change of its name was settled.
             if let Some(to) = edit.to {
                 self.collect(to);
             }
         }
     }
 
-    /// Starts again from the durable state. Files that no name leads to are gone, and so are handles and
-    /// locks.
+    /// Starts again from the durable state. Drops files without a name, handles and locks.
     pub(super) fn restart(&mut self) {
         self.journal.clear();
         let mut links: BTreeMap<u64, u32> = BTreeMap::from([(ROOT, 1)]);

@@ -1,4 +1,4 @@
-//! Path resolution. There are no symbolic links and no permissions, and relative paths begin at `/`.
+//! Path resolution. Without symbolic links and permissions; relative paths are relative to `/`.
 
 use std::ffi::OsString;
 use std::path::{Component, Path};
@@ -49,7 +49,7 @@ pub(super) struct Slot {
 }
 
 impl Machine {
-    /// Mounts a disk at `/` if there is none, and makes the directories where the others are mounted.
+    /// Mounts a disk at `/` if it has no mount, and makes the mount points of the others.
     pub(super) fn settle_in(&mut self) {
         if self.settled == self.mounts.len() && self.settled > 0 {
             return;
@@ -187,7 +187,7 @@ impl Machine {
         self.disks.get(spot.disk)?.tree.get(spot.inode)
     }
 
-    /// Makes a file or directory in an empty slot. A file without a name has a slot of its own kind.
+    /// Makes a file or directory in an empty slot. A file without a name has a separate kind of slot.
     pub(super) fn make(&mut self, slot: &Slot, inode: Inode, now_ns: u64) -> Result<u64, i32> {
         let disk = self.disks.get_mut(slot.disk).ok_or(libc::ENOENT)?;
         let number = disk.tree.add(inode);

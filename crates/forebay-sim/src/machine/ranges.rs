@@ -14,7 +14,7 @@ impl Ranges {
             return 0;
         }
         let (mut start, mut end, mut known) = (range.start, range.end, 0);
-        // From the back: the last that begins at or before our end may touch us, and so may those before it.
+        // From the back: the last range that starts at or before our end may touch us, and so may those before it.
         while let Some((&other_start, &other_end)) = self.0.range(..=end).next_back() {
             if other_end < start {
                 break;

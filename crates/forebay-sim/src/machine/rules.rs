@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::fault::{Dirty, Fault, Rule};
 use crate::history::{Fate, What};
 
-/// Counts of the work of disks since the world began: of one node, or of all.
+/// Counts of the work of disks since the world's start: of one node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -22,7 +22,7 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes that writes moved.
     pub written_bytes: u64,
-    /// Requests beyond the first that operations were split into, because a disk takes no longer ones.
+    /// Requests beyond the first that operations were split into, because of a disk's longest request.
     pub splits: u64,
     /// Power cuts.
     pub power_cuts: u64,

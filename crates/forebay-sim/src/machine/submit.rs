@@ -152,7 +152,7 @@ impl Machine {
         }
         let mut len = u64::from(io.len);
         if write && len > 0 {
-            // generic_write_checks: a write that begins below the limit is cut there.
+            // generic_write_checks: a write that starts below the limit is cut there.
             if io.offset >= FILE_MAX {
                 return Err(libc::EFBIG);
             }
@@ -190,8 +190,8 @@ impl Machine {
         }
     }
 
-    /// Requests a cancel. An operation that still waits for the disk ends with `ECANCELED`; one that the disk
-    /// has begun may do so.
+    /// Requests a cancel. An operation that still waits for the disk ends with `ECANCELED`; an operation that the disk has started
+    /// may do so.
     pub(crate) fn cancel(&mut self, id: IoId, now_ns: u64, fate: &mut Fate) {
         let Some(Flight::Io(flight)) = self.flights.get(&id) else { return };
         let (Some(disk), Some(event), End::Effect) = (flight.disk, flight.event, flight.end) else { return };

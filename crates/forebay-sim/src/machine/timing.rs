@@ -14,7 +14,7 @@ pub(super) struct Timing {
     iops_ns: u64,
 }
 
-/// The times at which an operation begins and ends.
+/// The start and end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start_ns: u64,
@@ -62,7 +62,7 @@ impl Timing {
         if profile.bytes_per_second > 0 && bytes > 0 {
             let moves_ns = u128::from(bytes) * u128::from(SECOND) / u128::from(profile.bytes_per_second);
             let moves_ns = u64::try_from(moves_ns).unwrap_or(u64::MAX);
-            // The bus moves one transfer after the other, in the order in which they began.
+            // The bus moves one transfer after the other, in the order of their starts.
             self.bus_ns = self.bus_ns.max(start_ns).saturating_add(moves_ns);
             end_ns = end_ns.max(self.bus_ns);
         }
@@ -75,13 +75,13 @@ impl Timing {
             return base_ns.saturating_mul(u64::from(profile.tail_factor.max(1)));
         }
         let most = base_ns.saturating_mul(u64::from(profile.jitter_percent)) / 100;
-        // A thousand steps are enough, and small choices are simple ones.
+        // A thousand steps are enough, and small choices are simple.
         let steps = fate.source.below(if most == 0 { 0 } else { 1000 });
         base_ns + (u128::from(most) * u128::from(steps) / 1000) as u64
     }
 }
 
-/// Returns when an operation that could begin at `start_ns` does begin: each period ends with a stall.
+/// Returns when an operation that could start at `start_ns` does start: each period ends with a stall.
 fn after_stall(profile: &Profile, start_ns: u64) -> u64 {
     let every_ns = profile.stall_every_ns;
     if profile.stall_ns == 0 || every_ns <= profile.stall_ns {
@@ -133,7 +133,7 @@ mod tests {
             [0, 949, 1000, 1000, 1000, 2000]
         );
         assert_eq!(of(&Profile::ideal(), 950), 950);
-        // Operations under way go on.
+        // Operations under way continue.
         let slow = stalls.latency(Duration::from_millis(100), Duration::ZERO, Duration::ZERO);
         let (mut timing, mut fate) = (Timing::new(&slow), Fate::new(Source::new(1)));
         let span = timing.take(&slow, slow.read_ns, 0, 1, 900 * millisecond, &mut fate);

@@ -1,6 +1,5 @@
-//! Shows: the engine finds out a device's rates while it uses it, and begins with a calibration's values: the
-//! cost of a write beside a read, and the number that must be in flight. How: simulated disks, whose time is
-//! exact.
+//! Shows: the engine finds out a device's rates while it uses it, starting with a calibration's values: the cost of a write
+//! relative to a read, and the number that must be in flight. How: simulated disks, whose time is exact.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -207,7 +206,7 @@ fn a_calibrated_budget_is_there_from_the_start() {
     assert!(known.iter().all(|&budget| budget >= 12 * piece_cost), "{known:?}");
     assert!(found.iter().any(|&budget| budget < 8 * piece_cost), "found at once: {found:?}");
     assert!(fast * 100 > slow * 103, "{fast} bytes calibrated, {slow} from scratch");
-    // And it ends where the device's knee is, wherever it began.
+    // And it ends at the device's knee, from any start.
     let long = Duration::from_secs(2);
     let wrong = Config::new().calibration(calibration("sim0", 48, 1.0));
     let (budgets, _) = budgets(wrong, long);

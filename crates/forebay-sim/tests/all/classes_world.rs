@@ -1,6 +1,6 @@
-//! Shows: no class starves on a device. Beside a hog a small reader keeps its tail and the hog its bandwidth;
-//! classes that compete get their shares; caps are kept; the weakest class makes progress. How: simulated
-//! disks, whose time is exact, so these figures are the same on every machine.
+//! Shows: no class starves on a device. With a hog a small reader keeps its tail latency and the hog its bandwidth; classes that
+//! compete get their shares; caps are kept; the weakest class makes progress. How: simulated disks, whose time is exact, so these
+//! figures are the same on every machine.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -309,9 +309,8 @@ fn caps_are_kept_across_shards() {
 
 #[test]
 fn the_weakest_class_goes_on() {
-    // One share beside 10,000: its part is a ten-thousandth, and it gets that. With depth 1 it never waits
-    // longer than its bound: the bytes that the other may have meanwhile (10,000 times its own last bytes,
-    // and a piece), and a piece.
+    // One share against 10,000: its part is a ten-thousandth, and it gets that. With depth 1 it never waits longer than its bound:
+    // the bytes that the other may have meanwhile (10,000 times its own last bytes, and a piece), and a piece.
     let classes = |engine: &Engine| {
         vec![(engine.class("weak", 1).unwrap(), 0), (engine.class("strong", 10_000).unwrap(), 0)]
     };

@@ -17,7 +17,7 @@ fn start() -> Engine {
     Engine::start(Config::new()).unwrap()
 }
 
-/// Appends a page for each message to a log of its own, and replies when it is durable.
+/// Appends a page for each message to its log, and replies when it is durable.
 async fn logger(conditions: Config) {
     let engine = Engine::start(conditions).unwrap();
     let log = engine.open("/log", Open::create()).await.unwrap();
@@ -210,7 +210,7 @@ fn operations_in_flight_end_with_their_node() {
                     let engine = start();
                     let file = engine.open("/file", Open::create()).await.unwrap();
                     send.send((engine.clone(), file.clone())).ok().unwrap();
-                    // In flight when the power goes, as are those of the other node's program below.
+                    // In flight at the power cut, as are those of the other node's program below.
                     let writes =
                         (0..4u64).map(|page| file.write(page * PAGE as u64, vec![1; PAGE]).into_future());
                     futures::future::join_all(writes).await;
@@ -234,7 +234,7 @@ fn operations_in_flight_end_with_their_node() {
                 file.read(0..4096).await.unwrap_err();
                 engine.metadata("/file").await.unwrap_err();
                 assert!(sim::world_time() - before < 100 * MS, "nothing waited for the disk");
-                // Its memory is gone, and the same machine begins anew.
+                // Its memory is lost, and the same machine starts anew.
                 node.power_on();
                 let found = node.spawn(async { start().read_dir("/").await.unwrap().len() }).await.unwrap();
                 assert!(found <= 1);
@@ -244,7 +244,7 @@ fn operations_in_flight_end_with_their_node() {
     }
 }
 
-/// Notes where and when it is dropped, and tries to go on there.
+/// Notes where and when it is dropped, and tries to continue there.
 struct Last(Arc<Mutex<Vec<u32>>>, Option<Socket>);
 
 impl Drop for Last {
@@ -531,7 +531,7 @@ fn a_dropped_call_costs_its_reply_alone() {
             }
             let error = net::call(server, "too slow", MS).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Elapsed);
-            // The replies to those come first, and not to this one.
+            // The replies to those arrive first, and not at this call.
             assert_eq!(&net::call(server, "kept", SECOND).await.unwrap()[..], b"kept");
 
             let mut socket = Socket::bind(1).unwrap();

@@ -40,7 +40,7 @@ fn one_open_serves_all_that_wait_and_none_waits_for_one_that_is_not_polled() {
                 let none = NONE;
                 let mut kept = Box::pin(kept.open(&none));
                 assert!(futures::poll!(&mut kept).is_pending());
-                // One that begins the open and gives it up.
+                // A caller that starts the open and drops it.
                 let _ = sim::dropped_after(1, entries[1].open(&none)).await;
                 let tasks = (0..8).map(|task| {
                     let entry = entries[task % 2].clone();
@@ -126,7 +126,7 @@ fn no_open_takes_place_after_the_close_of_its_cache() {
     assert!(forebay::mutants::with(forebay::mutants::Mutant::OpensOutliveClose, || open_after_close(0)));
 }
 
-/// There may always be one that begins.
+/// An open may start at any time.
 #[test]
 fn a_close_of_idle_files_waits_for_no_later_open() {
     let disk = Profile::ideal().call_latency(Duration::from_millis(20));

@@ -35,8 +35,8 @@ async fn content(engine: &Engine) -> forebay::Result<File> {
     Ok(file)
 }
 
-/// Worlds of tasks that read half to four times the I/O memory: beside shards, on shards and through rings of workers, with
-/// batches and writes beside them, and futures that are dropped. A read that waits in vain is the world's deadlock.
+/// Worlds of tasks that read half to four times the I/O memory: outside of shards, on shards and through rings of workers, with
+/// concurrent batches and writes, and dropped futures. A read that waits in vain is the world's deadlock.
 #[test]
 fn reads_of_up_to_four_times_io_memory_end_in_every_world() {
     let waits = Arc::new(AtomicU64::new(0));

@@ -1,7 +1,8 @@
-//! Shows: operations that tasks begin in rings of their own (visited shards) end, and with the right bytes, whichever thread visits when. How:
-//! simulated worlds with rings. The seed decides on which worker a task is polled, which visits stop in the middle with the lock held,
-//! and when the runtime is not driven. Tasks outside of shards, tasks on shards, and futures that are polled, dropped and begun inside
-//! of wakers work on the same files; the engine is closed or the power cut in the middle. A lost wake-up is the world's deadlock.
+//! Shows: operations that tasks start in worker-local rings (visited shards) end, and with the right bytes, whichever thread visits
+//! when. How: simulated worlds with rings. The seed decides on which worker a task is polled, which visits stop in the middle with
+//! the lock held, and when the runtime is not driven. Tasks outside of shards, tasks on shards, and futures that are polled,
+//! dropped and started inside of wakers work on the same files; the engine is closed or the power cut in the middle. A lost wake-up
+//! is the world's deadlock.
 
 use std::collections::BTreeSet;
 use std::future::{Future, IntoFuture};
@@ -45,9 +46,9 @@ struct Session {
     owner: u64,
     versions: Vec<BTreeSet<u64>>,
     next: u64,
-    /// Versions of writes that were given up: they may come to the device at any later time.
+    /// Versions of writes that were given up: they may reach the device at any later time.
     dropped: BTreeSet<u64>,
-    /// Operations that were begun and are not polled.
+    /// Operations that were started and are not polled.
     kept: Mutex<Vec<BoxedTask>>,
     /// Errors of the device are allowed.
     faulty: bool,
@@ -70,7 +71,7 @@ impl Session {
         }
     }
 
-    /// An error of the device is none of the engine's.
+    /// Accepts errors of a faulty device; any other error is a failure.
     fn allowed<T>(&self, result: forebay::Result<T>) -> Result<Option<T>, String> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -150,7 +151,7 @@ impl Session {
         Ok(())
     }
 
-    /// Walks over some pages. Each step begins a read, and gives it up.
+    /// Walks over some pages. Each step starts a read, and drops it.
     async fn walk(&mut self, polls: usize) -> CheckResult {
         let (file, page) = (self.file(), sim::random(TASKS * OWN));
         let hops = Hops { file: file.clone(), left: 1 + sim::random(5) };
@@ -162,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Begins a read and keeps it.
+    /// Starts a read and keeps it.
     async fn keep(&mut self) -> CheckResult {
         if self.kept().len() == 3 {
             let kept = self.kept().remove(0);
@@ -184,7 +185,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a file of its own, and closes it.
+    /// Makes a fresh file, and closes it.
     async fn short_lived(&mut self) -> CheckResult {
         let path = format!("/disk/{}", self.owner);
         let opened = self.engine.open(&path, Open::create()).await;

@@ -18,7 +18,7 @@ const READ_BYTES: u64 = 16 << 10;
 const FILE_BYTES: u64 = 8 << 20;
 const BYTES_PER_SECOND: u64 = 100 << 20;
 const CAP_BYTES_PER_SECOND: u64 = 8 << 20;
-/// The search for the budget begins with the contention; measured is what comes after this.
+/// The search for the budget starts with the contention; the measurement starts after this.
 const WARM_UP: Duration = Duration::from_millis(60);
 const LENGTH: Duration = Duration::from_millis(200);
 

@@ -223,9 +223,8 @@ fn a_power_cut_takes_what_was_not_flushed_and_nothing_else() {
     assert!(kept.get() > 10 && lost.get() > 10, "{} kept, {} lost", kept.get(), lost.get());
 }
 
-/// The fault known as fsyncgate: a flush fails, the program tries again, the second one succeeds, and the
-/// data are gone all the same, because Linux had marked the pages clean. A simulated disk behaves like that,
-/// so such a program is detected.
+/// The fault known as fsyncgate: a flush fails, the program tries again, the second flush succeeds, and the data are lost all the
+/// same, because Linux had marked the pages clean. A simulated disk behaves like that, so such a program is detected.
 #[test]
 fn a_flush_that_failed_and_is_tried_again_has_lost_data() {
     let mut lost = 0;

@@ -28,7 +28,7 @@ const SPARSE: u64 = 15 * TIB;
 const ODD: u64 = 1_000;
 /// The distance of ranges that are too far apart to be read together.
 const APART: u64 = 24 * KIB;
-/// The most bytes of one request to memory of its own, and by way of I/O memory; the depths of a batch and of a shard.
+/// The most bytes of one request to its own memory, and through I/O memory; the depths of a batch and of a shard.
 const PART: u64 = 8 * MIB;
 const BOUNCE: u64 = 256 * KIB;
 const BATCH_DEPTH: u64 = 128;
@@ -220,7 +220,7 @@ static WALKS: Axis = Axis {
     limit: None,
 };
 
-/// Returns bytes that the file begins with. Made once: test builds are slow at that.
+/// Returns the first bytes of the file. Made once: test builds are slow at that.
 fn content() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| bytes_of(0..LEN))
@@ -244,7 +244,7 @@ async fn fill(engine: &Engine) -> forebay::Result<()> {
     file.truncate(SPARSE).await
 }
 
-/// Sweeps in a world of their own, and judges what they saw.
+/// Runs sweeps in a separate world, and checks their results.
 fn judge(sweeps: impl AsyncFnOnce(&Engine) -> forebay::Result<Vec<Sweep<'static>>>) {
     judge_with(ARENA, sweeps);
 }
@@ -291,7 +291,7 @@ fn read_length(points: Points) {
 fn lent_length(points: Points) {
     judge(async |engine| {
         let mut seen = Vec::new();
-        // At offset 0 requests name the memory itself; at the odd one all goes by way of I/O memory.
+        // At offset 0 requests name the memory itself; at the odd offset all is copied through I/O memory.
         for (offset, part) in [(0, PART), (ODD, BOUNCE)] {
             let file = engine.open("/disk/file", Open::read()).await?;
             let ideal = |at: u64| in_parts(offset + at, part, LENT_DEPTH);
@@ -559,7 +559,7 @@ fn walks(points: Points) {
     });
 }
 
-/// I/O memory of every size, each in a world of its own: the same requests.
+/// I/O memory of every size, each in a separate world: the same requests.
 fn arenas(points: Points) {
     let mut sweep = Sweep::new(&ARENA_BYTES);
     for at in points(&ARENA_BYTES) {

@@ -89,7 +89,7 @@ fn answers_are_right_in_every_order() {
 fn an_error_at_hop_three_names_it() {
     for seed in 0..20 {
         let tree = Tree::new(5, 3);
-        // The third page on the way to key 0: leaves come first in the file, then the levels above them.
+        // The third page on the way to key 0: leaves are first in the file, then the levels above them.
         let third: u64 = (81 + 27) * PAGE;
         let disk = Profile::nand().fault(Rule::new(Fault::ReadError).within(third..third + 1));
         let error = World::new(seed)

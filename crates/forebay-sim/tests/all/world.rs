@@ -301,7 +301,7 @@ fn a_failing_run_shrinks() {
     assert_eq!(why, shrunk.why);
 }
 
-/// A runtime beside the world: its timers never fire while the world has the thread, and its threads cannot be repeated.
+/// A runtime in addition to the world's: its timers never fire while the world has the thread, and its threads cannot be repeated.
 #[test]
 fn tokio_inside_of_a_world_is_told_apart() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -15,7 +15,7 @@ fn what_is_written_is_read() {
     let read = rig.read(file, 0, 32 * KIB).unwrap();
     assert_eq!(read.len(), 24_576);
     assert_eq!((&read[..4096], &read[4096..]), (&[0; 4096][..], &bytes[..]));
-    // At the end of the file a read returns fewer bytes, and behind it none.
+    // At the end of the file a read returns fewer bytes, and zero bytes behind it.
     assert_eq!(rig.read(file, 1 << 30, 4096).unwrap(), []);
     let other = rig.open("/a", BUFFERED);
     assert_eq!(rig.write(other, 24_576, b"odd"), 3);

@@ -9,8 +9,7 @@ use crate::profile::Loss;
 const SECTOR: usize = 512;
 const SECTORS: usize = 4;
 
-/// Returns a machine with a rule, and a durable direct file of four sectors of `o` that was written before
-/// the rule came into force.
+/// Returns a machine with a rule, and a durable direct file of four sectors of `o` that was written before the rule was in force.
 fn rig(seed: u64, profile: Profile, rule: Rule) -> (Rig, u32) {
     let mut rig = Rig::new(seed, profile);
     let file = rig.open("/f", CREATE);

@@ -106,7 +106,7 @@ fn a_write_is_torn_at_sectors_where_disks_tear() {
     assert_eq!(outcomes(&Profile::ideal().lost(Loss::Prefix).torn(false), story), set(["oooo", "nnnn"]));
 }
 
-/// Neither the write before it, nor the rest of its own place's older write, nor the file's name and length.
+/// It persists neither the write before it, nor the rest of its own place's older write, nor the file's name and length.
 #[test]
 fn a_write_with_fua_is_there_and_takes_nothing_with_it() {
     let profile = Profile::ideal().fua(Duration::from_micros(3));
