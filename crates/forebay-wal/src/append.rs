@@ -108,8 +108,8 @@ impl<'a> Append<'a> {
 
     /// Blocks the calling thread until the batch is durable, and returns the LSN of its first record.
     ///
-    /// A thread that is alone, as the last appends were, writes and flushes the batch itself. Beside others the log's thread
-    /// does that for all at once.
+    /// If this thread is the only appender, as with the last appends, it writes and flushes the batch itself. With concurrent
+    /// appends the log's thread does that for all of them together.
     ///
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] in a simulated
@@ -179,7 +179,7 @@ impl Drop for Append<'_> {
 }
 
 impl PendingAppend {
-    /// Queues a batch now; returns `None` if there is no room or if it is another append's turn.
+    /// Queues a batch now; returns `None` without enough room, or if it is another append's turn.
     pub(crate) fn begin(
         shared: &Arc<Queue>,
         entries: &Entries<'_>,

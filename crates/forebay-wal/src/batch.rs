@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::format::RECORD_HEADER_BYTES;
 use crate::values::ValueChange;
 
-/// Records and changes of values that go into one group: after a crash all of them are there or none.
+/// Records and changes of values that go into one group: after a crash either all of them are present or no record and no change
+/// is.
 ///
 /// [`Wal::append`](crate::Wal::append) and [`Wal::try_append`](crate::Wal::try_append) take any `Into<Batch>`. Bytes
 /// are one record (a slice, an array, a vector), and a slice or an array of slices has a record for each: these are borrowed

@@ -102,8 +102,7 @@ impl EndFile {
 
     /// Makes a record durable in place of the older one. Writes nothing if the same record was written last.
     ///
-    /// If there is no space for a new file, or no descriptor for the file, the log continues with the record that is there; a later
-    /// call tries again.
+    /// Without space for a new file, or without a descriptor, the log keeps the existing record; a later call tries again.
     ///
     /// # Errors
     /// System errors. The newest record remains.

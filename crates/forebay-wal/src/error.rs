@@ -31,15 +31,15 @@ pub enum ErrorKind {
     /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
     /// [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
-    /// The file system is full, or a quota is used up. From an open: there is no space for the segment in
-    /// which the log continues, and its reserve is gone or too short; the text states how much to free. From
-    /// [`Wal::no_space`](crate::Wal::no_space): there is no space for the next segment, and the log works
-    /// until it needs that segment. An append that needed it fails with [`Poisoned`](ErrorKind::Poisoned).
+    /// The file system is full, or a quota is used up. From an open: the segment in which the log continues does not fit, and the
+    /// reserve is missing or too short; the text states how much to free. From [`Wal::no_space`](crate::Wal::no_space): the next
+    /// segment does not fit, and the log works until it needs that segment. An append that needed it fails with
+    /// [`Poisoned`](ErrorKind::Poisoned).
     NoSpace,
-    /// Acknowledged records are damaged or gone, and nothing was changed on disk. [`Error::loss`] has which.
+    /// Acknowledged records are damaged or missing, and nothing was changed on disk. [`Error::loss`] has which.
     /// [`Options::salvage`](crate::Options::salvage) opens the log with the rest.
     Corruption,
-    /// The newest values ([`Wal::set`](crate::Wal::set)) are damaged or gone, though no record is. Nothing was changed
+    /// The newest values ([`Wal::set`](crate::Wal::set)) are damaged or missing, though the records are intact. Nothing was changed
     /// on disk. [`Options::salvage`](crate::Options::salvage) opens the log with older values, or without.
     ValuesLost,
     /// An earlier write or flush of this log failed; the error's text and cause are those of that first

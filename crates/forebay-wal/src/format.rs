@@ -32,21 +32,21 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 4;
 /// Maximum bytes of records and values in a group, including their length fields.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 31) - UNIT_MAX as usize - HEADER_BYTES;
 
-/// The content of a place where a group could begin.
+/// The content of a place where a group could start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A whole group that was written to this very place. The caller compares the log's id.
     Valid(Header),
     /// A whole group that was written to another place: older content of a recycled segment.
     Stale(Header),
-    /// The beginning of a group that is incomplete or damaged, or whose fields contradict each other.
+    /// The start of a group that is incomplete or damaged, or whose fields contradict each other.
     Torn {
         /// The reason.
         why: &'static str,
     },
     /// A whole group of another version of the format.
     Version(u16),
-    /// No group begins here.
+    /// No group starts here.
     Nothing,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Content {
     if !is_whole(have) && !is_whole(written) {
         return Content::Torn { why: "the group's checksum is wrong" };
     }
-    // The checksum covers the version, so a program wrote this version; it is no flipped bit.
+    // The checksum covers the version, so a program wrote this version; it is not a flipped bit.
     if !(1..=VERSION).contains(&header.version) || header::is_from_the_future(&head) {
         return Content::Version(header.version);
     }
@@ -154,15 +154,14 @@ pub(crate) fn unknown_version(found: u16) -> String {
     )
 }
 
-/// Returns the length of the group that seems to begin here; `None` if no group does, or if too few bytes are
-/// available to decide.
+/// Returns the length of the group that seems to start here; `None` if no group does, or if too few bytes are available to decide.
 pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<u64> {
     let head = bytes.get(..16).filter(|head| head.starts_with(&MAGIC))?;
     head.last_chunk().map(|total| u64::from(u32::from_le_bytes(*total)))
 }
 
-/// Returns the records of a group, in order, from the bytes after its header (`payload_len` of them). Stops
-/// early at bytes that are no records.
+/// Returns the records of a group, in order, from the bytes after its header (`payload_len` of them). Stops early at malformed
+/// bytes.
 pub(crate) fn records(payload: &[u8]) -> Records<'_> {
     Records { rest: payload }
 }

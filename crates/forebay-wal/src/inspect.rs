@@ -63,11 +63,11 @@ pub struct Report {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// There are no segments.
+    /// The directory has no segments.
     NoLog,
     /// The log opens, with every record that it promises.
     Opens,
-    /// [`ErrorKind::Corruption`]: acknowledged records are damaged or gone; [`ErrorKind::ValuesLost`]: the values are.
+    /// [`ErrorKind::Corruption`]: acknowledged records are damaged or missing; [`ErrorKind::ValuesLost`]: the values are.
     Damaged(Error),
     /// The open fails with [`ErrorKind::Version`] or [`ErrorKind::Foreign`].
     Refused(Error),
@@ -92,15 +92,15 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the LSNs of the records in the segment's whole groups, including truncated ones and dead
-    /// groups; empty if there are none.
+    /// Returns the LSNs of the records in the segment's whole groups, including truncated ones and dead groups; empty without
+    /// records.
     pub fn lsns(&self) -> Range<u64> {
         let with = || self.groups.iter().map(|group| &group.lsns).filter(|lsns| !lsns.is_empty());
         let first = with().map(|lsns| lsns.start).min().unwrap_or(0);
         first..with().map(|lsns| lsns.end).max().unwrap_or(0)
     }
 
-    /// Returns the bytes from the segment's beginning to the end of its last whole group.
+    /// Returns the offset of the end of the segment's last whole group, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.groups.last().map_or(0, |group| group.offset + group.bytes)
     }
@@ -120,8 +120,7 @@ pub struct Group {
     pub lsns: Range<u64>,
     /// The part of `lsns` that is still in the log.
     pub live: Range<u64>,
-    /// The group is part of the log. Other groups were cut off, or belong to a beginning that is no longer
-    /// needed.
+    /// The group is part of the log. Other groups were cut off, or belong to a removed part at the log's front.
     pub linked: bool,
     /// Number of times that the log had been truncated at its end, reset or reopened.
     pub epoch: u64,
@@ -129,7 +128,7 @@ pub struct Group {
     pub watermark: Place,
     /// The log's first record from this group on.
     pub first_retained: Lsn,
-    /// Length of the table of values in the group, in bytes; 0 if it has none.
+    /// Length of the table of values in the group, in bytes; 0 without a table.
     pub values_bytes: u64,
     /// The group changed a value.
     pub sets_values: bool,
@@ -141,7 +140,7 @@ pub struct Group {
 pub enum GroupKind {
     /// Holds records.
     Records,
-    /// Begins a fresh segment after an open, with the records that were not proven durable before.
+    /// Starts a fresh segment after an open, with the records that were not proven durable before.
     Reopen,
     /// Proves the durability that its watermark states.
     Mark,
@@ -159,7 +158,7 @@ pub enum GroupKind {
 pub struct Place {
     /// The segment's number.
     pub generation: u64,
-    /// Bytes from the segment's beginning.
+    /// Offset in the segment, in bytes.
     pub offset: u64,
 }
 
@@ -193,8 +192,8 @@ impl Report {
 /// report states that. Parts that the drive cannot read are listed in the report and judged as damage.
 ///
 /// # Errors
-/// System errors, if the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] if `dir` is no
-/// directory; [`ErrorKind::Closed`] if the engine ends.
+/// System errors, if the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] if `dir` is not a directory;
+/// [`ErrorKind::Closed`] if the engine ends.
 ///
 /// ```
 /// # use forebay::{Config, Engine};
@@ -219,7 +218,7 @@ pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
     })
 }
 
-/// Returns the log's values; `None` if it never had any, or if none are left.
+/// Returns the log's values; `None` if it never had any, or if all are lost.
 async fn values_of(engine: &Engine, dir: &Path, outcome: &Outcome) -> Result<Option<Values>> {
     let Some(group) = &outcome.values.table else { return Ok(None) };
     let path = dir.join(segment_name(group.header.generation));

@@ -27,11 +27,11 @@
 //! | you want | use |
 //! |---|---|
 //! | to open a log, and know the records found and lost | [`Wal::open`], [`Recovery`] |
-//! | a record durable before going on | [`Wal::append`] |
+//! | a record durable before continuing | [`Wal::append`] |
 //! | several records, all or none | [`Wal::append`], [`Batch`] |
 //! | records queued now and durable later | [`Append::queued`], [`Wal::sync`] |
 //! | records queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
-//! | a vote, an applied index: small values beside the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |
+//! | a vote, an applied index: small values next to the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |
 //! | to read from a record on | [`Wal::read_from`], [`Reader::follow`] |
 //! | to read a range, also of records that are not durable yet | [`Wal::read`] |
 //! | to wait for a record | [`Wal::wait_queued`], [`Wal::wait_durable`] |
@@ -43,7 +43,7 @@
 //!
 //! # Features
 //!
-//! None is on by default.
+//! All are off by default.
 //!
 //! | feature | adds |
 //! |---|---|

@@ -1,10 +1,10 @@
-//! Records that were acknowledged and are gone.
+//! Acknowledged records that are lost.
 
 use std::path::PathBuf;
 
 use crate::lsn::Lsn;
 
-/// A range of acknowledged records that are damaged or gone.
+/// A range of acknowledged records that are damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
@@ -12,7 +12,7 @@ pub struct Loss {
     pub first: Lsn,
     /// The last one; `u64::MAX` if their number is unknown.
     pub last: Lsn,
-    /// The segment in which the damage begins.
+    /// The segment in which the damage starts.
     pub file: PathBuf,
     /// Offset of the damage, in bytes.
     pub offset: u64,

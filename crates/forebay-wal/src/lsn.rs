@@ -17,16 +17,14 @@ impl Lsn {
 
 /// The durable end of a log: its last record, and the epoch of that numbering.
 ///
-/// A program that stores one in a place of its own can check a later open with it. Within one epoch the last
-/// record never goes back, and the epoch itself never does. So a log that comes back with a lower epoch, or
-/// in the same epoch with a lower last record, has lost its end. In a log whose end the program never removes
-/// ([`truncate_from`](crate::Wal::truncate_from), [`reset_to`](crate::Wal::reset_to)) the last record never
-/// goes back at all. For the store, which keeps one in its manifest.
+/// A program that stores one outside of the log can check a later open with it. Within one epoch the last record never decreases,
+/// and neither does the epoch. So a log that opens with a lower epoch, or in the same epoch with a lower last record, has lost its
+/// end. In a log whose end the program never removes ([`truncate_from`](crate::Wal::truncate_from),
+/// [`reset_to`](crate::Wal::reset_to)) the last record never decreases at all. For the store, which keeps one in its manifest.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The last durable record; one before the first if there is none, but at least 0: the loss of record 0 alone does not
-    /// show.
+    /// The last durable record; one before the first in an empty log, but at least 0: the loss of record 0 alone does not show.
     pub lsn: Lsn,
     /// Counts the events that gave, or may have given, an LSN to another record: truncations of the end,
     /// resets, and opens of a log that was not closed.

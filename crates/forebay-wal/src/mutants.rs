@@ -9,20 +9,20 @@
 pub enum Mutant {
     /// Recovery treats every damaged place as the log's end, whatever the watermark of a later group proves.
     WatermarkIgnored,
-    /// After a failed write or flush the writer goes on with the next group.
+    /// After a failed write or flush the writer continues with the next group.
     PoisonIgnored,
     /// A segment is reused or removed once the group that gives it up is durable, without another group after
     /// that.
     SegmentGoneEarly,
     /// An append that was woken because there is room blocks all others until it takes the room.
     WokenKeepsItsTurn,
-    /// A new segment does not begin with the values.
+    /// A new segment does not start with the values.
     ValuesNotCarried,
     /// A set value is acknowledged once it is queued.
     ValueAcknowledgedEarly,
     /// A new segment's name, length and extents are left to the flushes of its groups.
     SegmentNotFlushed,
-    /// The zeros of a segment come in one burst beside groups.
+    /// The zeros of a segment are written in one burst among groups.
     ZerosInOneBurst,
 }
 

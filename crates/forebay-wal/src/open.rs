@@ -38,7 +38,7 @@ const SALVAGED: &str = "salvaged-";
 /// The directory that file systems put into their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Returns whether a file beside the segments belongs to the log.
+/// Returns whether a file next to the segments belongs to the log.
 pub(crate) fn is_ours(name: &str) -> bool {
     let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
     known.contains(&name) || name.starts_with(SALVAGED)
@@ -48,26 +48,23 @@ impl Wal {
     /// Opens the log in a directory, and returns it with a report of recovery. Creates a log in a directory
     /// that is empty or does not exist, unless [`Options::create`] forbids it.
     ///
-    /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for
-    /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
-    /// bytes for each group. A log that was not closed continues in a fresh segment, so nothing is ever
-    /// appended after damage. With [`Fill::Zeros`](crate::Fill::Zeros) and the default a new segment is
-    /// written through once, which takes about as long as writing [`Options::segment_bytes`] does. The work begins with the call; dropping the future closes the log
-    /// again.
+    /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for these, for the longest
+    /// group (a damaged one may claim to be as long as its segment), and some 250 bytes for each group. A log that was not closed
+    /// continues in a fresh segment, so that damage is never followed by new groups. With [`Fill::Zeros`](crate::Fill::Zeros) and
+    /// the default a new segment is written through once, which takes about as long as writing [`Options::segment_bytes`] does. The
+    /// work starts with the call; dropping the future closes the log again.
     ///
     /// The log stays in the directory that `dir` leads to now. It keeps working there when the directory is
     /// moved, and touches nothing that is put in its place. When the directory or the segment is removed, the
     /// next append fails.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if acknowledged records are damaged or gone,
-    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while another
-    /// handle or process has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
-    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for segments of several logs, and for a directory that holds
-    /// something else and no log,
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full and the log's reserve is gone or
-    /// too short, and system errors. After an error the log is unchanged.
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if acknowledged records are damaged or missing, unless
+    /// [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while another handle or process has it open,
+    /// [`ErrorKind::Version`](crate::ErrorKind::Version), [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for segments of several
+    /// logs, and for a directory that holds something else and no log, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)
+    /// for options out of range, [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full and the log's reserve is
+    /// missing or too short, and system errors. After an error the log is unchanged.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -121,7 +118,7 @@ impl Wal {
     }
 }
 
-/// Begins an open: the work is under way when this returns.
+/// Starts an open: the work is under way when this returns.
 fn begin(
     engine: &Engine,
     dir: Where,
@@ -199,8 +196,8 @@ impl Where {
     }
 }
 
-/// Takes the log's lock. A writer puts its process's id into the lock's file, for the error texts of other processes. A reader takes the lock
-/// shared; it makes no file, and a copy of a log may have none.
+/// Takes the log's lock. A writer puts its process's id into the lock's file, for the error texts of other processes. A reader
+/// takes the lock shared; it makes no file, as a copy of a log may lack it.
 ///
 /// # Errors
 /// [`ErrorKind::Locked`] if it [stays taken](holders_of_taken).
@@ -320,7 +317,7 @@ async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, 
         written_bytes: Arc::default(),
         no_zeros: Arc::default(),
     };
-    // A directory that is no log's gets no lock either. Another opener may be making the log meanwhile: it begins with the lock.
+    // A directory that is no log's gets no lock either. Another opener may be making the log meanwhile: its first file is the lock.
     let is_locked = async || dir.metadata(LOCK_NAME).await.is_ok();
     if !is_locked().await
         && let Err(error) = look(&maker, &options).await
@@ -344,11 +341,11 @@ async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, 
     opened
 }
 
-/// Recovers the log of a directory and changes nothing. There is no outcome where a log is to be created.
+/// Recovers the log of a directory and changes nothing. Without an outcome where a log is to be created.
 ///
 /// # Errors
-/// Those of recovery; [`ErrorKind::Foreign`] for a directory that holds something else and no log, [`ErrorKind::InvalidInput`] for one
-/// without a log where none is to be created.
+/// Those of recovery; [`ErrorKind::Foreign`] for a directory that holds something else and no log, [`ErrorKind::InvalidInput`] for
+/// a directory without a log that is not to be created.
 async fn look(maker: &Maker, options: &Options) -> Result<(FoundLog, Option<Outcome>)> {
     let dir = &maker.dir;
     let (mut generations, mut strangers) = (Vec::new(), Vec::new());
@@ -386,7 +383,7 @@ async fn read(maker: &Maker, generations: &[u64], is_reader: bool) -> Result<Vec
         let (path, name) = (maker.path(generation), segment_name(generation));
         let file = maker.dir.open(name, Open::read().shard(maker.shard)).await?;
         if is_reader {
-            // A write that a dead process left to the kernel may still come.
+            // A write that a dead process left to the kernel may still complete.
             lock_segment(&file, Lock::Shared).await?;
             file.unlock().await?;
         }

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::queue::{Change, Queue, Ticket};
 use crate::values::ValueChange;
 
-/// The future of the calls of a [`Wal`](crate::Wal) that append no record: changes, values, waits and the close. Each call says
-/// when it begins.
+/// The future of the calls of a [`Wal`](crate::Wal) that append no record: changes, values, waits and the close. Each call
+/// documents when it starts.
 ///
 /// It borrows nothing and does not keep the log open.
 #[must_use = "most calls do not begin before this is awaited or waited for"]
@@ -63,7 +63,7 @@ impl LogOperation {
         LogOperation::new(shared, Stage::Record { lsn, is_durable, id: None })
     }
 
-    /// A close, which begins here.
+    /// A close, which starts here.
     pub(crate) fn close(shared: &Arc<Queue>) -> LogOperation {
         shared.begin_close();
         LogOperation::new(shared, Stage::Close)

@@ -6,13 +6,13 @@ use forebay::{Class, Durability, Flush};
 
 use crate::lsn::Lsn;
 
-/// The preparation of a new segment, before the first group goes into it. For tests and measurements.
+/// The preparation of a new segment, before its first group. For tests and measurements.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fill {
     /// [`Zeros`](Fill::Zeros) while the mean group is shorter than 32 KiB, and [`Allocated`](Fill::Allocated) above, from the third
-    /// segment on that is made after the log was opened: a log that is truncated soon uses its first ones again.
+    /// segment on that is made after the log was opened: a log that is truncated soon reuses its first segments.
     #[default]
     ByGroup,
     /// Writes the segment through with zeros. The device writes each byte twice, and the flush of a group then changes no
@@ -144,19 +144,18 @@ impl Options {
         self
     }
 
-    /// Sets how a group is made durable: by a write and a flush, or by one call with `RWF_DSYNC`. Default: the log learns which
-    /// is faster on its drive ([`Stats::way`](crate::Stats::way)). It begins as with [`Flush::WhenAlone`], and at most one group in
-    /// 1,000 goes the other way.
+    /// Sets how a group is made durable: by a write and a flush, or by one call with `RWF_DSYNC`. Default: the log learns which is
+    /// faster on its drive ([`Stats::way`](crate::Stats::way)). It starts as with [`Flush::WhenAlone`], and at most one group in
+    /// 1,000 uses the other way.
     ///
-    /// A log with [a thread of its own](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush
-    /// there, the others are one call.
+    /// A log with [its own thread](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush there,
+    /// the other values are one call.
     ///
     /// Of a log on its shard with [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
-    /// worker is involved, which saves two context switches per group, but nothing else on that shard
-    /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. [`Flush::WhenAlone`] does
-    /// the same while the shard has nothing else in flight, and uses [`Flush::Queued`] beside other
-    /// operations. Choose [`Flush::Queued`] if a later operation must never wait for a flush. `forebay
-    /// doctor` measures both ways on the disk.
+    /// worker is involved, which saves two context switches per group, but nothing else on that shard progresses meanwhile. Choose
+    /// it for a log with a dedicated [shard](Self::shard). [`Flush::WhenAlone`] does the same while the shard has nothing else in
+    /// flight, and uses [`Flush::Queued`] with other operations in flight. Choose [`Flush::Queued`] if a later operation must never
+    /// wait for a flush. `forebay doctor` measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
         self.flush = Some(flush);
         self
@@ -227,7 +226,7 @@ impl Options {
 
     /// Sets the LSN of a new log's first record, such as 0; an existing log keeps its numbers. Default: 1.
     ///
-    /// [`Wal::next_lsn`](crate::Wal::next_lsn) tells an empty log that begins at 0 from one with a single record.
+    /// [`Wal::next_lsn`](crate::Wal::next_lsn) distinguishes an empty log from a log with one record when the first LSN is 0.
     pub fn first_lsn(mut self, lsn: Lsn) -> Options {
         self.first_lsn = lsn;
         self
@@ -236,9 +235,9 @@ impl Options {
     /// Sets how many bytes of the records written last stay in memory, for [`Wal::read`](crate::Wal::read). Default:
     /// 1 MiB. With 0, records are in memory only until they are durable.
     ///
-    /// Each group counts as the I/O memory that it keeps from other use: its records, in whole units of 4,096 bytes or
-    /// more. Short groups are copied for that, long ones keep the memory from which they were written; a group longer than
-    /// this is not kept.
+    /// Each group is charged for the I/O memory that it pins: its records, in whole units of 4,096 bytes or more. Short groups are
+    /// copied to a buffer of their size, long groups pin the memory from which they were written; a group longer than this is not
+    /// kept.
     pub fn recent_bytes(mut self, bytes: usize) -> Options {
         self.recent_bytes = bytes;
         self

@@ -64,7 +64,7 @@ pub(crate) struct Queue {
     durable_next: AtomicU64,
     /// When zeros are due.
     pub(crate) pace: Pace,
-    /// There is no space for the next segment, or for the log's reserve; [`QueueState`] has the errors.
+    /// The next segment, or the log's reserve, does not fit on the disk; [`QueueState`] has the errors.
     short: AtomicBool,
     /// Bytes left in the segment after its last group.
     pub(crate) left: AtomicU64,
@@ -133,7 +133,7 @@ pub(crate) struct QueueState {
     cut_short: Option<Error>,
     /// The reason why the next segment cannot be made at present.
     no_space: Option<Error>,
-    /// The reason why there is no reserve, if that is a lack of space.
+    /// The reason for a missing reserve, if that is a lack of space.
     no_reserve: Option<Error>,
     ends: Vec<Waker>,
     pub(crate) index: Index,
@@ -155,11 +155,12 @@ pub(crate) enum Work {
     Roll,
     /// The task tries again to make the next segment.
     Space,
-    /// No work is left, and none will come.
+    /// No work is left or to be expected.
     End,
 }
 
-/// Records of a group that are copied to stay in memory, at most; longer ones keep the memory from which they were written.
+/// The longest records of a group that are copied to stay in memory, in bytes; longer groups pin the memory from which they were
+/// written.
 pub(crate) const COPY_BYTES_MAX: usize = 16 << 10;
 
 /// Maximum number of groups kept for reuse: one fills while the other is being written.
@@ -271,12 +272,12 @@ impl Queue {
         self.lock().durable_values.clone()
     }
 
-    /// Returns whether there is no space for the next segment, or for the reserve, at present.
+    /// Returns whether the disk lacks space for the next segment, or for the reserve, at present.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Returns the bytes left in the segment, or in the one made ahead of it, beside the pending records. The two are not added
+    /// Returns the bytes left in the segment, or in the next segment made ahead, without the pending records. The two are not added
     /// up: the end of a segment that a group does not fit into stays unused.
     pub(crate) fn segment_left(&self) -> u64 {
         let pending = self.lock().pending as u64;
@@ -284,7 +285,7 @@ impl Queue {
         most.saturating_sub(pending)
     }
 
-    /// Returns the bytes of the log's reserve, or the reason why there is no space for it.
+    /// Returns the bytes of the log's reserve, or the reason why it does not fit.
     pub(crate) fn reserve_bytes(&self) -> Result<u64> {
         let lack = self.is_short().then(|| self.lock().no_reserve.clone()).flatten();
         lack.map_or_else(|| Ok(self.reserve.load(Ordering::Acquire)), Err)
@@ -330,10 +331,10 @@ impl Queue {
         stats
     }
 
-    /// Returns the next group for the log's task, which is woken when there is one. Sets `patience_ns` to the
-    /// time at which the task must [pass](Self::pass) appends that were called and not polled, if there are
-    /// any. A group stays in the queue, where its records can be read and more can come, until the segment has `room`
-    /// bytes for it, and one with deferred records alone until there is a reason to write it.
+    /// Returns the next group for the log's task, which is woken for it. Sets `patience_ns` to the time at which the task must
+    /// [pass](Self::pass) appends that were called and not polled, if any. A group stays in the queue, where its records can be
+    /// read and more can be added, until the segment has `room` bytes for it, and a group of deferred records alone until it has a
+    /// reason to be written.
     pub(crate) fn poll_work(
         &self,
         room: u64,
@@ -359,7 +360,7 @@ impl Queue {
         Poll::Pending
     }
 
-    /// Returns the next group for a thread that writes one by itself; none when the log ends, which is its own thread's work.
+    /// Returns the next group for a thread in `.wait()` that writes it; `None` at the log's end, which is left to the log's thread.
     pub(crate) fn group_here(&self, room: u64) -> Option<Work> {
         let mut state = self.lock();
         if state.engine_ended || state.closing {
@@ -383,9 +384,9 @@ impl Queue {
         wake_all(woken);
     }
 
-    /// Completes the group taken last, which is durable, lies in `block` and has `framed` bytes of framed records: `update`
-    /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are
-    /// its records, if they stay in memory. Returns the memory of short records that went for them.
+    /// Completes the group taken last, which is durable, lies in `block` and has `framed` bytes of framed records: `update` changes
+    /// the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are its records, if they
+    /// stay in memory. Returns the memory of the short records that they replace.
     pub(crate) fn complete(
         &self,
         mut group: Group,
@@ -421,7 +422,7 @@ impl Queue {
             // Only now: until the index had the records, they could be read from there.
             group.buffer = emptied(block);
             if let Some(long) = gone.take_if(|gone| gone.pinned_bytes() > COPY_BYTES_MAX) {
-                // The group's own memory stays with its records; that of older ones takes its place.
+                // The group's memory stays with its records; that of older records replaces it.
                 let memory = emptied(long);
                 if group.buffer.capacity() == 0 {
                     group.buffer = memory;
@@ -611,7 +612,7 @@ fn read_only() -> Error {
     Error::new(ErrorKind::InvalidInput, text)
 }
 
-/// Returns whether records of this length with framing get a group of their own.
+/// Returns whether records of this length with framing get a separate group.
 fn is_large(limits: &Limits, framed: usize) -> bool {
     HEADER_BYTES.saturating_add(framed) > limits.group_bytes
 }

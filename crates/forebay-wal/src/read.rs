@@ -18,17 +18,16 @@ impl Wal {
     /// Returns the records of a range, durable or only queued, in order: at most `bytes_max` bytes of them, but the first
     /// one in any case. Empty if the range has no record yet.
     ///
-    /// Records that are queued, being written, or among the last
-    /// [`Options::recent_bytes`](crate::Options::recent_bytes) written come from memory, without a system call; queued ones
-    /// are copied. All others are read from the segments, 256 KiB at a time. A queued record may still be gone after a
-    /// crash. All records returned belong to one state of the log: a truncation of the end meanwhile makes the call begin
-    /// again. The future borrows nothing.
+    /// Records that are queued, being written, or among the last [`Options::recent_bytes`](crate::Options::recent_bytes) written
+    /// are returned from memory, without a system call; queued records are copied. All others are read from the segments, 256 KiB
+    /// at a time. A queued record may still be lost in a crash. All records returned belong to one state of the log: a truncation
+    /// of the end meanwhile makes the call start again. The future borrows nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if the range begins before the log does;
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if the range starts before the log does;
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if its first record is damaged or was lost before;
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) and [`ErrorKind::Closed`](crate::ErrorKind::Closed) for records
-    /// that were queued and never written; system errors.
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) and [`ErrorKind::Closed`](crate::ErrorKind::Closed) for records that
+    /// were queued and never written; system errors.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -54,7 +53,7 @@ impl Wal {
     ) -> Waitable<impl Future<Output = Result<Vec<Record>>> + Send + 'static> {
         let start = match range.start_bound() {
             Bound::Included(first) => Some(first.0),
-            // There is no record after the highest number.
+            // The highest number has no successor.
             Bound::Excluded(before) => Some(before.0.saturating_add(1)),
             Bound::Unbounded => None,
         };
@@ -73,8 +72,8 @@ impl Wal {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if the record was removed from the log's front;
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) and [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) once it
-    /// cannot come any more.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) and [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) once it can no
+    /// longer be appended.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -111,7 +110,7 @@ async fn read(shared: Arc<Queue>, start: Option<u64>, end: u64, bytes_max: usize
         let mut next = start.unwrap_or_else(|| shared.lock().first_lsn);
         let (mut all, mut left) = (Vec::new(), bytes_max);
         let mut reader: Option<Reader> = None;
-        // A range that ends before it begins has no record, wherever the log begins.
+        // An inverted range has no record, regardless of the log's first LSN.
         while next < end {
             let found = poll_fn(|context| shared.poll_find(next, end, left, context.waker())).await;
             let found = match found {
@@ -199,6 +198,6 @@ fn take(piece: &Piece, left: &mut usize, all: &mut Vec<Record>) -> (u64, bool) {
         }
         lsn += 1;
     }
-    // A piece that does not have what it promises ends the read: it must not go on for ever.
+    // A piece that does not have what it promises ends the read: it must not loop for ever.
     (lsn, lsn <= piece.take.start)
 }

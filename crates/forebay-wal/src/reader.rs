@@ -29,8 +29,8 @@ pub struct Reader {
     place: Option<SearchStart>,
     /// The bytes from `place.offset` on.
     chunk: Block,
-    /// The group at the chunk's beginning, if it has the next record: its header, the number of its records
-    /// already passed, and the offset of the next one.
+    /// The group at the chunk's start, if it has the next record: its header, the number of its records already passed, and the
+    /// offset of the next one.
     group: Option<(Header, u64, usize)>,
 }
 
@@ -86,8 +86,7 @@ impl Reader {
         Lsn(self.next)
     }
 
-    /// Returns the next record, or `None` if there is no further durable one yet. Call it again after more
-    /// was appended.
+    /// Returns the next record, or `None` if no further record is durable yet. Call it again after more appends.
     ///
     /// After [`truncate_from`](crate::Wal::truncate_from) and [`reset_to`](crate::Wal::reset_to) it
     /// continues at the same LSN in the log as it is then. From time to time a call reads up to 256 KiB. The
@@ -125,8 +124,7 @@ impl Reader {
     /// change while it waits, and the future may be dropped at any await.
     ///
     /// # Errors
-    /// Those of [`next`](Reader::next); [`ErrorKind::Closed`] and [`ErrorKind::Poisoned`] once no further record can
-    /// come.
+    /// Those of [`next`](Reader::next); [`ErrorKind::Closed`] and [`ErrorKind::Poisoned`] once no further record can be appended.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -263,8 +261,7 @@ impl Reader {
         }
     }
 
-    /// Returns the group at the place and puts its bytes at the chunk's beginning; `None` if there is no
-    /// whole group.
+    /// Returns the group at the place and puts its bytes at the chunk's start; `None` without a whole group.
     async fn group_here(&mut self) -> Result<Option<Header>> {
         let Some(place) = &self.place else { return Ok(None) };
         let mut wanted = GRAIN as usize;
@@ -288,7 +285,7 @@ impl Reader {
     }
 
     fn damaged(&mut self, first: u64, last: u64, offset: Option<u64>) -> Error {
-        // The next attempt starts from the beginning again.
+        // The next attempt starts anew.
         let place = self.place.take();
         (self.chunk, self.group) = (Block::new(), None);
         let file = place.as_ref().map(|place| place.segment.path.clone()).unwrap_or_default();
@@ -305,7 +302,7 @@ fn step(place: &mut SearchStart, chunk: &mut Block, bytes: usize) {
     *chunk = chunk.slice(bytes.min(chunk.len())..).unwrap_or_default();
 }
 
-/// Returns the length that the group at the beginning of these bytes claims.
+/// Returns the length that the group at the start of these bytes claims.
 fn total_len(chunk: &[u8]) -> usize {
     let length = chunk.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
     (length as usize).max(GRAIN as usize)

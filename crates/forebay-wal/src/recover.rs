@@ -43,7 +43,7 @@ pub struct Recovery {
     pub created: bool,
     /// The first record in the log, except those in `lost`; one past `last` if the log is empty.
     pub first: Lsn,
-    /// The last record; one before `first` if there is none, and 0 for an empty log that begins at 0.
+    /// The last record; one before `first` if the log is empty, and 0 for an empty log whose first LSN is 0.
     pub last: Lsn,
     /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch). For the store.
     #[doc(hidden)]
@@ -59,8 +59,8 @@ pub struct Recovery {
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
     pub lost: Vec<Loss>,
-    /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns
-    /// older ones, or none. If a salvage was interrupted after that, the next open names the place in `damage` alone.
+    /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns older
+    /// values, or `None`. If a salvage was interrupted after that, the next open names the place in `damage` alone.
     pub values_lost: Option<Damage>,
 }
 
@@ -83,14 +83,14 @@ pub(crate) struct RecoveredValues {
 pub(crate) struct Outcome {
     /// The log's random number.
     pub(crate) log_id: u128,
-    /// The live groups in order, including those without live records. The groups from `kept` on are
-    /// unproven: all their records go into the REOPEN group, including those before `first`.
+    /// The live groups in order, including those without live records. The groups from `kept` on are unproven: the REOPEN group
+    /// copies all their records, including those before `first`.
     pub(crate) groups: Vec<Group>,
     /// Number of `groups` that stay in their place.
     pub(crate) kept: usize,
     /// The first record in the log, except for `holes`; `next_lsn` if the log is empty.
     pub(crate) first: u64,
-    /// The LSN of the next record, after the copied ones.
+    /// The LSN of the next record, after the copied records.
     pub(crate) next_lsn: u64,
     /// The epoch at the end: a clean log continues in it.
     pub(crate) epochs: Epochs,
@@ -106,7 +106,7 @@ pub(crate) struct Outcome {
     pub(crate) proven_end: Position,
     /// The REOPEN group's `watermark`: `proven_end`, or the lost end after it.
     pub(crate) watermark: Position,
-    /// The REOPEN group's `previous`: the checksum of the last kept group, 0 if none is kept.
+    /// The REOPEN group's `previous`: the checksum of the last kept group, 0 if no group is kept.
     pub(crate) proven_crc: u32,
     /// The REOPEN group's `first_lsn`: the next LSN after the kept groups.
     pub(crate) proven_next: u64,

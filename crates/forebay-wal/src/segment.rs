@@ -28,10 +28,10 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     /// Length of the file, in bytes.
     pub(crate) bytes: u64,
-    /// It may have bytes of older groups outside of its own groups.
+    /// It may have bytes of older groups outside of its groups.
     pub(crate) recycled: bool,
-    /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has
-    /// at most groups with lower numbers.
+    /// It can be reused without a scan: apart from zeros and the data written since the log was opened, it has at most groups with
+    /// lower numbers.
     pub(crate) known: bool,
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct Maker {
     pub(crate) no_zeros: Arc<AtomicBool>,
 }
 
-/// A segment without a number. The log continues in it if there is no space for a fresh one: a rename takes no space, and no other
-/// process can be faster.
+/// A segment without a number. The log continues in it if a fresh one does not fit: a rename needs no space, and no other process
+/// can take that space first.
 pub(crate) const RESERVE_NAME: &str = "wal.reserve";
 /// The reserve's name until it is complete.
 pub(crate) const RESERVE_NEW_NAME: &str = "wal.reserve.new";
@@ -62,7 +62,7 @@ impl Maker {
         self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.bytes)
     }
 
-    /// Makes the log's reserve, if there is none as long as a segment. It is only allocated: few logs ever write to it.
+    /// Makes the log's reserve, unless one as long as a segment exists. It is only allocated: few logs ever write to it.
     ///
     /// # Errors
     /// `NoSpace`, with the number of missing bytes, and system errors; an existing reserve stays.

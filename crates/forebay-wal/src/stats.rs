@@ -6,8 +6,8 @@ use forebay::{Flush, Latency};
 
 /// Counts and times since the log was opened; see [`Wal::stats`](crate::Wal::stats).
 ///
-/// Times are in nanoseconds, in histograms with two significant digits from 1 ns to 60 s; longer ones count
-/// as 60 s. Inside a simulated world they are that world's.
+/// Times are in nanoseconds, in histograms with two significant digits from 1 ns to 60 s; longer times count as 60 s. Inside a
+/// simulated world they are virtual time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -31,8 +31,8 @@ pub struct Stats {
     pub queued_ns: Latency,
     /// Number of new segments made.
     pub segments_made: u64,
-    /// All bytes written to the log's directory since its open began: groups; zeros, also those of segments without a
-    /// group yet and of the log's reserve, but none that the device writes by a command of its own
+    /// All bytes written to the log's directory since the start of its open: groups; zeros, also those of segments without a group
+    /// yet and of the log's reserve, but not those that the device writes by a command
     /// ([`File::write_zeros`](forebay::File::write_zeros)); the record of its end; copies made by a salvage. Failed writes do not
     /// count, nor do the 16 bytes in `wal.lock`. Divided by `record_bytes` it is the write amplification, which is large for a log
     /// that has just written its first segment with zeros.
@@ -73,21 +73,21 @@ impl Stats {
 
 /// The way in which a log makes its groups durable, and what either way takes on its drive.
 ///
-/// Without [`Options::flush`](crate::Options::flush) the log learns it: at most one group in 1,000 goes the other way, and the way
-/// changes when that was clearly faster several times. Its `Display` is a line for people.
+/// Without [`Options::flush`](crate::Options::flush) the log learns it: at most one group in 1,000 uses the other way, and the way
+/// changes when that was clearly faster several times. Its `Display` is one readable line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupWay {
     /// The flush of the next groups: [`Flush::Queued`] is a write and a flush, [`Flush::Blocking`] one call with `RWF_DSYNC`, and
-    /// so is [`Flush::WhenAlone`], except beside other operations on a shard.
+    /// so is [`Flush::WhenAlone`], except with other operations in flight on its shard.
     pub flush: Flush,
     /// The log chooses the way; else [`Options::flush`](crate::Options::flush) did.
     pub(crate) is_learned: bool,
-    /// The usual time of a group with `RWF_DSYNC`, in nanoseconds, by the last ones; 0 before the first.
+    /// The usual time of a group with `RWF_DSYNC`, in nanoseconds, by the last groups; 0 before the first.
     pub dsync_ns: u64,
-    /// The usual time of a group by a write and a flush, in nanoseconds, by the last ones; 0 before the first.
+    /// The usual time of a group by a write and a flush, in nanoseconds, by the last groups; 0 before the first.
     pub write_and_flush_ns: u64,
-    /// Groups that went the other way, for a comparison.
+    /// Groups that used the other way, for a comparison.
     pub tries: u64,
     /// Number of times that the way has changed.
     pub changes: u64,

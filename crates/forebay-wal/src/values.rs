@@ -1,4 +1,4 @@
-//! Small durable values beside the records: the table of them, its bytes, and a change of it.
+//! Small durable values next to the records: the table of them, its bytes, and a change of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Values {
         debug_assert!(is_table(&to[start..]), "a table is read back as it was written");
     }
 
-    /// Reads a table; `None` for bytes that are none.
+    /// Reads a table; `None` for malformed bytes.
     pub(crate) fn read(bytes: &[u8]) -> Option<Values> {
         let mut all = Entries::of(bytes)?;
         let count = all.count;
@@ -170,7 +170,7 @@ pub(crate) fn is_table(bytes: &[u8]) -> bool {
     found == all.count && all.rest.is_empty() && found <= VALUES_MAX
 }
 
-/// Iterator over the entries of a table's bytes. Stops early at bytes that are none.
+/// Iterator over the entries of a table's bytes. Stops early at malformed bytes.
 struct Entries<'a> {
     count: usize,
     rest: &'a [u8],

@@ -19,9 +19,8 @@ use crate::values::ValueChange;
 /// of them, without any delay to gather more. They are written by a thread of the log's own or by its task on a shard
 /// ([`Options::own_thread`](crate::Options::own_thread)), or by the only thread that appends, in its `.wait()`.
 ///
-/// Its operations are futures that also have `.wait()`. They begin when they are first polled. **Dropping the
-/// future of an append does not take the record back**: once polled, the record may be in the log, or may
-/// still get there.
+/// Its operations are futures that also have `.wait()`. They start when they are first polled. **Dropping the future of an append
+/// does not take the record back**: once polled, the record may be in the log, or may still get there.
 ///
 /// A failed write or flush *poisons* the log: all pending calls and every later call fail with
 /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), with the first failure as cause. The contents of the
@@ -80,17 +79,17 @@ impl Wal {
         &self.handle.shared
     }
 
-    /// Appends a batch and completes when all of it is durable, with the LSN of its first record. The others follow without a
-    /// gap. After a crash all of the batch is there or none.
+    /// Appends a batch and completes when all of it is durable, with the LSN of its first record. The others follow without a gap.
+    /// A crash leaves all of the batch or nothing of it.
     ///
     /// [`Batch`] lists what becomes a batch: above all bytes, which are one record. An empty record is a record. Appends that
     /// were polled one after the other get their LSNs in that order. [`queued`](Append::queued) on the future completes
     /// before the batch is durable.
     ///
-    /// If too much is pending already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)), the append waits
-    /// for its turn: first come, first served among appends that are polled when they are woken. Other appends pass one that
-    /// is not polled (kept in a `select!`, say) while there is room; the first time they may wait 50 ms for it. A queued
-    /// batch is written, whether the future is polled or not.
+    /// If too much is pending already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)), the append waits for its
+    /// turn: first come, first served among appends that are polled when they are woken. Other appends pass an append that is not
+    /// polled (kept in a `select!`, say) while they have room; the first time they may wait 50 ms for it. A queued batch is
+    /// written, whether the future is polled or not.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -127,7 +126,7 @@ impl Wal {
     /// Queues a batch at once, or nothing. Returns `None` if too much is pending already or an append waits for its turn;
     /// [`room`](Wal::room) reports when to try again. What it takes is what [`append`](Wal::append) takes.
     ///
-    /// For programs that need a record's LSN while they hold a lock of their own: this call never waits.
+    /// For programs that need a record's LSN while they hold a lock: this call never waits.
     ///
     /// # Errors
     /// As [`append`](Wal::append), for failures known by then.
@@ -231,9 +230,8 @@ impl Wal {
         LogOperation::change(self.shared(), None)
     }
 
-    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are
-    /// reused. A number not above the first record's changes nothing. If a salvage gave up the record `lsn`,
-    /// the log begins after that loss.
+    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are reused. A number not
+    /// above the first record's changes nothing. If a salvage gave up the record `lsn`, the log starts after that loss.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -280,8 +278,8 @@ impl Wal {
         LogOperation::change(self.shared(), Some(Change::TruncateFrom(lsn.0)))
     }
 
-    /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of
-    /// the previous ones: a snapshot may leave a gap.
+    /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of the previous numbers: a
+    /// snapshot may leave a gap.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for `u64::MAX`; as [`append`](Wal::append).
@@ -303,14 +301,13 @@ impl Wal {
         LogOperation::change(self.shared(), Some(Change::ResetTo(next.0)))
     }
 
-    /// Sets a small value beside the records: it is durable with the group that is written next, and the newest durable
-    /// one is there after each open ([`value`](Wal::value)), whatever was truncated meanwhile.
+    /// Sets a small value next to the records: it is durable with the next group, and each open returns the newest durable value
+    /// ([`value`](Wal::value)), regardless of truncations.
     ///
-    /// For the few words that must be as durable as the records and come with their flush: a vote, an applied index, a
-    /// cursor. The value is queued by the call itself, behind all appends and changes before it; it never waits for room.
-    /// The future completes when it is durable, and dropping it takes nothing back. Each group that changes a value has all
-    /// values of the log, and so has each segment's first group: keep them few and short. Use
-    /// [`Batch::set`] for a value and records together.
+    /// For the few words that must be as durable as the records and share their flush: a vote, an applied index, a cursor. The
+    /// value is queued by the call itself, behind all appends and changes before it; it never waits for room. The future completes
+    /// when it is durable, and dropping it takes nothing back. Each group that changes a value has all values of the log, and so
+    /// has each segment's first group: keep them few and short. Use [`Batch::set`] for a value and records together.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if
@@ -360,9 +357,9 @@ impl Wal {
         self.shared().durable_values().iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect()
     }
 
-    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none. Costs one atomic load.
+    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) without one. Costs one atomic load.
     ///
-    /// In a log that begins at [0](crate::Options::first_lsn), 0 also means that there is none.
+    /// In a log whose first LSN is [0](crate::Options::first_lsn), 0 also means that no record is durable.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn(self.shared().durable_next().saturating_sub(1))
     }
@@ -489,12 +486,11 @@ impl Wal {
         self.shared().segment_left()
     }
 
-    /// Returns the bytes of the log's reserve: a file of a segment's length in which the log continues if there is no space for a
-    /// fresh segment. It is 0 before the second segment is made, and after the log has continued in it until it is made again. For
-    /// the store.
+    /// Returns the bytes of the log's reserve: a file of a segment's length in which the log continues if a fresh segment does not
+    /// fit. It is 0 before the second segment is made, and after the log has continued in it until it is made again. For the store.
     ///
     /// # Errors
-    /// `NoSpace`, if there is none because there is no space for it. The log tries again once a second.
+    /// `NoSpace`, if the reserve is missing for lack of space. The log tries again once a second.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -533,10 +529,10 @@ impl Wal {
         self.shared().stats()
     }
 
-    /// Closes the log for all handles. Queued records are written, and later calls that would change the log
-    /// fail with [`ErrorKind::Closed`](crate::ErrorKind::Closed). Once the future resolves, the log can be
-    /// opened again. The closing begins with the call, even if the future is never awaited. Readers continue,
-    /// and [`sync`](Wal::sync) and `close` itself report the fate of the queued records.
+    /// Closes the log for all handles. Queued records are written, and later calls that would change the log fail with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Once the future resolves, the log can be opened again. The close starts
+    /// with the call, even if the future is never awaited. Readers continue, and [`sync`](Wal::sync) and `close` itself report the
+    /// fate of the queued records.
     ///
     /// # Errors
     /// The failure that poisoned the log. It is closed all the same.

@@ -37,7 +37,7 @@ pub(crate) struct Chain {
     /// Everything below is durable.
     pub(crate) watermark: Position,
     pub(crate) next_lsn: u64,
-    /// The next LSN when the segment was begun.
+    /// The next LSN at the segment's start.
     pub(crate) base_lsn: u64,
     pub(crate) first_retained: u64,
     pub(crate) start_generation: u64,
@@ -133,7 +133,7 @@ impl Writer {
             let _ = lock.unlock().await;
         }
         let shared = self.shared.clone();
-        // The task's own handles go before anyone hears of the end.
+        // The task's handles are dropped before the end is published.
         drop(self);
         shared.end(true);
     }
@@ -339,8 +339,8 @@ impl Writer {
         Ok(GroupWrite { group, framed, block, kept, flush_ns, way, queued_ns })
     }
 
-    /// Puts the bytes of the values that go into this group into `table`, and returns their length. A group has them if it
-    /// changes them, and if it is the first of its segment: then older segments may go.
+    /// Puts the bytes of this group's values into `table`, and returns their length. A group has them if it changes them, and if it
+    /// is the first of its segment: then older segments may be removed.
     fn table_of(&mut self, group: &Group) -> usize {
         self.table.clear();
         if let Some(values) = &group.values {
@@ -428,8 +428,8 @@ impl Writer {
         let (segment, recycled) = self.next.take(&self.maker, &self.shared, self.fill()).await?;
         let old = std::mem::replace(&mut self.segment, segment);
         debug_assert_eq!(self.segment.generation, old.generation + 1, "segments are numbered without gaps");
-        // None of our writes is in flight to it; readers continue. The lock release of the segment before has
-        // had the time of a whole segment.
+        // The writer has no writes in flight to it; readers continue. The lock release of the segment before has had the time of a
+        // whole segment.
         if let Some(before) = self.unlocking.replace(old.file.unlock()) {
             let _ = before.await;
         }
@@ -446,8 +446,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Starts making the next segment once a quarter of this one is used, and again if there was no space for
-    /// it.
+    /// Starts making the next segment once a quarter of this one is used, and again after a lack of space.
     fn prepare_ahead(&mut self) {
         let (is_short, fill) = (self.shared.is_short(), self.fill());
         let left = self.segment.bytes.saturating_sub(self.offset);
@@ -459,7 +458,7 @@ impl Writer {
         }
     }
 
-    /// Lets zeros follow a group of so many bytes. Behind one without records they run ahead: no quiet period comes after it.
+    /// Lets zeros follow a group of so many bytes. Behind a group without records they run ahead: no quiet period follows it.
     fn set_pace(&self, bytes: u64) {
         if self.chain.marked {
             self.shared.pace.run_ahead();

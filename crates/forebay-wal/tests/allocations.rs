@@ -1,6 +1,6 @@
-//! A program of its own: it counts allocations with a global allocator.
+//! A separate program: it counts allocations with a global allocator.
 //!
-//! None on the shard's thread per append once the log is warm, for any caller.
+//! No allocation on the shard's thread per append once the log is warm, for any caller.
 
 mod common;
 
@@ -25,9 +25,8 @@ fn options() -> Options {
     Options::new().segment_bytes(64 << 20).mark_after(Duration::from_secs(3600))
 }
 
-/// Returns an engine without a list of stalls. On a busy machine a task loses the processor for 10 ms now and then, and the
-/// first such note takes memory on the shard's thread: once that was the one allocation of this test, in 5 of 150 runs
-/// beside other programs.
+/// Returns an engine without a list of stalls. On a busy machine a task loses the processor for 10 ms now and then, and the first
+/// such note allocates on the shard's thread: that was the one allocation of this test in 5 of 150 runs next to other programs.
 fn engine(config: Config) -> Engine {
     Engine::start(config.stall_after(Duration::from_secs(3600))).unwrap()
 }
@@ -77,8 +76,7 @@ fn appends_from_elsewhere_allocate_nothing_on_the_shard() {
     watch(Some(0)).wait().unwrap();
     append(200);
     let allocations = watch(None).wait().unwrap().unwrap_or(u64::MAX);
-    // Starting and ending the watch are tasks of their own, and Tokio's queue of tasks woken from elsewhere
-    // may grow.
+    // Starting and ending the watch are separate tasks, and Tokio's queue of tasks woken from elsewhere may grow.
     let rest = 64;
     assert!(allocations <= rest + allowance(&engine), "{allocations} allocations in 3,200 appends");
 }

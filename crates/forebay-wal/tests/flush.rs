@@ -1,4 +1,4 @@
-//! A program of its own, with only one test: the limit that makes writes fail (RLIMIT_FSIZE) applies to the whole process.
+//! A separate program, with only one test: the limit that makes writes fail (RLIMIT_FSIZE) applies to the whole process.
 //!
 //! Both ways to make groups durable: a log recovers, and a log's first failure is final.
 #![cfg(target_os = "linux")]
@@ -10,7 +10,7 @@ use forebay::{Class, Durability, Flush};
 use forebay_test::children::{limits, set_limit};
 use forebay_wal::{ErrorKind, Lsn, Wal};
 
-/// Beyond a file's beginning; a log of 64 KiB segments soon writes past it.
+/// Beyond a file's start; a log of 64 KiB segments soon writes past it.
 const LIMIT: libc::rlim_t = 16 << 10;
 
 #[test]

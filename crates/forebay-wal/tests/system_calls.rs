@@ -1,4 +1,4 @@
-//! A program of its own: it counts the threads of all logs of the process, and refuses system calls.
+//! A separate program: it counts the threads of all logs of the process, and refuses system calls.
 //!
 //! Where the log makes no system call, and where one that it makes is refused.
 #![cfg(target_os = "linux")]
@@ -54,12 +54,12 @@ fn without_a_thread_of_its_own_a_log_runs_on_its_shard() {
     first.close().wait().expect("an end");
 }
 
-/// The records that followers of a replicated log ask for are the last ones. Reading them costs no system call: neither
-/// those that are durable nor those that are only queued.
+/// The records that followers of a replicated log request are the newest. Reading them needs no system call, whether they are
+/// durable or only queued.
 #[test]
 fn the_last_records_are_read_without_a_system_call() {
     let (engine, dir) = (engine(), dir());
-    // Each append is a group of its own here, and takes 4 KiB. Without a mark the log's thread holds no lock while reads are counted.
+    // Each append is a separate group here, and takes 4 KiB. Without a mark the log's thread holds no lock while reads are counted.
     let options = Options::new().recent_bytes(100 * 4096).mark_after(Duration::from_secs(3600));
     let (wal, _) = Wal::open(&engine, dir.path(), options).wait().expect("a log");
     let record = |number: u64| number.to_le_bytes().repeat(30);
@@ -76,7 +76,7 @@ fn the_last_records_are_read_without_a_system_call() {
     assert_eq!((last(&wal).len(), reads()), (64, before), "the last ones come from memory");
     let measured = {
         let wal = wal.clone();
-        // A thread of its own: its calls are counted until it ends.
+        // A separate thread: its calls are counted until it ends.
         std::thread::spawn(move || {
             // The allocator and the thread's own structures have their memory then.
             for _ in 0..3 {

@@ -20,7 +20,7 @@ pub(crate) const SLOTS: [u64; 2] = [0, UNIT_MAX as u64];
 /// Length of the fields of version 1, in bytes. The checksum of every version covers as many, so that each version
 /// recognises a record of any other.
 const FIRST_BYTES: usize = 128;
-/// The fields added by version 2, which have a checksum of their own behind them.
+/// The fields added by version 2, followed by a separate checksum.
 const ADDED: Range<usize> = FIRST_BYTES..144;
 /// Length of all fields, in bytes.
 const FIELDS_BYTES: usize = ADDED.end + 4;

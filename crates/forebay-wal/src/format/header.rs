@@ -8,14 +8,14 @@ use crate::values::Stamp;
 pub(crate) struct Position {
     /// The segment's number.
     pub(crate) generation: u64,
-    /// Bytes from the segment's beginning.
+    /// Offset in the segment, in bytes.
     pub(crate) offset: u64,
 }
 
 /// The effect of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Holds records (a REOPEN group may hold none).
+    /// Holds records (a REOPEN group may be empty).
     Records,
     /// Holds no records; its presence proves the durability that its watermark states.
     Mark,
@@ -89,7 +89,7 @@ impl Epochs {
         self.raised_to(self.number.saturating_add(1), first)
     }
 
-    /// Returns a later epoch; the ones between are assumed to have begun at `first` as well.
+    /// Returns a later epoch; the epochs between are assumed to start at `first` as well.
     #[must_use]
     pub(crate) fn raised_to(self, number: u64, first: u64) -> Epochs {
         let jumps = usize::try_from(number.saturating_sub(self.number)).unwrap_or(usize::MAX);
@@ -130,7 +130,7 @@ pub(crate) struct Header {
     pub(crate) record_count: u32,
     /// Bytes of the group's records, including their length fields.
     pub(crate) payload_len: u32,
-    /// Bytes of the table of values behind the records; 0 if the group has none.
+    /// Bytes of the table of values behind the records; 0 without a table.
     pub(crate) values_len: u32,
     /// The table of values that is in effect with this group, whichever group has it.
     pub(crate) values: Stamp,
@@ -144,16 +144,15 @@ pub(crate) struct Header {
     pub(crate) watermark: Position,
     /// The first record in the log once this group is in effect; the next LSN if the log is empty then.
     pub(crate) first_retained: u64,
-    /// The next LSN at the time the segment was begun.
+    /// The next LSN at the segment's first write.
     pub(crate) base_lsn: u64,
     /// The last LSN kept (`Truncate`), the next LSN (`Reset`), else 0.
     pub(crate) argument: u64,
-    /// The position from which everything up to this group is dead (`REOPEN`); the beginning of the damage
-    /// (`Gap`); else zeros.
+    /// The position from which everything up to this group is dead (`REOPEN`); the start of the damage (`Gap`); else zeros.
     pub(crate) cut: Position,
     /// The position at which the log continues (`Gap`); else zeros.
     pub(crate) resume: Position,
-    /// The oldest segment that the log needs: recovery begins at its offset 0.
+    /// The oldest segment that the log needs: recovery starts at its offset 0.
     pub(crate) start_generation: u64,
 }
 
@@ -184,7 +183,7 @@ impl Header {
         self.bytes()..self.bytes() + self.payload_len as usize
     }
 
-    /// Returns the range of the table of values in the group, in bytes; empty if it has none.
+    /// Returns the range of the table of values in the group, in bytes; empty without a table.
     pub(crate) fn values_range(&self) -> std::ops::Range<usize> {
         let start = self.payload_range().end;
         start..start + self.values_len as usize

@@ -180,7 +180,7 @@ fn values_there_and_back() {
     // A file that ends within the values.
     let cut = found.values_range().end - 1;
     assert!(matches!(judge(&group[..cut]), Content::Torn { .. }));
-    // Bytes that are no table, with a right checksum.
+    // Bytes that do not form a table, with a right checksum.
     group[found.values_range().start] = 2;
     seal(&header, &mut group);
     assert!(matches!(judge(&group), Content::Torn { .. }));
@@ -261,7 +261,7 @@ fn fields_that_contradict_each_other() {
     }
 }
 
-/// Any bytes are judged, also after a valid beginning and with a matching checksum.
+/// Any bytes are judged, also after a valid start and with a matching checksum.
 #[test]
 fn any_bytes_are_judged() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -365,7 +365,7 @@ fn the_fixtures() {
     assert!(segments == log.segments, "the bytes of this version have changed: that takes a new version");
 }
 
-/// Segments written by a program of version 1 are read, and the log goes on behind them.
+/// Segments written by a program of version 1 are read, and the log continues behind them.
 #[test]
 fn the_fixtures_of_version_1() {
     let segments = fixtures(1);

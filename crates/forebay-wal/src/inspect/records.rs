@@ -36,9 +36,8 @@ pub struct Records {
 /// fails. It needs memory for the longest group.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log;
-/// [`ErrorKind::Corruption`] if nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
-/// system errors.
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if the directory has no log;
+/// [`ErrorKind::Corruption`] if nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; system errors.
 ///
 /// ```
 /// # use forebay::{Config, Engine};

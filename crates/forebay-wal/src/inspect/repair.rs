@@ -32,15 +32,14 @@ pub struct RepairReport {
 /// returns reports of both. Then verifies the new log: it is read back and compared. Never works in place:
 /// `dir` is only read.
 ///
-/// The new log has a random number of its own, records a loss in the middle as an accepted loss, and
-/// continues at the same next LSN. After an error nothing is left in `out`, as far as it can be removed. An
-/// interrupted repair leaves `*.part` files, which are not a log. Reads `dir` twice and `out` twice, and needs
-/// memory for one segment.
+/// The new log has a random id, records a loss in the middle as an accepted loss, and continues at the same next LSN. After an
+/// error nothing is left in `out`, as far as it can be removed. An interrupted repair leaves `*.part` files, which are not a log.
+/// Reads `dir` twice and `out` twice, and needs memory for one segment.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log, if `out` is
-/// not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] if nothing at all is left;
-/// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; system errors.
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if `dir` has no log, if `out` is not new or empty, or
+/// lies in `dir`; [`ErrorKind::Corruption`] if nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; system
+/// errors.
 ///
 /// ```
 /// # use forebay::{Config, Engine};
@@ -171,8 +170,7 @@ async fn save(
     Ok((report, written.count))
 }
 
-/// Returns the ranges with adjacent ones joined: between two losses there may have been a group without
-/// records.
+/// Returns the ranges with adjacent ranges joined: between two losses there may have been a group without records.
 fn merged(holes: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut merged: Vec<Range<u64>> = Vec::new();
     for hole in holes {

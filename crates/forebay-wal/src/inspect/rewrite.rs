@@ -1,9 +1,8 @@
 //! Writes records into a new log, with their old LSNs.
 //!
-//! A program would have written the same log if it had begun at the first record, lost the missing ones,
-//! accepted the loss and closed the log. Groups follow one another, with a grain left free where records are
-//! missing. At the end there is one group for each such gap, and a mark. Recovery then judges it like any
-//! other log.
+//! A program would have written the same log if it had started at the first record, lost the missing records, accepted the loss and
+//! closed the log. Groups are adjacent, with a grain left free where records are missing. The last groups are one for each such
+//! gap, and a mark. Recovery then judges it like any other log.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +53,7 @@ pub(super) struct Rewrite<'a> {
     pub(super) bytes: u64,
 }
 
-/// The properties of a group besides its records.
+/// The properties of a group apart from its records.
 #[derive(Clone, Copy)]
 struct Shape {
     kind: Kind,
@@ -103,7 +102,7 @@ impl<'a> Rewrite<'a> {
         self.write(Shape { flags: Flags::REOPEN, ..Shape::RECORDS }).await
     }
 
-    /// Adds a record; LSNs ascend, and omitted ones are missing.
+    /// Adds a record; LSNs ascend, and omitted LSNs are missing.
     pub(super) async fn push(&mut self, lsn: u64, record: &[u8]) -> Result<()> {
         self.skip_to(lsn).await?;
         let framed = RECORD_HEADER_BYTES + record.len();

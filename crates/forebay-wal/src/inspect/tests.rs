@@ -26,7 +26,7 @@ async fn rewritten(engine: &Engine, lsns: &[u64], first: u64, next: u64) -> Core
     for &lsn in lsns {
         rewrite.push(lsn, &record(lsn)).await.expect("added");
         if lsn % 3 == 0 {
-            // End the group, so that there are many small ones.
+            // End the group, for many small groups.
             rewrite.flush().await.expect("written");
         }
     }

@@ -9,7 +9,7 @@ use forebay::Metadata;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {
-    /// Their ids, each once, in order; none where the system does not report them.
+    /// Their ids, each once, in order; empty where the system does not report them.
     pub processes: Vec<u32>,
     /// Whether they hold it shared: they only read.
     pub is_shared: bool,

@@ -32,7 +32,7 @@ impl Scene {
 /// Keeps the log's lock until the log is closed.
 async fn keep(end: EndGuard, lock: Option<File>) {
     let EndGuard(shared) = &end;
-    // Nothing comes into the queue, so the first work is the last.
+    // Nothing is queued, so the first work is the last.
     let _ = poll_fn(|context| shared.poll_work(0, context.waker(), &mut None)).await;
     if let Some(lock) = lock {
         let _ = lock.unlock().await;

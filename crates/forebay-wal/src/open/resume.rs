@@ -67,7 +67,7 @@ impl Scene {
         let first = writer.write(&mut group).await?;
         // Open the file again by its name, so that errors show it.
         writer.segment.file.unlock().await?;
-        // Before the segment has its name: an open that finds it does not come here again.
+        // Before the segment has its name: an open that finds the segment skips this.
         sync_name(&self.engine, self.dir.path()).await?;
         self.dir.rename(NEW_NAME, segment_name(1)).await?;
         writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
@@ -140,7 +140,7 @@ impl Scene {
         Ok((begin(writer, self.options.own_thread).await?, outcome.recovery))
     }
 
-    /// Continues in a fresh segment, which begins with a copy of the records that are not proven durable.
+    /// Continues in a fresh segment, which starts with a copy of the records that are not proven durable.
     async fn go_on_afresh(mut self, outcome: Outcome) -> Result<(Wal, Recovery)> {
         let plan = self.reopen_plan(outcome).await?;
         let bytes = self.maker.bytes;
@@ -160,8 +160,7 @@ impl Scene {
         let generation = segment.generation;
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
         if let Some(last) = kept.checked_sub(1).and_then(|last| outcome.groups.get(last)) {
-            // The remaining groups must be as durable as the proven ones: a salvage leaves an unproven tail
-            // in place.
+            // The remaining groups must be as durable as the proven groups: a salvage leaves an unproven tail in place.
             let last = self.maker.open(last.header.generation, true).await?;
             last.file.sync(Durability::All).await?;
             last.file.unlock().await?;
@@ -175,7 +174,7 @@ impl Scene {
             next_lsn: first_lsn,
             base_lsn: first_lsn,
             first_retained: outcome.first,
-            // If no group remains before it, the log begins here.
+            // If no group remains before it, the log starts here.
             start_generation: if kept > 0 { outcome.start_generation } else { generation },
             values: outcome.values.stamp,
             marked: false,
@@ -265,8 +264,8 @@ impl Scene {
         Ok(all)
     }
 
-    /// Returns the segment after the log's end, if one was prepared. Further ones are removed, the newest
-    /// first, because numbers have no gaps.
+    /// Returns the segment after the log's end, if it was prepared. Further segments are removed, the newest first, because numbers
+    /// have no gaps.
     ///
     /// One segment only: [`Next`] makes one ahead. If it made more, all but the first would be removed here.
     async fn prepared(&self, end: u64) -> Result<Next> {

@@ -1,5 +1,4 @@
-//! Finds a segment for the log if there is no space for a fresh one: a full disk must not prevent opening,
-//! reading or truncating the log.
+//! Finds a segment for the log if a fresh one does not fit: a full disk must not prevent opening, reading or truncating the log.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ impl Scene {
     /// reserve. `cause` is the reason why no fresh one could be created.
     ///
     /// # Errors
-    /// `NoSpace` if there is none, or none that is long enough.
+    /// `NoSpace` without such a segment, or without a long enough one.
     pub(super) async fn spare(&self, plan: ReopenPlan, cause: &Error) -> Result<(ReopenPlan, Arc<Segment>)> {
         if let Some(spare) = self.newest_again(&plan.outcome).await? {
             return Ok(spare);
@@ -26,9 +25,8 @@ impl Scene {
         Ok((plan, segment))
     }
 
-    /// Returns the newest segment under its own number, if no group is lost with it. Either it was prepared
-    /// and never used, or it holds only the beginning of an earlier attempt to open the log, whose records
-    /// are still in their old places.
+    /// Returns the newest segment under its own number, if no group is lost with it. Either it was prepared and never used, or it
+    /// holds only the start of an earlier attempt to open the log, whose records are still in their old places.
     ///
     /// The outcome is the one without that segment. So the REOPEN group is the one that the earlier attempt
     /// wrote, or would have written, and is written over it.

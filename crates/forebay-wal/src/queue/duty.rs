@@ -1,14 +1,14 @@
-//! The duty to write the queue. It goes with the waker of the log's thread: whoever takes that out of the queue wakes the
+//! The duty to write the queue. It is tied to the waker of the log's thread: the caller that takes that out of the queue wakes the
 //! thread. A thread in `.wait()` whose appends are alone writes its group itself instead, which saves two changes of threads: on a
-//! fast device a good part of the time of the write. It writes one group, so whatever comes meanwhile waits for one system call at
-//! most, and then gives the duty back. A task never does this: it would block its runtime.
+//! fast device a good part of the time of the write. It writes one group, so appends of that time wait for one system call at most,
+//! and then gives the duty back. A task never does this: it would block its runtime.
 
 use std::sync::Weak;
 use std::task::Waker;
 
 use super::{Queue, QueueState};
 
-/// Appends come one by one after so many groups that had one each.
+/// The number of successive groups with one append each after which appends count as alone.
 const ALONE_AFTER: u8 = 2;
 
 /// Writes groups on threads that wait for them.
@@ -17,7 +17,7 @@ pub(crate) trait Server: Send + Sync {
     fn write_group(&self) -> bool;
 }
 
-/// The duty, or none. One that is dropped wakes the log's thread.
+/// The duty, or `None`. A dropped duty wakes the log's thread.
 #[derive(Default)]
 pub(crate) struct Duty(Option<Waker>);
 
@@ -70,7 +70,7 @@ impl QueueState {
         }
     }
 
-    /// Counts the groups with one append each that come after each other.
+    /// Counts successive groups with one append each.
     pub(super) fn note_appends(&mut self, appends: u32) {
         match appends {
             0 => {}

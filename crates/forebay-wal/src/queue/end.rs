@@ -28,7 +28,7 @@ impl Queue {
         wake_all(wakers);
     }
 
-    /// Ends the log with its engine: no call comes in any more, and the log's own thread writes nothing more.
+    /// Ends the log with its engine: no call is accepted any more, and the log's own thread writes nothing more.
     pub(crate) fn engine_ends(&self) {
         if self.lock().ended {
             return;

@@ -32,9 +32,9 @@ pub(crate) struct Group {
     pub(crate) retain: Option<u64>,
     /// Once the group is durable, the log's end is recorded outside of the segments.
     pub(crate) record_end: bool,
-    /// No one waits for its records, so they are no reason to write it. A group behind it is one.
+    /// No one waits for its records, so they are not a reason to write it. A group behind it is.
     pub(crate) is_deferred: bool,
-    /// Room for the header, then records. Without memory if there are no records.
+    /// Room for the header, then records. Without memory for a group without records.
     pub(crate) buffer: BlockMut,
     /// Arrival of the first record that is not deferred, on the engine's clock.
     pub(crate) began_ns: Option<u64>,

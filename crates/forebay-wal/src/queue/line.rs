@@ -1,10 +1,9 @@
 //! The line of appends that wait for room.
 //!
-//! A waiter is *called* (woken) once its record fits; from then on its owner must poll it. Other appends wait
-//! for it for 50 ms, so that the order of arrival holds among appends that are polled. After that they pass
-//! it while there is room. So an append that is not polled loses its precedence, and blocks no other. An
-//! append that is polled and finds too little room again closes the line behind it until it fits, and keeps
-//! its precedence for longer each time: long records do not starve beside short ones.
+//! A waiter is *called* (woken) once its record fits; from then on its owner must poll it. Other appends wait for it for 50 ms, so
+//! that the order of arrival holds among appends that are polled. After that they pass it while there is room. So an append that is
+//! not polled loses its precedence, and does not block others. An append that is polled and finds too little room again closes the
+//! line behind it until it fits, and keeps its precedence for longer each time: short records do not starve long ones.
 //!
 //! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.*
 //! So the waiter is woken by a group that becomes durable, or at the deadline of the called waiter, for which

@@ -32,7 +32,7 @@ pub(crate) enum RecordSource {
     Memory(Piece),
     /// They are in the segments, up to this number.
     Segments(u64),
-    /// There are none.
+    /// No records are kept.
     None,
 }
 
@@ -88,8 +88,8 @@ impl Recent {
         Recent { bytes_max, ..Recent::default() }
     }
 
-    /// Adds the records of a durable group, or nothing for a group that is too long: then none of the ones before
-    /// it stay. Returns the records that went for it, one group of them.
+    /// Adds the records of a durable group, or nothing for a group that is too long: then all groups before it are dropped. Returns
+    /// the evicted records of one group, for their memory.
     fn push(&mut self, first: u64, count: u64, framed: Option<Block>) -> Option<Block> {
         let mut gone = None;
         match framed {
@@ -126,8 +126,7 @@ impl Recent {
     }
 }
 
-/// The place where the last read from a queued group ended: reads that follow each other do not begin at the group's
-/// first record each time.
+/// The place where the last read from a queued group ended: sequential reads do not start at the group's first record each time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hint {
     /// The group's number.
@@ -137,7 +136,7 @@ pub(super) struct Hint {
 }
 
 impl Queue {
-    /// Makes the records of the group that is being written readable, if it came from the queue.
+    /// Makes the records of the group that is being written readable, if it is from the queue.
     pub(crate) fn publish(&self, group: &Block, framed: usize) {
         let readers = {
             let mut state = self.lock();
@@ -238,8 +237,7 @@ fn visible(kind: Kind, argument: u64, first: u64, count: u64, limit: u64) -> (Ra
 }
 
 impl QueueState {
-    /// Keeps the records of a durable group in memory, and applies what it removes. Returns the records that went for
-    /// it.
+    /// Keeps the records of a durable group in memory, and applies what it removes. Returns the records that they replace.
     pub(super) fn keep(&mut self, group: &Group, kept: Option<Block>) -> Option<Block> {
         self.in_flight.end();
         match group.kind {

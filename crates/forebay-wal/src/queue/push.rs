@@ -52,9 +52,8 @@ impl Queue {
         }
     }
 
-    /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` if there is
-    /// no room or if it is another append's turn. If they are deferred, they are not written before there is another
-    /// reason to.
+    /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` without enough room, or if
+    /// it is another append's turn. Deferred records are not written without another reason.
     pub(crate) fn try_push(
         &self,
         entries: &Entries<'_>,
@@ -150,7 +149,7 @@ impl Queue {
         pushed.map(Some)
     }
 
-    /// Returns the error for records that do not fit into a segment which begins with the values.
+    /// Returns the error for records that do not fit into a segment which starts with the values.
     #[cold]
     fn no_room_beside_values(&self, framed: usize, values_bytes: usize) -> Error {
         let limit = self.limits.framed_bytes.saturating_sub(values_bytes);
@@ -209,7 +208,7 @@ impl Queue {
             let mut state = self.lock();
             let state = &mut *state;
             state.change(change)?;
-            // A reset passes over numbers: no record with them will come.
+            // A reset skips numbers: no record will have them.
             let reached = state.queued_watch.reached(state.next_lsn);
             let writer = state.end_deferral().or_else(|| state.writer.take());
             (state.ticket_for_all(), writer, reached)
@@ -244,7 +243,7 @@ impl QueueState {
         state.check()?;
         let (first, next) = (state.first_lsn, state.next_lsn);
         let change = match change {
-            // There is no record before it that could be kept.
+            // No record before it could be kept.
             Change::TruncateFrom(0) if first == 0 => Change::ResetTo(0),
             other => other,
         };
@@ -268,7 +267,7 @@ impl QueueState {
             }
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
-                // Within a loss, no group in the segments is left to prove where the log begins.
+                // Within a loss, the segments have no group that could prove where the log starts.
                 let behind = |lsn: u64, lost: &Loss| {
                     if lost.first.0 <= lsn && lsn <= lost.last.0 { lost.last.0 + 1 } else { lsn }
                 };
@@ -278,7 +277,7 @@ impl QueueState {
             }
             Change::RecordEnd => state.last_group().record_end = true,
             Change::TruncateFrom(lsn) => {
-                // The group names the last record that stays; from 0 on none does, which is a reset.
+                // The group names the last record that stays; without one, at 0, it is a reset.
                 state.begin_group(Group::new(), Kind::Truncate, lsn.saturating_sub(1));
                 state.next_lsn = lsn;
                 state.cuts += 1;
@@ -385,8 +384,8 @@ impl QueueState {
         if was_deferred { self.writer.take() } else { None }
     }
 
-    /// Ensures that the queue's last group has room for `framed` more bytes of records, beside `values_bytes` bytes
-    /// of values. The group stays deferred, or becomes so, only if these records are.
+    /// Ensures that the queue's last group has room for `framed` more bytes of records, next to `values_bytes` bytes of values. The
+    /// group stays deferred, or becomes so, only if these records are.
     fn make_group(
         &mut self,
         shared: &Queue,
@@ -401,11 +400,11 @@ impl QueueState {
             && last.count < u32::MAX / 2
         {
             if last.began_ns.is_none() && !is_deferred {
-                // It was begun by a value, or by deferred records.
+                // A value or deferred records started it.
                 last.began_ns = Some(shared.engine.now_ns());
             }
             last.reserve(&shared.engine, framed)?;
-            // Only now that the records certainly come, and wake the log's task.
+            // Only now that the records are certain to be queued, and wake the log's task.
             last.is_deferred &= is_deferred;
             return Ok(());
         }

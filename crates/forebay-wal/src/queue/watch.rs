@@ -7,7 +7,7 @@ use std::task::Waker;
 /// that is not polled any more costs no other waiter anything.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// By the number that each waits for, and a number of its own.
+    /// By the number that each waits for, and a unique number.
     waiters: BTreeMap<(u64, u64), Waker>,
     next_id: u64,
 }
@@ -30,7 +30,7 @@ impl Watch {
         self.waiters.remove(&(lsn, id));
     }
 
-    /// Returns whether one of them waits for a number before `next`. Costs one comparison where there are none.
+    /// Returns whether one of them waits for a number before `next`. Without waiters it costs one comparison.
     #[inline]
     pub(super) fn is_reached(&self, next: u64) -> bool {
         self.waiters.first_key_value().is_some_and(|(&(lsn, _), _)| lsn < next)

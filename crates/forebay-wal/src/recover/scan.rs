@@ -16,7 +16,7 @@ pub(crate) struct Scan {
     pub(crate) bytes: u64,
     /// The whole groups that were written to this very place, in order, of any log.
     pub(crate) groups: Vec<Header>,
-    /// The beginnings of incomplete or damaged groups.
+    /// The starts of incomplete or damaged groups.
     pub(super) torn: Vec<TornGroup>,
     /// Ranges, in whole grains, that are neither zeros nor a group; or groups that were written to another
     /// place (`stale`).
@@ -27,7 +27,7 @@ pub(crate) struct Scan {
     pub(crate) ahead: (u64, u128),
 }
 
-/// The beginning of an incomplete or damaged group.
+/// The start of an incomplete or damaged group.
 #[derive(Clone, Debug)]
 pub(super) struct TornGroup {
     pub(super) offset: u64,
@@ -46,7 +46,7 @@ pub(super) struct Other {
 /// A grain of zeros, to compare whole grains at once.
 static ZEROS: [u8; GRAIN as usize] = [0; GRAIN as usize];
 
-/// Scans every place of a segment where a group can begin, also after damage. One pass over the bytes.
+/// Scans every place of a segment where a group can start, also after damage. One pass over the bytes.
 #[cfg(test)]
 pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
     let mut scanner = Scanner::new(file, generation, bytes.len() as u64);
@@ -56,8 +56,8 @@ pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
 
 /// A scan of a segment whose bytes arrive in pieces.
 ///
-/// Holds the bytes until their group is whole. Besides the current piece it needs memory for the longest
-/// group, and never more than the segment; a damaged header may claim a long group where there is none.
+/// Holds the bytes until their group is whole. In addition to the current piece it needs memory for the longest group, and never
+/// more than the segment; a damaged header may claim a long group.
 pub(crate) struct Scanner {
     scan: Scan,
     /// Number of bytes already scanned.
@@ -176,9 +176,8 @@ fn names_place(grain: &[u8], generation: u64, offset: u64) -> bool {
 }
 
 impl Scan {
-    /// Returns the evidence of an unfinished or damaged group at `end`, after the last good group of this
-    /// segment, or at the beginning of this segment (`end` is offset 0 then). `recycled`: old bytes are
-    /// expected.
+    /// Returns the evidence of an unfinished or damaged group at `end`, after the last good group of this segment, or at the start
+    /// of this segment (`end` is offset 0 then). `recycled`: old bytes are expected.
     pub(super) fn tail(&self, end: Position, recycled: bool) -> Option<&'static str> {
         let begun = |torn: &&TornGroup| torn.offset == end.offset || (torn.offset > end.offset && torn.ours);
         if let Some(torn) = self.torn.iter().find(begun) {
@@ -199,15 +198,14 @@ impl Scan {
         self.groups.is_empty() && self.torn.is_empty() && self.other.is_empty() && self.version.is_none()
     }
 
-    /// Returns whether no group counts that was written since the segment got its number, except a REOPEN
-    /// group at its beginning.
+    /// Returns whether no group counts that was written since the segment got its number, except a REOPEN group at its start.
     pub(crate) fn is_unused(&self) -> bool {
         let reopen = self.groups.iter().all(|group| group.flags.reopen()) && self.groups.len() <= 1;
         reopen && self.version.is_none() && self.ahead.0 < self.generation
     }
 
-    /// As `tail`, for a segment without a live group: it was prepared, from zeros or from an older segment,
-    /// and there is no proof that it was used.
+    /// As `tail`, for a segment without a live group: it was prepared, from zeros or from an older segment, and nothing proves that
+    /// it was used.
     pub(super) fn begun(&self) -> Option<&'static str> {
         let first = Position { generation: self.generation, offset: 0 };
         let garbage = self.other.first().is_some_and(|other| other.range.start == 0 && !other.stale);

@@ -72,7 +72,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     let outdated = outdated.is_some_and(|header| header.position() >= walk.end);
     let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated && !end_lost;
 
-    // If nothing is kept, the log begins anew after the loss.
+    // If nothing is kept, the log starts anew after the loss.
     let first = walk.last.filter(|_| !walk.groups.is_empty());
     let first = first.map_or(walk.next_lsn, |last| last.first_retained);
     let proven = proven(&walk, kept);
@@ -106,7 +106,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     );
     debug_assert!(kept <= walk.groups.len() && first <= walk.next_lsn, "a log ends behind where it begins");
     debug_assert!(proven.end <= walk.end, "what is kept ends with the log, or before");
-    // Older values are better than none where the newest are gone.
+    // Older values are better than no values where the newest are lost.
     let older = || walk.groups.iter().rfind(|group| group.header.values_len > 0);
     let table = walk.table().or_else(|| values_lost.as_ref().and_then(|_| older())).cloned();
     let is_kept = |table: &Group| {
@@ -167,7 +167,7 @@ fn watermark(live: &[Header]) -> Position {
     live.iter().map(|header| header.watermark).max().unwrap_or_default()
 }
 
-/// The beginning of the unproven groups, and of those that an open must copy.
+/// The start of the unproven groups, and of those that an open must copy.
 struct Tail {
     proven: usize,
     start: usize,
@@ -222,8 +222,7 @@ fn proven(walk: &Walk, kept: usize) -> ReopenBase {
             let (next, epochs) = (copied.first_lsn, last.epochs);
             ReopenBase { end: last.end(), crc: last.crc, next, first: first.min(next), epochs }
         }
-        // Nothing is kept, or the loss before the copied group is declared: the REOPEN group begins where
-        // that group did.
+        // Nothing is kept, or the loss before the copied group is declared: the REOPEN group starts where that group did.
         (_, Some(copied)) => {
             let (end, next) = (copied.position(), copied.first_lsn);
             ReopenBase { end, crc: 0, next, first: next, epochs: copied.epochs }
@@ -243,8 +242,8 @@ fn leap(walk: &Walk, proven: &ReopenBase, number: u64) -> u64 {
     proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)
 }
 
-/// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt
-/// to open took a segment of its own, and an epoch one higher than the one before.
+/// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt to open took a new
+/// segment, and an epoch one higher than the attempt before.
 fn reopen_epoch(proven: &ReopenBase, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
     let since = |epoch: u64, generation: u64| {
         epoch.saturating_add(max_generation.saturating_sub(generation)).saturating_add(1)
@@ -292,8 +291,7 @@ fn damaged_end(end: &FoundEnd) -> Damage {
     Damage { file: end.path.clone(), offset: 0, why: "the record of the log's end is damaged".to_owned() }
 }
 
-/// Returns the beginning of a gap: the place after the last good group, or the next segment if that place is
-/// empty.
+/// Returns the start of a gap: the place after the last good group, or the next segment if that place is empty.
 fn place(scans: &[Scan], gap: &Gap) -> (PathBuf, u64) {
     let Position { mut generation, mut offset } = gap.cut;
     let here = scan_of(scans, generation);
@@ -308,10 +306,9 @@ fn place(scans: &[Scan], gap: &Gap) -> (PathBuf, u64) {
     (file_of(scans, generation), offset)
 }
 
-/// Returns the loss of a segment that was removed from outside. Segments get consecutive numbers, and none is
-/// removed while the log may need it. So a number missing between the log's end and the segment `newest` is a
-/// removed segment. The same holds for a segment with groups written to it under a later number: the log had
-/// continued after it.
+/// Returns the loss of a segment that was removed from outside. Segments get consecutive numbers, and a segment is kept while the
+/// log may need it. So a number missing between the log's end and the segment `newest` is a removed segment. The same holds for a
+/// segment with groups written to it under a later number: the log had continued after it.
 fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128, newest: u64) -> Option<Loss> {
     let mut behind = (walk.end.generation..=newest).skip(1);
     let is_gone = |scan: &Scan| scan.ahead.0 > scan.generation && scan.ahead.1 == log_id;

@@ -60,9 +60,8 @@ pub(super) struct Walk {
     pub(super) values: Stamp,
 }
 
-/// Removes the groups that are older than the ones before them: the epoch never goes back from one group to
-/// the next, and a new beginning has a higher one than anything before it. `groups` are sorted by position.
-/// Also returns the last one removed.
+/// Removes the groups that are older than the ones before them: the epoch never decreases from one group to the next, and a
+/// reopened log has a higher epoch than anything before it. `groups` are sorted by position. Also returns the last one removed.
 ///
 /// An honest drive leaves no such groups. One that lied about a flush may forget the renaming of a segment
 /// and keep the groups written to it since. If the segment is reused under the same number, it then has
@@ -143,12 +142,12 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
         }
         if reached == live.len() {
             walk.forget_before(newest.first_retained);
-            // A reset may have begun lower than the numbers at the start of its segment.
+            // A reset may have started lower than the numbers at the start of its segment.
             walk.gaps.retain(|gap| !gap.lost.is_empty() || (gap.cut, gap.resume) != (start, start));
             walk.join_gaps();
             return Some(walk);
         }
-        // An unreachable group does not determine the beginning of the log.
+        // An unreachable group does not determine the start of the log.
         live = &live[..reached];
     }
 }
@@ -156,8 +155,8 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
 /// Returns the lowest LSN whose record may differ since the epoch `older`; `None` if that epoch is too old to
 /// have an entry.
 ///
-/// A REOPEN group's own epochs all begin at one number. There are at least as many of them as segments since
-/// its `cut`, and one more. Only the epochs above these began before the cut.
+/// A REOPEN group's own epochs all start at one number. They are at least as many as the segments since its `cut`, and one more.
+/// Only the epochs above these started before the cut.
 fn replaced_since(header: &Header, older: u64) -> Option<u64> {
     let Epochs { number, firsts } = header.epochs;
     let own = header.generation.saturating_sub(header.cut.generation).saturating_add(1);
@@ -171,7 +170,7 @@ impl Walk {
     /// Returns whether `header` is the group that was written directly after the last one.
     fn links(&self, header: &Header) -> bool {
         let place = header.position();
-        // A log may begin within an accepted loss, once the records before it are truncated.
+        // A log may start within an accepted loss, once the records before it are truncated.
         let Some(last) = self.last else { return place == self.end && header.first_lsn <= self.next_lsn };
         let next_segment = place.offset == 0 && place.generation > self.end.generation;
         let Epochs { number, firsts } = header.epochs;
@@ -205,8 +204,8 @@ impl Walk {
         self.groups.iter().rfind(is_it)
     }
 
-    /// Returns whether `header` was written because of damage after the last group that destroyed no record.
-    /// Then the LSNs may jump, and the records that no longer count begin with its epoch's first.
+    /// Returns whether `header` was written because of damage after the last group that destroyed no record. Then the LSNs may
+    /// jump, and the records that no longer count start with its epoch's first.
     fn absorbs(&self, header: &Header) -> bool {
         header.flags.reopen() && header.epochs.firsts[0] <= self.next_lsn.min(header.first_lsn)
     }
@@ -216,7 +215,7 @@ impl Walk {
         let (cut, resume, lost) = (self.end, header.position(), self.lost_before(header));
         let replaced = lost.start;
         self.forget_from(replaced);
-        // The log may begin within the declared loss, once the records before it are truncated.
+        // The log may start within the declared loss, once the records before it are truncated.
         let declared = declared.iter().any(|gap| gap.cut <= cut && resume <= gap.resume);
         self.gaps.push(Gap { cut, resume, lost, replaced, declared });
     }
@@ -235,7 +234,7 @@ impl Walk {
             lost.start = lost.start.min(last.first_lsn);
         }
         if lost.end < self.next_lsn && replaced >= self.next_lsn {
-            // The LSNs go back, and no epoch explains it.
+            // The LSNs decrease, and no epoch explains it.
             lost = lost.start.min(lost.end)..self.next_lsn;
         }
         lost.start..lost.end.max(lost.start)
@@ -278,8 +277,8 @@ impl Walk {
         }
     }
 
-    /// Joins gaps that touch, and extends each to the next group. Only the record of an earlier end is before
-    /// that group, and that record is gone once a later one is written.
+    /// Joins gaps that touch, and extends each to the next group. Only the record of an earlier end is before that group, and that
+    /// record is removed once a later one is written.
     fn join_gaps(&mut self) {
         let mut joined: Vec<Gap> = Vec::with_capacity(self.gaps.len());
         for gap in self.gaps.drain(..) {

@@ -9,13 +9,13 @@ use crate::loss::Loss;
 use crate::lsn::{End, Lsn};
 use crate::recover::Outcome;
 
-/// Live segments, and for each the positions at which runs of consecutive records begin.
+/// Live segments, and for each the positions at which runs of consecutive records start.
 #[derive(Debug)]
 pub(crate) struct Index {
     log_id: u128,
     /// Ordered by generation; the last one is being written.
     segments: Vec<Arc<Segment>>,
-    /// Ordered by LSN, without a gap between the end of one run and the beginning of the next.
+    /// Ordered by LSN, without a gap between the end of one run and the start of the next.
     runs: VecDeque<Run>,
     /// Everything below is durable.
     end: Position,
@@ -42,7 +42,7 @@ struct Run {
 #[derive(Clone, Debug)]
 pub(crate) struct SearchStart {
     pub(crate) segment: Arc<Segment>,
-    /// Adjacent groups begin here; the first record has this place's LSN.
+    /// Adjacent groups start here; the first record has this place's LSN.
     pub(crate) offset: u64,
     /// Upper bound of the durable part of the segment.
     pub(crate) limit: u64,
@@ -78,7 +78,7 @@ impl DurableGroup {
     }
 }
 
-/// Removes the losses from `next` on: those records are gone, lost or not.
+/// Removes the losses from `next` on: those records are removed, lost or not.
 pub(crate) fn cut_holes(holes: &mut Vec<Loss>, next: u64) {
     for lost in holes.iter_mut() {
         lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
@@ -123,7 +123,7 @@ impl Index {
                 }
             }
             let ends = matches!(header.kind, Kind::Truncate | Kind::Reset);
-            // A group without records continues a run, but begins none.
+            // A group without records continues a run, but does not start one.
             let rows = in_row || !live.is_empty() || row == Some(header.position());
             row = (whole && !ends && rows).then(|| header.end());
         }
@@ -208,8 +208,7 @@ impl Index {
         debug_assert!(self.is_sound(), "an index out of order: {self:?}");
     }
 
-    /// Returns whether the index is in order: runs sorted and disjoint, and a log that ends behind where it
-    /// begins.
+    /// Returns whether the index is in order: runs sorted and disjoint, and the log's end behind its start.
     fn is_sound(&self) -> bool {
         let mut pairs = self.runs.iter().zip(self.runs.iter().skip(1));
         pairs.all(|(run, next)| run.first <= run.end && run.end <= next.first && run.start <= next.start)
@@ -217,7 +216,7 @@ impl Index {
             && self.holes.iter().all(|lost| lost.first <= lost.last)
     }
 
-    /// Removes the records from `next` on; later ones begin at the index's end.
+    /// Removes the records from `next` on; later records start at the index's end.
     pub(crate) fn cut(&mut self, next: u64) {
         while self.runs.back().is_some_and(|run| run.first >= next) {
             self.runs.pop_back();
@@ -244,7 +243,7 @@ impl Index {
         self.runs.get(after.checked_sub(1)?).filter(|run| lsn < run.end)
     }
 
-    /// Returns the oldest segment that a log beginning with `first` needs.
+    /// Returns the oldest segment that a log with the first record `first` needs.
     pub(crate) fn start_generation(&self, first: u64, current: u64) -> u64 {
         // If the first record was lost, the next existing one counts.
         let at = self.runs.partition_point(|run| run.end <= first);

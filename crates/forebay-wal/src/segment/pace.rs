@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::wake_all;
 
-/// Bytes of zeros at once beside groups: the longest delay of a group. A multiple of every write unit, and a piece of the core's
-/// scheduler, which longer requests pass one by one.
+/// The most bytes of zeros in one write among groups: the longest delay of a group. A multiple of every write unit, and a piece of
+/// the core's scheduler, into which longer requests are divided.
 const STEP_BYTES: u64 = 64 << 10;
 /// Bytes of zeros at once while the segment is waited for, or zeros are late.
 const ZEROS_BYTES: u64 = 256 << 10;
@@ -31,7 +31,7 @@ impl Step {
 /// The reason for zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demand {
-    /// None: the log is idle, and nothing is delayed.
+    /// No reason: the log is idle, and nothing is delayed.
     Idle,
     /// Each group earns some.
     Use,
@@ -76,7 +76,7 @@ impl Pace {
         wake_all(wakers);
     }
 
-    /// Begins the preparation of a segment: one step is due at once.
+    /// Starts the preparation of a segment: one step is due immediately.
     pub(crate) fn begin(&self) {
         self.lock().earned = STEP_BYTES;
     }
@@ -94,7 +94,7 @@ impl Pace {
         self.change(|state| state.demand = Demand::Idle);
     }
 
-    /// Lets zeros come as fast as they can, until the next group.
+    /// Lets zeros be written at full speed, until the next group.
     pub(crate) fn hurry(&self) {
         self.change(|state| state.demand = Demand::Wait);
     }
@@ -122,7 +122,7 @@ impl Pace {
             Demand::Idle => STEP_BYTES,
             Demand::Wait => ZEROS_BYTES,
             Demand::Use => {
-                // Groups are faster than zeros so far: longer ones catch up.
+                // Groups are faster than zeros so far: longer steps catch up.
                 let due = if state.earned >= ZEROS_BYTES { ZEROS_BYTES } else { STEP_BYTES };
                 let Some(rest) = state.earned.checked_sub(due) else {
                     if !state.wakers.iter().any(|known| known.will_wake(context.waker())) {

@@ -25,7 +25,7 @@ pub(super) struct Idle {
     ticks: u32,
     /// The end of the last group that was seen: another one may have been written by a thread that waits.
     seen: Position,
-    /// Timer until the task tries again to make the next segment, while there is no space for it.
+    /// Timer until the task tries again to make the next segment, for lack of space.
     space: Option<Timer>,
     /// The waker of the log's own thread, where it has one.
     parker: Option<Waker>,

@@ -28,7 +28,7 @@ pub(crate) struct Next {
     made: Option<Result<Arc<Segment>>>,
     /// The task that makes the log's reserve.
     reserving: Option<JoinHandle<()>>,
-    /// The time at which making it began, on the engine's clock.
+    /// The start of its creation, on the engine's clock.
     began_ns: u64,
     /// Bytes that the segment in use had left then.
     left: u64,
@@ -55,7 +55,7 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(10);
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum number of segments kept for reuse; further ones are removed.
+/// Maximum number of segments kept for reuse; the rest is removed.
 const USED_MAX: usize = 2;
 
 impl Next {
@@ -92,8 +92,8 @@ impl Next {
         let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
-        // In the log's class: beside another one the scheduler divides the log's own writes for a while, and takes them from the log's
-        // thread. The pace keeps zeros out of the way of groups.
+        // In the log's class: with a second class the scheduler divides the log's own writes for a while, and takes them from the
+        // log's thread. The pace keeps zeros out of the way of groups.
         let task = maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
             let segment = if found {
                 maker.adopt(generation).await
@@ -113,8 +113,8 @@ impl Next {
         self.making = Some(task);
     }
 
-    /// Starts making the segment again, if there was no space or no descriptor for it and a segment was freed or some time
-    /// has passed since. Starts making the log's reserve again after that time.
+    /// Starts making the segment again, if space or a descriptor was lacking and a segment was freed or some time has passed since.
+    /// Starts making the log's reserve again after that time.
     pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Queue>, fill: Fill, left: u64) {
         self.is_over();
         let is_short = matches!(&self.made, Some(Err(error)) if error.is_shortage() && !self.found);
@@ -171,8 +171,8 @@ impl Next {
         !self.leaving.is_empty()
     }
 
-    /// Returns the segment, and whether it is a used one. A failure is tried once more: space may have been
-    /// freed since. One for lack of a descriptor is tried for some time. If there is no space, it is the log's reserve.
+    /// Returns the segment, and whether it is recycled. A failure is retried once: space may have been freed since. A lack of
+    /// descriptors is retried for some time. Without space, it is the log's reserve.
     pub(crate) async fn take(
         &mut self,
         maker: &Maker,
@@ -210,7 +210,7 @@ impl Next {
     /// Returns the log's reserve as the segment that `cause` prevents.
     ///
     /// # Errors
-    /// `cause`, if it is no lack of space, or if there is no reserve as long as a segment.
+    /// `cause`, if it is not a lack of space, or without a reserve as long as a segment.
     async fn take_reserve(
         &mut self,
         maker: &Maker,
@@ -272,7 +272,7 @@ impl Next {
         }
     }
 
-    /// Begins the removal of a segment.
+    /// Starts the removal of a segment.
     pub(crate) fn remove(&mut self, maker: &Maker, generation: u64) {
         let context = &mut Context::from_waker(Waker::noop());
         self.removing.retain_mut(|removal| Pin::new(removal).poll(context).is_pending());

@@ -1,6 +1,6 @@
-//! The log's own thread: it writes and flushes groups by system calls of its own, so neither the tasks of a shard nor those
-//! of a runtime delay a flush, and a flush delays none of them. A thread in `.wait()` that is alone takes the log's [`Seat`] for
-//! a group of its own ([`Duty`](crate::queue::Duty)).
+//! The log's own thread: it writes and flushes groups by blocking system calls, so tasks of shards and runtimes neither delay a
+//! flush nor are delayed by it. A thread in `.wait()` that is alone takes the log's [`Seat`] for its group
+//! ([`Duty`](crate::queue::Duty)).
 //!
 //! Everything else of the log (making segments, reading, opening) stays on its shard. So does the log's end with its
 //! engine: a task there does nothing but notice it.
@@ -20,7 +20,7 @@ pub(crate) fn start(writer: Writer) -> std::result::Result<(), Box<Writer>> {
     let shared = writer.shared.clone();
     let seat = Arc::new(Seat(Mutex::new(Some(SeatState { writer, failure: None, is_ticking: false }))));
     let theirs = seat.clone();
-    // An engine's close waits for the thread, so that the log's locks are gone when it has returned.
+    // An engine's close waits for the thread, so that the log's locks are released when it has returned.
     let of_engine = shared.engine.enter_thread();
     let body = move || {
         theirs.run();
@@ -80,7 +80,7 @@ impl Seat {
         let _guard = EndGuard(shared.clone());
         match self.serve(&shared) {
             Ok(()) => {}
-            // The engine has ended: that cuts the log short, and is no failure of it.
+            // The engine has ended: that cuts the log short, and is not a failure of it.
             Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => shared.fail(&error),
         }

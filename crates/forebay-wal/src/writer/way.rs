@@ -1,12 +1,12 @@
 //! The way in which groups become durable: by `RWF_DSYNC`, which a drive may carry out as a write with FUA, or by a write and a
 //! flush. On some drives one takes twice the time of the other. No name says which, so the log compares them.
 //!
-//! Each group earns a thousandth of a try: a group that goes the other way, and is compared with the group before it. Up to four
-//! tries are saved. All four are there before one is made without a reason. With one, a try follows as soon as it is earned: the
-//! other way was faster the last time, or looks faster by its figures. So a way that becomes slow is left after some tens of
-//! groups, and a drive that stays as it is sees one try in a thousand groups.
+//! Each group earns a thousandth of a try: a group that uses the other way, and is compared with the group before it. Up to four
+//! tries are saved. A try without a reason needs all four. With a reason, a try follows as soon as it is earned: the other way was
+//! faster the last time, or looks faster by its figures. So a way that becomes slow is left after some tens of groups, and a drive
+//! that stays as it is sees one try in a thousand groups.
 //!
-//! The way may change with each group, as either makes its group durable by itself. The state that a group relies on beside its own
+//! The way may change with each group, as either makes its group durable by itself. The state that a group relies on outside of its
 //! sectors was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each
 //! record.
 
@@ -29,7 +29,7 @@ pub(crate) struct WayChooser {
     credit: u32,
     /// The other way's lead in the last comparisons.
     score: u32,
-    /// Bytes and time of the last group that went the log's way and was not compared yet.
+    /// Bytes and time of the last group with the log's way that was not compared yet.
     last: Option<(u32, u64)>,
 }
 
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// A long group between short ones is no reason for a change.
+    /// A long group between short groups is not a reason for a change.
     #[test]
     fn groups_of_other_lengths_are_not_compared() {
         let mut chooser = WayChooser::new(None, 1);

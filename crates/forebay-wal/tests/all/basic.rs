@@ -35,7 +35,7 @@ fn what_was_appended_comes_back_after_a_close() {
 fn what_was_appended_comes_back_without_a_close() {
     let (engine, dir) = (engine(), dir());
     for round in 0..5u64 {
-        // The last handle of the log before is gone; retry until that log has ended.
+        // The last handle of the previous log is dropped; retry until that log has ended.
         let (wal, recovery) = loop {
             match Wal::open(&engine, dir.path(), options().mark_after(std::time::Duration::from_secs(3600)))
                 .wait()
@@ -68,7 +68,7 @@ fn an_engine_that_ends_leaves_an_unproven_tail_that_is_kept() {
             assert_eq!(wal.append(&record(last)).wait().unwrap(), Lsn(last));
         }
         engine.close().wait().unwrap();
-        // The log ends with its engine: every call fails, and none hangs.
+        // The log ends with its engine: every call fails instead of hanging.
         assert_eq!(wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
         // Everything queued is durable, and the log is closed.
         wal.sync().wait().unwrap();
@@ -223,8 +223,8 @@ fn appends_go_on_while_a_task_keeps_the_logs_shard() {
     wal.close().wait().unwrap();
 }
 
-/// Short groups go into segments written through with zeros, long groups into segments that are only allocated, unless
-/// the options say otherwise; the records are the same.
+/// Short groups are written to segments filled with zeros, long groups to segments that are only allocated, unless the options say
+/// otherwise; the records are the same.
 #[test]
 fn a_growing_log_writes_zeros_for_short_groups_only() {
     for (fill, record_bytes, zeros) in [
@@ -247,7 +247,7 @@ fn a_growing_log_writes_zeros_for_short_groups_only() {
         // The device may write them by itself.
         let probe = engine.open(dir.path().join("probe"), Open::create()).wait().unwrap();
         let zeros = zeros && probe.write_zeros(0..4096).wait().is_err();
-        // With the first segment, which is none of those made, and the record of the end. The mean of the groups is not known before
+        // With the first segment, which is made by the open, and the record of the end. The mean of the groups is not known before
         // some were written.
         let zero_bytes = stats.written_bytes - stats.write_bytes;
         let is_right = if zeros { zero_bytes > made } else { zero_bytes < made / 2 + SEGMENT + (64 << 10) };
@@ -356,8 +356,8 @@ fn options_out_of_range_are_refused() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Regression: `Wal::open` made a log anywhere, at the root of a store or at a mistyped path, where `Store::open` refuses; and a file that
-/// was named like a segment and was none left a `wal.lock` beside it.
+/// Regression: `Wal::open` made a log anywhere, at the root of a store or at a mistyped path, where `Store::open` refuses; and a
+/// file that was only named like a segment got a `wal.lock` next to it.
 #[test]
 fn a_log_is_made_where_nothing_else_is() {
     let (engine, dir) = (engine(), dir());
@@ -380,7 +380,7 @@ fn a_log_is_made_where_nothing_else_is() {
         assert_eq!(names(), [name]);
         if is_dir { std::fs::remove_dir(&path).unwrap() } else { std::fs::remove_file(&path).unwrap() }
     }
-    // Its lock alone may be there, of an attempt that was cut short; the root of a file system has a directory of its own.
+    // Its lock alone may exist, of an attempt that was cut short; the root of a file system has `lost+found`.
     std::fs::write(dir.path().join("wal.lock"), "").unwrap();
     std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
@@ -478,8 +478,8 @@ fn bounded_memory_makes_appends_wait_in_order() {
     });
 }
 
-/// Regression: the log synced the names of those directories alone that it had made itself. One that the program had made just before, and
-/// not synced, was gone after a power cut, and acknowledged records with it.
+/// Regression: the log synced the names of those directories alone that it had made itself. A directory that the program had just
+/// made, and not synced, was lost in a power cut, with acknowledged records.
 #[test]
 fn a_new_log_makes_the_name_of_its_directory_durable() {
     for seed in 0..20 {
@@ -514,7 +514,7 @@ fn an_open_after_one_that_failed_makes_the_name_of_its_directory_durable() {
                 Ok((wal, _)) => wal.close().await.is_err(),
                 Err(_) => true,
             };
-            // Where the fault is still to come, it may take this one.
+            // A fault that has not struck yet may strike this call.
             let Ok((wal, _)) = Wal::open(&engine, "/log", options()).await else { return (is_failed, false) };
             (is_failed, wal.append(&record(1)).await.is_ok())
         });

@@ -1,6 +1,6 @@
-//! The damage table: 100 records of 200 bytes, each appended and synced by itself. The log is then damaged on
-//! disk in the ways in which other logs were seen to fail, with and without the mark that a log writes when
-//! it is idle. The expected result is written beside each row.
+//! The damage table: 100 records of 200 bytes, each appended and synced by itself. The log is then damaged on disk in the ways in
+//! which other logs were seen to fail, with and without the mark that a log writes when it is idle. Each row has its expected
+//! result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -211,8 +211,8 @@ fn the_file_ends_40_bytes_early() {
     bench.expect(Expect::AllButTheLast);
 }
 
-/// Regression: changed padding made the last group a torn one, and its acknowledged record was gone; other
-/// logs keep theirs. The content of the padding is known: zeros.
+/// Regression: after a change in its padding the last group counted as torn, and its acknowledged record was lost; other logs keep
+/// theirs. The content of the padding is known: zeros.
 #[test]
 fn garbage_in_the_padding_costs_nothing() {
     for (with_mark, unproven) in [(true, 0), (false, 1)] {

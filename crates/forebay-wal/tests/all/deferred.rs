@@ -1,7 +1,7 @@
 //! Records that no one waits for have their numbers and cause no write by themselves.
 //!
 //! Story: a store logs nothing of some keyspaces, and yet each write of these cost a flush, of a group that had a number and
-//! nothing else. A record whose writer waits for nothing can go with the next group.
+//! nothing else. A record that no writer waits for can be written with the next group.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn they_are_written_with_the_next_record() {
         assert_eq!(wal.read(Lsn(2).., usize::MAX).await.expect("queued records").len(), 999);
         assert_eq!(wal.append(b"the last").await.expect("a record"), Lsn(1_001));
         assert_eq!(wal.stats().groups, before.1 + 1, "all of them are one group");
-        // So are those that come beside a record that is waited for.
+        // So are records that are queued together with a record that is waited for.
         let queued = wal.append(b"queued").queued().await.expect("room");
         let beside = deferred(&wal);
         queued.await.expect("a record");
@@ -79,7 +79,7 @@ fn a_wait_for_one_causes_its_write() {
         queued.await.expect("a record");
         wal.wait_durable(Lsn(1)).await.expect("a record");
         assert!(!is_all_durable());
-        // Changes come behind all records before them.
+        // Changes are behind all records before them.
         wal.set("key", b"value").await.expect("a value");
         assert!(is_all_durable());
         drop(deferred(&wal));

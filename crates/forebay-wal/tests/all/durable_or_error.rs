@@ -92,7 +92,7 @@ fn judge(case: Case<Call>) -> Result<()> {
     Ok(())
 }
 
-/// Without space an open log may go on for as long as these calls need.
+/// Without space an open log may continue for as long as these calls need.
 #[test]
 fn a_call_that_succeeds_has_made_everything_durable() {
     below::table(&Call::ALL, &Below::ALL[2..5], judge);

@@ -109,9 +109,8 @@ fn a_closed_log_with_only_its_first_segment_is_refused() {
     lost(&engine, dir.path(), left..=100);
 }
 
-/// Regression: after a salvage the records before the loss were truncated up to a number within it. The next
-/// open no longer recognized that the log began within a loss, and promised the missing records. The log
-/// begins after the loss.
+/// Regression: after a salvage the records before the loss were truncated up to a number within it. The next open no longer
+/// recognized that the log started within a loss, and promised the missing records. The log starts after the loss.
 #[test]
 fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     let (engine, dir) = written(100);
@@ -128,7 +127,7 @@ fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     let (wal, recovery) = open(&engine, dir.path());
     assert_eq!((recovery.first, recovery.last, recovery.lost), (Lsn(101), Lsn(105), vec![]));
     assert_eq!(all(&wal), expected(101..=105));
-    // A reset to lower numbers is no loss either.
+    // A reset to lower numbers is not a loss either.
     wal.reset_to(Lsn(7)).wait().unwrap();
     append(&wal, 7..=9);
     wal.close().wait().unwrap();
@@ -137,9 +136,9 @@ fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     assert_eq!((&recovery.lost[..], &recovery.damage[..]), (&[][..], &[][..]));
 }
 
-/// Regression: after a loss that salvage had declared, the end was truncated, newer records were appended,
-/// and everything up to a number within the loss was given up. The segment in which the log began then had no
-/// proof of the loss, and the log was refused. Found in a simulated world.
+/// Regression: after a loss that salvage had declared, the end was truncated, newer records were appended, and everything up to a
+/// number within the loss was given up. The first segment of the log then had no proof of the loss, and the log was refused. Found
+/// in a simulated world.
 #[test]
 fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     let (engine, dir) = written(100);
@@ -270,7 +269,7 @@ fn a_loss_before_a_recorded_place_stays_declared_when_that_place_is_forgotten() 
     assert_eq!(all(&wal), [expected(1..=11), expected(13..=20)].concat());
 }
 
-/// Regression: a truncation was acknowledged, its group was damaged, and the removed records came back.
+/// Regression: a truncation was acknowledged, its group was damaged, and the removed records reappeared.
 #[test]
 fn what_was_truncated_stays_so_without_its_group() {
     for next in [11, 5_000] {
@@ -375,7 +374,7 @@ fn an_old_log_has_none() {
     lost(&engine, dir.path(), 20..=20);
 }
 
-/// The segments of one log beside the record of another log's end.
+/// The segments of one log with the record of another log's end.
 #[test]
 fn another_logs_record_is_refused() {
     let ((engine, dir), (_, other)) = (written(20), written(30));

@@ -21,7 +21,7 @@ fn world() -> World {
     World::new(1).disk(Profile::nand())
 }
 
-/// Fills the queue, so that there is no room for another record of 400 bytes.
+/// Fills the queue, so that another record of 400 bytes does not fit.
 fn fill(wal: &Wal) {
     for _ in 0..2 {
         drop(wal.try_append(&[1; 400]).unwrap().expect("room"));
@@ -60,7 +60,7 @@ fn an_append_that_is_not_polled_stops_no_other() {
         .unwrap();
 }
 
-/// The same with live appends that came later and wait behind the frozen ones: they are woken, too.
+/// The same with later live appends that wait behind the frozen ones: they are woken, too.
 #[test]
 fn appends_behind_a_frozen_one_come_to_their_turn() {
     world()
@@ -98,8 +98,7 @@ async fn fill_up(wal: &Wal) {
     }
 }
 
-/// A long append that is polled gets its turn beside short ones that never leave it enough room by
-/// themselves.
+/// A long append that is polled gets its turn among short appends that never leave it enough room by themselves.
 #[test]
 fn a_long_append_does_not_starve() {
     world()

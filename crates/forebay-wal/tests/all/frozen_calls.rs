@@ -1,8 +1,7 @@
-//! Shows: a future of the log that is no longer polled costs only the resources it holds, and every other
-//! call proceeds. How: each kind of call is kept unpolled at each of its awaits, one of each kind and many of
-//! one kind, while one of each kind runs to its end beside them. Then the kept ones are polled again on
-//! another thread, or dropped. On a real engine, whose round must end within a minute, and in worlds whose
-//! seed decides which calls are kept.
+//! Shows: a future of the log that is no longer polled costs only the resources it holds, and every other call proceeds. How: each
+//! kind of call is kept unpolled at each of its awaits, one of each kind and many of one kind, while one of each kind runs to its
+//! end. Then the kept futures are polled again on another thread, or dropped. On a real engine, whose round must end within a
+//! minute, and in worlds whose seed decides which calls are kept.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Logs on full disks, in simulated worlds: the notice that a program gets while the log still works, and
-//! that a log can be opened and truncated although there is no space left.
+//! Logs on full disks, in simulated worlds: the notice that a program gets while the log still works, and that a log can be opened
+//! and truncated on a full disk.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn fill(engine: &Engine) -> File {
     filler
 }
 
-/// Appends records one after the other until there is no space for the next segment.
+/// Appends records one after the other until the next segment does not fit.
 async fn append_until_short(wal: &Wal) {
     for _ in 0..100_000 {
         if wal.no_space().is_some() {
@@ -164,8 +164,7 @@ async fn open_full(engine: &Engine, last: u64) -> Wal {
     wal
 }
 
-/// Gives up all records but the last, then appends `count` and truncates whenever there is no space. Returns
-/// the last record.
+/// Gives up all records but the last, then appends `count` and truncates whenever space is lacking. Returns the last record.
 async fn resume(wal: &Wal, count: u64) -> u64 {
     wal.truncate_before(wal.durable_lsn()).await.unwrap();
     until_space(wal).await;
@@ -200,8 +199,8 @@ fn a_log_on_a_full_disk_opens_and_truncates_and_goes_on() {
     }
 }
 
-/// Regression: the reserve was used up by the first open on the full disk, and the next one found none. The
-/// power may fail at any operation of an open, and of the one after it.
+/// Regression: the reserve was used up by the first open on the full disk, and missing at the next one. The power may fail at any
+/// operation of an open, and of the one after it.
 #[test]
 fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
     for (seed, late) in [(1, 0), (2, 1), (3, 3)] {
@@ -242,7 +241,7 @@ fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
     }
 }
 
-/// Space that is freed refills the reserve, so the next full disk is no worse than the first.
+/// Space that is freed refills the reserve, so the next full disk is as harmless as the first.
 #[test]
 fn a_used_reserve_is_made_again() {
     let mut world = World::new(5).disk(Profile::nand().capacity(2 << 20));
@@ -301,8 +300,8 @@ fn a_reserve_has_room_for_the_longest_record() {
     ran.unwrap();
 }
 
-/// Regression: a log that was still about to learn that there is no space for its next segment came to the end of the one in use,
-/// and failed for good. Programs that had asked [`Wal::no_space`] before each append lost their log, too.
+/// Regression: a log that had not yet noticed the lack of space for its next segment reached the end of the current one, and failed
+/// for good. Programs that had asked [`Wal::no_space`] before each append lost their log, too.
 #[test]
 fn a_log_goes_on_in_its_reserve_at_the_end_of_its_segment() {
     for seed in 0..4 {

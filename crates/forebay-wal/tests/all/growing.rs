@@ -1,4 +1,4 @@
-//! A log that grows, in simulated worlds: the segments that it prepares beside appends, and the bytes that its disk gets.
+//! A log that grows, in simulated worlds: the segments that it prepares during appends, and the bytes that its disk gets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use forebay_sim::{self as sim, Fault, MetadataOrder, Profile, Rule, World};
 use forebay_wal::{Fill, Lsn, Options, Wal};
 use futures::future::join_all;
 
-/// Bytes of zeros that come at once beside appends.
+/// Bytes of zeros in one write during appends.
 const STEP: u64 = 64 << 10;
 
 fn options(segment_bytes: u64) -> Options {
@@ -20,7 +20,7 @@ async fn open(engine: &Engine, segment_bytes: u64) -> Wal {
     Wal::open(engine, "/log", options(segment_bytes)).await.unwrap().0
 }
 
-/// Returns the most zeros, in bytes, that came beside appends and that these had not earned, of all windows of appends.
+/// Returns the most zeros, in bytes, that were written during appends and that these had not earned, of all windows of appends.
 fn burst_bytes(seed: u64, profile: Profile) -> u64 {
     let ran = World::new(seed).disk(profile).run(async |engine| {
         let wal = open(&engine, 2 << 20).await;
@@ -39,13 +39,13 @@ fn burst_bytes(seed: u64, profile: Profile) -> u64 {
     let seen = ran.unwrap();
     let windows =
         seen.iter().enumerate().flat_map(|(at, begin)| seen[at..].iter().map(move |end| (begin, end)));
-    // Two bytes for each, and a little more: a segment is not begun at its quarter exactly.
+    // Two bytes for each, and a little more: a segment is not started at its quarter exactly.
     let unearned = windows.map(|(begin, end)| (end.1 - begin.1).saturating_sub((end.0 - begin.0) * 17 / 8));
     unearned.max().unwrap_or(0)
 }
 
 /// Story: the next segment was written through in one go behind the first quarter of a segment, and the appends of that time waited
-/// for a device that wrote 64 MiB of zeros. Now each group earns its share, and the segment is there in time all the same.
+/// for a device that wrote 64 MiB of zeros. Now each group earns its share, and the segment is ready in time all the same.
 #[test]
 fn zeros_follow_appends_and_no_burst_comes_beside_them() {
     for (seed, profile) in [(0, Profile::ideal()), (1, Profile::nand())] {
@@ -97,7 +97,7 @@ fn an_idle_log_prepares_its_next_segment() {
     ran.unwrap();
 }
 
-/// A group that needs the next segment waits for the disk alone, not for groups that cannot come.
+/// A group that needs the next segment waits for the disk alone, not for groups that are blocked.
 #[test]
 fn a_group_that_needs_the_next_segment_waits_for_no_pace() {
     for profile in [Profile::ideal().bandwidth(10_000_000), Profile::nand().write_zeros(true)] {
@@ -114,7 +114,7 @@ fn a_group_that_needs_the_next_segment_waits_for_no_pace() {
     }
 }
 
-/// A preparation that the power cuts short leaves a segment without meaning, however far it came.
+/// A preparation that a power cut interrupts leaves a segment without meaning, at any point.
 #[test]
 fn the_power_may_go_at_any_operation_of_a_preparation() {
     const APPENDS: u64 = 60;
@@ -159,7 +159,7 @@ fn the_power_may_go_at_any_operation_of_a_preparation() {
     }
 }
 
-/// There is no space at one call of a preparation: to make the file, to allocate it, or for one of its zeros.
+/// The disk is full at one call of a preparation: to make the file, to allocate it, or for one of its zeros.
 #[test]
 fn a_disk_that_is_full_in_a_preparation_is_no_trap() {
     for nth in 1..=6 {

@@ -1,4 +1,4 @@
-//! Threads in `.wait()` that write their groups themselves, beside the log's own thread.
+//! Threads in `.wait()` that write their groups themselves, concurrently with the log's thread.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +16,7 @@ use crate::common::{append, dir, engine, expected, open, options, quiet, record,
 fn a_thread_that_is_alone_writes_its_groups_itself() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), quiet()).wait().unwrap();
-    // Some of them come while the log's thread is still about to go to sleep.
+    // Some arrive while the log's thread is still about to go to sleep.
     let mut last = 0;
     while wal.stats().groups_in_wait < 200 {
         last += 1;
@@ -26,7 +26,7 @@ fn a_thread_that_is_alone_writes_its_groups_itself() {
     assert_eq!(stats.records, last);
     // The change of a segment is a part of the write.
     assert!(stats.segments_made + stats.segments_recycled > 3, "{stats:?}");
-    // A long record has memory of its own.
+    // A long record is allocated separately.
     let (long, mut count) = (vec![7; 20 << 10], 0);
     while wal.stats().groups_in_wait == stats.groups_in_wait {
         assert_eq!(wal.append(&long).wait().unwrap(), Lsn(last + 1 + count));
@@ -174,7 +174,7 @@ fn threads_and_tasks_append_to_one_log() {
     assert!(found == wanted, "{} of {}", found.len(), wanted.len());
 }
 
-/// An acknowledged record is there when the log is opened again, at once: its locks are gone with the close.
+/// An acknowledged record is readable when the log is reopened immediately: the close releases its locks.
 #[test]
 fn a_log_is_closed_beside_a_thread_that_writes() {
     for round in 0..20 {
@@ -218,13 +218,13 @@ fn a_log_is_closed_beside_a_thread_that_writes() {
 fn a_failed_write_of_a_thread_poisons_the_log() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), quiet()).wait().unwrap();
-    // A busy machine lets the log's thread write each group that comes before it sleeps: ten of ten once.
+    // On a busy machine the log's thread may write each group that arrives before it sleeps: ten of ten once.
     let mut last = 0;
     while wal.stats().groups_in_wait == 0 {
         last += 1;
         append(&wal, last..=last);
     }
-    // Nothing of the directory is left to write to, for the segment after this one. The log may be making that one, or its reserve.
+    // The directory is removed, so the segment after this one cannot be made. The log may be making that one, or its reserve.
     while dir.path().exists() {
         let _ = std::fs::remove_dir_all(dir.path());
     }

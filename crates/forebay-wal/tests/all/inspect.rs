@@ -45,7 +45,7 @@ fn with_log(world: &mut World) -> Report {
     report
 }
 
-/// Returns all files of a directory; `None` if there is no directory.
+/// Returns all files of a directory; `None` without the directory.
 async fn files(engine: &Engine, dir: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in engine.read_dir(dir).await.ok()? {

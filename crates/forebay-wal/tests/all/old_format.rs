@@ -34,7 +34,7 @@ fn they_open_and_go_on() {
         );
         assert_eq!(records_wait(&wal, 15).unwrap(), expected(15..=last), "{name}");
         assert!(wal.values().is_empty());
-        // The log goes on in this version, in the same segment or in a fresh one.
+        // The log continues in this version, in the same segment or in a fresh one.
         wal.set("vote", b"for 2").wait().unwrap();
         for number in last + 1..=last + 500 {
             wal.append(&record(number)).queued().wait().unwrap();

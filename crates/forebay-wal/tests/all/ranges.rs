@@ -64,7 +64,7 @@ fn ranges_and_limits() {
     }
 }
 
-/// The last records come from memory, each appended in a group of its own.
+/// The last records are read from memory, each appended in a separate group.
 #[test]
 fn the_last_records_are_read_without_io() {
     let (engine, dir) = (engine(), dir());
@@ -85,8 +85,8 @@ fn the_last_records_are_read_without_io() {
     assert!(reads(&engine) > before);
 }
 
-/// Readers of the newest records beside threads that append: each read is a row without a gap, of the right bytes, and
-/// begins where it was asked to, while groups are queued, sealed, written and dropped from memory.
+/// Readers of the newest records and concurrent appends: each read is a row without a gap, of the right bytes, and starts where it
+/// was asked to, while groups are queued, sealed, written and dropped from memory.
 #[test]
 fn reads_beside_appends_miss_nothing() {
     for recent_bytes in [0, 40 << 10, 1 << 20] {
@@ -134,7 +134,7 @@ fn reads_beside_appends_miss_nothing() {
     }
 }
 
-/// A truncation that is queued hides the records that it removes at once, and those after it are the new ones.
+/// A truncation that is queued hides the records that it removes immediately, and later records replace them.
 #[test]
 fn queued_truncations_count() {
     let mut world = World::new(3).disk(Profile::nand());
@@ -267,7 +267,7 @@ fn many_wait_and_each_is_woken() {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// A wait ends with an error when its record cannot come any more, and not before.
+/// A wait ends with an error when its record can no longer be appended, and not before.
 #[test]
 fn waits_end_with_the_log() {
     let mut world = World::new(5).disk(Profile::nand());

@@ -1,4 +1,4 @@
-//! Readers beside appends, truncations and recycling.
+//! Readers during appends, truncations and recycling.
 
 use crate::common::{dir, engine, expected, open, options, record, records, records_wait};
 use forebay::Block;

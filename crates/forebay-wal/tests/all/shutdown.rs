@@ -96,7 +96,7 @@ fn when_its_shard_dies_everyone_is_told() {
             assert!(is_lost(&error), "{error:?}");
         }
         let acknowledged = wal.durable_lsn();
-        // Durable records can no longer be read; if there were none, none is missing.
+        // Durable records can no longer be read; an empty log misses none.
         match records_wait(&wal, 1) {
             Ok(records) => assert!(records.is_empty() && acknowledged < Lsn(1), "{records:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error}"),
@@ -151,13 +151,12 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     assert_eq!(wal.append(b"late").queued().wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(wal.truncate_from(Lsn(51)).wait().unwrap_err().kind(), ErrorKind::Closed);
-    // Again after the engine is gone as well.
+    // Again after the engine has ended as well.
     engine.close().wait().unwrap();
     wal.sync().wait().unwrap();
 }
 
-/// Returns whether the file is unlocked: tested by flock(2) on a descriptor of its own, as another process
-/// would do.
+/// Returns whether the file is unlocked: tested by flock(2) on a separate descriptor, as another process would do.
 fn is_free(path: &Path) -> bool {
     let file = std::fs::File::open(path).unwrap();
     // SAFETY: the descriptor is open for as long as the call lasts, and the call has no other argument.

@@ -16,10 +16,10 @@ use crate::simulation::log::Shape;
 use crate::simulation::model::Model;
 use crate::simulation::program::{Plan, SharedModel};
 
-/// The faults that strike the logs of a world, besides power cuts.
+/// The faults that strike the logs of a world, in addition to power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// None.
+    /// Power cuts only.
     Crashes,
     /// Writes and flushes fail, the disk is full, reads fail.
     Errors,
@@ -40,7 +40,7 @@ fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
     rules
 }
 
-/// Runs one world from beginning to end. Returns any fault as text.
+/// Runs one world. Returns any fault as text.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     let shape = Shape::of(world.seed());
@@ -72,7 +72,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
             let hit = world.run(async |engine| damage::strike(&engine).await);
             match hit.map_err(|failure| failure.to_string())? {
                 Ok(hit) => shared.lock().hit = Some(hit),
-                // There is no log yet.
+                // The log does not exist yet.
                 Err(error) if error.raw_os_error() == Some(2) => {}
                 Err(error) => return Err(told(format!("damaging: {error}"))),
             }
@@ -116,8 +116,8 @@ fn worlds_repeat_themselves() {
     worlds::repeats_itself(|world| attempt(world, Trouble::Errors));
 }
 
-/// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact
-/// log survives the same ones.
+/// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact log survives the same
+/// worlds.
 #[cfg(feature = "_mutants")]
 mod broken {
     use forebay_wal::mutants::{self, Mutant};

@@ -13,7 +13,7 @@ const DIR: &str = "/disk/log";
 /// The bytes of a segment where the axis is another one, and the longest record of these logs.
 const SEGMENT: u64 = 2 * MIB;
 const RECORD_MAX: u64 = 256 * KIB;
-/// Bytes of a group beside its records, and of a record beside its own.
+/// Bytes of a group in addition to its records, and of a record in addition to its data.
 const GROUP: u64 = 256;
 const BESIDE: u64 = 4;
 /// The bytes that a reader and a recovery read at a time.
@@ -275,7 +275,7 @@ async fn values(engine: Engine, at: u64) -> Attempt {
 
 /// Sets values that take so many bytes together, at once.
 async fn value_table(engine: Engine, at: u64) -> Attempt {
-    /// The bytes of a table without entries, and of an entry beside its value: their lengths, and a key of three bytes.
+    /// The bytes of a table without entries, and of an entry in addition to its value: their lengths, and a key of three bytes.
     const TABLE: u64 = 2;
     const ENTRY: u64 = 6;
     let options = || options().segment_bytes(64 * KIB);
@@ -329,7 +329,7 @@ fn lengths(points: Points) {
 
 fn numbers(points: Points) {
     let config = Config::new();
-    // The first one writes a group of its own, and all others the next one.
+    // The first append is a group by itself, and all others are the next one.
     let of_appenders = |at: u64| match at {
         1 => Cost::of_group(100 + BESIDE),
         _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),

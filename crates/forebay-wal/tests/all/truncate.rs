@@ -86,7 +86,7 @@ fn the_front_goes_and_its_segments_are_used_again() {
         let kept = segments(&dir);
         assert!(kept.len() < 12, "{kept:?}");
 
-        // All of it may go.
+        // All of it may be removed.
         wal.truncate_before(Lsn(last + 1)).wait().unwrap();
         wal.truncate_before(Lsn(5)).wait().unwrap();
         let error = wal.truncate_before(Lsn(last + 2)).wait().unwrap_err();
@@ -113,7 +113,7 @@ fn the_end_goes_and_does_not_come_back() {
             (wal, recovery) = again(&mut engine, &dir, wal, close);
             assert_eq!((recovery.first, recovery.last), (Lsn(1), Lsn(keep)), "{recovery:?}");
             assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=keep));
-            // Other records with the numbers of the removed ones.
+            // Other records with the numbers of the removed records.
             for number in keep + 1..=keep + 3 {
                 assert_eq!(wal.append(b"other").wait().unwrap(), Lsn(number));
             }
@@ -208,8 +208,8 @@ fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
     assert_eq!(records_wait(&wal, 2_900).unwrap(), expected(2_900..=3_001));
 }
 
-/// The same regression on a simulated disk, where the old fault can be injected. With the segments gone early
-/// the log is refused; without the fault it opens with everything from before the damaged group.
+/// The same regression on a simulated disk, where the old fault can be injected. With the segments removed early the log is
+/// refused; without the fault it opens with everything from before the damaged group.
 #[cfg(feature = "_mutants")]
 mod early {
     use std::collections::BTreeMap;
@@ -303,8 +303,8 @@ fn the_last_number_is_refused_and_the_one_before_is_kept() {
     append(&wal, 1..=3);
 }
 
-/// Regression: a store beside the log had nothing to compare a reopened log with, so a log that came back
-/// shorter looked like any other. The store keeps the durable end, and an open repeats it.
+/// Regression: a store had nothing to compare its reopened log with, so a log that was shorter looked like any other. The store
+/// keeps the durable end, and an open repeats it.
 #[test]
 fn the_durable_end_never_goes_back_within_an_epoch_and_an_open_repeats_it() {
     let (engine, dir) = (engine(), dir());

@@ -1,4 +1,4 @@
-//! Values beside the records: durable with them, and there after every change of the log.
+//! Values next to the records: durable with them, and present after every change of the log.
 
 use crate::simulation::groups;
 
@@ -32,7 +32,7 @@ fn values_survive_every_change_of_the_log() {
     for round in 1..=12u64 {
         let vote = round.to_string();
         wal.set("vote", vote.as_bytes()).wait().unwrap();
-        // So many that the segment with the value goes with the truncation, and is used again.
+        // So many that the truncation removes the segment with the value, and it is reused.
         for number in 0..200 {
             wal.append(&record(number)).queued().wait().unwrap();
         }
@@ -155,7 +155,7 @@ fn segments_that_are_too_short_for_the_values_are_refused() {
     assert_eq!(wal.value("key 63"), Some(vec![63; 1024]));
 }
 
-/// Each group that has the newest values is damaged: the log is refused rather than opened with older ones.
+/// Each group that has the newest values is damaged: the log is refused rather than opened with older values.
 #[test]
 fn lost_values_are_refused_and_salvage_says_so() {
     let (engine, dir) = (engine(), dir());

@@ -8,7 +8,7 @@ use forebay::Flush;
 use forebay_sim::{self as sim, Profile, World};
 use forebay_wal::{Fill, GroupWay, Options, Wal};
 
-/// No zeros go beside groups: on a shard a group beside another operation is written and flushed, whatever its way.
+/// No zeros among groups: on a shard a group is written and flushed while another operation is in flight, whatever its way.
 fn options() -> Options {
     Options::new().segment_bytes(64 << 20).fill(Fill::Allocated).log_id(7)
 }
@@ -141,7 +141,7 @@ fn difference(seed: u64, operation: u64) -> Option<String> {
 }
 
 /// The drive persists a write with FUA alone, so a group must rely on nothing that is not flushed: no name, length or extent of its
-/// segment, and no group that went the other way.
+/// segment, and no group that used the other way.
 #[test]
 fn a_cut_at_each_operation_loses_nothing_while_the_way_changes() {
     let (drive, options) = restless();

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use forebay::{Class, Config, Engine};
 use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Result, Wal};
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often in
-/// memory.
+/// Returns a directory on a real file system next to the build, where O_DIRECT works; `/tmp` is often in memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-wal-test-")
@@ -36,10 +35,10 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) 
     Wal::open(engine, dir.path(), options()).wait().expect("the log opens")
 }
 
-/// An open waits for a log that this process has dropped, whose end comes in the background, for a second of the shard's clock.
+/// An open waits for a log that this process has dropped, which ends in the background, for a second of the shard's clock.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// Opens a log whose last handle was dropped, for as long as its end takes on a slow disk. A refusal that comes early is a failure.
+/// Opens a log whose last handle was dropped, for as long as its end takes on a slow disk. An early refusal is a failure.
 pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
     loop {
         let begun = Instant::now();
@@ -52,7 +51,7 @@ pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> (Wal,
     }
 }
 
-/// Holds an engine's first shard, on which nothing goes on until the result is dropped.
+/// Holds an engine's first shard, on which nothing runs until the result is dropped.
 pub(crate) fn hold(engine: &Engine) -> mpsc::Sender<()> {
     let (begins, begun) = mpsc::channel();
     let (held, released) = mpsc::channel();

@@ -155,7 +155,7 @@ fn bit_flip_in_the_first_record() {
     assert_eq!(row(false, damage), End::Lost(1));
 }
 
-/// The group before the first record has no records, so its loss destroys none.
+/// The group before the first record has no records, so its loss is harmless.
 #[test]
 fn bit_flip_in_the_first_group() {
     let damage = |bytes: &mut Vec<u8>, _: &dyn Fn(usize) -> usize| bytes[100] ^= 4;
@@ -173,7 +173,7 @@ fn four_kib_of_zeros_in_the_middle() {
     assert_eq!(row(false, damage), End::Lost(50));
 }
 
-/// Bytes that look like the beginning of a write are reported, although nothing is missing.
+/// Bytes that look like the start of a write are reported, although nothing is missing.
 #[test]
 fn garbage_behind_the_end() {
     let damage = |bytes: &mut Vec<u8>, _: &dyn Fn(usize) -> usize| bytes.extend([0xa5; 64]);

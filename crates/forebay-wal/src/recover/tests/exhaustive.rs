@@ -1,5 +1,5 @@
-//! Damages every unit of a log in turn, and every pair of units, in several ways. Recovery must return
-//! exactly the undamaged records and name exactly the damaged ones.
+//! Damages every unit of a log in turn, and every pair of units, in several ways. Recovery must return exactly the undamaged
+//! records and name exactly the damaged records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -197,8 +197,8 @@ fn reset(next: u64) -> Log {
     log
 }
 
-/// A log with values: alone and beside records, over several segments, with truncations, a reset, opens after groups that
-/// were not known to be durable, and a front that goes.
+/// A log with values: alone and with records, over several segments, with truncations, a reset, opens after groups that were not
+/// known to be durable, and a truncated front.
 fn valued(resets: bool) -> Log {
     let mut log = Log::from(SEGMENT, 0);
     log.set("vote", 2);
@@ -303,8 +303,7 @@ fn each_pair_of_units() {
     each_pair(&reset(5));
 }
 
-/// A segment is missing. The loss of one of the middle ones is proven and named; the loss of the last one
-/// cannot be.
+/// A segment is missing. The loss of a middle segment is proven and named; the loss of the last one cannot be.
 #[test]
 fn each_segment_missing() {
     for log in [plain(true), plain(false), eventful(), reset(5), valued(false), valued(true)] {
@@ -316,7 +315,7 @@ fn each_segment_missing() {
     }
 }
 
-/// The segment after the last one had been prepared, so the last one had been begun.
+/// The segment after the last one had been prepared, so the last one had been in use.
 #[test]
 fn the_last_segment_missing_before_a_prepared_one() {
     let mut log = plain(true);

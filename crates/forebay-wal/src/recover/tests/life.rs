@@ -105,10 +105,9 @@ fn a_cut_group_stays_dead_below_the_last_group() {
     assert_eq!((outcome.next_lsn, outcome.recovery.truncated_at), (2, None));
 }
 
-/// Regression: a mark was damaged, and no group proved that the intact group after it was durable. That group
-/// was copied at each open, and each process was killed, some before the copy was whole. No copy linked to
-/// the groups before the mark, and soon the epochs between were more than a header stores: all records
-/// counted as lost, and none was.
+/// Regression: a mark was damaged, and no group proved that the intact group after it was durable. That group was copied at each
+/// open, and each process was killed, some before the copy was whole. No copy linked to the groups before the mark, and soon the
+/// epochs between were more than a header stores: all records counted as lost, though all were intact.
 #[test]
 fn copied_again_and_again_behind_a_rotten_mark() {
     for case in 0..128 {
@@ -187,8 +186,8 @@ fn a_group_of_another_history() {
     assert_eq!((lost.first.0, lost.last.0), (2, 2));
 }
 
-/// A group after the end that is not proven and not linked (a writer with two groups in flight would leave
-/// it): its statement about the log's beginning does not count.
+/// A group after the end that is not proven and not linked (a writer with two groups in flight would leave it): its statement about
+/// the log's start does not count.
 #[test]
 fn a_group_that_nothing_leads_to() {
     let mut log = Log::new(SEGMENT);
@@ -266,7 +265,7 @@ fn more_truncations_lost_than_a_header_remembers() {
     assert_eq!(log.recover(false).expect_err("lost").kind(), ErrorKind::Corruption);
 }
 
-/// Damage that salvage accepted, and later more damage beside it.
+/// Damage that salvage accepted, and later more damage next to it.
 #[test]
 fn damage_beside_salvaged_damage() {
     let mut log = Log::new(SEGMENT);
@@ -313,10 +312,9 @@ fn two_logs() {
     assert_eq!(error.kind(), ErrorKind::Foreign);
 }
 
-/// Regression: a drive lied about a flush, and at a power cut a segment lost its third number, but not the
-/// groups written to it under that number. When opened again, the log gave it the same number once more, and
-/// after its first new group there were old ones at their very place. Their watermarks proved a loss that had
-/// not happened.
+/// Regression: a drive lied about a flush, and at a power cut a segment lost its third number, but not the groups written to it
+/// under that number. When opened again, the log gave it the same number once more, and its first new group was followed by old
+/// groups at their exact places. Their watermarks proved a loss that had not happened.
 #[test]
 fn groups_of_a_time_that_was_undone() {
     let mut log = Log::new(SEGMENT);
@@ -331,7 +329,7 @@ fn groups_of_a_time_that_was_undone() {
     log.open(false).expect("an intact log");
     (0..3).for_each(|_| _ = log.append(1, 100));
     log.segments.insert(3, third.clone());
-    // Prepared, and not begun: its contents do not belong to the log.
+    // Prepared, and not used: its contents do not belong to the log.
     let outcome = log.recover(false).expect("an intact log");
     assert_eq!(read(&log.segments, &outcome), log.records);
     assert!(!outcome.clean);

@@ -123,7 +123,7 @@ impl Log {
         self.records.retain(|&lsn, _| lsn >= first);
     }
 
-    /// Begins a fresh segment with a REOPEN group that holds `copied`.
+    /// Starts a fresh segment with a REOPEN group that holds `copied`.
     pub(crate) fn reopen(&mut self, cut: Position, generation: u64, epochs: Epochs, copied: &[Vec<u8>]) {
         self.life += 1;
         self.epochs = epochs;
@@ -223,8 +223,8 @@ impl Log {
         header.position()
     }
 
-    /// Returns whether a fresh segment was begun and nothing was written to it. Only `reopen`, or the change
-    /// to another segment, leaves it so.
+    /// Returns whether a fresh segment is current and nothing was written to it. Only `reopen`, or the change to another segment,
+    /// leaves it so.
     fn reopening(&self, cut: Position) -> bool {
         self.written.is_empty() || cut != Position::default()
     }

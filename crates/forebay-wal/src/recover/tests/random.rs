@@ -46,7 +46,7 @@ fn step(log: &mut Log, random: &mut Random) {
     }
 }
 
-/// Ends the process while the last group is being written: any of its units may be on disk, or none.
+/// Ends the process while the last group is being written: any subset of its units may be on disk.
 fn die(log: &mut Log, random: &mut Random) {
     let Some((header, _)) = log.written.last().cloned() else { return };
     let recycled = header.flags.recycled().then(|| old_segment(SEGMENT));
@@ -69,8 +69,8 @@ fn die(log: &mut Log, random: &mut Random) {
     }
 }
 
-/// Returns whether the header behind this unit's group remembers all epochs that begin in it. If not, all records before it
-/// count as lost: FORMAT.md, "after three opens or more that were cut off".
+/// Returns whether the header behind this unit's group remembers all epochs that start in it. If not, all records before it count
+/// as lost: FORMAT.md, "after three opens or more that were cut off".
 fn are_remembered(log: &Log, (generation, unit): (u64, usize)) -> bool {
     let place = Position { generation, offset: (unit * UNIT) as u64 };
     let headers = || log.written.iter().map(|(header, _)| header);

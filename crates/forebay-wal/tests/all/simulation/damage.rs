@@ -41,7 +41,7 @@ pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
     if groups.len() < 2 || sim::random(8) == 0 {
         return beside(engine, &files, &groups).await.map(|()| None);
     }
-    // The newest groups are the interesting ones.
+    // The newest groups are the most interesting.
     let back = if sim::random(2) == 0 { sim::random(3) } else { sim::random(groups.len() as u64) };
     let Some(group) = groups.iter().rev().nth(back as usize) else { return Ok(None) };
     let page = sim::random((group.len / GRAIN) as u64) * GRAIN as u64;

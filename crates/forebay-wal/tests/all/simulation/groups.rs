@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crc_fast::CrcAlgorithm;
 
-/// Alignment of every place where a group may begin.
+/// Alignment of every place where a group may start.
 pub(crate) const GRAIN: usize = 4096;
 /// Lengths of the header, in version 1 and now.
 const HEADERS: [usize; 2] = [192, 256];
@@ -18,7 +18,7 @@ pub(crate) struct Group {
     pub(crate) len: usize,
     pub(crate) reopens: bool,
     pub(crate) lsns: Range<u64>,
-    /// The position where the log was cut, if the group begins a segment after an open.
+    /// The position where the log was cut, if the group is the first of a segment after an open.
     pub(crate) cut: (u64, u64),
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns small segments and groups, so that a life goes through many of them.
+    /// Returns small segments and groups, so that a life uses many of them.
     pub(crate) fn of(seed: u64) -> Shape {
         let draw = |salt: u64, n: u64| mix(seed ^ (salt << 32)) % n;
         Shape {
@@ -184,7 +184,7 @@ impl Log {
     /// Returns the number after the last durable record.
     pub(crate) fn durable_next(&self) -> u64 {
         let last = self.0.durable_lsn().0;
-        // In a log that begins at 0, that is 0 without a record, too.
+        // In a log whose first LSN is 0, that is 0 without a record, too.
         let is_none = last == 0
             && self.first() == 0
             && !matches!(self.0.wait_durable(Lsn(0)).now_or_never(), Some(Ok(())));

@@ -1,4 +1,4 @@
-//! The oracle: a model of the contents that the log must have, kept beside the log.
+//! The oracle: a model of the contents that the log must have, kept in parallel.
 //!
 //! The model has a *base*, which is content that is certain, and the requests made since then: appends whose
 //! place is known or not, acknowledged or not, and at most one truncation of the log's end or reset, which is
@@ -45,7 +45,7 @@ pub(crate) struct Hit {
     pub(crate) lsns: std::ops::Range<u64>,
     pub(crate) file: String,
     pub(crate) offset: u64,
-    /// Whether no valid group came after it.
+    /// Whether no valid group followed it.
     pub(crate) last: bool,
     /// Whether nothing of the group's first page is left.
     pub(crate) erased: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Model {
     pub(crate) certain: Option<u64>,
     /// Set when the log's bytes were damaged; `Some(None)` if no group that counts was hit.
     pub(crate) hit: Option<Option<Hit>>,
-    /// Positions of damaged groups that were skipped since: damage after one of them begins there.
+    /// Positions of damaged groups that were skipped since: damage after one of them starts there.
     passed_over: Vec<(String, u64)>,
     /// Every record ever appended.
     ever: BTreeSet<u64>,
@@ -252,7 +252,7 @@ impl Model {
         self.sent.len() - 1
     }
 
-    /// Notes that these records are about to be appended, all or none.
+    /// Notes that these records are about to be appended, as one batch.
     pub(crate) fn send_batch(&mut self, records: &[u64]) -> Vec<usize> {
         let sent: Vec<usize> = records.iter().map(|record| self.send(*record)).collect();
         self.batches += 1;
@@ -272,7 +272,7 @@ impl Model {
         self.acknowledged += 1;
     }
 
-    /// Returns the appends whose place is known now: a sync that begins now must make them durable.
+    /// Returns the appends whose place is known now: a sync that starts now must make them durable.
     pub(crate) fn queued(&self) -> Vec<usize> {
         (0..self.sent.len()).filter(|sent| self.sent[*sent].lsn.is_some()).collect()
     }
@@ -346,7 +346,7 @@ impl Model {
         self.certain.is_some()
     }
 
-    /// Judges an open that was refused because the newest values are gone.
+    /// Judges an open that was refused because the newest values are lost.
     pub(crate) fn refused_values(&self) -> Result<(), Wrong> {
         let is_hit = self.hit.iter().flatten().next().is_some();
         if is_hit || self.is_lying() {
@@ -379,7 +379,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the range in which the log may begin.
+    /// Returns the range of the log's possible first LSNs.
     fn firsts(&self) -> std::ops::RangeInclusive<u64> {
         let done = self.befores.iter().filter(|before| before.1).map(|before| before.0).max();
         let asked = self.befores.iter().map(|before| before.0).max();
@@ -400,7 +400,7 @@ impl Model {
         let is_lost = |lsn: u64| {
             base.gaps.contains(&lsn) || lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(&lsn))
         };
-        // A log whose first records are lost begins after them.
+        // A log whose first records are lost starts after them.
         let first = (found.first.min(*firsts.end())..found.first).find(|lsn| !is_lost(*lsn));
         if first.is_some() || found.first < *firsts.start() || found.next < found.first {
             return Err(format!("the log is {}..{}, and begins in {firsts:?}", found.first, found.next));
@@ -582,7 +582,7 @@ impl Model {
         let mut unproven =
             found.records.iter().filter(|record| record.0 > recovery.durable_lsn.0).count() as u64;
         if recovery.durable_lsn.0 == 0 && recovery.tail_records > unproven {
-            // Nothing is proven, and the log begins at 0.
+            // Nothing is proven, and the log starts at 0.
             unproven += 1;
         }
         let told = (recovery.first.0, recovery.last.0, recovery.tail_records);
@@ -638,7 +638,7 @@ impl Model {
         let right = match (&self.hit, self.is_lying()) {
             (_, true) => true,
             (Some(Some(hit)), _) => {
-                // If nothing of the group is left, the damage may seem to begin in the next segment.
+                // If nothing of the group is left, the damage may seem to start in the next segment.
                 let is_at = |(file, offset)| lost.file.ends_with(file) && lost.offset == offset;
                 let before = self.passed_over.iter().any(|(file, offset)| is_at((file, *offset)));
                 // The remains of an interrupted open in an earlier segment look the same as this one's copy.

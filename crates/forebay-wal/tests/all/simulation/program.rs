@@ -398,7 +398,7 @@ async fn appends(log: &Log, shared: &SharedModel, steps: u64) -> Result<(), Stop
                 }
             }
             11 => {
-                // Their order is not guaranteed, so each is an appender of its own.
+                // Their order is not guaranteed, so each is a separate appender.
                 let several: Vec<u64> = (0..2 + sim::random(6))
                     .map(|_| {
                         let appender = shared.lock().appender();
