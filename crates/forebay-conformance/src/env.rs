@@ -13,8 +13,7 @@ use forebay::{Config, Engine, Error, File, Open, Pending, Result, Waitable};
 
 use crate::storage::{Namespace, Storage};
 
-/// The environment of a case: an engine, an empty directory of its own or an NVMe namespace, and ways to more
-/// of both.
+/// The environment of a case: an engine, a fresh directory or an NVMe namespace, and ways to more of both.
 ///
 /// ```
 /// use forebay::Config;
@@ -63,8 +62,8 @@ impl Env {
         Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)), operations: None })
     }
 
-    /// Has the cases about dropped and frozen futures try the operations of a library instead of the engine's own. They
-    /// work on files of their own in the directory that `operations` is given.
+    /// Lets the cases about dropped and frozen futures try the operations of a library instead of the engine's. They work on
+    /// separate files in the directory that is passed to `operations`.
     pub fn operations(mut self, operations: fn(&Engine, &Path) -> Vec<Operation>) -> Env {
         self.operations = Some(operations);
         self
@@ -75,8 +74,7 @@ impl Env {
         &self.engine
     }
 
-    /// Returns a name in the case's own directory, which begins empty. In a namespace it is only the label of
-    /// a part.
+    /// Returns a name in the case's own directory, which is empty at first. In a namespace it is only the label of a part.
     pub fn path(&self, name: &str) -> PathBuf {
         self.storage.path(name)
     }
@@ -144,8 +142,7 @@ impl Env {
         output
     }
 
-    /// Returns whether everything here is simulated: one thread, a virtual clock, a disk and a file system of
-    /// its own.
+    /// Returns whether everything here is simulated: one thread, a virtual clock, disk and file system.
     pub fn is_simulated(&self) -> bool {
         self.engine.driver() == "sim"
     }

@@ -1,9 +1,8 @@
 //! The promises of the crate `forebay` that hold for every driver, as cases that anyone can run.
 //!
-//! [`suite`] holds the cases. [`Env`] is the environment of one of them: an engine and a directory of its
-//! own. The cases use the public interface only. So they show whether a program may rely on the
-//! documentation: on a new driver, on an untried kernel or file system, and in the simulator.
-//! [`sequence`] follows random operations on an engine and on a model at once.
+//! [`suite`] holds the cases. [`Env`] is the environment of one of them: an engine and a fresh directory. The cases use the public
+//! interface only. So they show whether a program may rely on the documentation: on a new driver, on an untried kernel or file
+//! system, and in the simulator. [`sequence`] follows random operations on an engine and on a model at the same time.
 //!
 //! To try a configuration, a kernel or a file system:
 //!

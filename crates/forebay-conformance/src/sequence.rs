@@ -139,7 +139,7 @@ pub struct Report {
     pub steps: u64,
     /// Steps that had nothing to work on.
     pub skipped: u64,
-    /// Bytes that came from files and were right.
+    /// Bytes read from files and verified.
     pub bytes_checked: u64,
     /// Futures that were dropped before their operation completed.
     pub dropped: u64,
@@ -177,7 +177,7 @@ pub struct Mismatch {
     pub what: String,
     /// The right result.
     pub expected: String,
-    /// The result that came instead.
+    /// The result that was returned instead.
     pub came: String,
     /// The offset of the first wrong byte in the file.
     pub offset: Option<u64>,

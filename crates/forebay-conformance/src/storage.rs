@@ -44,7 +44,7 @@ impl Namespace {
         if let Some(part) = parts.get(path).filter(|part| part.end - part.start == len) {
             return Ok(part.clone());
         }
-        // An unused block before each: no part begins where the namespace does, and few with a page.
+        // An unused block before each: no part starts where the namespace does, and few at a page.
         let end = parts.values().map(|part| part.end).max().unwrap_or_default();
         let start = end.next_multiple_of(self.block) + self.block;
         let part = start..start + len;

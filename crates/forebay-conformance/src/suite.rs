@@ -1,16 +1,14 @@
 //! The conformance suite: one contract, whatever the driver.
 //!
-//! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its
-//! own. A case passes, is skipped with the reason (it [needs](Need) something that is missing), or fails with
-//! a text of the expected and the actual result. It never panics. After each case the runner checks that all
-//! memory and all slots of the engine came back. No clock decides the outcome of a case, except that what hangs
-//! fails after a minute.
+//! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a fresh directory. A case passes, is
+//! skipped with the reason (it [needs](Need) something that is missing), or fails with a text of the expected and the actual
+//! result. It never panics. After each case the runner checks that all memory and all slots of the engine were released. No clock
+//! decides the outcome of a case, except that a hang fails after a minute.
 //!
 //! In a task of any executor, and in the program of a simulated world, [`run`] takes an [`Env`].
 //!
-//! The behaviour of handles in a forked child is not a case: code that does not know a program's threads
-//! cannot soundly fork the program in their midst. `tests/fork.rs` of the core does it in a process of its
-//! own.
+//! The behaviour of handles in a forked child is not a case: code that does not know a program's threads cannot soundly fork the
+//! program in their midst. `tests/fork.rs` of the core does it in a separate process.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,10 +52,10 @@ use check::{Outcome, Stop};
 pub enum Need {
     /// Threads that run at the same time and may block: `.wait()`, and crossings between real threads.
     Threads,
-    /// The operating system's own view of the files: descriptors, and `std::fs` beside the engine.
+    /// The operating system's own view of the files: descriptors, and `std::fs` in parallel to the engine.
     Process,
-    /// Files that are made and removed by name, change their length, and can be in the page cache. An NVMe
-    /// namespace has none of this.
+    /// Files that are made and removed by name, change their length, and can be in the page cache. An NVMe namespace lacks all of
+    /// this.
     FileSystem,
 }
 

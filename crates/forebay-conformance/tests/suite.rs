@@ -1,9 +1,8 @@
-//! A program of its own: virtual machines run it by itself (`vm/test`, `vm/tests`).
+//! A separate program: virtual machines run it alone (`vm/test`, `vm/tests`).
 //!
-//! Shows: every driver keeps the documented contract. How: all cases of the conformance suite, each on an
-//! engine and in a directory of its own. All cases of a group run, and all failed ones are named at the end;
-//! a skipped case is named with the reason. On an NVMe namespace too, which is overwritten, where
-//! `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
+//! Shows: every driver keeps the documented contract. How: all cases of the conformance suite, each on a fresh engine and in a
+//! fresh directory. All cases of a group run, and all failures are named at the end; a skipped case is named with the reason. On an
+//! NVMe namespace too, which is overwritten, where `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
 
 use forebay::{DriverChoice, WorkerRings};
 use forebay_conformance::Env;
@@ -13,12 +12,12 @@ use forebay_sim::{Profile, World};
 #[path = "../../forebay/tests/common/mod.rs"]
 mod common;
 
-/// Creates a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Creates a directory on a real file system next to the build, where O_DIRECT works; `/tmp` is often memory.
 fn base() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("forebay-suite-").tempdir_in(common::place()).expect("a directory")
 }
 
-/// Runs the cases of a group with `run`, and reports all that went wrong.
+/// Runs the cases of a group with `run`, and reports all failures.
 fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
     let mut failures = Vec::new();
     let mut count = 0;
@@ -44,7 +43,7 @@ fn run_on(driver: DriverChoice, group: &str) {
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
-/// Runs a group in a Tokio runtime, whose thread has a ring of its own: of io_uring, or of native AIO where the shards have threads.
+/// Runs a group in a Tokio runtime, whose thread has its own ring: of io_uring, or of native AIO where the shards have threads.
 #[cfg(target_os = "linux")]
 fn run_in_task(driver: DriverChoice, group: &str) {
     let base = base();
@@ -93,7 +92,7 @@ fn run_simulated(group: &str, rings: WorkerRings) {
     let disks = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
     run_group(group, |case| {
         let mut verdict = Verdict::Passed;
-        // Cases poll a future once and rely on it that its operation has begun.
+        // Cases poll a future once and rely on its operation having started.
         let (seeds, stalls_ppm) = if rings == WorkerRings::Off { (20, 20_000) } else { (8, 0) };
         for seed in 0..seeds {
             let mut world =

@@ -24,7 +24,7 @@ impl Default for Name {
 }
 
 impl Name {
-    /// Returns the target, when there is no doubt.
+    /// Returns the target, if it is certain.
     fn known(&self) -> Option<Option<usize>> {
         match self.live[..] {
             [only] => Some(only),
@@ -333,7 +333,7 @@ async fn look(engine: &Engine, path: PathBuf, mode: Mode, end: u64) -> Result<(M
     Ok((found, bytes))
 }
 
-/// Opens a file. Returns it, and whether it goes through the page cache: some file systems have no other way.
+/// Opens a file. Returns it, and whether it uses the page cache: some file systems support nothing else.
 async fn open_as(engine: &Engine, path: PathBuf, access: Access, mode: Mode) -> Result<(File, bool), Error> {
     let open = match access {
         Access::Read => Open::read(),

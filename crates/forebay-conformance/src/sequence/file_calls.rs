@@ -196,7 +196,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Begins a call, gives it up after a few polls, and closes its handles: what it does has been done by then.
+    /// Starts a call, drops it after a few polls, and closes its handles: its effects have happened by then.
     pub(super) async fn abandon(&mut self, call: &Step, polls: u8) -> CheckResult<bool> {
         let (handle, to) = match call {
             Step::Truncate { handle, .. }

@@ -32,7 +32,7 @@ pub(super) fn begin(engine: &Engine, file: File, op: &Op, shared: Option<Block>)
         Op::Read { range, .. } => Box::pin(async move { Outcome::Block(file.read(range).await) }),
         Op::ReadUpTo { range, .. } => Box::pin(async move { Outcome::Block(file.read_up_to(range).await) }),
         Op::ReadInto { offset, len, .. } => {
-            // I/O memory, or the program's own, which begins anywhere or at a page.
+            // I/O memory, or the program's own memory, aligned to a page or not.
             let (own, len) = (len % 3, len as usize);
             let block = if own == 2 { BlockMut::aligned(len)? } else { engine.block(len)? };
             Box::pin(async move {
@@ -82,8 +82,7 @@ pub(super) async fn finish(engine: &Engine, mut flight: Flight, place: Place) ->
     }
 }
 
-/// Polls the operation `polls` times where `place` begins, and drops it where `place` ends if it has not
-/// completed by then.
+/// Polls the operation `polls` times at the start of `place`, and drops it at the end of `place` if it has not completed by then.
 pub(super) async fn give_up(
     engine: &Engine,
     mut flight: Flight,

@@ -11,9 +11,8 @@ const OFFSETS: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
-/// Returns `count` steps, made of numbers that `random` returns below its argument (which is at least 1).
-/// Number 0 is the simplest choice everywhere. The first steps open files, so that the later ones have
-/// something to work on.
+/// Returns `count` steps, made of numbers that `random` returns below its argument (which is at least 1). Number 0 is the simplest
+/// choice everywhere. The first steps open files, so that the later steps have something to work on.
 pub fn generate(random: &mut dyn FnMut(u64) -> u64, count: usize) -> Vec<Step> {
     let mut generator = Generator { random };
     (0..count)
@@ -38,7 +37,7 @@ impl Generator<'_> {
     }
 
     fn handle(&mut self) -> u8 {
-        // The first two are the ones that are surely open.
+        // The first two are certainly open.
         match self.below(4) {
             0..3 => self.below(2) as u8,
             _ => self.below(u64::from(HANDLES)) as u8,

@@ -17,7 +17,7 @@ struct Ready<'s> {
     node: usize,
     owner: u64,
     cached: bool,
-    /// The error that must come instead of success.
+    /// The error that must be returned instead of success.
     refused: Option<RefusalReason>,
     /// The bytes that it writes, unless it is refused.
     patch: Option<Patch>,
@@ -32,8 +32,7 @@ enum RefusalReason {
 }
 
 impl Session {
-    /// Carries out the operations all at once; a single one at `place`. Returns false when there was nothing
-    /// to do.
+    /// Carries out the operations concurrently; a single operation at `place`. Returns false without anything to do.
     pub(super) async fn group(&mut self, engine: &Engine, ops: &[Op], place: Place) -> CheckResult<bool> {
         let ready = self.prepare(engine, ops).await?;
         if ready.is_empty() {
@@ -66,7 +65,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Begins an operation and drops its future.
+    /// Starts an operation and drops its future.
     pub(super) async fn drop_early(
         &mut self,
         engine: &Engine,
@@ -104,9 +103,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Returns the operations that have an open file and are compatible with each other and with the ones
-    /// under way. Access through the page cache and past it at the same time has no order that could be
-    /// checked at this grain.
+    /// Returns the operations that have an open file and are compatible with each other and with those in flight. Access through
+    /// the page cache and past it at the same time has no order that could be checked at this grain.
     async fn prepare<'s>(&mut self, engine: &Engine, ops: &'s [Op]) -> CheckResult<Vec<Ready<'s>>> {
         for op in ops {
             if let Some(open) = self.handle(op.handle()) {

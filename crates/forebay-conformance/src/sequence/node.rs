@@ -49,7 +49,7 @@ pub(super) struct WriteResult {
     pub(super) ok: bool,
     /// Whether the write included its own sync.
     pub(super) durable: bool,
-    /// Whether it went through the page cache.
+    /// Whether it used the page cache.
     pub(super) cached: bool,
 }
 
@@ -78,7 +78,7 @@ impl Node {
         self.len
     }
 
-    /// Returns the owners of the writes under way that go the other way (through the page cache, or past it).
+    /// Returns the owners of the writes in flight that use the other path (through the page cache, or past it).
     pub(super) fn racing_owners(&self, cached: bool) -> Vec<u64> {
         self.pending.iter().filter(|pending| pending.cached != cached).map(|pending| pending.owner).collect()
     }
@@ -212,8 +212,8 @@ impl Node {
         Base { sectors: indices.map(|index| (index, self.live(index).clone())).collect(), len: self.len }
     }
 
-    /// Records the end of a group of writes, which began when the file was `base`. `synced`: a sync that was
-    /// among them has ended as well.
+    /// Records the end of a group of writes, which started when the file was `base`. `synced`: a sync that was among them has ended
+    /// as well.
     pub(super) fn finish(&mut self, base: &Base, writes: &[WriteResult], synced: bool) {
         if synced {
             // The sectors that the group wrote to are treated one by one below.
@@ -257,9 +257,9 @@ impl Node {
         let sure = failed.is_empty() && ok.iter().all(|write| write.durable);
         let covered = ok.iter().any(|write| write.patch.covers(index));
         let state = self.state(index);
-        // A write of the group that replaces sectors left in doubt by a failed sync ends the doubt for later
-        // syncs. The group's own sync may have begun before that write, and covers it only where it is part
-        // of it: otherwise the durable content may be as old as it was.
+        // A write of the group that replaces sectors left in doubt by a failed sync ends the doubt for later syncs. The group's own
+        // sync may have started before that write, and covers it only where it is part of it: otherwise the durable content may be
+        // as old as it was.
         if synced && (!state.suspect || (covered && sure)) {
             state.durable = if sure { after.clone() } else { on_the_way.clone() };
         } else {
@@ -269,7 +269,7 @@ impl Node {
         self.set_live(index, after);
     }
 
-    /// Records that a sync succeeded that began when everything was as it is now.
+    /// Records the success of a sync that started in the current state.
     pub(super) fn sync(&mut self) {
         self.sectors.iter_mut().for_each(State::sync);
         self.durable_len = if self.len_suspect { self.durable_len.or(self.len) } else { self.len };
@@ -290,7 +290,7 @@ impl Node {
         }
     }
 
-    /// Records that the power went and came back.
+    /// Records a power cut and the restart after it.
     pub(super) fn power_cut(&mut self) {
         self.pending.clear();
         for state in &mut self.sectors {
@@ -317,7 +317,7 @@ impl Node {
         self.rest();
     }
 
-    /// Records that the live content is the disk's content: nothing was written since the power came back.
+    /// Records that the live content is the disk's content: nothing was written since the restart.
     pub(super) fn rest(&mut self) {
         for state in &mut self.sectors {
             state.durable = state.live.clone();
@@ -341,7 +341,7 @@ fn in_all_orders(before: &Sector, index: u64, writes: &[&WriteResult]) -> Sector
     for (at, write) in writes.iter().enumerate() {
         let rest: Vec<&WriteResult> =
             writes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, write)| *write).collect();
-        // The last one decides most, so the recursion goes from the end.
+        // The last write decides most, so the recursion starts at the end.
         let ended = in_all_orders(before, index, &rest).after(&write.patch, index);
         match &mut after {
             Some(after) => after.or(&ended),

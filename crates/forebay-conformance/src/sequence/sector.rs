@@ -47,7 +47,7 @@ impl Sector {
         self.is_settled() && self.first.is_none()
     }
 
-    /// Returns the bytes, when there is no doubt.
+    /// Returns the bytes, if they are certain.
     pub(super) fn settled(&self) -> Option<&[u8]> {
         self.is_settled().then(|| bytes_of(&self.first))
     }

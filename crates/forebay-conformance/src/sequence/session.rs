@@ -96,7 +96,7 @@ impl Session {
         self.report
     }
 
-    /// Follows the steps; their numbers begin at `first`.
+    /// Follows the steps; their numbers start at `first`.
     ///
     /// # Errors
     /// The first result that must not occur.

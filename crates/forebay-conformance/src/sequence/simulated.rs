@@ -40,9 +40,9 @@ pub fn seeded(seed: u64, count: usize) -> Vec<Step> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// A result came that must not occur.
+    /// A result that must not occur.
     Mismatch(Mismatch),
-    /// The run did not come to its end.
+    /// The run did not end normally.
     Failure(Failure),
 }
 
@@ -69,9 +69,9 @@ impl From<Failure> for SimulationError {
     }
 }
 
-/// Follows the steps in a world of this seed, in one to three lives, and returns the counts. Each life ends
-/// with a power cut, at some operation or after its last step, or with a restart. Then everything is checked.
-/// Odd seeds have faults, even seeds do not. In every third seed's world operations go through rings.
+/// Follows the steps in a world of this seed, in one to three lives, and returns the counts. Each life ends with a power cut, at
+/// some operation or after its last step, or with a restart. Then everything is checked. Odd seeds have faults, even seeds do not.
+/// In every third seed's world operations use rings.
 ///
 /// # Errors
 /// [`SimulationError`]: the first result that must not occur.
@@ -115,7 +115,7 @@ pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, SimulationError> {
         world.clear_faults();
         session.faults(false);
         world.reboot();
-        // A cut that did not come in this life must not come in the next one.
+        // A cut that did not happen in this life must not happen in the next one.
         world.power_cut_at_operation(u64::MAX);
         world.run(async |engine| session.verify(&engine).await)??;
     }

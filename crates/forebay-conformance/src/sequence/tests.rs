@@ -102,11 +102,10 @@ fn after_a_failed_sync_a_good_one_promises_nothing_about_before() {
     model.check(0, &[5; 512]).unwrap();
 }
 
-/// Regression: a power cut left zeros where only the bytes of two later writes were expected. A sync had
-/// failed and lost the first write, which reads went on showing. The second write replaced it beside a sync
-/// that had begun before. The model considered its doubt ended by that sync, as if the sync had made the
-/// first write durable after all. Only the second write's own sync, or a later one, proves that something
-/// newer is durable than the state after the last good sync.
+/// Regression: a power cut left zeros where only the bytes of two later writes were expected. A sync had failed and lost the first
+/// write, which reads continued to show. The second write replaced it during a sync that had started before. The model considered
+/// its doubt ended by that sync, as if the sync had made the first write durable after all. Only the second write's own sync, or a
+/// later one, proves that something newer is durable than the state after the last good sync.
 #[test]
 fn a_sync_beside_the_write_that_ends_a_doubt_brings_nothing_back() {
     let doubted = || {
@@ -134,7 +133,7 @@ fn a_sync_beside_the_write_that_ends_a_doubt_brings_nothing_back() {
     let mut own = doubted();
     write(&mut own, true);
     assert_eq!(left(&own), [false, false, true]);
-    // Where no sync failed, the one beside covers the content from before it.
+    // Where no sync failed, the concurrent sync covers the content from before it.
     let mut sound = node(1, 512);
     sound.put(&filled(2, 0..512));
     write(&mut sound, false);

@@ -14,7 +14,7 @@ pub(super) enum Stop {
 
 pub(super) type Outcome<T = ()> = std::result::Result<T, Stop>;
 
-/// An error where a case expected none. The text names the place where it came.
+/// An error where a case expected success. The text names the place of the error.
 impl From<Error> for Stop {
     #[track_caller]
     fn from(error: Error) -> Stop {
@@ -105,7 +105,7 @@ pub(super) fn fails_os<T>(what: impl Display, result: Result<T>, errno: i32) -> 
     }
 }
 
-/// Ends the case as skipped where the file system does not support the call that `result` came from.
+/// Ends the case as skipped where the file system does not support the call that returned `result`.
 #[track_caller]
 pub(super) fn or_skip<T>(what: impl Display, result: Result<T>) -> Outcome<T> {
     match result {

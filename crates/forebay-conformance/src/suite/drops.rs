@@ -25,12 +25,12 @@ super::group! { "drops":
 /// More polls than any of the operations needs.
 pub(super) const POLLS: u64 = 9;
 
-/// Returns the operation's own outcome, if it came to its end.
+/// Returns the operation's own outcome, if it ended.
 fn ended((name, outcome): (&'static str, Option<Outcome>)) -> Outcome {
     outcome.unwrap_or(Ok(())).map_err(|stop| stop.of(name))
 }
 
-/// Checks, after operations were given up, that all memory came back and the file is unchanged.
+/// Checks, after operations were dropped, that all memory was released and the file is unchanged.
 pub(super) async fn settled(env: &Env, engine: &Engine) -> Outcome {
     at_rest(env, engine).await?;
     for number in 0..modes(env, Open::read()).len() {
@@ -94,7 +94,7 @@ async fn at_every_await_with_an_inbox_of_one(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(2))?;
     let scene = scene(env, &engine).await?;
     for times in some(env, POLLS) {
-        // All kinds beside each other, so that most find the inbox full.
+        // All kinds concurrently, so that most find the inbox full.
         let futures = operations(env, &engine, &scene);
         let polled = futures
             .into_iter()
@@ -150,20 +150,20 @@ pub(super) async fn finish(begun: Vec<Operation>) -> Outcome {
     Ok(())
 }
 
-/// The fates of futures that were begun on one thread and came to another.
+/// The fates of futures that were started on one thread and moved to another.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Finished,
     Dropped,
     PolledAndDropped,
-    /// Polled once there, then returned to the thread where it began.
+    /// Polled once there, then returned to the thread where it started.
     SentBack,
 }
 
 const FATES: [Fate; 4] = [Fate::Finished, Fate::Dropped, Fate::PolledAndDropped, Fate::SentBack];
 
 impl Fate {
-    /// Returns the futures that are still to be finished where they began.
+    /// Returns the futures that are still to be finished where they started.
     async fn strikes(self, begun: Vec<Operation>) -> Outcome<Vec<Operation>> {
         match self {
             Fate::Finished => finish(begun).await.map(|()| Vec::new()),
@@ -253,7 +253,7 @@ async fn never_polled(env: &Env) -> Outcome {
 /// Files that a cache opens at once; more than a pool has threads.
 const CACHED: usize = 24;
 
-/// Each open makes its file, so that one which came after the close would be seen.
+/// Each open makes its file, so that an open after the close would be seen.
 async fn nothing_of_a_file_cache_is_left_after_its_close(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(2))?;
     for (number, round) in some(env, 8).into_iter().enumerate() {

@@ -53,7 +53,7 @@ fn check_read(n: u64, read: Poll<Result<forebay::Block, Error>>) -> Outcome {
 async fn closing_answers_every_operation_in_flight(env: &Env) -> Outcome {
     for round in some(env, 10) {
         let (engine, file) = scene(env, |config| config.shards(1).queue_depth(8)).await?;
-        // Some begun from outside, some on the shard.
+        // Some started from outside, some on the shard.
         let (inner, range) = (file.clone(), |n: u64| n * 8192..(n + 1) * 8192);
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let mut reads: Vec<SendFuture<Result<forebay::Block, Error>>> = Vec::new();
@@ -95,11 +95,12 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
             }
             let report = engine.close().await?;
             same("leaked and lost", (report.leaked_operations, report.lost_shards), (0, 0))?;
-            // Calls that a thread of the pool has begun come to their end; all others have ended.
+            // Calls that a thread of the pool has started run to their end; all others have ended.
             for (name, call) in begun {
                 let Err(error) = call.await else { continue };
                 let known = matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Misaligned { .. });
-                // Cut by the truncation beside it, of a range that the file does not have, or a command that its device does not have.
+                // Cut by the concurrent truncation, of a range that the file does not have, or a command that its device does not
+                // have.
                 let other = matches!(error.kind(), ErrorKind::UnexpectedEof { .. } | ErrorKind::Unsupported);
                 holds(format_args!("{name} is told of the end: {error:?}"), known || other)?;
             }
@@ -108,7 +109,7 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Each range completes, with its bytes or with the engine's end, whichever came first.
+/// Each range completes, with its bytes or with the engine's end, whichever was first.
 async fn closing_answers_a_batch(env: &Env) -> Outcome {
     let (engine, file) = scene(env, |config| config.shards(1)).await?;
     let range = |n: u64| n % 250 * 4096..n % 250 * 4096 + 4096;

@@ -30,7 +30,7 @@ super::group! { "files":
 /// The name of a call, and its result.
 pub(super) type Call = (&'static str, SendFuture<Result<(), Error>>);
 
-/// Returns each operation of a file, with its name. None of them can work on a closed file or engine.
+/// Returns each operation of a file, with its name. All of them fail on a closed file or engine.
 pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {
     let memory = engine.block(4096)?;
     let mut calls: Vec<Call> = Vec::new();
@@ -213,7 +213,7 @@ async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
     }
     let refused = two.lock_within(Lock::Shared, Duration::from_millis(12)).await;
     fails_with("a lock that stays", refused, ErrorKind::Locked)?;
-    // The one that waits has it as soon as the other lets go.
+    // The waiter has it as soon as the other lets go.
     let mut waiting: SendFuture<_> = Box::pin(two.lock_within(Lock::Shared, Duration::from_secs(60)));
     holds("it waits", poll_now(&mut waiting).is_pending())?;
     one.unlock().await?;

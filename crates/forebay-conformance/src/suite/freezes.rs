@@ -1,6 +1,5 @@
-//! Futures that are kept unpolled at every await, as in a `select!` or a `buffer_unordered` whose body waits
-//! for something else. All others continue and succeed, and the kept ones come to their end when they are
-//! polled again, on whichever thread that is.
+//! Futures that are kept unpolled at every await, as in a `select!` or a `buffer_unordered` whose body waits for something else.
+//! All others continue and succeed, and the kept futures complete when they are polled again, on any thread.
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -28,10 +27,10 @@ super::group! { "freezes":
     closes,
 }
 
-/// Returns the future's output, or a failure when it does not come: the watchdog of everything that might
-/// wait for a frozen future.
+/// Returns the future's output, or a failure if it does not complete: the watchdog of everything that might wait for a frozen
+/// future.
 async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-    // On an engine that nothing is frozen on, so that its shard's timers go.
+    // On an engine without frozen calls, so that its shard's timers fire.
     let (mut alarm, task): (SendFuture<()>, _) = if env.is_simulated() {
         (Box::pin(async { forebay_sim::sleep(LIMIT).await.unwrap_or_default() }), None)
     } else {
@@ -71,7 +70,7 @@ async fn freeze(operations: Vec<Operation>, mut polls: impl FnMut() -> u64) -> O
     Ok(frozen)
 }
 
-/// Runs one operation of each kind, all beside each other, to their end.
+/// Runs one operation of each kind, all concurrently, to their end.
 async fn go_on(env: &Env, engine: &Engine, scene: &Scene) -> Outcome {
     finish_all(operations(env, engine, scene)).await
 }
@@ -145,8 +144,7 @@ fn kinds(env: &Env, engine: &Engine, scene: &Scene) -> BTreeMap<&'static str, Ve
     kinds
 }
 
-/// Numbers of polls after which all of a kind are frozen at once, beside "polled once, all before the shard
-/// can take any".
+/// Numbers of polls after which all of a kind are frozen together, in addition to "polled once, all before the shard can take any".
 const AFTER: [u64; 3] = [1, 2, 4];
 
 async fn many_of_each_kind_at_the_smallest_depths(env: &Env) -> Outcome {
@@ -294,11 +292,11 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
     settled(env, &engine).await
 }
 
-/// Frozen reads may keep the memory they were promised. Other reads then fail at once instead of waiting, and
-/// once the frozen ones are gone everything works as before.
+/// Frozen reads may keep the memory they were promised. Other reads then fail immediately instead of waiting, and once the frozen
+/// reads are dropped everything works as before.
 async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
     const LEN: u64 = 256 << 10;
-    // One shard and no ring beside it: memory in another's cache would never be held.
+    // One shard and no rings: memory cached by another shard or ring would never be held.
     let engine = env.restart(|config| {
         let config = config.shards(1).worker_rings(WorkerRings::Off);
         config.arena_bytes(8 << 20).arena_bytes_max(8 << 20).overflow_bytes_max(1 << 20)
@@ -315,7 +313,7 @@ async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
                 read = Box::pin(std::future::ready(result));
             }
             frozen.push(read);
-            // While there is memory a read succeeds beside them; after that it fails with the reason.
+            // While memory is left another read succeeds; after that it fails with the reason.
             match file.read(0..4096).await {
                 Ok(block) => same_bytes("beside them", &block, &bytes_of(0..4096))?,
                 Err(error) if matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) => refused += 1,
@@ -395,7 +393,7 @@ async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
     settled(env, &engine).await
 }
 
-/// Closing a file or an engine begins with the call, whether or not its future is polled.
+/// The close of a file or an engine starts with the call, whether or not its future is polled.
 async fn closes(env: &Env) -> Outcome {
     let scene = scene(env, env.engine()).await?;
     let path = put(env, "a", 100_000).await?;

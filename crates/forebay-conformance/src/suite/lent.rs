@@ -22,7 +22,7 @@ super::group! { "lent":
 
 const LEN: u64 = 300_007;
 
-/// Memory that begins `skip` bytes behind a page, and is watched: the bytes around it must stay as they are.
+/// Memory that starts `skip` bytes behind a page, and is watched: the bytes around it must stay as they are.
 #[derive(Default)]
 struct WatchedMemory {
     whole: BlockMut,
@@ -249,7 +249,7 @@ async fn memory_of_a_dropped_operation_is_the_engines_until_the_device_is_done(e
     };
     let mut lent = 0;
     for file in open_all(env, &path, Open::read()).await? {
-        // The device has had no turn, or some: an empty operation goes to the shard and back.
+        // The device has had no turn, or some: an empty operation makes a round trip to the shard.
         for turns in [0, 1, 2, 5, 20] {
             for (offset, len) in [(0, 65_536), (100, 70_000), (1, 200_000)] {
                 let mut read = file.read_into(offset, lend(len)?);

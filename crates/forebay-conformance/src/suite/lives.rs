@@ -25,9 +25,9 @@ const CROWD: usize = 24;
 /// One more than the polls that a call needs.
 const POLLS: u64 = 3;
 
-/// A call that has begun.
+/// A call that has started.
 type Call = SendFuture<forebay::Result<()>>;
-/// Begins one: none of the others, which would go on beside the checks of this one.
+/// Starts one call, without the others, which would run during the checks of this one.
 type Begin<On> = fn(&On) -> Call;
 
 fn begun<T: Send + 'static>(pending: Pending<T>) -> Call {
@@ -87,7 +87,7 @@ async fn calls_about_a_file_end_with_its_close(env: &Env) -> Outcome {
             give_up((0..CROWD).map(|_| call(&file)).collect(), times).await;
             file.close().await?;
             rewrite(env, &path, what).await?;
-            // The lock went with the file.
+            // The lock was released with the file.
             let again = env.open(&path, Open::write()).await?;
             again.try_lock(Lock::Exclusive).await?;
             again.close().await?;
@@ -192,7 +192,7 @@ async fn calls_of_an_engine_end_with_its_close(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// The futures of calls are kept, unpolled or polled once: they come to their end without that, and the close after them.
+/// The futures of calls are kept, unpolled or polled once: they complete without that, and the close after them.
 async fn a_close_needs_no_poll_of_a_call(env: &Env) -> Outcome {
     for times in some(env, 2) {
         let path = put(env, "a", LEN).await?;

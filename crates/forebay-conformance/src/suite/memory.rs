@@ -276,7 +276,7 @@ async fn reads_wait_for_memory_that_comes_back_by_itself(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let path = put(env, "a", 1 << 20).await?;
     let file = env.open_on(&engine, &path, Open::write()).await?;
-    // Memory that writes in flight hold comes back, so reads behind them wait instead of failing.
+    // Memory that writes in flight hold is released, so reads behind them wait instead of failing.
     let data = bytes_of(0..65_536);
     let mut writes = Vec::new();
     while let Ok(block) = engine.block_from(&data) {

@@ -25,8 +25,8 @@ pub(super) struct Scene {
 
 pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
-    // A file for each mode: when a direct write runs beside one of the same place through the page cache, the
-    // kernel fails the next sync with EIO.
+    // A file for each mode: when a direct write and a write of the same place through the page cache run concurrently, the kernel
+    // fails the next sync with EIO.
     for (number, open) in modes(env, Open::create()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), LEN).await?;
         files.push(env.open_on(engine, &path, open).await?);

@@ -156,7 +156,7 @@ async fn a_panicking_destructor_ends_its_task_only(env: &Env) -> Outcome {
     task.abort();
     fails_with("aborted", task.await, ErrorKind::TaskCancelled)?;
     engine.nop().await?;
-    // One more that goes off while the engine ends.
+    // One more whose timer fires while the engine ends.
     let task = armed();
     engine.stats().await?;
     let report = engine.close().await?;
@@ -183,7 +183,7 @@ async fn abort_ends_its_own_task_and_no_other(env: &Env) -> Outcome {
             pending::<u32>().await
         })
     };
-    // Before they have begun, some of them waiting for room in the inbox.
+    // Before they have started, some of them waiting for room in the inbox.
     let tasks: Vec<_> = (0..30).map(|n| waiting(n % 2)).collect();
     tasks.iter().for_each(|task| task.abort());
     for answer in all(tasks).await {
@@ -259,8 +259,8 @@ async fn handles_dropped_and_awaited_on_the_wrong_thread(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Deadlines count from the beginning of a sleep, so the order is only known if all began together. When the
-/// machine stopped in between (a virtual one without its processor for 5 ms, say), the case tries again.
+/// Deadlines count from the start of a sleep, so the order is only known if all started together. When the machine stopped in
+/// between (a virtual one without its processor for 5 ms, say), the case tries again.
 async fn sleepers_wake_in_the_order_of_their_deadlines(env: &Env) -> Outcome {
     for _ in 0..100 {
         let engine = env.engine().clone();

@@ -264,7 +264,7 @@ async fn threads_in_disorder(env: &Env) -> Outcome {
             outcome??;
         }
         drop(give);
-        // Blocks end on a thread that made none of them.
+        // Blocks end on a thread that did not make them.
         for (range, block) in take {
             same_bytes(format_args!("{range:?}"), &block, &bytes_of(range.clone()))?;
         }

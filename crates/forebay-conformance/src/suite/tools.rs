@@ -1,5 +1,4 @@
-//! Tools that cases share: known bytes, files in every mode, polling by hand, and a check that everything
-//! came back.
+//! Tools that cases share: known bytes, files in every mode, polling by hand, and a check that everything was released.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -16,7 +15,7 @@ use forebay::{Engine, File, Open};
 use super::check::{Outcome, fail, same_bytes};
 use crate::Env;
 
-/// A future that may go to other threads.
+/// A future that may move to other threads.
 pub(super) type SendFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Returns the bytes of a range of every file of known bytes: no two pages of a file are equal.
@@ -122,8 +121,7 @@ pub(super) fn poll_now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls `times` times, each time but the first after the task was woken. Returns the output if it came by
-/// then.
+/// Polls up to `times` times, once per wake-up after the first. Returns the output if it is ready by then.
 pub(super) async fn poll_times<F: Future + Unpin>(future: &mut F, times: u32) -> Option<F::Output> {
     let mut polls = 0;
     poll_fn(|context| {
@@ -204,10 +202,10 @@ pub(super) async fn each<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec
 /// After this long, in real time or in a world's time, something hangs.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The rounds of checking after which anything still missing never comes back; with real devices [`LIMIT`] has passed as well.
+/// The rounds of checking after which anything still missing counts as leaked; with real devices [`LIMIT`] has passed as well.
 const ROUNDS_MAX: u32 = 200_000;
 
-/// Checks that all memory, slots and tasks came back. Each round makes the shards run a turn.
+/// Checks that all memory, slots and tasks were released. Each round makes the shards run a turn.
 pub(super) async fn at_rest(env: &Env, engine: &Engine) -> Outcome {
     let mut last = None;
     let began = (!env.is_simulated()).then(Instant::now);

@@ -264,7 +264,7 @@ async fn closing_ends_every_walk(env: &Env) -> Outcome {
             }
             Poll::Pending => return super::check::fail("a batch has no answer when close has"),
         }
-        // Its message may never have come. A task that is polled once more learns how its walk ended.
+        // Its message may never have arrived. A task that is polled once more learns how its walk ended.
         let kind = match task.await {
             Ok(walked) => walked.err().map(|error| error.kind()),
             Err(error) => Some(error.kind()),
@@ -290,7 +290,7 @@ async fn closing_a_file_lets_its_walks_end(env: &Env) -> Outcome {
         };
         match ended {
             Ok(wrong) => same("wrong blocks", wrong, 0)?,
-            // Its message came after the close.
+            // Its message arrived after the close.
             Err(error) => same("the error", error.kind(), ErrorKind::FileClosed)?,
         }
         fails_with("a later walk", file.walk(0..1, Place(0, 0)).await, ErrorKind::FileClosed)?;

@@ -1,4 +1,4 @@
-//! The sequences as one program, a module for each subject. The suite is a program beside it.
+//! The sequences as one program, a module for each subject. The suite is a separate program.
 
 #[path = "../../../forebay/tests/common/mod.rs"]
 mod common;

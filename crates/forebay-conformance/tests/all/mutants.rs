@@ -1,5 +1,5 @@
-//! The tests are tested: the sequences that CI follows must catch a core that is broken on purpose, and the
-//! unbroken core must survive the same ones.
+//! The tests are tested: the sequences that CI follows must catch a core that is broken on purpose, and the unbroken core must
+//! survive the same sequences.
 
 use std::future::IntoFuture;
 use std::ops::Range;
@@ -80,8 +80,8 @@ fn a_dropped_call_that_outlives_the_close_is_caught() {
     }
 }
 
-/// Walks that request sixteen pages and follow the first, beside walks that keep the pages they read: memory
-/// that was reused too early shows as another page's bytes.
+/// Walks that request sixteen pages and follow the first, together with walks that keep the pages they read: memory that was reused
+/// too early shows as another page's bytes.
 fn walk_in_a_crowd(seed: u64) -> Result<(), String> {
     let disk = Profile::nand().fault(Rule::new(Fault::CancelRace).chance_ppm(500_000));
     let run = World::new(seed).disk(disk).run(async |engine| {

@@ -23,8 +23,7 @@ fn lines(steps: &[Step]) -> String {
     steps.iter().map(|step| format!("    {step}\n")).collect()
 }
 
-/// Follows the steps in a directory of their own: from a shard, from Tokio or from another executor, as the
-/// seed determines.
+/// Follows the steps in a fresh directory: from a shard, from Tokio or from another executor, as the seed determines.
 fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch> {
     let dir = common::dir();
     match seed % 3 {
@@ -93,7 +92,7 @@ fn on_driver(driver: DriverChoice, test: &str) {
     }
 }
 
-/// All sequences run in one task of a Tokio runtime, whose worker has a ring of its own.
+/// All sequences run in one task of a Tokio runtime, whose worker has its own ring.
 #[cfg(target_os = "linux")]
 fn on_worker_ring(driver: DriverChoice, test: &str) {
     let Some(engine) = start(driver) else { return };
@@ -158,10 +157,9 @@ fn sequences_in_worlds() {
     assert!(total.skipped < total.steps && total.bytes_checked > 0);
 }
 
-/// Regression: in one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected
-/// newer ones. A sync fails and loses a write, reads continue to show it, and another write replaces it at
-/// the same time as a sync that begins before. The cut may take that one, and the good sync brings nothing
-/// back. The model assumed that it did.
+/// Regression: in one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected newer bytes. A sync
+/// fails and loses a write, reads continue to show it, and another write replaces it at the same time as a sync that starts before.
+/// The cut may lose that one, and the good sync restores nothing. The model assumed that it did.
 #[test]
 fn what_a_failed_sync_lost_stays_lost_beside_a_good_one() {
     let before = ["open h0 a create direct", "sync-dir", "write h0 0+4096 p1 data"];

@@ -84,7 +84,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the bytes of a range, when there is no doubt about any.
+    /// Returns the bytes of a range, if all of them are certain.
     pub(in crate::sequence) fn settled(&self, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize + SECTOR);
         let sectors = Patch::zeros(range.clone()).sectors();
