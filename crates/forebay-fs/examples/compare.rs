@@ -140,7 +140,7 @@ impl Row {
     }
 }
 
-/// One measurement, with places that are no other's: what lies below the page cache may have those.
+/// One measurement, with places that no other uses: the layers below the page cache may cache them.
 #[derive(Clone, Copy)]
 struct Job {
     row: Row,
@@ -420,7 +420,7 @@ fn by_threads(job: Job, place: &Arc<Place>) -> io::Result<Option<Duration>> {
     Ok(Some(begin.elapsed()))
 }
 
-/// Runs work as a task on a runtime of its own; without workers on the calling thread.
+/// Runs work as a task on a fresh runtime; without workers on the calling thread.
 fn on_runtime(
     workers: usize,
     work: impl Future<Output = io::Result<Duration>> + Send + 'static,
@@ -509,7 +509,7 @@ fn main() -> io::Result<()> {
         for row in ROWS.into_iter().filter(|row| row.name().contains(&wanted)) {
             let mut done = Vec::new();
             for round in 0..rounds {
-                // Each goes first in turn.
+                // Each is first in turn.
                 let ours_first = round % 2 == 1;
                 let first = measure(row, workers, ours_first, &mut seeds, &place)?;
                 let second = measure(row, workers, !ours_first, &mut seeds, &place)?;

@@ -1,4 +1,4 @@
-//! An open file of the machine: its descriptor, whose cursor counts, and for reads of the device a file of the engine beside it.
+//! An open file of the machine: its descriptor, whose cursor counts, and for reads of the device a second file of the engine.
 
 use std::fs::File as StdFile;
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom, Write};
@@ -24,7 +24,7 @@ pub(crate) struct Descriptor {
     mode: Mode,
     /// That of the scope in which it was opened; `None` for the process's.
     engine: Option<Engine>,
-    /// The same file in the engine, with a descriptor of its own; `None` inside where the system's calls serve it better.
+    /// The same file in the engine, with a second descriptor; `None` inside where the system's calls serve it better.
     engine_file: OnceLock<Option<forebay::File>>,
     /// Its bytes lie at offsets: a read that is given up, or made again, takes nothing away. Known once a thread has looked: fstat(2) may
     /// wait for a server.
@@ -43,7 +43,7 @@ impl Descriptor {
             engine,
             engine_file: OnceLock::new(),
             has_offsets: OnceLock::new(),
-            // Those of the engine try the page cache themselves, or go past it.
+            // Reads of the engine try the page cache themselves, or bypass it.
             refuses_tries: AtomicBool::new(mode != Mode::Buffered),
             cursor: Arc::default(),
         }

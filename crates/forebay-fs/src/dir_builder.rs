@@ -34,7 +34,7 @@ impl DirBuilder {
         self
     }
 
-    /// Sets the permissions, before the process's umask. A simulated world has none.
+    /// Sets the permissions, before the process's umask. A simulated world ignores them.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self

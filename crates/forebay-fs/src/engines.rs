@@ -27,7 +27,7 @@ struct ProcessEngine {
     engine: OnceLock<Engine>,
 }
 
-/// Sets how the engine of the process starts. A forked child has an engine of its own and is configured anew.
+/// Sets how the engine of the process starts. A forked child has a separate engine and is configured anew.
 ///
 /// # Errors
 /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when it runs already: call this before the first file is opened.
@@ -91,7 +91,7 @@ pub fn enter(engine: &Engine) -> EngineScope {
     EngineScope { before, thread: PhantomData }
 }
 
-/// A scope of [`enter`], which ends when this is dropped. Scopes of a thread end in the reverse order of their beginnings.
+/// A scope of [`enter`], which ends when this is dropped. Scopes of a thread end in the reverse order of their starts.
 #[derive(Debug)]
 pub struct EngineScope {
     before: Option<Engine>,
@@ -102,7 +102,7 @@ pub struct EngineScope {
 impl Drop for EngineScope {
     fn drop(&mut self) {
         let before = self.before.take();
-        // At the end of the thread there is nothing to put back.
+        // At the end of the thread nothing is left to restore.
         let ended = SCOPE.try_with(|scope| scope.replace(before));
         drop(ended);
     }
@@ -154,7 +154,7 @@ fn refuse_world() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes calls of a world in a task of its own, which goes on without a waiter.
+/// Makes calls of a world in a separate task, which continues without a waiter.
 pub(crate) async fn in_world<T, W>(
     engine: Engine,
     calls: impl FnOnce(Engine) -> W + Send + 'static,

@@ -28,7 +28,7 @@ use crate::times::FileTimes;
 
 /// As tokio's default.
 const BUFFER_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The most bytes that one positioned read moves; longer ones are made of several.
+/// The most bytes that one positioned read moves; longer reads are made of several.
 const POSITIONED_BYTES_MAX: usize = 8 << 20;
 /// The most reads that do without a try for the page cache after one that was in vain.
 const TRIES_LEFT_OUT_MAX: u32 = 15;
@@ -40,7 +40,7 @@ const ENGINE_READ: u32 = 2;
 /// Writes return when their bytes are accepted; [`flush`] waits until the file has them and returns their error. A file that is
 /// dropped before still writes them.
 ///
-/// Beside tokio's methods it has those for ranges: [`read_exact_at`](File::read_exact_at),
+/// In addition to tokio's methods it has methods for ranges: [`read_exact_at`](File::read_exact_at),
 /// [`read_vectored_at`](File::read_vectored_at), [`write_all_at`](File::write_all_at) and [`sync_range`](File::sync_range). They
 /// leave the cursor alone, and any number of them may be in flight.
 ///
@@ -87,7 +87,7 @@ struct Inner {
     /// Reads that do without a try for the page cache, now and after the next try that is in vain.
     tries_left_out: u32,
     tries_to_leave_out: u32,
-    /// Reads that went to a thread.
+    /// Reads that were moved to a thread.
     waits: u32,
 }
 
@@ -159,7 +159,7 @@ impl File {
     /// Makes what was written durable, with all metadata, after the operation in flight.
     ///
     /// # Errors
-    /// Those of fsync(2). The error of accepted bytes comes with the next write or flush.
+    /// Those of fsync(2). The next write or flush returns the error of accepted bytes.
     pub async fn sync_all(&self) -> io::Result<()> {
         self.sync(Durability::All).await
     }
@@ -510,7 +510,7 @@ impl Handle {
         }))
     }
 
-    /// Returns a write at the cursor, which first moves by `skip`. It goes on without its waiter.
+    /// Returns a write at the cursor, which first moves by `skip`. It continues without its waiter.
     fn begin_write(&self, skip: i64, mut buffer: Buffer) -> Busy {
         match self {
             Handle::Here(descriptor) => {
@@ -586,7 +586,7 @@ fn on_thread(call: impl FnOnce() -> (Operation, Buffer) + Send + 'static) -> Bus
     Box::pin(threads::run(call))
 }
 
-/// Makes calls of a world in a task of their own, which goes on without a waiter.
+/// Makes calls of a world in a separate task, which continues without a waiter.
 fn on_shard<W>(
     file: &Arc<SimulatedFile>,
     calls: impl FnOnce(Arc<SimulatedFile>) -> W + Send + 'static,
@@ -608,7 +608,7 @@ impl Inner {
         }
     }
 
-    /// Polls the operation in flight. `None` when there is none; the buffer is idle then, and when it has ended.
+    /// Polls the operation in flight. `None` without one; the buffer is idle then, and after its end.
     fn poll_operation(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Operation>>> {
         let State::Busy(busy) = &mut self.state else { return Poll::Ready(None) };
         let (result, buffer) = match ready!(busy.as_mut().poll(context)) {
@@ -684,7 +684,7 @@ impl Inner {
         true
     }
 
-    /// Begins a read that may wait for the device.
+    /// Starts a read that may wait for the device.
     fn begin_read(&mut self, handle: &Handle, len: usize) {
         let buffer = self.take_buffer();
         let begun = if self.is_shared { Err(buffer) } else { handle.begin_engine_read(buffer, len) };

@@ -11,7 +11,7 @@ use crate::engines;
 use crate::simulated::{self, unsupported};
 use crate::threads;
 
-/// Makes the call of the standard library on one of the threads, or its like in a simulated world. It goes on when the future is
+/// Makes the call of the standard library on one of the threads, or its like in a simulated world. It continues when the future is
 /// dropped.
 async fn call<T, W>(
     here: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -236,8 +236,8 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     }
 }
 
-/// Makes a file of these contents, or gives one that exists new contents. It goes on when the future is dropped after its first
-/// poll.
+/// Makes a file of these contents, or replaces the contents of an existing file. It continues when the future is dropped after its
+/// first poll.
 ///
 /// # Errors
 /// Those of [`std::fs::write`].

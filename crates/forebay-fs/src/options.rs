@@ -68,7 +68,7 @@ impl OpenOptions {
         self.simulate(|options| options.write = write)
     }
 
-    /// Sets whether each write goes to the end of the file.
+    /// Sets whether each write is appended to the file.
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.inner.append(append);
         self.simulate(|options| options.append = append)
@@ -98,14 +98,14 @@ impl OpenOptions {
         self.simulate(|options| options.permissions = Some(mode))
     }
 
-    /// Sets flags for open(2) beside those of the other options.
+    /// Sets flags for open(2) in addition to those of the other options.
     pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
         self.inner.custom_flags(flags);
         self.custom_flags = flags;
         self
     }
 
-    /// Sets whether bytes pass the page cache by. Reads may begin and end anywhere; writes are whole blocks of the device, at
+    /// Sets whether bytes bypass the page cache. Reads may start and end anywhere; writes are whole blocks of the device, at
     /// multiples of its blocks. The open fails where the file system has no direct I/O.
     pub fn direct(&mut self, direct: bool) -> &mut OpenOptions {
         self.mode = if direct { Mode::Direct } else { Mode::Buffered };
@@ -170,8 +170,8 @@ impl OpenOptions {
     }
 }
 
-/// Gives an open file direct I/O, if its bytes lie at offsets, writes go to these, and its file system can. A file that is opened
-/// with the flag where that cannot be is made all the same, and exists when it is opened once more.
+/// Gives an open file direct I/O, if its bytes lie at offsets, writes go to these, and its file system can. An open with the flag
+/// creates the file even where direct I/O is not supported, so a second open finds it.
 fn becomes_direct(std: &std::fs::File) -> io::Result<bool> {
     let flags = fcntl_getfl(std)?;
     let suits = std.metadata()?.is_file() && !flags.contains(OFlags::APPEND);

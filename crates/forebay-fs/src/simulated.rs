@@ -1,4 +1,4 @@
-//! Files of a simulated world, where no call of the system works: names and bytes go to the world's engine.
+//! Files of a simulated world, where the system's calls do not work: names and bytes are the world's engine's.
 
 use std::fs::{FileType, Metadata, Permissions};
 use std::future::Future;
@@ -50,7 +50,7 @@ impl SimulatedFile {
         SimulatedFile { engine, object, access, cursor: Mutex::default() }
     }
 
-    /// Starts a task of the world, which goes on when its handle is dropped.
+    /// Starts a task of the world, which continues when its handle is dropped.
     pub(crate) fn spawn<F, Fut>(&self, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -195,7 +195,7 @@ pub(crate) fn unsupported(call: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("a simulated world has no {call}"))
 }
 
-/// Returns a path from the root without `.` and `..`. Worlds have no symbolic links, and relative paths begin at `/`.
+/// Returns a path from the root without `.` and `..`. Worlds have no symbolic links, and relative paths are relative to `/`.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     let mut whole = PathBuf::from("/");
     for component in path.components() {

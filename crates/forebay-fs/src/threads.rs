@@ -46,7 +46,7 @@ impl<T> Future for Call<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let result = Pin::new(&mut self.result).poll(context);
-        // The sender is gone without a result when the call panics.
+        // The sender is dropped without a result when the call panics.
         result.map(|result| result.map_err(|_| io::Error::other("background task failed")))
     }
 }
@@ -55,7 +55,7 @@ impl<T> Future for Call<T> {
 pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     let (sender, result) = oneshot::channel();
     let job = move || {
-        // The waiter may be gone.
+        // The waiter may be dropped.
         let _ = sender.send(call());
     };
     THREADS.get(Threads::default).push(Box::new(job));

@@ -1,4 +1,4 @@
-//! A program of its own: it forks, and until a child has ended it holds every descriptor of the process.
+//! A separate program: it forks, and until a child has ended it holds every descriptor of the process.
 
 #![cfg(target_os = "linux")]
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Returns a directory on a real file system beside the build, where direct I/O works; `/tmp` is often memory.
+/// Returns a directory on a real file system next to the build, where direct I/O works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-fs-test-")

@@ -24,7 +24,7 @@ async fn clones_share_it() {
     assert_eq!(file.stream_position().await.unwrap(), 300);
 }
 
-/// Many readers of one cursor: each byte comes once, as read(2) promises.
+/// Many readers of one cursor: each byte is read once, as read(2) promises.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_of_clones_at_the_same_time_overlap_nowhere() {
     let dir = dir();

@@ -1,4 +1,4 @@
-//! Random calls on a file beside the same calls on tokio's: results, bytes, cursors, and the errors that come later are the same.
+//! Random calls on a file and the same calls on tokio's: results, bytes, cursors, and later errors are the same.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, Seek, SeekFrom};
@@ -241,7 +241,7 @@ async fn stopped(
     }
 }
 
-/// Flushes both, twice: an error of bytes that were accepted comes once.
+/// Flushes both, twice: an error of accepted bytes is returned once.
 async fn flush(one: &mut impl Subject, other: &mut impl Subject, steps: &[Step]) {
     for _ in 0..2 {
         let expected = Call::Flush.make(one).await;
@@ -272,7 +272,7 @@ async fn compare(seed: u64, calls: u64) {
             steps.push(step.clone());
             let (expected, found);
             if let Step::Stopped(call) = &step {
-                // Behind a write in flight a call may not have begun in its first poll. A flush begins nothing.
+                // Behind a write in flight a call may not have started in its first poll. A flush starts nothing.
                 if !matches!(call, Call::Flush) {
                     flush(&mut tokio.file, &mut forebay.file, &steps).await;
                 }

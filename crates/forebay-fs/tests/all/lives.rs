@@ -241,7 +241,7 @@ fn descriptors_of(dir: &Path) -> usize {
     all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(dir))).count()
 }
 
-/// A program that was just written can be run: its file is closed when its handle is gone, not some time later (ETXTBSY).
+/// A program that was just written can be run: its file is closed with its handle, not some time later (ETXTBSY).
 #[tokio::test]
 async fn a_file_that_may_be_written_is_closed_with_its_handle() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Each function beside tokio's with the same inputs: the same results, in good cases and in bad ones.
+//! Each function and tokio's with the same inputs: the same results, in good cases and in bad ones.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -12,7 +12,7 @@ use crate::common::{bytes, dir};
 
 const LEN: u64 = 20 << 20;
 
-/// Opens the same file in every way; a file system without direct I/O leaves that one out.
+/// Opens the same file in every way; without direct I/O on file systems that lack it.
 async fn open_in_all_ways(path: &Path) -> Vec<(&'static str, File)> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -70,7 +70,7 @@ async fn reads_of_ranges_return_their_bytes() {
     }
 }
 
-/// Reads at the cursor go by the engine from the third one on that waits. They are the same.
+/// Reads at the cursor use the engine from the third read on that waits. They are the same.
 #[tokio::test]
 async fn reads_at_the_cursor_are_the_same_in_each_mode() {
     let dir = dir();
