@@ -42,8 +42,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Starts to count this thread's allocations from this number on, or stops. Returns the count until now, or
-/// `None` if none was kept. Nothing is counted where [`CountingAllocator`] is not the global allocator.
+/// Starts to count this thread's allocations from this number on, or stops. Returns the count until now, or `None` if counting was
+/// off. Nothing is counted where [`CountingAllocator`] is not the global allocator.
 pub fn set(count: Option<u64>) -> Option<u64> {
     COUNT.replace(count)
 }

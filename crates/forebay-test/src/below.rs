@@ -135,7 +135,7 @@ impl<C: Debug> Case<C> {
 /// least once, with what had happened.
 ///
 /// # Panics
-/// A call failed although nothing had happened yet, or none of them failed with one of `failing`.
+/// A call failed although nothing had happened yet, or no call failed with one of `failing`.
 pub fn table<C: Copy + Debug, E: Display>(
     calls: &[C],
     failing: &[Below],

@@ -1,6 +1,6 @@
 //! Processes that do not outlive the one that started them, and those that lack something.
 //!
-//! A process that a signal or a time limit ends runs no `Drop`: processes that it has started would go on without it.
+//! A process that a signal or a time limit ends runs no `Drop`: processes that it has started would continue without it.
 
 #[cfg(target_os = "linux")]
 use std::ffi::CString;
@@ -46,7 +46,7 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
 /// Sends a signal to a process that was not waited for yet.
 ///
 /// # Errors
-/// There is no such process, or it is another user's.
+/// The process does not exist, or it is another user's.
 pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
     // SAFETY: a system call with plain numbers.
     let sent = unsafe { libc::kill(child.id().cast_signed(), signal) };
@@ -63,7 +63,7 @@ pub type Resource = libc::c_int;
 /// Returns the soft and the hard limit of this process.
 ///
 /// # Panics
-/// There is no such limit.
+/// The system does not have this limit.
 pub fn limits(resource: Resource) -> (libc::rlim_t, libc::rlim_t) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit(2) fills the structure.
@@ -74,7 +74,7 @@ pub fn limits(resource: Resource) -> (libc::rlim_t, libc::rlim_t) {
 /// Sets the soft limit of this process, at most to the hard one, which stays: so it can be raised again.
 ///
 /// # Panics
-/// There is no such limit.
+/// The system refuses the limit.
 pub fn set_limit(resource: Resource, soft: libc::rlim_t) {
     let (_, hard) = limits(resource);
     let limit = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
@@ -89,7 +89,7 @@ pub enum Restriction {
     Limit(Resource, libc::rlim_t),
     /// More time than so many seconds: then SIGALRM ends it.
     Time(libc::c_uint),
-    /// A capability, by its number in capabilities(7). The process of a user has none.
+    /// A capability, by its number in capabilities(7). A user's process has no capabilities.
     #[cfg(target_os = "linux")]
     Capability(libc::c_ulong),
     /// System calls.
@@ -122,7 +122,7 @@ impl Restriction {
                 }
                 #[cfg(target_os = "linux")]
                 Restriction::Capability(number) => {
-                    // Not root: the call fails, and there is nothing to drop.
+                    // Not root: the call fails, and nothing is to be dropped.
                     libc::prctl(libc::PR_CAPBSET_DROP, *number, 0, 0, 0);
                     true
                 }
@@ -154,7 +154,7 @@ pub fn is_child(test: &str) -> bool {
     std::env::var_os(SCENE).is_some_and(|scene| scene == test)
 }
 
-/// A test whose body runs in a process of its own: this program again. So limits and changes of the process affect no other test.
+/// A test whose body runs in a separate process: this program again. So limits and changes of the process affect no other test.
 #[derive(Debug)]
 pub struct Scene {
     test: String,
@@ -245,7 +245,7 @@ const RESTRICTED: &str = "FOREBAY_TEST_RESTRICTED";
 /// Runs the tests of this program whose names contain one of `names` in a child that lacks these. There [`restricted`] returns `what`.
 ///
 /// # Panics
-/// A test failed, or there is none.
+/// A test failed, or no test has such a name.
 pub fn run_tests(names: &[&str], what: &str, restrictions: Vec<Restriction>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(names).args(["--include-ignored", "--test-threads=2"]).env_remove("FOREBAY_TEST_DRIVER");

@@ -1,7 +1,7 @@
-//! Calls that are begun and then not polled any more, beside calls that must complete.
+//! Calls that are started and then not polled any more, and calls that must complete meanwhile.
 //!
-//! A [`Scene`] has one call of each kind. They are kept unpolled at each of their awaits while one of each kind
-//! completes beside them; then the kept ones are polled again on another thread, or dropped.
+//! A [`Scene`] has one call of each kind. They are kept unpolled at each of their awaits while one of each kind completes; then the
+//! kept calls are polled again on another thread, or dropped.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -31,7 +31,7 @@ pub trait Scene: Clone + Send + Sync + 'static {
     /// Returns the number of calls of this kind that exceed their share.
     fn many(&self, name: &str) -> usize;
 
-    /// Returns whether a call of this name may be kept beside these.
+    /// Returns whether a call of this name may be kept together with these.
     fn may_keep(&self, _name: &str, _kept: &[NamedCall]) -> bool {
         true
     }
@@ -100,7 +100,7 @@ async fn many_of_one(scene: &impl Scene, kind: usize, polls: usize) -> Result<Ve
     Ok(kept)
 }
 
-/// Runs `body` on a thread of its own, which must end within a minute.
+/// Runs `body` on a separate thread, which must end within a minute.
 ///
 /// # Panics
 /// It failed or hangs.

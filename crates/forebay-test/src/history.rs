@@ -11,12 +11,12 @@ use std::fmt;
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// An isolation level to check against. Both include that a transaction sees all that had returned before it began.
+/// An isolation level to check against. Both include that a transaction sees all that had returned before it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Snapshot isolation: a cycle has two neighbouring rw dependencies.
     Snapshot,
-    /// Serializable: there is no cycle.
+    /// Serializable: the graph has no cycle.
     Serializable,
 }
 
@@ -43,7 +43,7 @@ pub enum Operation {
 /// A transaction of a history.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// When it began and when its outcome was known; any clock or counter that never goes back.
+    /// The times of its start and of its known outcome; of any clock or counter that never decreases.
     pub began: u64,
     /// See `began`; `u64::MAX` if the outcome was lost.
     pub ended: u64,
@@ -73,7 +73,7 @@ enum Dependency {
     Writes,
     Reads,
     Overwrites,
-    /// One had returned before the other began.
+    /// One had returned before the other started.
     Time,
 }
 
@@ -95,8 +95,8 @@ pub fn check(history: &[Transaction], level: Level) -> Result<(), Anomaly> {
     }
 
     inner_order(history)?;
-    // The longest version of each list; all others must be beginnings of it. A transaction's own changes are behind
-    // the version that it read.
+    // The longest version of each list; all others must be prefixes of it. A transaction's own changes are behind the version that
+    // it read.
     let mut longest: BTreeMap<u64, &[u64]> = BTreeMap::new();
     for (reader, list, seen) in reads(history) {
         let is_own = |element: &u64| writers.get(&(list, *element)) == Some(&reader);
@@ -158,7 +158,7 @@ pub fn check(history: &[Transaction], level: Level) -> Result<(), Anomaly> {
         }
     };
     let writer = |list: u64, element: u64| writers.get(&(list, element)).copied();
-    // The weakest kind that holds of a pair stays, so the strongest ones are added last.
+    // The weakest kind of a pair stays, so the strongest kinds are added last.
     for (reader, list, seen) in reads(history) {
         let is_own = |element: &u64| writer(list, *element) == Some(reader);
         let read = seen.iter().position(is_own).unwrap_or(seen.len());

@@ -29,7 +29,7 @@ pub struct Kills<'a> {
     pub count: u64,
     /// The number where the tests are asked for little, or the machine is slow.
     pub least: u64,
-    /// The time after which there are no more than the least.
+    /// The time after which only `least` kills are made.
     pub time: Duration,
     /// A process is killed before it has written this many lines.
     pub lines: u64,
@@ -52,7 +52,7 @@ impl Kills<'_> {
         println!("{life} kills in {:?}", begun.elapsed());
     }
 
-    /// Runs one process until it is killed. Returns its lines: the last ones before it died are in the pipe.
+    /// Runs one process until it is killed. Returns its lines: the last lines before its death are in the pipe.
     fn live(&self, life: u64) -> io::Result<Vec<Line>> {
         let drawn = mix(life);
         let enough = match drawn >> 60 {
@@ -95,10 +95,10 @@ pub fn place() -> Option<(PathBuf, u64)> {
     Some((std::env::var_os(DIR)?.into(), life))
 }
 
-/// Writes one line to standard output in one call: a kill leaves none of it or all.
+/// Writes one line to standard output in one call: a kill leaves nothing of it or all.
 ///
 /// # Panics
-/// The reader is gone.
+/// The reader has closed the pipe.
 pub fn say(line: &str) {
     let mut out = io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).expect("the test listens");

@@ -1,7 +1,7 @@
 //! Files of a directory in which a log or a store may be at work.
 //!
-//! An open log makes, renames and removes files on its own: the next segment, its reserve. A listing that is followed by reads
-//! finds names that are gone.
+//! An open log makes, renames and removes files on its own: the next segment, its reserve. Reads after a listing may find names
+//! removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ type Names = BTreeSet<PathBuf>;
 /// More attempts than a log renames files in a test.
 const ATTEMPTS: u32 = 1_000;
 
-/// Returns the files below a directory with their contents; the names are relative to it. No file came or went while they were
-/// read. Contents may be of different moments when somebody writes.
+/// Returns the files below a directory with their contents; the names are relative to it. No file was added or removed while they
+/// were read. With concurrent writes, contents may be of different moments.
 ///
 /// # Panics
 /// If the directory cannot be read, or its names change each time.
@@ -47,7 +47,7 @@ pub fn copy(from: &Path, to: &Path) {
     result.unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", from.display(), to.display()));
 }
 
-/// Returns the files and directories, or nothing if a name came or went meanwhile.
+/// Returns the files and directories, or `None` if a name was added or removed meanwhile.
 fn attempt(dir: &Path) -> io::Result<Option<(Files, Names)>> {
     let before = names(dir)?;
     let mut found = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! Machines for the nodes of a cluster on this one: a network namespace and a disk for each, where they can be had.
 //!
-//! Networks need root and the program `ip`, disks need loop devices and `mkfs.ext4`, brakes a controller of cgroups beside a disk. What
-//! cannot be had is said on standard output, and its faults do nothing. Leftovers of runs that were killed go with the next.
+//! Networks need root and the program `ip`, disks need loop devices and `mkfs.ext4`, brakes a cgroup controller in addition to a
+//! disk. Missing features are reported on standard output, and their faults do nothing. The next run removes the leftovers of
+//! killed runs.
 
 mod brake;
 mod leftovers;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use self::brake::Brakes;
 use crate::ports::free_port;
 
-/// The first port of a node that has a network of its own.
+/// The first port of a node that has a separate network.
 const PORT: u16 = 7000;
 /// The ports of a node.
 const PORTS: usize = 2;
@@ -53,10 +54,10 @@ fn ip(line: &str) -> bool {
 }
 
 impl Machines {
-    /// Makes `count` machines, with disks of `disk_bytes` in a directory of their own below `parent`.
+    /// Makes `count` machines, with disks of `disk_bytes` in a fresh directory below `parent`.
     ///
     /// # Errors
-    /// There is no room in `parent`, or no free subnet.
+    /// `parent` has too little space, or no subnet is free.
     pub fn new(parent: &Path, count: usize, disk_bytes: u64) -> io::Result<Machines> {
         leftovers::remove(parent);
         let (name, subnet) = free_network()?;
@@ -108,7 +109,7 @@ impl Machines {
         is_made && self.nodes_reach_each_other()
     }
 
-    /// A firewall may drop what goes over a bridge. Nothing listens yet, so a connection that arrives is refused.
+    /// A firewall may drop packets on a bridge. Nothing listens yet, so a connection that arrives is refused.
     fn nodes_reach_each_other(&self) -> bool {
         if self.count < 2 {
             return true;
@@ -195,7 +196,7 @@ impl Machines {
         self.brakes.is_some()
     }
 
-    /// Lets packets from one node to another go nowhere; those of the other direction still arrive.
+    /// Drops packets from one node to another; those of the other direction still arrive.
     ///
     /// # Errors
     /// `ip` fails, although it made the network.
@@ -220,7 +221,7 @@ impl Machines {
     /// Fills a node's disk, but for some blocks.
     ///
     /// # Errors
-    /// The ballast has no byte: there was no room for it, or it could not be made.
+    /// The ballast is empty: the disk was full, or it could not be made.
     pub fn fill(&self, node: usize) -> io::Result<()> {
         let (ballast, dir) = (self.ballast(node), self.dir_of(node));
         let free = Command::new("df").args(["--output=avail", "-B1"]).arg(&dir).output()?.stdout;
@@ -249,7 +250,7 @@ impl Machines {
     /// Makes a node's disk slow for this process: some writes a second.
     ///
     /// # Errors
-    /// The process has ended, or its group is gone.
+    /// The process has ended, or its group was removed.
     pub fn brake(&self, node: usize, process: u32) -> io::Result<()> {
         self.brakes.as_ref().map_or(Ok(()), |brakes| brakes.on(node, process))
     }
@@ -257,7 +258,7 @@ impl Machines {
     /// Makes a node's disk as fast as before.
     ///
     /// # Errors
-    /// Its group is gone.
+    /// Its group was removed.
     pub fn release(&self, node: usize) -> io::Result<()> {
         self.brakes.as_ref().map_or(Ok(()), |brakes| brakes.off(node))
     }
@@ -323,7 +324,7 @@ fn free_network() -> io::Result<(String, u8)> {
     let used =
         Command::new("ip").args(["-4", "-o", "addr"]).output().map(|done| done.stdout).unwrap_or_default();
     let used = String::from_utf8_lossy(&used).into_owned();
-    // Tests that begin at the same time look at neighbours.
+    // Tests that start at the same time search from neighbouring numbers.
     let mut candidates = (0..=255u8).map(|step| (id.wrapping_mul(16) + number) as u8 ^ step);
     let subnet = candidates.find(|subnet| !used.contains(&format!("10.213.{subnet}.")));
     let subnet = subnet.ok_or_else(|| io::Error::other("all subnets are taken"))?;

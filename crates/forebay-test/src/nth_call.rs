@@ -39,11 +39,11 @@ fn attempt(
     Ok(was_cut || has_failed)
 }
 
-/// Lets one call after the other fail. `lives` makes the two lives of a run from its seed: the first is passed the faults, which are in
-/// force from its beginning, the second `None`. `next` returns the number of the call after this one; it may leave some out.
+/// Lets one call after the other fail. `lives` makes the two lives of a run from its seed: the first is passed the faults, which
+/// are in force from its start, the second `None`. `next` returns the number of the call after this one; it may skip some.
 ///
 /// # Panics
-/// A life failed, or the first ones met fewer than two calls, or too many.
+/// A life failed, or the first lives made fewer than two calls, or too many.
 pub fn each<L: AsyncFn(Engine, Option<Vec<Rule>>) -> Result<(), String>>(
     call: Call,
     seed: u64,

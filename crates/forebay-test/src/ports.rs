@@ -1,4 +1,4 @@
-//! Ports for servers that are processes of their own.
+//! Ports for servers in separate processes.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -102,7 +102,7 @@ struct Model {
     appended: u64,
     /// Entries of the newest snapshot that was returned.
     snapshot: u64,
-    /// Entries of installs that have begun.
+    /// Entries of installs that have started.
     installing: Option<u64>,
     /// Entries that were purged.
     purged: u64,

@@ -16,7 +16,7 @@ pub enum Op {
     Get(Option<Option<u64>>),
     /// The new value.
     Put(u64),
-    /// The key is gone.
+    /// The key is deleted.
     Delete,
     /// Expected value, new value, and whether the expected one was there.
     Swap(Option<u64>, u64, Option<bool>),
@@ -67,7 +67,7 @@ impl History {
         self.note(process, key, Call(op));
     }
 
-    /// Notes a reply, after it has come.
+    /// Notes a reply, after its arrival.
     pub fn reply(&self, process: usize, key: &str, op: Op) {
         self.note(process, key, Response(op));
     }
@@ -98,7 +98,7 @@ impl History {
     /// Looks for an order that explains what was seen of each key, in a time that grows fast with the number of changes without a reply.
     ///
     /// # Errors
-    /// The operations of the first key for which there is none.
+    /// The operations of the first key that is not linearizable.
     pub fn check(&self) -> Result<(), String> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, actions) in keys.iter() {

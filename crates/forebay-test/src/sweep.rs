@@ -18,7 +18,7 @@ pub mod meter;
 /// Bytes of a block of the disk, to which bytes are rounded.
 pub const BLOCK: u64 = 4096;
 
-/// Bytes of a group of the log beside its records.
+/// Bytes of a group of the log in addition to its records.
 const GROUP: u64 = 256;
 
 /// The points of an axis that are tried: [`Axis::points`] or [`Axis::all_points`].
@@ -133,13 +133,13 @@ pub struct Axis {
     pub crosses: &'static [(&'static str, u64)],
     /// The parts that are dearer than the formula.
     pub steps: &'static [Step],
-    /// The limit, if the range goes beyond one.
+    /// The limit, if the range exceeds one.
     pub limit: Option<Limit>,
 }
 
 impl Axis {
-    /// Returns the points that every gate tries: both ends, powers of two and inner constants with the numbers beside them and
-    /// those longer by a tenth.
+    /// Returns the points that every gate tries: both ends, powers of two and inner constants with their neighbours and the numbers
+    /// longer by a tenth.
     pub fn points(&self) -> Vec<u64> {
         let powers = (0..u64::BITS).map(|shift| 1_u64 << shift);
         let corners = powers.chain(self.crosses.iter().map(|(_, value)| *value));
@@ -192,7 +192,7 @@ impl<'a> Sweep<'a> {
         Sweep { axis, rows: Vec::new() }
     }
 
-    /// Adds a point: its cost by the formula, and the cost that was counted, or the text of its error. Points come in order.
+    /// Adds a point: its cost by the formula, and the cost that was counted, or the text of its error. Points are added in order.
     pub fn add(&mut self, at: u64, ideal: Cost, outcome: Result<Cost, String>) {
         debug_assert!(self.rows.last().is_none_or(|row| row.at < at), "points come in order");
         self.rows.push(Row { at, ideal, outcome });
@@ -218,7 +218,7 @@ impl<'a> Sweep<'a> {
             self.judge_outcome(row, &mut findings);
             self.judge_formula(row, &mut findings);
         }
-        // Of a point the next ones up to a tenth more.
+        // Of each point, the next points up to a tenth more.
         for (number, row) in self.rows.iter().enumerate() {
             let near = self.rows[number + 1..].iter().take_while(|next| next.at <= tenth_more(row.at));
             near.for_each(|next| self.judge_neighbours(row, next, &mut findings));

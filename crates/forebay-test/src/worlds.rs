@@ -65,10 +65,10 @@ pub fn reported_faults(draw: &mut Draw, ppm: u32, calls: u64) -> Vec<Rule> {
     rules
 }
 
-/// Faults of a world, besides power cuts.
+/// Faults of a world, in addition to power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// None but those that the disk does not report.
+    /// Only faults that the disk does not report.
     Crashes,
     /// Calls fail.
     Errors,
@@ -150,8 +150,8 @@ pub fn repeats_itself(attempt: impl Fn(&mut World) -> Result<(), String>) {
     assert_eq!(digest(3), digest(3));
 }
 
-/// Checks that one of the first `seeds` worlds fails with the fault that `broken` puts in, and not without it.
-/// `broken` runs its argument with the mutant.
+/// Checks that one of the first `seeds` worlds fails with the fault that `broken` injects, and not without it. `broken` runs its
+/// argument with the mutant.
 ///
 /// # Panics
 /// The mutant survives all seeds, or its world fails without the mutant.

@@ -9,7 +9,7 @@ use super::mounts;
 /// A disk with a brake makes so many writes a second: less than a node needs for an entry each.
 const WRITES_PER_S: u32 = 12;
 
-/// Groups with limits for devices. They go with this.
+/// Groups with limits for devices. They are removed with this.
 #[derive(Debug)]
 pub(super) struct Brakes {
     is_unified: bool,

@@ -24,7 +24,7 @@ fn is_left_behind(name: &str) -> bool {
     maker(name).is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
 }
 
-/// Removes networks and groups of processes that are gone, with what still runs there, and their disks below `parent`.
+/// Removes networks and groups of ended processes, with the processes still running there, and their disks below `parent`.
 pub(super) fn remove(parent: &Path) {
     for space in names(Path::new("/run/netns")).into_iter().filter(|name| is_left_behind(name)) {
         let running = std::process::Command::new("ip").args(["netns", "pids", &space]).output();

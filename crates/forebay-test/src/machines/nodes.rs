@@ -65,7 +65,7 @@ pub struct Nodes<P> {
     pub recoveries: Vec<Duration>,
     children: [Option<Child>; 3],
     possible: Vec<&'static str>,
-    /// Those of this turn that are still to come.
+    /// The faults of this turn that are left.
     deck: Vec<&'static str>,
     counts: BTreeMap<&'static str, u64>,
     restarts: u64,
@@ -108,7 +108,7 @@ impl<P: Program> Nodes<P> {
         nodes
     }
 
-    /// Starts a node's process. Its output goes to the node's log.
+    /// Starts a node's process. Its output is written to the node's log.
     ///
     /// # Panics
     /// It cannot be started.
@@ -143,7 +143,7 @@ impl<P: Program> Nodes<P> {
         (0..3).for_each(|node| self.restart_if_ended(node));
     }
 
-    /// Draws the next fault. Every kind comes once before one comes again.
+    /// Draws the next fault. Every kind is drawn once before a repetition.
     pub fn draw(&mut self) -> Fault {
         let node = self.random.below(3) as usize;
         let other = (node + 1 + self.random.below(2) as usize) % 3;
@@ -155,7 +155,7 @@ impl<P: Program> Nodes<P> {
         Fault { name: self.deck.swap_remove(drawn), node, other, time }
     }
 
-    /// Begins a fault if it is one of [`FAULTS`]. It blocks the thread while a disk is filled.
+    /// Starts a fault if it is one of [`FAULTS`]. It blocks the thread while a disk is filled.
     ///
     /// # Panics
     /// It cannot be done, although these machines can do such faults.
@@ -249,7 +249,7 @@ impl<P: Program> Nodes<P> {
         text
     }
 
-    /// Checks that each kind of fault has come that is possible here. Returns whether there were enough of them for that.
+    /// Checks that each kind of fault that is possible here has happened. Returns whether the faults were enough for that.
     ///
     /// # Panics
     /// One has not, or there were few faults or operations.
@@ -304,7 +304,7 @@ impl<P> Nodes<P> {
     /// Checks that the cluster has time left for `what`.
     ///
     /// # Errors
-    /// It has none: `what`, and the nodes' last lines.
+    /// No time is left: `what`, and the nodes' last lines.
     pub fn has_time(&self, begun: Instant, what: &str) -> Result<(), String> {
         if begun.elapsed() < RECOVERY_MAX { Ok(()) } else { Err(format!("{what}: {}", self.logs())) }
     }

@@ -11,8 +11,8 @@ use super::{Axis, Cost, Sweep};
 /// The cost of an operation at a point, or its error.
 pub type Attempt = Result<Cost, Box<dyn Error>>;
 
-/// The time of every read, write and sync, whatever its length and however many are in flight. It is so long that the steps of
-/// the program beside it, of half a microsecond each, do not count.
+/// The time of every read, write and sync, whatever its length and however many are in flight. It is so long that the program's
+/// steps, of half a microsecond each, do not count.
 const ROUND: Duration = Duration::from_millis(100);
 /// Requests that the disk works on at the same time.
 const TOGETHER: u32 = 1 << 14;
@@ -39,7 +39,8 @@ pub async fn count<T>(work: impl Future<Output = T>) -> (T, Cost) {
     (output, cost)
 }
 
-/// Tries an axis at its `points` in a world, each when the disk is at rest, and returns the results beside the formula, `ideal`.
+/// Tries an axis at its `points` in a world, each when the disk is at rest, and returns the results with those of the formula,
+/// `ideal`.
 pub async fn sweep<'a>(
     axis: &'a Axis,
     points: impl Fn(&Axis) -> Vec<u64>,
@@ -54,7 +55,7 @@ pub async fn sweep<'a>(
     sweep
 }
 
-/// As [`sweep`], each point in a world of its own with an engine of these settings. A point that hangs or panics fails.
+/// As [`sweep`], each point in a separate world with an engine of these settings. A point that hangs or panics fails.
 pub fn sweep_worlds<'a>(
     axis: &'a Axis,
     points: impl Fn(&Axis) -> Vec<u64>,
@@ -74,10 +75,10 @@ pub fn sweep_worlds<'a>(
     sweep
 }
 
-/// Waits until the disk does nothing any more: background work of the setup does not count for what comes behind it.
+/// Waits until the disk is idle: background work of the setup must not count for the next point.
 ///
 /// # Panics
-/// It does not come to rest.
+/// The disk does not become idle.
 pub async fn rest() {
     let mut before = sim::node(0).counts();
     for _ in 0..10_000 {
