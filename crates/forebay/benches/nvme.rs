@@ -1,10 +1,10 @@
 //! Random reads of 4 KiB from an NVMe device in four ways (interrupts or polling, through the file system or as commands),
 //! each by a bare loop on a ring and by Forebay: `vm/tests/polled --figures`.
 //!
-//! `FOREBAY_BENCH_FILE` is a file on the device, of at least 64 MiB that were written; `FOREBAY_BENCH_NVME` a namespace that
-//! was written, to be read as commands. Rows take turns; a figure is the median of the repeats with the least and the most.
-//! The processor time is the whole process's, the kernel's part of it included.
-//! All rows touch the first word of each block. Without the variables there is nothing to do.
+//! `FOREBAY_BENCH_FILE` is a file on the device, of at least 64 MiB that were written; `FOREBAY_BENCH_NVME` a namespace that was
+//! written, to be read as commands. Rows take turns; a figure is the median of the repeats with the least and the most. The
+//! processor time is the whole process's, the kernel's part of it included. All rows touch the first word of each block. Without
+//! the variables the program does nothing.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ struct Rate {
     cpu_us_a_read: f64,
 }
 
-/// The beginning of a sample.
+/// The start of a sample.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy)]
 struct Began {

@@ -1,5 +1,5 @@
-//! The cost of blocking a worker of a runtime: a Tokio runtime with two workers reads a file in five ways
-//! beside a timer task that should wake every millisecond; then reads beside tasks that compute.
+//! The cost of blocking a worker of a runtime: a Tokio runtime with two workers reads a file in five ways next to a timer task that
+//! should wake every millisecond; then reads next to tasks that compute.
 //!
 //! Run with `cargo run --release -p forebay --example blocking [repeats]`; it writes 256 MiB into the current
 //! folder and removes them again. A repeat takes 14 seconds; without an argument there is one. The ways are
@@ -50,7 +50,7 @@ const WAYS: [(Way, u32, &str); 8] = [
     (Way::SpawnBlocking, 64, "spawn_blocking, pread"),
 ];
 
-/// A place to read from, one read after the other, beside tasks that compute.
+/// A place to read from, one read after the other, next to tasks that compute.
 #[derive(Clone, Copy)]
 enum Place {
     Task,
@@ -121,7 +121,7 @@ async fn timer_beside(way: Way, run: u32, file: &File, std_file: &Arc<StdFile>) 
     let over = Arc::new(AtomicBool::new(false));
     let reads = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
-    // A task of its own: the future of `block_on` is not on a worker.
+    // A separate task: the future of `block_on` is not on a worker.
     let timer = tokio::spawn(late_ns(begun + MEASURED));
     let mut tasks = Vec::new();
     if !matches!(way, Way::Nothing) {
@@ -135,7 +135,7 @@ async fn timer_beside(way: Way, run: u32, file: &File, std_file: &Arc<StdFile>) 
                         read_by(way, &file, &std_file, places.next()).await?;
                         reads.fetch_add(1, Ordering::Relaxed);
                     }
-                    // A wait or a pread is no await; without this the task would never leave its worker.
+                    // A wait or a pread is not an await; without this the task would never leave its worker.
                     tokio::task::yield_now().await;
                 }
                 Result::Ok(())

@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     check(&file, 5).await?;
 
-    // On a shard the limit comes from the ring's own wait, no other thread is involved.
+    // On a shard the limit is part of the ring's wait, no other thread is involved.
     let handle = file.clone();
     let outcome = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
         let outcome = shard::timeout(limit, handle.read(9 * MIB..10 * MIB)).await;

@@ -1,8 +1,9 @@
 //! What an engine takes: the time of its start, threads, memory, the first read, and wake-ups without work.
 //!
-//! Run with `cargo run --release -p forebay --example footprint --features tokio [repeats]`; it writes 1 MiB into the current folder and
-//! removes it again. Each engine is in a process of its own, so that its memory is its own; the figures are medians of that many
-//! processes, one without an argument, in half a minute. Memory is that which each step adds to the process; `docs/modes.md` has its parts.
+//! Run with `cargo run --release -p forebay --example footprint --features tokio [repeats]`; it writes 1 MiB into the current
+//! folder and removes it again. Each engine is in a separate process, to measure its memory alone; the figures are medians of that
+//! many processes, one without an argument, in half a minute. Memory is that which each step adds to the process; `docs/modes.md`
+//! has its parts.
 
 use std::error::Error;
 use std::fs;

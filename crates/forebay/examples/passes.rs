@@ -1,8 +1,8 @@
 //! A file several times over, in each mode and in several ways: the milliseconds of each pass, and how much of the file the page cache has
 //! afterwards. Adaptive files load it with the second pass, as far as memory is free.
 //!
-//! Run with `cargo run --release -p forebay --example passes [MIB [PASSES]]`; it writes a file of 64 MiB into the current folder and removes
-//! it again. Each row begins with a page cache without the file.
+//! Run with `cargo run --release -p forebay --example passes [MIB [PASSES]]`; it writes a file of 64 MiB into the current folder
+//! and removes it again. Each row starts with the file evicted from the page cache.
 
 use std::error::Error;
 use std::ops::Range;

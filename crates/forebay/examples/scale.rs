@@ -1,8 +1,8 @@
 //! How an engine grows: random reads of 4 KiB from more and more tasks, with more and more files open, and from several engines at once.
 //!
-//! Run with `cargo run --release -p forebay --example scale --features tokio [seconds]`; it writes 256 MiB into the current folder and
-//! removes them again. Each line is a process of its own, so that its memory is its own; `seconds` is the measured time of a line, 0.3
-//! without an argument. `docs/performance.md` has figures of this program.
+//! Run with `cargo run --release -p forebay --example scale --features tokio [seconds]`; it writes 256 MiB into the current folder
+//! and removes them again. Each line is a separate process, to measure its memory alone; `seconds` is the measured time of a line,
+//! 0.3 without an argument. `docs/performance.md` has figures of this program.
 
 use std::error::Error;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn measure(path: &Path, cell: Cell, measured: Duration) -> Result<()> {
     let (reads, elapsed, cpu) = runtime.block_on(async {
         let mut readers = tokio::task::JoinSet::new();
         for task in 0..tasks {
-            // Each task goes through files of its own, so that all are in use.
+            // Each task reads its own files, so that all are in use.
             let mine: Vec<File> =
                 files.iter().skip(task as usize % files.len()).step_by(tasks as usize).cloned().collect();
             readers.spawn(read(mine, task, phase.clone()));

@@ -43,7 +43,7 @@ async fn main() -> Result<(), AnyError> {
             workers.push(shard::spawn(async move {
                 let mut served = 0u64;
                 while let Ok(Request { key, answer }) = inbox.recv().await {
-                    // A caller that has gone away is no error here.
+                    // A caller that has been dropped is not an error here.
                     let _ = answer.send(lookup(&table, key).await);
                     served += 1;
                 }

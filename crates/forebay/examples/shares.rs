@@ -1,5 +1,4 @@
-//! Three classes compete for a device with 100, 300 and 600 shares: the rate that each received in a second,
-//! beside its due.
+//! Three classes compete for a device with 100, 300 and 600 shares: the rate that each received in a second, and its due.
 //!
 //! Run with `cargo run --release -p forebay --example shares`; it writes 256 MiB into the current folder,
 //! reads them at random for a second, and removes them again.

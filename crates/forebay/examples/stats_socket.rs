@@ -1,5 +1,4 @@
-//! An engine that can be inspected while it runs: two classes read beside each other, and a socket serves
-//! their statistics.
+//! An engine that can be inspected while it runs: two classes read concurrently, and a socket serves their statistics.
 //!
 //! ```text
 //! cargo run --release -p forebay --example stats_socket -- 30

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(Config::new())?;
     let file = engine.temp_file(".", Open::create()).wait()?;
 
-    // A file without a name: it is gone when the last handle is.
+    // A file without a name: it is removed with the last handle.
     for page in (0..PAGES).step_by(256) {
         let mut pages = engine.block(256 * PAGE as usize)?;
         for (number, bytes) in (page..).zip(pages.chunks_exact_mut(PAGE as usize)) {

@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let file = engine.temp_file(".", Open::create()).await?;
     write_numbered_pages(&engine, &file).await?;
 
-    // Eight tasks, each with a handle of its own, request one small range after the other.
+    // Eight tasks, each with its own handle, request one small range after the other.
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for worker in 0..8 {
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Each page begins with its own number.
+/// Each page starts with its number.
 async fn write_numbered_pages(engine: &Engine, file: &File) -> Result<()> {
     const PAGES_A_WRITE: u64 = 256;
     for first in (0..PAGES).step_by(PAGES_A_WRITE as usize) {

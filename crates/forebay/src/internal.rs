@@ -1,7 +1,7 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
-//! `forebay-collective` goes through it to a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked), `forebay-fs` goes to values of the process ([`PerProcess`]) and to the thread's world ([`is_in_world`]),
+//! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
+//! forked](is_forked), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 
@@ -68,7 +68,7 @@ pub trait ErrorExt: Sized {
     /// Returns the error with its range of the file, in bytes. A writer's read of its own memory fails as a file's.
     fn with_range(self, offset: u64, len: u64) -> Self;
 
-    /// Returns the error with a note for people. A writer says which participant is gone, a world which fault it was.
+    /// Returns the error with a note for people. A writer names the lost participant, a world the fault.
     fn with_note(self, note: impl Into<String>) -> Self;
 }
 
@@ -106,7 +106,7 @@ impl ErrorExt for Error {
     }
 }
 
-/// Returns whether this process was forked from the engine's. The C interface takes none of its locks there.
+/// Returns whether this process was forked from the engine's. The C interface avoids its locks there.
 pub fn is_forked(engine: &Engine) -> bool {
     engine.shared().is_forked()
 }
@@ -160,8 +160,7 @@ impl<'f> FileInternals<'f> {
         Ok(buffer.into_empty())
     }
 
-    /// Returns the same if the arena has memory for it now. Writers do without while there is none, as it comes back with their
-    /// writes.
+    /// Returns a block if the arena has memory for it now. Writers continue without one, as their writes release memory.
     pub fn try_block(self, len: usize) -> Option<BlockMut> {
         self.0.core().engine().arena.alloc_local(len).ok().map(Buffer::into_empty)
     }
@@ -171,7 +170,7 @@ impl<'f> FileInternals<'f> {
         self.0.write(offset, block).given(given).class(class).owned()
     }
 
-    /// Returns an error that names the file. Writers have errors of their own: a participant is gone, a task has ended.
+    /// Returns an error that names the file. Writers have further errors: a lost participant, an ended task.
     pub fn error(self, operation: &'static str, kind: ErrorKind) -> Error {
         self.0.core().describe(Error::new(kind, operation))
     }

@@ -28,7 +28,7 @@
 //! | a chain of reads: a tree, a list | [`File::walk`] |
 //! | to write a range, durably if wanted | [`File::write`], [`Write::durable`] |
 //! | to write from front to back, any sizes | [`File::append`] |
-//! | small writes at any offsets merged into large ones, or one file written by many tasks | the crate `forebay-collective` |
+//! | small writes at any offsets merged into large writes, or one file written by many tasks | the crate `forebay-collective` |
 //! | code next to the device, without hand-over between threads | [`Engine::spawn_on_shard`], [`shard`] |
 //! | one class of work before another, or a limit for it | [`Class`], [`ClassSpec`] |
 //! | files created, renamed and removed durably | [`Engine::rename`], [`Engine::sync_dir`], [`Dir`] |
@@ -39,7 +39,7 @@
 //!
 //! # Features
 //!
-//! None is on by default.
+//! All are off by default.
 //!
 //! | feature | adds | needs |
 //! |---|---|---|
@@ -55,7 +55,7 @@
 //! - [Modes and paths](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md): direct, buffered or adaptive; rings and threads; blocking, containers
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md): memory of reads, classes and tenants, calibration, polling, NVMe commands
-//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/collective.md): small writes merged into large ones
+//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/collective.md): small writes merged into large writes
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
 //! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/testing.md): tests with faults and power cuts
 //!
@@ -77,7 +77,7 @@
 // With `_sim`, `internal` shows more of the modules.
 #![cfg_attr(not(feature = "_sim"), allow(unreachable_pub, reason = "public for `internal`"))]
 
-// Before the others, so that rustdoc, which follows this order, begins the page of `File` with reads and writes.
+// Before the others, so that rustdoc, which follows this order, starts the page of `File` with reads and writes.
 mod ops;
 
 mod base;

@@ -1,9 +1,8 @@
-//! A program of its own: it counts allocations with a global allocator.
+//! A separate program: it counts allocations with a global allocator.
 //!
-//! Counts heap allocations on a shard's thread: none per I/O once it is warm, for reads, writes, scans, batches
-//! and walks.
+//! Counts heap allocations on a shard's thread: zero per I/O once it is warm, for reads, writes, scans, batches and walks.
 //!
-//! Seen to fail when `Shard::stage` boxed a byte for each operation: 4,000 allocations instead of none.
+//! Seen to fail when `Shard::stage` boxed a byte for each operation: 4,000 allocations instead of zero.
 
 mod common;
 
@@ -22,9 +21,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const FILE_BYTES: u64 = 16 << 20;
 
-/// Returns the allocations that are allowed however many operations run. A ring needs none. The driver of
-/// threads starts a thread when all others are busy for a moment, at most 64 times, and each start takes some
-/// allocations.
+/// Returns the allocations that are allowed however many operations run. A ring needs zero. The driver of threads starts a thread
+/// when all others are busy for a moment, at most 64 times, and each start takes some allocations.
 fn allowance(engine: &Engine) -> u64 {
     if engine.driver() == "threads" { 64 * 8 } else { 0 }
 }
@@ -39,7 +37,7 @@ fn scene() -> (Engine, tempfile::TempDir, File) {
     (engine, dir, file)
 }
 
-/// Keeps eight reads in flight at any time, without memory of its own for any of them.
+/// Keeps eight reads in flight at any time, without an allocation for any of them.
 async fn read_many_times(file: &File, times: u64) {
     let mut reads: [Option<Read<'_>>; 8] = Default::default();
     let (mut begun, mut over) = (0u64, 0u64);
@@ -138,7 +136,7 @@ fn batches_allocate_nothing_per_range() {
     let ranges = |count: u64| (0..count).map(|n| n * 3 * 4096 + 5..n * 3 * 4096 + 105).collect::<Vec<_>>();
     let inner = file.clone();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        // Not merged, so that every range is a request of its own.
+        // Not merged, so that every range is a separate request.
         let batch = async |ranges: Vec<std::ops::Range<u64>>| {
             let blocks = inner.read_many(ranges.iter().cloned()).gap_bytes_max(0).await.unwrap();
             assert_eq!(&blocks[7].as_ref().unwrap()[..], &bytes_of(ranges[7].clone())[..]);
@@ -184,7 +182,7 @@ fn batches_allocate_nothing_per_range() {
     );
 }
 
-/// Copies of short detached results share memory by fours; each of them had an allocation of its own.
+/// Copies of short detached results share memory by fours; each of them had a separate allocation.
 #[test]
 fn detached_results_share_allocations() {
     let (engine, _dir, file) = scene();

@@ -1,4 +1,4 @@
-//! A program of its own: threads of the process are counted, signals sent to it, and it forks.
+//! A separate program: threads of the process are counted, signals sent to it, and it forks.
 //!
 //! Back-traces of tasks that held their shard: the feature `backtrace` through the public API.
 //!
@@ -39,8 +39,7 @@ fn looks() -> u64 {
     watchers().iter().map(|(_, looks)| looks).sum()
 }
 
-/// Locks the tests: one at a time, and none before the engines of the last one are gone; there is one watcher
-/// then.
+/// Locks the tests: one at a time, each after the end of the previous test's engines; the process has one watcher then.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +62,7 @@ fn engine() -> Engine {
     Engine::start(config().shards(1).stall_after(BOUND)).unwrap()
 }
 
-/// Starts an engine whose watcher has begun.
+/// Starts an engine whose watcher has started.
 fn watched() -> Engine {
     let engine = engine();
     until("there is a watcher", || !watchers().is_empty());
@@ -107,7 +106,7 @@ async fn a_long_task() {
     calls_what_holds();
 }
 
-/// Returns the place in the text where a line begins with this function of the tests.
+/// Returns the position in the text of the line that starts with this function of the tests.
 #[track_caller]
 fn line_of(text: &str, function: &str) -> usize {
     let named = |line: &str| line.split(" (").next().unwrap_or_default().ends_with(function);
@@ -199,8 +198,7 @@ fn the_longest_poll_is_the_one_that_is_shown() {
     assert!(third.longest_ns > second.longest_ns || third.back_trace == second.back_trace);
 }
 
-/// Runs `body` in a child of this process without its threads, for tests that concern a whole process. Fails
-/// if anything in it went wrong.
+/// Runs `body` in a child of this process without its threads, for tests that concern a whole process. Fails if `body` failed.
 fn in_child(body: impl FnOnce()) {
     // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the
     // test harness's locks, and leaves by `_exit`.
@@ -301,7 +299,7 @@ fn a_signal_that_nobody_asked_for_does_nothing() {
         (0..100).for_each(|_| assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0));
     };
     engine.spawn_on_shard(0, Class::DEFAULT, raises).wait().unwrap();
-    // SAFETY: as above; this thread is no shard's.
+    // SAFETY: as above; this thread is not a shard's.
     assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0);
     engine.spawn_on_shard(0, Class::DEFAULT, a_long_task).wait().unwrap();
     line_of(&traced(&engine, "a_long_task").back_trace.unwrap(), "holds_on_here");
@@ -376,7 +374,7 @@ fn stalls_while_engines_start_and_stop() {
 fn a_watcher_of_an_idle_engine_sleeps_and_is_woken() {
     let _alone = alone();
     let engine = watched();
-    // Windows of wall time, whatever the machine's load: looks come by the clock, if any do.
+    // Windows of wall time, whatever the machine's load: looks are by the clock, if any.
     until("it does not look", || {
         let (begun, before) = (Instant::now(), looks());
         while begun.elapsed() < Duration::from_millis(1_100) {

@@ -1,8 +1,8 @@
-//! A program of its own: resident memory and threads of the process are counted, and a large program would be most of the memory.
+//! A separate program: resident memory and threads of the process are counted, and a large program would be most of the memory.
 //!
 //! The cost of an engine for a machine or a container: threads, resident memory, and no processor time without work.
 //!
-//! Each engine is in a process of its own, this program again. Memory and wake-ups are the kernel's counts for that process.
+//! Each engine is in a separate process, this program again. Memory and wake-ups are the kernel's counts for that process.
 //!
 //! Seen to fail: with 8 MiB of I/O memory from the start; with inboxes made at the start, for 16 shards; when shard 0 never stopped to
 //! look at the rings of a runtime; when the stall profiler's thread checked once a second.
@@ -55,7 +55,7 @@ fn number(text: &str, name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the threads whose name begins with `prefix`, by number, with how often each was switched to.
+/// Returns the threads whose name starts with `prefix`, by number, with how often each was switched to.
 fn switches(prefix: &str) -> Vec<(String, u64)> {
     let count = |task: std::fs::DirEntry| {
         // A thread may end meanwhile.
@@ -68,8 +68,8 @@ fn switches(prefix: &str) -> Vec<(String, u64)> {
     std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(count).collect()
 }
 
-/// Checks that the engine's threads are not switched to for a while, once they came to rest. Any thread that looks after something
-/// from time to time does so within this while: none waits longer than a second.
+/// Checks that the engine's threads are not switched to for a while, once they are idle. Any thread with periodic work does it
+/// within this while: no period is longer than a second.
 #[track_caller]
 fn rests(engine: &Engine) {
     const WHILE: Duration = Duration::from_millis(1_100);

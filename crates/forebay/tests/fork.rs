@@ -1,4 +1,4 @@
-//! A program of its own: it forks, and until a child has ended it holds every descriptor of the process, locks and all.
+//! A separate program: it forks, and until a child has ended it holds every descriptor of the process, with its locks.
 //!
 //! A forked child and the handles it inherits: every kind of call returns `Forked` there, dropping them does
 //! nothing, and the parent is not affected.
@@ -75,8 +75,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
         let mut taken = Some((reads, many, opening, task));
         let code = in_child(|| {
             let (mut reads, mut many, opening, task) = taken.take().unwrap();
-            // Begun before the fork. They may have completed before it, and then the child has their result
-            // too.
+            // Started before the fork. They may have completed before it, and then the child has their result too.
             let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
             let polled = |read: &mut forebay::Read<'_>| {
                 Pin::new(read)
@@ -96,7 +95,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
                 return 3;
             }
             drop((reads, many));
-            // Begun after it.
+            // Started after it.
             let calls: [&dyn Fn() -> bool; 26] = [
                 &|| forked(file.read(0..10).wait()),
                 &|| forked(file.read(5..5).wait()),
@@ -173,7 +172,8 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// A runtime goes on in a forked child, and with it the task that looks after a worker's ring: it must leave the parent's ring alone.
+/// A runtime continues in a forked child, and with it the task that looks after a worker's ring: it must leave the parent's ring
+/// alone.
 #[cfg(feature = "tokio")]
 #[test]
 fn a_childs_runtime_leaves_the_parents_rings_alone() {

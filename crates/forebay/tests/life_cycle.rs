@@ -1,4 +1,4 @@
-//! A program of its own: it executes files right after their close, and children that other tests start hold copies of descriptors
+//! A separate program: it executes files right after their close, and children that other tests start hold copies of descriptors
 //! until they have executed theirs.
 //!
 //! Calls about names, lengths and space have the life of every operation: a drop takes a queued one out, a close waits for the one
@@ -75,7 +75,7 @@ impl Scene {
         busy
     }
 
-    /// Lets the threads go on, and waits for whatever may be in the queue.
+    /// Lets the threads continue, and waits for all queued calls.
     fn release(&mut self, busy: Vec<Pending<File>>) {
         self.leased.clear();
         busy.into_iter().for_each(|open| drop(open.wait().unwrap()));
@@ -85,7 +85,7 @@ impl Scene {
     }
 }
 
-/// A call that has begun, in whatever it results.
+/// A call that has started, with any result.
 type Call = Pin<Box<dyn Future<Output = forebay::Result<()>>>>;
 
 fn begun<T: 'static>(pending: Pending<T>) -> Call {
@@ -158,7 +158,7 @@ fn a_dropped_call_has_no_effect_after_the_close() {
                 assert!(poll(&mut call).is_pending());
             }
             drop(call);
-            // No thread has begun it, so nothing is waited for, and nothing of it is left.
+            // No thread has started it, so nothing is waited for, and nothing of it is left.
             file.close().wait().unwrap();
             assert_eq!(descriptors_of(&path), 0, "{name}");
             StdFile::open(&path).unwrap().try_lock().unwrap();
@@ -194,11 +194,11 @@ fn a_program_that_was_written_and_closed_is_executed() {
     scene.release(busy);
 }
 
-/// An operation whose future is gone while its message lies in a shard's inbox: the message has the file.
+/// An operation whose future is dropped while its message is in a shard's inbox: the message has the file.
 #[test]
 fn a_close_waits_for_messages_of_dropped_operations() {
     for config in configs() {
-        // A waiting thread's own calls send none.
+        // Calls of waiting threads send no message.
         let scene = Scene::new(config.wait_calls(false));
         let path = scene.path("data");
         std::fs::write(&path, [1; LEN]).unwrap();
@@ -216,7 +216,7 @@ fn a_close_waits_for_messages_of_dropped_operations() {
     }
 }
 
-/// A call whose future lives comes to its end, polled or not, and the close comes after it.
+/// A call whose future lives runs to its end, polled or not, and the close completes after it.
 #[test]
 fn a_close_waits_for_calls_in_the_queue() {
     for config in configs() {
@@ -296,7 +296,7 @@ fn an_engine_is_closed_after_its_calls() {
         let report = close.wait().unwrap();
         assert_eq!((report.leaked_operations, report.lost_shards, report.calls_left.len()), (0, 0, 0));
         assert_eq!(["removed", "kept"].map(|name| scene.path(name).exists()), [false, true]);
-        // The opens that ran came to their end, for an engine that has ended.
+        // The opens that ran have completed, for an engine that has ended.
         busy.into_iter().for_each(|open| drop(open.wait()));
     }
 }

@@ -1,9 +1,9 @@
-//! A program of its own: descriptors, threads and resident memory of the process are counted.
+//! A separate program: descriptors, threads and resident memory of the process are counted.
 //!
 //! Many operations at once and for long: nothing is lost, nothing is left over, nothing grows.
 //!
-//! Ten thousand tasks, on a runtime of the program's and on the shards, read and write regions of their own
-//! in shared files; one operation in eight is dropped after a few polls. Every byte read is checked.
+//! Ten thousand tasks, on the program's runtime and on the shards, read and write separate regions in shared files; one operation
+//! in eight is dropped after a few polls. Every byte read is checked.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -93,7 +93,7 @@ fn run(engine: &Engine, files: &[File], tasks: u64, operations: u64, seed: u64) 
     tally
 }
 
-/// Checks that nothing of the work is left: no operation, no slot, no memory, and no completion went astray.
+/// Checks that nothing of the work is left: no operation, no slot, no memory, and no stray completion.
 fn comes_to_rest(engine: &Engine) {
     // Dropped operations may still be in flight at the device.
     settle(
@@ -142,7 +142,7 @@ fn ten_thousand_tasks_on_threads() {
     load(config().arena_bytes_max(512 << 20).driver(DriverChoice::Threads), TASKS, 100_000);
 }
 
-/// In a debug build 23 s on two cores that do nothing else, and minutes on busy ones.
+/// In a debug build 23 s on two idle cores, and minutes on busy cores.
 #[test]
 #[ignore = "a minute or more; scripts/test --long"]
 fn a_million_operations_of_ten_thousand_tasks() {
@@ -156,8 +156,7 @@ fn a_million_operations_on_threads() {
     load(config().arena_bytes_max(512 << 20).driver(DriverChoice::Threads), TASKS, 10_000_000);
 }
 
-/// With far less I/O memory than the tasks need: a task that gets none requests it again, and nothing else is
-/// different.
+/// With far less I/O memory than the tasks need: a task without memory requests it again, and nothing else is different.
 #[test]
 fn with_little_memory() {
     let config = config().arena_bytes(2 << 20).arena_bytes_max(2 << 20).overflow_bytes_max(1 << 20);
@@ -187,17 +186,17 @@ impl Footprint {
     }
 }
 
-/// Resident memory may be this much above the most of the warm-up. The remains of past threads in the
-/// allocator's own arenas come and go, 3 MiB in a run of 120 s. An engine that stayed would show: its inbox
-/// alone has 128 KiB a shard, and three minutes have more than a hundred engines on an idle machine.
+/// Resident memory may be this much above the most of the warm-up. The remains of past threads in the allocator's arenas vary by 3
+/// MiB in a run of 120 s. A leaked engine would show: its inbox alone has 128 KiB a shard, and three minutes have more than a
+/// hundred engines on an idle machine.
 const GROWTH_BYTES: u64 = 16 << 20;
 /// Threads may be this many above the most of the warm-up: the lasting engine's pool starts its four on
 /// demand, and the kernel its workers, at any time (16 after 15 was seen in 189 cycles). If each ended engine
 /// left a thread, there would be a hundred.
 const GROWTH_THREADS: u64 = 8;
 
-/// A long life: one engine serves all the time, others come and go beside it, on either driver, with files of
-/// their own; every third ends with operations in flight.
+/// A long life: one engine serves all the time, others start and end meanwhile, on either driver, with separate files; every third
+/// ends with operations in flight.
 #[test]
 #[ignore = "minutes; scripts/test --long"]
 fn a_long_life() {
@@ -267,7 +266,7 @@ fn a_long_life() {
     assert_eq!(lasting.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// Begins reads and drops their futures, so that the engine ends with them in flight.
+/// Starts reads and drops their futures, so that the engine ends with them in flight.
 fn leave_in_flight(files: &[File]) {
     for file in files {
         for n in 0..8 {

@@ -1,4 +1,4 @@
-//! A program of its own: virtual machines run it by itself (`vm/tests/polled`).
+//! A separate program: virtual machines run it alone (`vm/tests/polled`).
 //!
 //! Shows: an NVMe namespace is a file like any other, but for its fixed size; commands whose completions
 //! interrupt share a shard with everything else; a namespace in use is left alone; a refusal of the device is
@@ -196,7 +196,7 @@ fn a_namespace_in_use_is_left_alone() {
         assert!(error.to_string().contains("is in use (mounted at "), "{error}");
     }
     let file = engine.open_nvme(&mounted, OpenNvme::read().even_in_use()).wait().unwrap();
-    // The superblock of ext4 begins at 1,024, its magic number 56 bytes later.
+    // The superblock of ext4 starts at 1,024, its magic number 56 bytes later.
     assert_eq!(file.read(1080..1082).wait().unwrap()[..], [0x53, 0xEF]);
     let Some(path) = namespace() else { return };
     let held = engine.open_nvme(&path, OpenNvme::write()).wait().unwrap();
@@ -225,7 +225,7 @@ fn many_ranges_scans_and_appends() {
     assert_eq!(at, 8 << 20);
 }
 
-/// A walk that reads the page whose number the page begins with, so many times.
+/// A walk that follows the page number at the start of each page, so many times.
 struct Chain(u32);
 
 impl Walk for Chain {

@@ -1,10 +1,9 @@
-//! A program of its own: virtual machines run it by itself (`vm/tests/polled`).
+//! A separate program: virtual machines run it alone (`vm/tests/polled`).
 //!
-//! Shows: polled reads and writes are right, are really polled for, and share a shard with everything else; a
-//! shard with nothing in flight sleeps; where polling is not available the engine reports it and works all
-//! the same. How: the tests that begin with `device_` need a directory on a device with poll queues, in
-//! `FOREBAY_TEST_DIR`, and `FOREBAY_TEST_POLLING=on` or `hybrid`: `vm/tests/polled` sees to that, on an
-//! emulated NVMe device. Elsewhere they do nothing.
+//! Shows: polled reads and writes are right, are really polled for, and share a shard with everything else; a shard with nothing in
+//! flight sleeps; where polling is not available the engine reports it and works without it. How: the tests that start with
+//! `device_` need a directory on a device with poll queues, in `FOREBAY_TEST_DIR`, and `FOREBAY_TEST_POLLING=on` or `hybrid`:
+//! `vm/tests/polled` sees to that, on an emulated NVMe device. Elsewhere they do nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -295,7 +294,7 @@ fn device_dropped_reads_keep_their_memory_until_they_are_over() {
                     drop(read);
                 }
             }
-            // Memory that was released too early would be overwritten by the dropped ones.
+            // Memory that was released too early would be overwritten by the dropped reads.
             for (page, read) in kept {
                 let range = page * PAGE..(page + 1) * PAGE;
                 assert_eq!(read.await.unwrap()[..], bytes_of(range)[..], "round {round}, page {page}");

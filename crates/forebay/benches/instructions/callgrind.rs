@@ -45,7 +45,7 @@ pub(crate) fn measure(program: &Path, row: &Row, operations: u64, scratch: &Path
         return Err(format!("{} under callgrind: {}\n{text}", row.name, output.status).into());
     }
     let totals = collect(scratch)?;
-    // Part 1 is starting and warming up; then come the pairs.
+    // Part 1 is the start and the warm-up; the pairs follow.
     let total = |part: usize| {
         let found = totals.get(&part).copied();
         found.ok_or_else(|| format!("callgrind counted nothing in segment {part} of {}", row.name))

@@ -1,5 +1,4 @@
-//! The same programs by the clock, in turn: effects that instructions do not show. A time means something
-//! only beside others of one run.
+//! The same programs timed by the clock, in turn: effects that instructions do not show. A time is comparable only within one run.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

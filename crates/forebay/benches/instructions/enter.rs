@@ -1,11 +1,9 @@
 //! Waiting for a ring under valgrind.
 //!
-//! Valgrind runs one thread at a time, and valgrind 3.19 does not know that io_uring_enter(2) may block: the
-//! shard would sleep with all other threads shut out, for ever. The engine makes that call through the C
-//! library's `syscall`, which this program therefore defines: a wait becomes several short ones with a rest
-//! between them in which other threads run. Callgrind does not count the instructions in
-//! [`forebay_ring_enter`], so the way of waiting is in no figure; about ten instructions a system call stay
-//! in.
+//! Valgrind runs one thread at a time, and valgrind 3.19 does not know that io_uring_enter(2) may block: the shard would sleep with
+//! all other threads shut out, for ever. The engine makes that call through the C library's `syscall`, which this program therefore
+//! defines: a wait becomes several short waits with pauses between them in which other threads run. Callgrind does not count the
+//! instructions in [`forebay_ring_enter`], so the way of waiting is in no figure; about ten instructions a system call stay in.
 
 use std::ffi::{CStr, c_long};
 use std::ptr;
@@ -14,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const GETEVENTS: c_long = 1 << 0;
 const EXT_ARG: c_long = 1 << 3;
-/// The longest time that one wait keeps the other threads out.
+/// The longest time that one wait blocks the other threads.
 const SHORT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
 /// The time that the other threads then have.
 const REST: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -69,7 +67,7 @@ unsafe extern "C" fn syscall(
     }
 }
 
-/// Enters the ring, with a wait that is cut into short ones.
+/// Enters the ring, with a wait that is cut into short waits.
 ///
 /// # Safety
 /// As io_uring_enter(2).

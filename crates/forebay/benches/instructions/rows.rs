@@ -16,7 +16,7 @@ use crate::Result;
 /// Length of the test file.
 pub(crate) const FILE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Ranges of a batch: one page each, so far apart that none are merged.
+/// Ranges of a batch: one page each, too far apart to be merged.
 const BATCH_RANGES: u64 = 64;
 const BATCH_STEP_BYTES: u64 = FILE_BYTES / BATCH_RANGES;
 /// Pairs of segments in one process: N operations, then 2N.
@@ -52,7 +52,7 @@ enum Workload {
     ReadMany,
     /// A task that returns at once, started on the shard and awaited there.
     Spawn,
-    /// From a thread that is no shard's, one after the other.
+    /// From a thread outside of the shards, one after the other.
     RemoteNop,
     RemoteRead,
 }
@@ -182,8 +182,8 @@ impl Wake for Woken {
     }
 }
 
-/// Waits for an operation without being woken: a thread that the shard wakes runs beside the rest of the
-/// shard's turn, and chance decides which of the two then frees their shared memory.
+/// Waits for an operation without being woken: a thread that the shard wakes runs during the rest of the shard's turn, and chance
+/// decides which of the two then frees their shared memory.
 fn wait<T>(future: impl Future<Output = T>, woken: &Arc<Woken>) -> T {
     let waker = Waker::from(woken.clone());
     let mut future = pin!(future);

@@ -35,7 +35,7 @@ impl Affinity {
         (0..CpuSet::MAX_CPU).filter(|number| self.0.is_set(*number)).collect()
     }
 
-    /// Keeps the calling thread on these processors, and none that the engine starts from it: [`unpinned`].
+    /// Keeps the calling thread on these processors, but not the threads that the engine starts from it: [`unpinned`].
     pub(crate) fn pin(self) -> io::Result<()> {
         let before = Affinity::of_thread()?;
         self.set()?;

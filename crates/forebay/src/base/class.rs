@@ -57,8 +57,8 @@ pub struct Tenant(pub(crate) u8);
 /// The shares and limits of a class on each device. [`Engine::set_class`](crate::Engine::set_class)
 /// sets them, and may be called again at any time.
 ///
-/// Shares count only while classes compete for a device, and a part that one class does not use is available
-/// to the others at once. Caps always hold, for the operations of all shards together.
+/// Shares count only while classes compete for a device, and a part that one class does not use is immediately available to the
+/// others. Caps always hold, for the operations of all shards together.
 ///
 /// ```
 /// use forebay::{ClassSpec, Config, Engine};
@@ -101,8 +101,8 @@ impl ClassSpec {
         self
     }
 
-    /// Sets the most reads in a second from one device; 0, the default, for no limit. A read that goes to the
-    /// device in pieces counts once for each piece.
+    /// Sets the most reads in a second from one device; 0, the default, for no limit. A read in several pieces counts once for each
+    /// piece.
     pub fn reads_per_second_max(mut self, operations: u64) -> ClassSpec {
         self.spec.caps[2] = operations;
         self

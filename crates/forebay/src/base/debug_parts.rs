@@ -1,4 +1,4 @@
-//! The `Debug` of types that show a few of their parts, or none.
+//! The `Debug` of types that show a few of their parts, or no parts.
 
 /// Implements `Debug` for a type by some of its parts: `_debug_parts!([T] Sender<T>, |sender| operation: sender.operation)`. The
 /// brackets have the parameters of a generic type; without parts it shows its name. For all crates of the workspace.

@@ -45,7 +45,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused for a reason without a kind of its own; [`Error::raw_os_error`] has the number.
+    /// The operating system refused for a reason without a specific kind; [`Error::raw_os_error`] has the number.
     Io,
     /// A file, a directory, or one above it does not exist.
     NotFound,
@@ -314,7 +314,7 @@ pub fn panic_words(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("a panic without a message")
 }
 
-/// The facts of an [`Error`] that are kept. The error itself goes to the call that met it first.
+/// The facts of an [`Error`] that are kept. The error itself is returned to the first call that met it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     kind: ErrorKind,

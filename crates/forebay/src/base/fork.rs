@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The process in which an object was made. A child's inherited objects count as made elsewhere.
 ///
-/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that
-/// descend from each other by forking. In a child it reads as zero until the child makes an object of its
-/// own, which then gets the next number. Where the advice is refused, as by gVisor, or does not exist, the number is the process's id,
-/// at the price of a getpid(2).
+/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that descend from each
+/// other by forking. In a child it reads as zero until the child makes its first object, which then gets the next number. Where the
+/// advice is refused, as by gVisor, or does not exist, the number is the process's id, at the price of a getpid(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 

@@ -46,8 +46,8 @@ pub struct Health {
     pub driver: &'static str,
     /// The number of shards that run.
     pub shards: usize,
-    /// The interface of the rings that workers of Tokio runtimes have (feature `tokio`): `"uring"`, or `"aio"` where the kernel refuses
-    /// io_uring. `None` while there are no such rings: the first operation of a task has them made.
+    /// The interface of the rings that workers of Tokio runtimes have (feature `tokio`): `"uring"`, or `"aio"` where the kernel
+    /// refuses io_uring. `None` without such rings: the first operation of a task makes them.
     pub worker_rings: Option<&'static str>,
     /// The priority that the shards' threads were granted of [`Config::priority`](crate::Config::priority):
     /// the weakest of them.

@@ -6,7 +6,7 @@ use std::cell::Cell;
 thread_local! {
     static ON_SHARD: Cell<bool> = const { Cell::new(false) };
     static WAITS: Cell<Waits> = const { Cell::new(Waits::No) };
-    /// The number of the world that runs on this thread, 0 for none, and its time.
+    /// The number of the world that runs on this thread, or 0, and its time.
     #[cfg(feature = "_sim")]
     static WORLD: Cell<u64> = const { Cell::new(0) };
     #[cfg(feature = "_sim")]
@@ -19,7 +19,7 @@ pub(crate) fn is_on_shard() -> bool {
     ON_SHARD.get()
 }
 
-/// Marks this thread as a shard's, or as none. Called by the reactor.
+/// Sets whether this thread is a shard's. Called by the reactor.
 #[inline]
 pub(crate) fn set_on_shard(is_on_shard: bool) {
     ON_SHARD.set(is_on_shard);
@@ -31,7 +31,7 @@ pub(crate) enum Waits {
     No,
     /// For a future of any kind.
     ForAny,
-    /// For a future that begins an operation only when the one before has ended.
+    /// For a future that starts an operation only after the end of the previous one.
     InTurn,
 }
 
@@ -46,21 +46,21 @@ pub(crate) fn set_waits(waits: Waits) -> Waits {
     WAITS.replace(waits)
 }
 
-/// Returns the number of the world that runs on this thread; 0 when none does.
+/// Returns the number of the world that runs on this thread; 0 outside of worlds.
 #[cfg(feature = "_sim")]
 #[inline]
 pub fn world() -> u64 {
     WORLD.get()
 }
 
-/// Returns the virtual time of this thread's world, in nanoseconds since its beginning.
+/// Returns the virtual time of this thread's world, in nanoseconds since its start.
 #[cfg(feature = "_sim")]
 #[inline]
 pub fn now_ns() -> u64 {
     NOW_NS.get()
 }
 
-/// Sets the number of the world that begins to run on this thread (`number` above 0), or 0 when it ends.
+/// Sets the number of the world that starts on this thread (`number` above 0), or 0 when it ends.
 #[cfg(feature = "_sim")]
 pub fn set_world(number: u64, now_ns: u64) {
     WORLD.set(number);

@@ -53,11 +53,11 @@ pub enum Mutant {
     ShortReadIsSuccess,
     /// A sync completes without having been requested. So does the sync of a durable write.
     IgnoredFlush,
-    /// A dropped call about a name or a length keeps its turn, which comes late, and no close waits for it.
+    /// A dropped call about a name or a length keeps its turn, which is late, and no close waits for it.
     DroppedCallsStayQueued,
     /// The close of a file cache does not wait for opens under way.
     OpensOutliveClose,
-    /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
+    /// An inbox that is no longer full wakes one sender a turn and relies on it to send.
     OneSenderWoken,
     /// A thread that finds the lock of a visited shard held leaves no mark.
     HeldLockUnmarked,

@@ -1,4 +1,4 @@
-//! The return value of a call that a pool of threads carries out: its result comes later.
+//! The return value of a call that a pool of threads carries out: its result is available later.
 
 use std::fmt;
 use std::future::Future;
@@ -15,14 +15,14 @@ use crate::base::wakes;
 /// The result, available later, of a call that opens, renames, looks up or otherwise does not move a file's
 /// bytes.
 ///
-/// The work begins when the call is made: it takes its turn on a thread of the engine's pool, and needs no poll for that. Await it in
-/// a task of any executor, or call [`wait`](Pending::wait) on a plain thread.
+/// The work starts with the call: it is queued for a thread of the engine's pool, and needs no poll for that. Await it in a task of
+/// any executor, or call [`wait`](Pending::wait) on a plain thread.
 ///
 /// # When it is dropped
 ///
-/// A call that waits for its turn is taken out, and never happens. **A call that a thread has begun is carried out to its end**: it
-/// may still take effect after the drop, in whole, in part or not at all. A value without a waiter is dropped, so a file that was
-/// opened is closed again. [`detach`](Pending::detach) instead of a drop leaves the call its turn.
+/// A queued call is withdrawn, and never happens. **A call that a thread has started is carried out to its end**: it may still take
+/// effect after the drop, in whole, in part or not at all. A value without a waiter is dropped, so a file that was opened is closed
+/// again. [`detach`](Pending::detach) instead of a drop leaves the call its turn.
 ///
 /// Either way the call belongs to the close of what it names: [`File::close`](crate::File::close) (of both files, for
 /// [`copy_range`](crate::File::copy_range)), [`Dir::close`](crate::Dir::close) for names in an open directory, and
@@ -158,10 +158,10 @@ fn completed_before() -> Error {
 
 /// The queue in which calls wait for their turn. Each has a number, which is not used again.
 pub trait Turns: Send + Sync {
-    /// Takes the call out and drops it, if it has not begun.
+    /// Withdraws and drops the call, if it has not started.
     fn withdraw(&self, call: u64);
 
-    /// Leaves the call its turn without a waiter, if it has not begun.
+    /// Leaves the call in the queue without a waiter, if it has not started.
     fn detach(&self, call: u64);
 }
 

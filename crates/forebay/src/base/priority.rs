@@ -16,11 +16,10 @@ use crate::base::health::Degradation;
 /// The priority with which a shard's thread gets a processor when it has work and other threads want the
 /// processors, too.
 ///
-/// A storage thread sleeps most of the time and runs for microseconds. Beside threads that never sleep, such
-/// as the busy workers of an async runtime, the kernel by default lets it wait for a scheduler tick or more,
-/// 1 to 4 ms each, at every wake-up. The device completes a request in a hundredth of that.
-/// [`Health::priority`](crate::Health::priority) reports the priority that was granted. Values compare by
-/// strength.
+/// A storage thread sleeps most of the time and runs for microseconds. With threads that never sleep, such as the busy workers of
+/// an async runtime, the kernel by default lets it wait for a scheduler tick or more, 1 to 4 ms each, at every wake-up. The device
+/// completes a request in a hundredth of that. [`Health::priority`](crate::Health::priority) reports the priority that was granted.
+/// Values compare by strength.
 ///
 /// ```
 /// use forebay::{Config, Engine, Priority};
@@ -37,9 +36,9 @@ pub enum Priority {
     /// The priority of the thread that starts the engine. No system call is made.
     #[default]
     Default,
-    /// A time slice of 100 us instead of the usual 1 to 4 ms (`sched_runtime` of sched_setattr(2), Linux 6.12
-    /// or later). The scheduler (EEVDF) lets a thread with a short slice go before threads with long ones, as
-    /// long as it has not had more than its share. Needs no privilege.
+    /// A time slice of 100 us instead of the usual 1 to 4 ms (`sched_runtime` of sched_setattr(2), Linux 6.12 or later). The
+    /// scheduler (EEVDF) prefers a thread with a short slice to threads with long slices, as long as it has not exceeded its share.
+    /// Needs no privilege.
     ///
     /// It works fully where the busy threads give way by [`polite_worker`]. Without that, a shard that has
     /// used up its share waits like every other thread.
@@ -139,12 +138,11 @@ pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)
 
 /// Lets the calling thread give way to storage threads: its nice value becomes +10, which needs no privilege.
 ///
-/// For the workers of a runtime, beside shards of [`Priority::Prompt`]; beside [`Priority::RealTime`] it is
-/// not needed. A worker without competition for its processor computes as fast as before. Where threads
-/// compete, one with nice +10 has about a tenth of the weight of one with 0. So the shard, which sleeps most
-/// of the time, is never found to have had more than its share, and its short slice then lets it preempt the
-/// worker as soon as it wakes. More would not help, and +19 does harm: a thread of such little weight may
-/// hold a lock that the shard or the program waits for, and not run for long.
+/// For the workers of a runtime, with shards of [`Priority::Prompt`]; with [`Priority::RealTime`] it is not needed. A worker
+/// without competition for its processor computes as fast as before. Where threads compete, one with nice +10 has about a tenth of
+/// the weight of one with 0. So the shard, which sleeps most of the time, is never found to have had more than its share, and its
+/// short slice then lets it preempt the worker as soon as it wakes. More would not help, and +19 does harm: a thread of such little
+/// weight may hold a lock that the shard or the program waits for, and not run for long.
 ///
 /// The value is this thread's alone, but threads that it starts inherit it: start the engine elsewhere, such
 /// as in `main` before the runtime. A thread with that value or a higher one stays as it is, so calling twice

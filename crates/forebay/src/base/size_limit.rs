@@ -1,4 +1,4 @@
-//! The limit of a file's length that a process may have (RLIMIT_FSIZE), and the signal that comes with it.
+//! The limit of a file's length that a process may have (RLIMIT_FSIZE), and its signal.
 
 use rustix::process::{Resource, getrlimit};
 

@@ -73,8 +73,8 @@ impl TryLock {
         false
     }
 
-    /// Releases the lock, after one more `look` if another thread left a mark. Returns whether one came during that look as well: the
-    /// caller must have the next look made by another thread.
+    /// Releases the lock, after one more `look` if another thread left a mark. Returns whether another mark was left during that
+    /// look: the caller must have the next look made by another thread.
     #[inline]
     pub(crate) fn leave(&self, look: impl FnOnce()) -> bool {
         if self.unlock() {
@@ -102,7 +102,7 @@ mod loom_tests {
     use crate::base::sync::UnsafeCell;
     use crate::base::sync::model::{Guarantee, breaking, check};
 
-    /// Two visitors, each with a message: both are seen whichever comes last, and the two are never inside together.
+    /// Two visitors, each with a message: both messages are seen in either order, and the two are never inside together.
     fn nothing_is_overlooked() {
         struct Shard {
             lock: TryLock,

@@ -26,8 +26,8 @@ where
     }
 }
 
-/// As [`block_on`], for a future that begins an operation only when the one before has ended. The thread carries them out itself where
-/// that is allowed (`reactor/calls.rs`).
+/// As [`block_on`], for a future that starts an operation only after the end of the previous one. The thread carries them out
+/// itself where that is allowed (`reactor/calls.rs`).
 pub(crate) fn block_in_turn<F, T>(operation: &'static str, future: F) -> Result<T>
 where
     F: Future<Output = Result<T>>,

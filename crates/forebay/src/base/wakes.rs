@@ -1,7 +1,7 @@
 //! Wake-ups that wait until a lock is released.
 //!
-//! A waker runs code of the program, which may come back into the engine. The reactor therefore wakes through [`wake`]: where
-//! the thread is inside a lock, under [`collect`], the waker goes onto a list and is woken after it.
+//! A waker runs code of the program, which may re-enter the engine. The reactor therefore wakes through [`wake`]: where the thread
+//! holds a lock, under [`collect`], the waker is added to a list and woken after the lock's release.
 
 use std::cell::Cell;
 #[cfg(any(

@@ -15,17 +15,17 @@ impl WatchFlag {
     /// Notes that there is work to watch. Returns whether the caller must start the watcher.
     #[inline]
     pub(crate) fn starts(&self) -> bool {
-        // Against the fence in `stops`: the watcher sees this thread's work, or this thread sees that there is no watcher.
+        // Against the fence in `stops`: the watcher sees this thread's work, or this thread sees that the watcher is gone.
         fence(Ordering::SeqCst);
         !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes that the watcher, which found no work, wants to stop. Returns whether it may; `has_work` is asked for work that came
+    /// Notes that the watcher, which found no work, wants to stop. Returns whether it may; `has_work` reports work that was added
     /// meanwhile.
     pub(crate) fn stops(&self, has_work: impl FnOnce() -> bool) -> bool {
         self.0.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Work that came meanwhile may have been left because of the flag. The thread that sets it again is the watcher.
+        // Work that was added meanwhile may have been left because of the flag. The thread that sets it again is the watcher.
         !has_work() || self.0.swap(true, Ordering::SeqCst)
     }
 }

@@ -25,9 +25,8 @@ pub struct Alignment {
     pub read_offset: u32,
     /// Whether the kernel reported these figures. If not they are 4096, which suits every file system known.
     pub reported: bool,
-    /// Whether I/O goes past the page cache. `false` for files opened buffered, and where the kernel reports
-    /// that direct I/O on this very file is not supported (encrypted, compressed or journaled data): it may
-    /// then fall back silently.
+    /// Whether I/O bypasses the page cache. `false` for files opened buffered, and where the kernel reports that direct I/O on this
+    /// very file is not supported (encrypted, compressed or journaled data): it may then fall back silently.
     pub direct: bool,
 }
 

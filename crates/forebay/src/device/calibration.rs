@@ -1,4 +1,4 @@
-//! The measured figures of a device, so that an engine begins with them instead of finding them out.
+//! The measured figures of a device, so that an engine starts with them instead of measuring them.
 
 #[cfg(feature = "calibration")]
 mod toml_file;
@@ -77,8 +77,8 @@ impl Calibration {
         }
     }
 
-    /// Returns whether it is of this device, or of one like it. Model and size decide. Where there is no
-    /// model, name and size do, because names change from one start of the system to the next.
+    /// Returns whether it is of this device, or of an equal one. Model and size decide; name and size only for a device without a
+    /// model, because names change between boots.
     pub fn fits(&self, device: &Device) -> bool {
         let (name, model, bytes) = device.scheduled();
         let same_name = match (&self.model, model) {

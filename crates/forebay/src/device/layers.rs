@@ -27,7 +27,7 @@ pub enum DeviceKind {
     /// No block device: memory (tmpfs), the network (NFS), another process (FUSE), or a pool of the file
     /// system's own (ZFS).
     Anonymous,
-    /// Unknown, because the system is not Linux or there is no sysfs.
+    /// Unknown, because the system is not Linux or sysfs is missing.
     Unknown,
 }
 
@@ -68,7 +68,7 @@ impl Layer {
         self.depth
     }
 
-    /// Returns whether no device is known to be below it: it is a device of its own.
+    /// Returns whether it has no known layers below: it is a physical device.
     pub fn is_physical(&self) -> bool {
         self.bottom
     }
@@ -137,7 +137,7 @@ impl System<'_> {
         }
     }
 
-    /// Adds a device and the layers below it. Returns `false` when there is nothing to add.
+    /// Adds a device and the layers below it. Returns `false` if it has nothing to add.
     fn add_device(&self, numbers: (u32, u32), depth: usize, layers: &mut Vec<Layer>) -> bool {
         if depth > DEPTH_MAX {
             return false;

@@ -83,8 +83,8 @@ impl Device {
         Device { file_system: Some(FileSystem::simulated(name)), ..Device::default() }
     }
 
-    /// Returns name, model and size of the unit that a scheduler treats as one device. That is the disk at
-    /// the bottom. Where there are several, or none is visible, it is the whole.
+    /// Returns name, model and size of the unit that a scheduler treats as one device. That is the disk at the bottom, or the whole
+    /// device with several disks or without a visible one.
     pub(crate) fn scheduled(&self) -> (&str, Option<&str>, Option<u64>) {
         let mut disks = self.physical();
         match (disks.next(), disks.next()) {
@@ -146,7 +146,7 @@ impl Device {
         }
     }
 
-    /// Returns the topmost block device's kind; [`DeviceKind::Anonymous`] when the file system has none.
+    /// Returns the topmost block device's kind; [`DeviceKind::Anonymous`] for a file system without a block device.
     pub fn kind(&self) -> DeviceKind {
         match self.layers.first() {
             Some(top) => top.kind(),
@@ -173,8 +173,7 @@ impl Device {
         self.layers.iter().filter(|layer| layer.is_physical())
     }
 
-    /// Returns the major number of the device that the file system (or the device file) names; 0 for
-    /// anonymous ones.
+    /// Returns the major number of the device that the file system (or the device file) names; 0 for anonymous devices.
     pub fn major(&self) -> u32 {
         self.numbers.0
     }
@@ -194,7 +193,7 @@ impl Device {
         self.limits.physical_block_bytes
     }
 
-    /// Returns the most bytes of one request; the kernel splits larger ones (`max_sectors_kb`).
+    /// Returns the most bytes of one request; the kernel splits larger requests (`max_sectors_kb`).
     pub fn request_bytes_max(&self) -> Option<u64> {
         self.limits.request_bytes_max
     }
@@ -247,7 +246,7 @@ impl Device {
         self.limits.rotational
     }
 
-    /// Returns the most bytes that one discard may name; 0 when the device has no discard.
+    /// Returns the most bytes that one discard may name; 0 for a device without discard.
     pub fn discard_bytes_max(&self) -> Option<u64> {
         self.limits.discard_bytes_max
     }

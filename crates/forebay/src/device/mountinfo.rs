@@ -151,7 +151,7 @@ broken line\n\
         );
         let shm = find(TEXT, MountKey { id: Some(30), device: (254, 0) }).unwrap();
         assert_eq!((shm.type_name(), shm.mount_point()), ("tmpfs", Path::new("/dev/shm")));
-        // A subvolume's files have a device number of their own; only the id finds the mount.
+        // Files of a subvolume have a separate device number; only the id finds the mount.
         assert_eq!(
             find(TEXT, MountKey { id: Some(40), device: (0, 51) }).unwrap().source(),
             "/dev/nvme0n1p2"

@@ -34,7 +34,7 @@ const BLOCKS_MAX: u64 = 1 << 16;
 pub(crate) struct Namespace {
     pub(crate) id: u32,
     pub(crate) block_shift: u8,
-    /// The open part of it, in bytes. Begins with a block.
+    /// The open part of it, in bytes. Starts at a block.
     pub(crate) part: Range<u64>,
     /// The limit for bytes of one command.
     pub(crate) bytes_max: u32,
@@ -97,7 +97,7 @@ pub(crate) fn open(
     Ok(OpenedNamespace { fd: file.into(), namespace, device, number: found.rdev() })
 }
 
-/// Returns whether the part lies within the namespace and begins with a block.
+/// Returns whether the part lies within the namespace and starts at a block.
 fn is_part(part: &Range<u64>, bytes: u64, block: u64) -> bool {
     part.start <= part.end && part.end <= bytes && part.start.is_multiple_of(block)
 }
@@ -117,8 +117,8 @@ fn block_name(name: &str) -> Option<String> {
     (is_number(controller) && is_number(namespace)).then(|| format!("nvme{rest}"))
 }
 
-/// Opens the block device exclusively. The kernel refuses this while the device, or a partition of it, is
-/// mounted, swapped to, or part of another device. While it is held so, none of these uses can begin.
+/// Opens the block device exclusively. The kernel refuses this while the device, or a partition of it, is mounted, swapped to, or
+/// part of another device. While it is held so, these uses cannot start.
 fn claim(block: &Path) -> io::Result<OwnedFd> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(block)?;
     Ok(open.into())
@@ -212,11 +212,11 @@ fn format_of(identified: &[u8; 4096]) -> std::result::Result<u8, String> {
     }
 }
 
-/// Returns the most bytes of one command. The limits are the controller's (MDTS, in pages of 4 KiB; 0 is no
-/// limit), and those of the memory that the kernel maps for one command, whatever the memory's pages are.
+/// Returns the most bytes of one command. The limits are the controller's (MDTS, in pages of 4 KiB; 0 for unlimited), and those of
+/// the memory that the kernel maps for one command, whatever the memory's pages are.
 fn command_bytes_max(mdts: u8, block_shift: u8, request: Option<u64>, segments: Option<u32>) -> u32 {
     let by_controller = if mdts == 0 { u64::MAX } else { 4096 << mdts.min(20) };
-    // One more segment when the memory begins inside of a page.
+    // One more segment if the memory starts inside of a page.
     let by_segments = segments.map_or(u64::MAX, |segments| u64::from(segments.max(2) - 1) * 4096);
     let most = by_controller.min(by_segments).min(request.unwrap_or(128 << 10)).min(1 << 20) as u32;
     let grain = 4096u32.max(1 << block_shift);

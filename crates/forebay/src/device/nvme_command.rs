@@ -1,5 +1,4 @@
-//! A command to an NVMe namespace, in the kernel's layout: for an ioctl of its own, or for an entry of a
-//! ring.
+//! A command to an NVMe namespace, in the kernel's layout: for an ioctl, or for an entry of a ring.
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h, and `struct nvme_uring_cmd`, which is the same but for its last field.
 #[repr(C)]

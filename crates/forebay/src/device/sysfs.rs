@@ -39,7 +39,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Reads them from a whole device's directory (partitions have none of their own).
+    /// Reads them from a whole device's directory (partitions have no such files).
     pub(crate) fn read(sys: &Path, device: &Path) -> Limits {
         let queue = device.join("queue");
         let io_poll = flag(&queue.join("io_poll"));
@@ -50,7 +50,7 @@ impl Limits {
             hw_request_bytes_max: number::<u64>(&queue.join("max_hw_sectors_kb")).map(|kib| kib << 10),
             segments_max: number(&queue.join("max_segments")),
             queue_depth: number(&queue.join("nr_requests")),
-            // One directory for each hardware queue; devices without (zram, most stacked ones) have no such directory.
+            // One directory for each hardware queue; devices without queues (zram, most stacked devices) have no such directory.
             queues: fs::read_dir(device.join("mq")).ok().map(|queues| queues.flatten().count() as u32),
             write_cache: text(&queue.join("write_cache")).and_then(|text| parse_write_cache(&text)),
             fua: flag(&queue.join("fua")),
@@ -67,8 +67,8 @@ impl Limits {
     }
 }
 
-/// Returns how many poll queues were requested from the device's driver. The driver may have set up fewer;
-/// none at all shows as an `io_poll` of 0.
+/// Returns how many poll queues were requested from the device's driver. The driver may have set up fewer; `io_poll` is 0 without
+/// any.
 fn poll_queues(sys: &Path, device: &Path) -> Option<u32> {
     let name = device.file_name()?.to_str()?;
     let module = [("nvme", "nvme"), ("vd", "virtio_blk"), ("nullb", "null_blk")]
@@ -86,7 +86,7 @@ fn parse_write_cache(text: &str) -> Option<WriteCache> {
     }
 }
 
-/// Returns the name in brackets of `"none [mq-deadline] kyber"`; a list of one may come without brackets.
+/// Returns the name in brackets of `"none [mq-deadline] kyber"`; a list of one may have no brackets.
 fn parse_scheduler(text: &str) -> Option<String> {
     let chosen = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     chosen

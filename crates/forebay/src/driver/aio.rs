@@ -1,7 +1,7 @@
 //! The driver of Linux native AIO (io_submit(2)), for shards without a thread where the kernel refuses io_uring.
 //!
-//! Container runtimes forbid io_uring and allow these calls. They are asynchronous for aligned direct reads and overwrites; everything
-//! else goes to threads of the driver (`driver/threads`), and so does each request that the kernel would have to wait for. Both kinds of
+//! Container runtimes forbid io_uring and allow these calls. They are asynchronous for aligned direct reads and overwrites; threads
+//! of the driver (`driver/threads`) make everything else, and each request that the kernel would have to wait for. Both kinds of
 //! completions signal one event descriptor, which the runtime's poller watches as it watches a ring's.
 //!
 //! The descriptor is never read while the runtime is driven: its poller sees each signal as an edge, whatever the counter is.
@@ -35,7 +35,7 @@ const THREADS_MAX: u32 = 32;
 /// The function that submits; another one in tests.
 type Submit = unsafe fn(&Context, &[*mut ControlBlock]) -> io::Result<usize>;
 
-/// A context of native AIO, and the threads beside it.
+/// A context of native AIO, and its threads.
 pub(crate) struct AioDriver {
     /// Taken by the destructor.
     context: Option<Context>,
@@ -94,7 +94,7 @@ impl Flights {
         request
     }
 
-    /// Removes the request of a completion. `None` if there is none.
+    /// Removes the request of a completion. `None` without one.
     #[inline]
     fn remove_completed(&mut self, event: &Event) -> Option<IoRequest> {
         let from_first = event.block.checked_sub(self.blocks.as_ptr().addr() as u64)?;
@@ -217,7 +217,7 @@ impl AioDriver {
         self.threads.complete(Wait::Poll, &mut report)
     }
 
-    /// Submits the staged requests. Those that the kernel does not take go to threads.
+    /// Submits the staged requests. Requests that the kernel refuses are passed to threads.
     #[inline]
     fn send(&mut self) {
         if !self.staged.is_empty() {
@@ -260,7 +260,7 @@ impl AioDriver {
         self.staged.clear();
     }
 
-    /// Reports completions. Requests for which the kernel would have had to wait go to threads.
+    /// Reports completions. Requests for which the kernel would have had to wait are passed to threads.
     #[inline]
     fn take(&mut self, mut report: impl FnMut(OpKey, i32)) {
         if self.flights.len() > self.staged.len()
@@ -347,11 +347,12 @@ impl Drop for AioDriver {
     }
 }
 
-/// Gives a request to the threads that the kernel has not begun, or has given up without an effect that a repetition would change.
+/// Passes a request to the threads that the kernel has not started, or has dropped without an effect that a repetition would
+/// change.
 #[cold]
 fn to_thread(threads: &mut ThreadsDriver, made: &mut Vec<(OpKey, i32)>, request: &IoRequest) {
-    // SAFETY: the request came by `Driver::submit`, whose caller keeps memory and file until its completion was reported, and that was
-    // not reported yet.
+    // SAFETY: the request was passed to `Driver::submit`, whose caller keeps memory and file until its completion was reported, and
+    // that was not reported yet.
     if unsafe { threads.submit(request) }.is_err() {
         // The shard repeats it.
         made.push((request.key, -libc::EAGAIN));

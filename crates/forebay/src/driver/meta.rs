@@ -130,7 +130,7 @@ pub enum Advice {
     Sequential,
     /// Read in random order: the kernel does not read ahead.
     Random,
-    /// Needed soon: the kernel begins to read it into the page cache.
+    /// Needed soon: the kernel starts to read it into the page cache.
     WillNeed,
     /// Not needed soon: clean pages leave the page cache. Dirty ones stay; sync first.
     DontNeed,
@@ -142,7 +142,7 @@ pub enum Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lock {
-    /// Any number of holders, none of them exclusive.
+    /// Any number of shared holders, without an exclusive one.
     Shared,
     /// Exactly one holder.
     Exclusive,

@@ -184,7 +184,7 @@ impl Driver {
         each!(self, driver => unsafe { driver.submit(request) })
     }
 
-    /// Queues a command. Returns false if this driver carries out none.
+    /// Queues a command. Returns false if this driver does not support commands.
     ///
     /// # Safety
     /// The descriptor, and all that the command uses, must stay valid until the completion for `key` was reported.
@@ -320,7 +320,7 @@ impl Driver {
     }
 }
 
-/// Ends a shard's wait from any thread, also after the shard is gone.
+/// Ends a shard's wait from any thread, also after the shard's end.
 #[derive(Clone)]
 pub(crate) enum WakeHandle {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]

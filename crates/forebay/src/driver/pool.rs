@@ -1,5 +1,4 @@
-//! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite where there is
-//! no ring.
+//! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite without a ring.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -129,12 +128,13 @@ impl Pool {
         }
     }
 
-    /// Rejects further jobs, and drops the queued ones whose callers wait for them, with an error. Those without a caller still run.
+    /// Rejects further jobs, and drops the queued jobs whose callers wait for them, with an error. Those without a caller still
+    /// run.
     pub(crate) fn close(&self) {
         self.handle.shared.close(|queued| queued.has_caller);
     }
 
-    /// Rejects further jobs and drops all queued ones. Returns the names of those calls, and of those that threads are in.
+    /// Rejects further jobs and drops all queued jobs. Returns the names of those calls, and of the running calls.
     pub(crate) fn abandon(&self) -> Vec<&'static str> {
         let calls = self.calls();
         self.handle.shared.close(|_| true);
@@ -153,7 +153,7 @@ crate::_debug_parts!(Pool, |pool| name: pool.handle.shared.name);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A forked child has none of the threads, and one of them may have held the lock at the fork.
+        // A forked child does not have the threads, and one of them may have held the lock at the fork.
         if !self.shared.origin.is_elsewhere() {
             self.shared.close(|_| false);
         }
@@ -270,7 +270,7 @@ mod tests {
     use std::sync::mpsc;
     use std::task::{Context, Waker};
 
-    /// Returns a job that reports when it begins and ends when it is released.
+    /// Returns a job that reports its start and ends when it is released.
     fn blocker() -> (Job, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (begun, has_begun) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -300,7 +300,7 @@ mod tests {
         assert!(error.to_string().contains("boom"));
         assert!(pool.submit(Box::new(|| std::panic::panic_any(1))).is_ok());
         assert_eq!(pool.run("test", Stays::default(), || Ok(3)).wait().unwrap(), 3);
-        // None where it has had nothing to do for a while.
+        // Zero after an idle period, one otherwise.
         assert!(pool.handle.shared.lock().threads <= 1);
     }
 
@@ -337,7 +337,7 @@ mod tests {
             })
             .collect();
         assert_eq!(pool.handle.shared.lock().queue.len(), 100);
-        // One that was polled goes as well, and one that is detached stays.
+        // A polled job is dropped as well, and a detached job stays.
         let waker = Waker::noop();
         assert!(std::pin::Pin::new(&mut calls[0]).poll(&mut Context::from_waker(waker)).is_pending());
         calls.drain(..20).for_each(drop);

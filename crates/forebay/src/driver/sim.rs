@@ -1,4 +1,4 @@
-//! The driver of a simulated world: requests go to its machine, and nothing blocks but virtual time.
+//! The driver of a simulated world: requests are passed to its machine, and nothing blocks but virtual time.
 //!
 //! The memory of a read is filled when the read *completes*; that of a write is read then, or at submission,
 //! as by a device with DMA. If the core releases memory too early, the memory's contents then show it.
@@ -110,7 +110,7 @@ pub trait SimMachine {
     /// Makes a port and returns its number.
     fn add_port(&self) -> usize;
 
-    /// Begins an operation, whose memory is `transfer`. Returns whether it is a write that will be durable when it completes,
+    /// Starts an operation, whose memory is `transfer`. Returns whether it is a write that will be durable when it completes,
     /// without its sync; its result is 0 then if all bytes were written.
     fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) -> bool;
 
@@ -151,8 +151,8 @@ impl SimDriver {
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
-        // SAFETY: the caller keeps the memory until the completion was reported; the machine drops all
-        // unreported operations before the memory can go (see `Hub::kill` in `forebay-sim`).
+        // SAFETY: the caller keeps the memory until the completion was reported; the machine drops all unreported operations before
+        // the memory can be freed (see `Hub::kill` in `forebay-sim`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
         // Without FUA write and sync are two steps here, so that a power cut may fall between them.
         Ok(self.hub.submit(self.port, request, transfer))

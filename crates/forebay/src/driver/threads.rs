@@ -1,8 +1,7 @@
-//! The driver of threads: `pread` and `pwrite` on threads of its own, for kernels that refuse io_uring and
-//! for other systems.
+//! The driver of threads: `pread` and `pwrite` on a pool of threads, for kernels that refuse io_uring and for other systems.
 //!
-//! Its results are those of a ring: short transfers, errors and end of file as the kernel reports them. A
-//! transfer that a thread has begun cannot be recalled, so a cancel affects only requests that still wait.
+//! Its results are those of a ring: short transfers, errors and end of file as the kernel reports them. A transfer that a thread
+//! has started cannot be recalled, so a cancel affects only requests that still wait.
 
 mod completions;
 #[cfg(test)]
@@ -21,7 +20,7 @@ use crate::base::health::Degradation;
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
 use crate::io::op::OpKey;
 
-/// The most threads of one driver; further ones would only wait for each other.
+/// The most threads of one driver; more would only wait for each other.
 const THREADS_MAX: u32 = 64;
 /// Capacity allocated at the start; deeper queues grow to their size once.
 const ROOM_AT_FIRST: u32 = 1024;
@@ -29,12 +28,12 @@ const ROOM_AT_FIRST: u32 = 1024;
 /// Requests of one shard, executed by threads. Threads start when there are more requests than idle threads,
 /// and end after five idle seconds or with the driver.
 ///
-/// Dropping it waits for no thread. Requests that no thread has begun are dropped, and their memory is never
-/// touched. A transfer in progress continues, so its slot must leave the memory as it is.
+/// Dropping it waits for no thread. Requests that no thread has started are dropped, and their memory is never touched. A transfer
+/// in progress continues, so its slot must leave the memory as it is.
 pub(crate) struct ThreadsDriver {
     workers: Arc<Workers>,
     completions: Arc<CompletionQueue>,
-    /// Submitted requests, which the next `complete` hands over in one go.
+    /// Submitted requests, which the next `complete` hands over together.
     buffered: Vec<QueuedRequest>,
     /// Results taken out of the completion queue; empty between calls.
     taken: Vec<(OpKey, i32)>,
@@ -130,8 +129,7 @@ impl ThreadsDriver {
         told
     }
 
-    /// Records the first refusal only; later ones would repeat it for every request. The error signals the
-    /// new entry.
+    /// Records the first refusal only; later refusals would repeat it for every request. The error signals the new entry.
     #[cold]
     fn degrade(&mut self, refusal: io::Error) -> io::Result<()> {
         if std::mem::replace(&mut self.has_thread_refusal, true) {
@@ -173,7 +171,7 @@ impl ThreadsDriver {
 
 impl Drop for ThreadsDriver {
     fn drop(&mut self) {
-        // A forked child has none of the threads, and one of them may have held the lock at the fork.
+        // A forked child does not have the threads, and one of them may have held the lock at the fork.
         if !self.origin.is_elsewhere() {
             self.workers.close();
         }

@@ -4,8 +4,7 @@
 //! `DEFER_TASKRUN`, `COOP_TASKRUN`, a registered ring descriptor, a sparse table of registered files,
 //! registered arena regions (cloned from a keeper ring that pins them once), `min_wait`, `NO_IOWAIT`.
 //!
-//! A second ring beside it, made for the first file that requests it, serves reads and writes with polled
-//! completions.
+//! A second ring, made for the first file that requests it, serves reads and writes with polled completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -211,7 +210,7 @@ impl UringDriver {
                 (OpKind::Write, None) => self.push(&file.write(memory, request).user_data(data)),
                 (OpKind::SyncData, _) => self.push(&file.sync(types::FsyncFlags::DATASYNC).user_data(data)),
                 (OpKind::SyncAll, _) => self.push(&file.sync(types::FsyncFlags::empty()).user_data(data)),
-                // Commands have a way of their own; this one has no entry.
+                // Commands have a separate path; this one has no entry.
                 (OpKind::Command, _) => {
                     self.made.push((request.key, -libc::EOPNOTSUPP));
                     Ok(())
@@ -251,7 +250,7 @@ impl UringDriver {
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let is_busy = self.routes.is_busy();
         match wait {
-            // If the thread has completions of its own, there is nothing to wait for.
+            // With completions made by this thread, it does not wait.
             Wait::For { completions, patience, limit, .. } if self.made.is_empty() && !is_busy => {
                 self.enter(completions, patience, limit)?;
             }

@@ -64,7 +64,7 @@ const POOL_QUEUE_MAX: usize = 1024;
 ///
 /// | task | methods |
 /// |---|---|
-/// | begin and end | [`start`](Engine::start), [`close`](Engine::close) |
+/// | start and end | [`start`](Engine::start), [`close`](Engine::close) |
 /// | open a file | [`open`](Engine::open), [`temp_file`](Engine::temp_file), [`from_std`](Engine::from_std), [`open_nvme`](Engine::open_nvme) |
 /// | memory for writes | [`block`](Engine::block), [`block_from`](Engine::block_from) |
 /// | run a task next to the device | [`spawn_on_shard`](Engine::spawn_on_shard) |
@@ -489,8 +489,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) when there is no such shard; shards are
-    /// numbered from 0 to [`shard_count`](Self::shard_count) - 1.
+    /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) for a `shard` out of range; shards are numbered
+    /// from 0 to [`shard_count`](Self::shard_count) - 1.
     pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -504,9 +504,9 @@ impl Engine {
     }
 
     /// Shuts the engine down for all handles and files, and returns a report. Tasks are cancelled; operations in flight are
-    /// cancelled or completed. Operations that the device does not return within [`Config::shutdown_deadline`] are leaked.
-    /// Calls on names, lengths and space that have started, and [detached](Pending::detach) ones, are awaited until the same
-    /// deadline; the report names the rest. No operation starts after the close has completed.
+    /// cancelled or completed. Operations that the device does not return within [`Config::shutdown_deadline`] are leaked. Calls on
+    /// names, lengths and space that have started, and [detached](Pending::detach) calls, are awaited until the same deadline; the
+    /// report names the rest. No operation starts after the close has completed.
     ///
     /// The shutdown starts at once, even if the future is never awaited. A task on one of this engine's own shards that awaits
     /// it is cancelled at that point, like every other task.
@@ -545,8 +545,8 @@ impl Engine {
         )
     }
 
-    /// Counts a thread of a library that works for this engine, for `forebay-wal` alone: a close waits for it as for a call of
-    /// the pool, and descriptors and locks that the thread holds are gone when the close has returned.
+    /// Counts a thread of a library that works for this engine, for `forebay-wal` alone: a close waits for it as for a call of the
+    /// pool, and descriptors and locks that the thread holds are released when the close has returned.
     #[doc(hidden)]
     pub fn enter_thread(&self) -> EngineThread {
         EngineThread { _stay: self.shared.in_flight.enter() }
@@ -644,12 +644,12 @@ pub struct CloseReport {
     pub leaked_operations: usize,
     /// Shards whose thread had ended abnormally before the close.
     pub lost_shards: usize,
-    /// Method names of the calls on names, lengths and space that had not completed before the deadline: started calls may
-    /// still take effect, queued [detached](Pending::detach) ones never will.
+    /// Method names of the calls on names, lengths and space that had not completed before the deadline: started calls may still
+    /// take effect, queued [detached](Pending::detach) calls never will.
     pub calls_left: Vec<&'static str>,
 }
 
-/// Begins the end when the last handle is dropped. Never waits: it may run on a shard's own thread.
+/// Starts the end when the last handle is dropped. Never waits: it may run on a shard's own thread.
 struct Guard {
     shared: Arc<EngineShared>,
     ends: Mutex<Vec<Pending<shard::EndReport>>>,
@@ -802,7 +802,7 @@ impl Engine {
     /// operations itself, except those that need a shard. False in a simulated world, with
     /// [`Config::wait_calls`](crate::Config::wait_calls) off, and for shards with a raised [priority](crate::Config::priority).
     ///
-    /// For libraries that choose between a thread of their own and a task on a shard.
+    /// For libraries that choose between their own thread and a task on a shard.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

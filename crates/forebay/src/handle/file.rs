@@ -55,7 +55,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// | know when its operations have ended | [`close`](File::close) |
 ///
 /// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a shard of the file's
-/// engine they run on that shard; from other threads they go to the file's home shard, in batches. Operations in flight are
+/// engine they run on that shard; from other threads they are sent to the file's home shard, in batches. Operations in flight are
 /// unordered. Dropping an operation's future cancels the operation if possible. The engine keeps its memory until the device is
 /// done with it, so freed memory is never written to.
 ///
@@ -284,9 +284,9 @@ impl File {
         })
     }
 
-    /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`]; operations in flight
-    /// complete. The close completes after the last of them, including calls on length, space, locks and attributes and
-    /// [dropped ones](Pending#when-it-is-dropped).
+    /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`]; operations in flight complete.
+    /// The close completes after the last of them, including calls on length, space, locks and attributes and [dropped
+    /// calls](Pending#when-it-is-dropped).
     ///
     /// The descriptor itself is closed then too, and with it the [lock](File::try_lock), unless the program still holds other handles
     /// of the file or futures of its operations: it closes with the last of them.
@@ -586,7 +586,7 @@ impl File {
         })
     }
 
-    /// Sets an extended attribute, whose name begins with `user.`.
+    /// Sets an extended attribute, whose name starts with `user.`.
     ///
     /// # Errors
     /// Those of fsetxattr(2); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system without them.
@@ -595,7 +595,7 @@ impl File {
         self.ask(MetaRequest::SetAttribute { file: self.owner(), name, value }, meta::done)
     }
 
-    /// Returns the extended attributes whose names begin with `user.`.
+    /// Returns the extended attributes whose names start with `user.`.
     ///
     /// # Errors
     /// Those of flistxattr(2) and fgetxattr(2).
@@ -609,8 +609,7 @@ impl File {
 }
 
 impl File {
-    /// Executes a request on a namespace. Metadata and locks work; all else fails, as its size is fixed and
-    /// there is no page cache.
+    /// Executes a request on a namespace. Metadata and locks work; all else fails, as its size is fixed and it has no page cache.
     #[cold]
     fn ask_namespace<T: Send + 'static>(
         &self,

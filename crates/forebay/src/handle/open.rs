@@ -18,7 +18,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::{FileCore, FileParts};
 use crate::reactor::page_cache::PageCache;
 
-/// Options for opening a file: begin with `Open::read()` or another constructor, and override the defaults, direct I/O on any
+/// Options for opening a file: start with `Open::read()` or another constructor, and override the defaults, direct I/O on any
 /// shard.
 ///
 /// ```
@@ -86,8 +86,9 @@ impl Open {
         self
     }
 
-    /// Bypasses the page cache; the default. The open fails where the file system has no direct I/O. An empty file whose file system
-    /// took the flag and refuses its first request goes through the page cache; [`Engine::health`](crate::Engine::health) says so.
+    /// Bypasses the page cache; the default. The open fails where the file system has no direct I/O. An empty file whose file
+    /// system accepted the flag and refuses its first request uses the page cache; [`Engine::health`](crate::Engine::health) says
+    /// so.
     pub fn direct(self) -> Open {
         self.mode(Mode::Direct)
     }
@@ -138,10 +139,11 @@ impl Open {
     /// - all, until 64 attempts on the file in a row were in vain;
     /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file's attempts cost 6 ns a read on average; the first that is served brings all
     ///   attempts back;
-    /// - none of more than 4 MiB, and none of [`read_into`](crate::File::read_into) with whole blocks into a `BlockMut`;
-    /// - a read that goes on where the one before it ended is served only if the next two read-ahead windows of the device are
-    ///   cached as well, or the rest of the file. Otherwise it would carry on the read-ahead of another program, and load the file.
-    ///   A lone read may meet the one page at which such a read-ahead goes on; it then begins, as by that program's own read.
+    /// - no read of more than 4 MiB, and no [`read_into`](crate::File::read_into) with whole blocks into a `BlockMut`;
+    /// - a sequential read, which starts at the end of the previous one, is served only if the next two read-ahead windows of the
+    ///   device are cached as well, or the rest of the file. Otherwise it would carry on the read-ahead of another program, and
+    ///   load the file. A lone read may hit the page that triggers such a read-ahead; it then starts, as by that program's own
+    ///   read.
     ///
     /// [`Stats`](crate::Stats) counts each choice: `page_cache_reads`, `page_cache_misses`, `page_cache_skips`.
     ///
@@ -150,12 +152,11 @@ impl Open {
     /// and `kiocb_invalidate_post_direct_write` in mm/filemap.c); a direct read writes dirty pages back first
     /// (`kiocb_write_and_wait`).
     ///
-    /// The file has a second descriptor, for the page cache. Where none can be had (no /proc; cachestat(2) is refused for a
-    /// file that the program neither owns nor may write) all reads go to the device. Where the file system has no
-    /// direct I/O, reads are as those of [`uncached`](Open::uncached) if the kernel can do that (`RWF_DONTCACHE`), otherwise as
-    /// those of [`buffered`](Open::buffered); where it reports no alignment for it, the open finds out by one read of 4 KiB, on each
-    /// device until one has worked. [`Engine::health`](crate::Engine::health) reports either. In a simulated world it is a direct
-    /// file.
+    /// The file has a second descriptor, for the page cache. Where it cannot be opened (no /proc; cachestat(2) is refused for a
+    /// file that the program neither owns nor may write) all reads are read from the device. Where the file system has no direct
+    /// I/O, reads are as those of [`uncached`](Open::uncached) if the kernel can do that (`RWF_DONTCACHE`), otherwise as those of
+    /// [`buffered`](Open::buffered); where it reports no alignment for it, the open tests it by one read of 4 KiB, on each device
+    /// until one has worked. [`Engine::health`](crate::Engine::health) reports either. In a simulated world it is a direct file.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Mode, Open};
@@ -176,8 +177,8 @@ impl Open {
         self
     }
 
-    /// Sets the shard that serves this file for all callers outside the shards. Default: the one with the
-    /// fewest files. Opening fails when there is no such shard.
+    /// Sets the shard that serves this file for all callers outside the shards. Default: the shard with the fewest files. The open
+    /// fails for a shard out of range.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -252,7 +253,7 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
     let shared = engine.shared().clone();
     shared.run("open", None, move || {
         let fd = OwnedFd::from(file);
-        // pwrite(2): with O_APPEND data goes to the end of the file, whatever the offset.
+        // pwrite(2): with O_APPEND data is appended to the file, whatever the offset.
         if flags(&fd)?.contains(rustix::fs::OFlags::APPEND) {
             let text = "the file was opened to append (O_APPEND), so every write would land at its end instead of at its \
                         offset; open it without, and use File::append";
@@ -274,7 +275,7 @@ pub(crate) fn check(shared: &EngineShared, operation: &'static str, shard: Optio
     shard.map_or(Ok(()), |shard| shared.check_shard(operation, shard))
 }
 
-/// Begins a call whose reply is an open file; `then` makes the result of that, or of the error.
+/// Starts a call whose reply is an open file; `then` makes the result of that, or of the error.
 fn begin<T: Send + 'static>(
     engine: &Engine,
     request: MetaRequest,
@@ -285,7 +286,7 @@ fn begin<T: Send + 'static>(
     if let Err(error) = check(engine.shared(), request.operation(), open.shard) {
         return Pending::ready(then(Err(error.with_path(path))));
     }
-    // The call keeps a handle of the engine: an open that outlives all others must not find the engine gone.
+    // The call keeps a handle of the engine: the engine must not end during an open that outlives all other handles.
     let shared = engine.shared().clone();
     let engine = engine.clone();
     shared.call(request, move |reply| {
@@ -354,9 +355,9 @@ fn page_cache(_: &EngineShared, _: &OwnedFd, _: u64, _: Mode) -> Option<PageCach
     None
 }
 
-/// Returns the alignment of a file; where the kernel reports none, a read finds out whether direct requests work. An adaptive file for
-/// which they do not, or for which the kernel would fall back to the page cache silently, loses `O_DIRECT`: reads of any alignment with
-/// `RWF_DONTCACHE` are better.
+/// Returns the alignment of a file; where the kernel reports none, a read finds out whether direct requests work. An adaptive file
+/// for which they do not, or for which the kernel would fall back to the page cache silently, loses `O_DIRECT`: reads of any
+/// alignment with `RWF_DONTCACHE` are better.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a direct file whose file system refuses direct requests.
@@ -560,8 +561,8 @@ mod tests {
         }))
     }
 
-    /// An open finds most file systems out that refuse direct requests. The others show at the first operation, by whichever way it goes,
-    /// and each that was under way is made again.
+    /// An open detects most file systems that refuse direct requests. The others are detected at the first operation, on any path,
+    /// and each operation in flight is repeated.
     #[cfg(target_os = "linux")]
     #[test]
     #[cfg_attr(miri, ignore = "needs a file with O_DIRECT")]
@@ -572,7 +573,7 @@ mod tests {
         for driver in [DriverChoice::Auto, DriverChoice::Threads] {
             for way in ["read of a waiting thread", "write of a waiting thread", "reads of a shard"] {
                 let mut bytes: Vec<u8> = (0..100_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
-                // Beside the program, where O_DIRECT works; `/tmp` is often memory.
+                // Next to the program, where O_DIRECT works; `/tmp` is often memory.
                 let named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
                 std::fs::write(named.path(), &bytes).unwrap();
                 let engine = Engine::start(Config::new().shards(1).driver(driver)).unwrap();

@@ -20,7 +20,7 @@ pub use crate::base::pending::{Pending, Sender, Turns, channel};
 // A world's machine reads requests, and completes them by key.
 pub use crate::driver::IoRequest;
 pub use crate::io::op::{OpKey, OpKind};
-// A world's machine carries out calls on names and lengths, and hands descriptors of its own out.
+// A world's machine carries out calls on names and lengths, and returns its own descriptors.
 pub use crate::driver::meta::{At, Descriptor, DescriptorOwner, FdOwner, MetaReply, MetaRequest, OpenHow};
 pub use crate::io::metadata::SimMetadata;
 // A world is the machine behind its shards' drivers, and has the bytes of its files.
@@ -28,7 +28,7 @@ pub use crate::driver::sim::{SimFile, SimMachine, SimWake, Transfer};
 // A world keeps the engines that run in it, and says how they ended.
 pub use crate::reactor::engine_shared::EngineShared;
 pub use crate::reactor::shard::ending::EndReport;
-// A world steps shards and visits rings, in an order of its own.
+// A world steps shards and visits rings, in any order.
 pub use crate::reactor::stepped::{ShardSleep, SteppedShard};
 pub use crate::reactor::visited::{InterruptedVisit, VisitedShard};
 // An engine that starts on a world's thread finds the world, and asks it.
@@ -71,7 +71,7 @@ pub fn dir_entry(name: OsString, kind: FileKind) -> DirEntry {
     DirEntry::new(name, kind)
 }
 
-/// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
+/// Returns the metadata that a simulated machine has for a file; its clock starts at the Unix epoch.
 pub fn metadata(file: SimMetadata) -> Metadata {
     Metadata::simulated(file)
 }
@@ -81,8 +81,8 @@ pub fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
     crate::reactor::shard::as_no_shard(run)
 }
 
-/// Returns how often, over all devices of an engine, leases were taken, refused and given back, and shards woken because room came
-/// back. A test of the simulator counts what shards write in common.
+/// Returns how often, over all devices of an engine, leases were taken, refused and given back, and shards woken because of
+/// released room. A test of the simulator counts what shards write in common.
 pub fn lease_writes(engine: &Engine) -> [u64; 4] {
     let schedulers = engine.shared().lock_devices().schedulers();
     schedulers

@@ -31,7 +31,7 @@ impl CommandEntry {
 /// Each command has a number, which its owner chose. The shard keeps the owner until the kernel has ended the command.
 #[doc(hidden)]
 pub trait Commands: Send + Sync + 'static {
-    /// Returns what to submit. Called on the shard inside of its own work: it must not come back into the engine.
+    /// Returns what to submit. Called on the shard inside of its work: it must not call the engine.
     fn entry(&self, number: u32) -> CommandEntry;
 
     /// Called on the shard, after [`CommandShard::call`](crate::CommandShard::call).
@@ -40,7 +40,7 @@ pub trait Commands: Send + Sync + 'static {
     /// Called instead: the shard has ended, and calls it no more. May be called on any thread.
     fn refused(&self);
 
-    /// The command with this number has ended, with the driver's result; or it never began, for the reason in the error. Called
+    /// The command with this number has ended, with the driver's result; or it never started, for the reason in the error. Called
     /// on the shard, once for each command.
     fn ended(self: Arc<Self>, number: u32, result: Result<u32>);
 

@@ -24,20 +24,20 @@ pub enum DriverChoice {
     Threads,
 }
 
-/// Whether the workers of a Tokio runtime get rings of their own; see [`Config::worker_rings`](crate::Config::worker_rings).
+/// Whether the workers of a Tokio runtime get their own rings; see [`Config::worker_rings`](crate::Config::worker_rings).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WorkerRings {
     /// Rings where the engine has the default priority and the runtime has an I/O driver (`enable_io`, `enable_all`,
-    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program
-    /// built with `panic = "abort"` cannot detect the I/O driver, and gets none.
+    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program built
+    /// with `panic = "abort"` cannot detect the I/O driver, and gets no rings.
     #[default]
     Auto,
-    /// As `Auto`, and every runtime is taken to have an I/O driver. Where one has none, the first operation from it panics.
+    /// As `Auto`, and every runtime is assumed to have an I/O driver. Without one, the first operation from it panics.
     ///
     /// In a simulated world (crate `forebay-sim`) tasks outside of shards get up to three rings, and the seed decides who visits them when.
     Always,
-    /// No rings: operations of tasks go through the shards.
+    /// No rings: shards carry out the operations of tasks.
     Off,
 }
 
@@ -49,8 +49,8 @@ pub enum Polling {
     /// Interrupts: an idle processor stays idle. The default.
     #[default]
     Off,
-    /// A shard with polled requests in flight polls for their completions without pause
-    /// (`IORING_SETUP_IOPOLL`): the shortest way, for a processor of its own.
+    /// A shard with polled requests in flight polls for their completions without pause (`IORING_SETUP_IOPOLL`): the lowest
+    /// latency, at the cost of a dedicated processor.
     On,
     /// As [`On`](Polling::On), but before the kernel first polls for a request it sleeps for half of the time
     /// that the fastest one took so far (`IORING_SETUP_HYBRID_IOPOLL`). At depth 1 half of the processor is
@@ -135,8 +135,7 @@ impl Config {
         }
     }
 
-    /// Sets the number of shards (threads with a ring of their own), 1 to 64. Default: one up to four CPUs,
-    /// then one per four.
+    /// Sets the number of shards (threads with their own ring), 1 to 64. Default: one up to four CPUs, then one per four.
     pub fn shards(mut self, shards: usize) -> Config {
         self.shards = Some(shards);
         self
@@ -148,11 +147,10 @@ impl Config {
         self
     }
 
-    /// Sets the I/O memory that exists from the start, in bytes; never more than a quarter of the memory that
-    /// this process may use. Default: none. The first operation then maps 2 MiB, one huge page, and the arena
-    /// grows by such steps, ahead of need where it can. A step takes 0.3 ms, and milliseconds on a virtual
-    /// machine whose host has the memory elsewhere: with this setting [`Engine::start`](crate::Engine::start)
-    /// takes that time, and no operation does.
+    /// Sets the I/O memory that exists from the start, in bytes; never more than a quarter of the memory that this process may use.
+    /// Default: 0. The first operation then maps 2 MiB, one huge page, and the arena grows by such steps, ahead of need where it
+    /// can. A step takes 0.3 ms, and milliseconds on a virtual machine whose host has the memory elsewhere: with this setting
+    /// [`Engine::start`](crate::Engine::start) takes that time, and no operation does.
     ///
     /// I/O memory is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without
     /// `CAP_IPC_LOCK`. The engines of a process register half of that limit at most, so that further rings of
@@ -183,10 +181,10 @@ impl Config {
         self
     }
 
-    /// Sets the limit for ordinary memory that reads may use while the program holds the whole arena, in
-    /// bytes. It is slower, and counted in [`Stats`](crate::Stats). Past it reads fail with
+    /// Sets the limit for ordinary memory that reads may use while the program holds the whole arena, in bytes. It is slower, and
+    /// counted in [`Stats`](crate::Stats). Beyond it reads fail with
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB, at most an eighth of the memory that this
-    /// process may use. Reads of more than a quarter of the arena have [memory of their own](crate::File::read).
+    /// process may use. Reads of more than a quarter of the arena [allocate separately](crate::File::read).
     pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
         self.overflow_bytes_max = Some(bytes);
         self
@@ -212,8 +210,8 @@ impl Config {
         self
     }
 
-    /// Sets the maximum number of operations that one shard has in flight at the device, 1 to 4,096; further ones wait in the
-    /// shard. Default: 256.
+    /// Sets the maximum number of operations that one shard has in flight at the device, 1 to 4,096; the rest waits in the shard.
+    /// Default: 256.
     pub fn queue_depth(mut self, operations: u32) -> Config {
         self.queue_depth = operations;
         self
@@ -258,9 +256,8 @@ impl Config {
     /// the thread that starts the engine. [`Health::priority`](crate::Health::priority) reports the priority
     /// that was granted.
     ///
-    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and
-    /// the I/O threads where there is no ring. Those that open, rename and so on do not. A thread that a task
-    /// on a shard starts inherits it.
+    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and the I/O threads
+    /// without a ring. Those that open, rename and so on do not. A thread that a task on a shard starts inherits it.
     pub fn priority(mut self, priority: Priority) -> Config {
         self.priority = priority;
         self
@@ -297,17 +294,16 @@ impl Config {
     /// Sets whether reads and writes of direct files on devices with poll queues are polled for. Default:
     /// [`Polling::Off`].
     ///
-    /// A shard then has a second ring for them, made when it first works with such a file. While any of them
-    /// is in flight the shard does not sleep. It takes a whole processor, in exchange for no interrupt and no
-    /// wake-up on the way of a read. With nothing in flight it sleeps as usual. Syncs, files through the page
-    /// cache, and files on devices without poll queues take the ordinary path beside that. A request larger
-    /// than the device takes at once travels in parts, and one of more than 16 parts takes the ordinary path.
-    /// Worth it for small reads on fast devices, on machines with a processor to spare.
+    /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight the shard
+    /// does not sleep. It takes a whole processor, in exchange for no interrupt and no wake-up on the way of a read. With nothing
+    /// in flight it sleeps as usual. Syncs, files through the page cache, and files on devices without poll queues take the
+    /// ordinary path at the same time. A request larger than the device's limit is split into parts, and a request of more than 16
+    /// parts takes the ordinary path. Worth it for small reads on fast devices, on machines with a processor to spare.
     /// [`ShardStats::polls_empty`](crate::ShardStats::polls_empty) shows the cost.
     ///
-    /// Not with [`Priority::RealTime`], nor where io_uring is not used: that is told in
-    /// [`Engine::health`](crate::Engine::health), as are devices without poll queues (on NVMe they come with the kernel's
-    /// parameter `nvme.poll_queues`). A polled request cannot be cancelled: it ends when the device has done it.
+    /// Not with [`Priority::RealTime`], nor where io_uring is not used: [`Engine::health`](crate::Engine::health) reports that, and
+    /// devices without poll queues (on NVMe the kernel's parameter `nvme.poll_queues` sets them up). A polled request cannot be
+    /// cancelled: it ends when the device has done it.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Polling};
@@ -349,12 +345,12 @@ impl Config {
         self
     }
 
-    /// Sets whether the workers of a Tokio runtime get rings of their own (feature `tokio`, Linux). Default: [`WorkerRings::Auto`].
+    /// Sets whether the workers of a Tokio runtime get their own rings (feature `tokio`, Linux). Default: [`WorkerRings::Auto`].
     ///
-    /// With them, an operation that a task begins goes to the device from the worker's thread, and what completes at once is ready in
-    /// the first poll. Where io_uring is refused they use native AIO for direct reads and overwrites, and threads of their own for the
-    /// rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide
-    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
+    /// With them, an operation of a task is submitted to the device from the worker's thread, and an immediate completion is ready
+    /// in the first poll. Where io_uring is refused they use native AIO for direct reads and overwrites, and a pool of threads for
+    /// the rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide [How reads
+    /// run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
     pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
         self.worker_rings = rings;
         self
@@ -362,21 +358,21 @@ impl Config {
 
     /// Sets whether a thread that waits for one operation with `.wait()` makes the system call itself. Default: true.
     ///
-    /// It saves two changes of threads for each operation. An operation goes to its file's shard all the same where that decides when it
-    /// may go: while operations of several classes wait for the device, for a class with caps, for more than 64 KiB, for polled files and NVMe namespaces,
-    /// when I/O memory is short, and with a [`priority`](Config::priority) other than the default. See the guide
-    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
+    /// It saves two changes of threads for each operation. An operation is still sent to its file's shard where the shard decides
+    /// on its submission: while operations of several classes wait for the device, for a class with caps, for more than 64 KiB, for
+    /// polled files and NVMe namespaces, when I/O memory is short, and with a [`priority`](Config::priority) other than the
+    /// default. See the guide [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
     ///
-    /// With `false` each operation goes through a shard, which can cancel it at the engine's end and limits how many are in flight
+    /// With `false` a shard carries out each operation, which can cancel it at the engine's end and limits how many are in flight
     /// ([`queue_depth`](Config::queue_depth)).
     pub fn wait_calls(mut self, allowed: bool) -> Config {
         self.wait_calls = allowed;
         self
     }
 
-    /// Adds the measured figures of one of the devices; may be given for several devices. When classes
-    /// compete for a device that it [fits](Calibration::fits), they begin with its figures for
-    /// the requests in flight and for the cost of writes, instead of finding both out. Default: none.
+    /// Adds the measured figures of one of the devices; may be given for several devices. When classes compete for a device that it
+    /// [fits](Calibration::fits), they start with its figures for the requests in flight and for the cost of writes, instead of
+    /// measuring both. Default: none.
     ///
     /// A device that files are opened on and that no calibration fits, where any was given, is told in
     /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
@@ -396,8 +392,8 @@ impl Config {
         self
     }
 
-    /// Returns settings for a simulated world: none depends on the machine, which a seed could not repeat,
-    /// and they need little set-up.
+    /// Returns settings for a simulated world: they do not depend on the machine, which a seed could not repeat, and they need
+    /// little set-up.
     #[cfg(feature = "_sim")]
     pub(crate) fn for_world(mut self) -> Config {
         self.shards = self.shards.or(Some(2));

@@ -28,9 +28,9 @@ pub enum MetricKind {
 
 /// A text exposition of figures: families with a type and a meaning each, and their samples.
 ///
-/// It is written in [OpenMetrics 1.0](https://prometheus.io/docs/specs/om/open_metrics_spec/), or in the text format 0.0.4 that came before.
-/// Names consist of letters, digits and `_`. By convention they begin with the program's name and end with the unit, `_seconds` or
-/// `_bytes`. A family comes once, and no two of its samples have the same labels. None of this is checked.
+/// It is written in [OpenMetrics 1.0](https://prometheus.io/docs/specs/om/open_metrics_spec/), or in the older text format 0.0.4.
+/// Names consist of letters, digits and `_`. By convention they start with the program's name and end with the unit, `_seconds` or
+/// `_bytes`. A family is written once, and no two of its samples have the same labels. None of this is checked.
 ///
 /// ```
 /// use forebay::{Config, Engine, Exposition, MetricKind};
@@ -79,13 +79,13 @@ impl Exposition {
         }
     }
 
-    /// Begins a family. `name` is that of its samples; `help` says what they are, in one line.
+    /// Starts a family. `name` is that of its samples; `help` says what they are, in one line.
     pub fn family(&mut self, kind: MetricKind, name: &str, help: &str) -> Family<'_> {
         let (word, suffix) = match (kind, self.is_open_metrics) {
             (Counter, true) => ("counter", "_total"),
             (Info, true) => ("info", "_info"),
             (Histogram, _) => ("histogram", ""),
-            // In the older format the suffixes are parts of names, and there is no type for texts.
+            // In the older format the suffixes are parts of names, and texts have no type.
             (Counter, false) => ("counter", ""),
             (Gauge | Info, _) => ("gauge", ""),
         };
@@ -110,8 +110,8 @@ impl Exposition {
         self.text
     }
 
-    /// Adds the statistics of an engine, with names that begin with `forebay_`; the help of each names the field with its meaning. Those of
-    /// shards, rings, classes, devices and tasks have labels that name them.
+    /// Adds the statistics of an engine, with names that start with `forebay_`; the help of each names the field with its meaning.
+    /// Those of shards, rings, classes, devices and tasks have labels that name them.
     pub fn stats(&mut self, stats: &Stats) {
         self.table("", ENGINE, &rows([stats], |_, _| Vec::new()));
         self.table("memory_", MEMORY, &rows([&stats.memory], |_, _| Vec::new()));

@@ -1,4 +1,4 @@
-//! What of the machine a process may use: every number that an engine derives from it comes from here.
+//! The resources of the machine that a process may use: every number that an engine derives from them is read here.
 
 use std::num::NonZeroUsize;
 

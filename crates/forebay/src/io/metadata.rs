@@ -149,7 +149,7 @@ impl Metadata {
         self.len = len;
     }
 
-    /// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
+    /// Returns the metadata that a simulated machine has for a file; its clock starts at the Unix epoch.
     #[cfg(feature = "_sim")]
     pub(crate) fn simulated(found: SimMetadata) -> Metadata {
         let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));

@@ -15,8 +15,8 @@ pub enum Mode {
     /// Through the page cache, which drops the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice
     /// after each read): any alignment, no cache taken from others.
     Uncached,
-    /// Bytes that the page cache has come from it, the rest as with `Direct`: right where it is unknown whether files
-    /// are in memory. A range that is read again is kept there while memory is free; nothing is evicted for it. See
+    /// Reads cached bytes from the page cache, the rest as with `Direct`: right where it is unknown whether files are in memory. A
+    /// range that is read again is kept there while memory is free; it evicts nothing. See
     /// [`Open::adaptive`](crate::Open::adaptive) for the rule.
     Adaptive,
 }

@@ -115,19 +115,19 @@ pub enum Flush {
     /// The shard's thread makes the write itself, in one system call that returns when the bytes are durable:
     /// `pwritev2(2)` with `RWF_DSYNC` or, for [`Durability::All`], `RWF_SYNC`.
     ///
-    /// No other thread takes part, so beside busy processors there is one less to wait for. **Nothing else on that shard runs
-    /// in the meantime**: tasks, completions and timers of all its files wait for the device's flush, tenths of a millisecond
-    /// on a good drive and as long as it takes on a bad one. A write that has begun cannot be cancelled, and an engine that
-    /// closes waits for it. For a shard that does one thing, such as a log. Only the write's own bytes are made durable, where
-    /// the sync of a queued write also covers the file's writes completed before.
+    /// No other thread takes part, so on busy processors one less is waited for. **Nothing else on that shard runs in the
+    /// meantime**: tasks, completions and timers of all its files wait for the device's flush, tenths of a millisecond on a good
+    /// drive and as long as it takes on a bad one. A write that has started cannot be cancelled, and an engine that closes waits
+    /// for it. For a shard that does one thing, such as a log. Only the write's own bytes are made durable, where the sync of a
+    /// queued write also covers the file's writes completed before.
     ///
-    /// With the driver `threads` one of its own threads makes the call, and the shard continues; in a
-    /// simulated world the write is a queued one, or one operation where its disk has FUA.
+    /// With the driver `threads` one of its threads makes the call, and the shard continues; in a simulated world the write is a
+    /// queued one, or one operation where its disk has FUA.
     Blocking,
-    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the
-    /// write, else as [`Queued`](Flush::Queued). For a log that shares its shard with other users: with
-    /// nothing else to do the flush costs one system call, and beside other operations none of them is held
-    /// up. An operation that comes a moment later still waits for the flush that has begun.
+    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the write, else as
+    /// [`Queued`](Flush::Queued). For a log that shares its shard with other users: with nothing else to do the flush costs one
+    /// system call, and with other operations in flight it delays none of them. An operation of a moment later still waits for the
+    /// flush in progress.
     WhenAlone,
 }
 
@@ -158,8 +158,8 @@ pub(crate) enum OpBuffer {
     None,
     /// A read that takes its buffer only when it is about to be submitted, so that memory held = I/O in flight.
     Late,
-    /// Such a read that takes ordinary memory in the line, however short it is: its caller has found none of the arena, and needs it for a
-    /// copy only.
+    /// Such a read that waits in line for ordinary memory, however short it is: its caller found no arena memory, and needs it for
+    /// a copy only.
     LateApart,
     Buffer(Buffer),
     Mut(BlockMut),
@@ -243,8 +243,7 @@ impl OpBuffer {
         !matches!(self, OpBuffer::Mut(_))
     }
 
-    /// Takes the memory out and leaves none behind. Most operations carry no memory at this point, and then
-    /// only a tag is written.
+    /// Takes the memory out. Most operations carry no memory at this point, and then only a tag is written.
     #[inline]
     pub(crate) fn take(&mut self) -> OpBuffer {
         match self {

@@ -15,7 +15,7 @@ use topology::{Topology, list};
 
 /// The processors on which the shards run; see [`Config::placement`](crate::Config::placement).
 ///
-/// Those that the process may not use (a control group's cpuset, `taskset`) are left out, as are those that are offline. If none is
+/// Those that the process may not use (a control group's cpuset, `taskset`) are left out, as are offline ones. If no processor is
 /// left, [`Engine::start`](crate::Engine::start) fails and names both.
 ///
 /// ```
@@ -101,7 +101,7 @@ impl Placement {
     }
 }
 
-/// Returns the processors of the node that all disks of a device are attached to, or why there is none.
+/// Returns the processors of the node that all disks of a device are attached to, or the reason for a failure.
 fn processors_near(device: &Device, topology: &Topology) -> std::result::Result<BTreeSet<usize>, String> {
     let nodes: BTreeSet<Option<u32>> = device.numa_nodes().collect();
     let mut nodes = nodes.into_iter();
@@ -118,7 +118,7 @@ fn processors_near(device: &Device, topology: &Topology) -> std::result::Result<
 /// The processors that a placement chose for shards.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    /// In the order in which shards take them, again from the first one when there are more shards. None: they are unpinned.
+    /// In the order in which shards take them, cyclically. Empty: the shards are unpinned.
     seats: Vec<Seat>,
     /// The processors that the process may use of each node with a seat.
     nodes: BTreeMap<u32, Affinity>,
@@ -148,7 +148,7 @@ impl Seats {
         if self.seats.is_empty() { processors } else { processors.min(self.seats.len()) }
     }
 
-    /// Returns the processor of each of so many shards; none when they are unpinned.
+    /// Returns the processor of each of so many shards; empty for unpinned shards.
     pub(crate) fn processors(&self, shards: usize) -> Vec<usize> {
         self.of(shards).map(|seat| seat.processor).collect()
     }
@@ -167,8 +167,8 @@ impl Seats {
         seat.map_or(Ok(()), |seat| Affinity::of([seat.processor]).pin())
     }
 
-    /// Keeps the calling thread, a runtime's worker, on the processors of all seats: workers take over each other's tasks, which go
-    /// wherever one is idle.
+    /// Keeps the calling thread, a runtime's worker, on the processors of all seats: workers steal each other's tasks, which run on
+    /// any idle worker.
     pub(crate) fn pin_worker(&self) -> io::Result<()> {
         if self.seats.is_empty() {
             return Ok(());

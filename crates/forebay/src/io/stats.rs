@@ -72,9 +72,9 @@ pub struct FlowStats {
     pub class: String,
     /// The device's name, or `"-"` for operations without a file.
     pub device: String,
-    /// Reads that have ended, failed ones included.
+    /// Reads that have ended, including failures.
     pub reads: u64,
-    /// Writes that have ended, failed ones included.
+    /// Writes that have ended, including failures.
     pub writes: u64,
     /// Syncs that have ended, those that belong to a durable write included.
     pub syncs: u64,
@@ -107,7 +107,7 @@ pub struct ShardStats {
     pub enters: u64,
     /// Wake-ups by other threads that took a system call.
     pub kicks: u64,
-    /// Waits that began by spinning.
+    /// Waits that started by spinning.
     pub spins: u64,
     /// Waits among `spins` that a completion or message ended.
     pub spins_useful: u64,
@@ -119,7 +119,7 @@ pub struct ShardStats {
     pub slots: u32,
     /// Tasks that have not ended.
     pub tasks: usize,
-    /// Operations that found no arena memory when their turn came and waited for some.
+    /// Operations that found no arena memory at their turn and waited for some.
     pub memory_waits: u64,
     /// Completions that named no slot in use; anything but zero is a bug.
     pub stray_completions: u64,
@@ -137,7 +137,7 @@ pub struct ShardStats {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WalkStats {
-    /// Walks that began.
+    /// Walks that started.
     pub walks: u64,
     /// Reads that followed from one another, roots included; several at once count once.
     pub hops: u64,

@@ -4,20 +4,22 @@
 //!   shard's cache (no lock, LIFO)  <-- own return stack (foreign drops)  <-- central (lock; buddy system per region)
 //!                                                                        <-- growth (a new region)  <-- overflow
 //! ```
-//! Beside it, bytes that a program keeps may lie in ordinary memory (`ordinary.rs`, `pack.rs`): results of a batch, copies, its own.
+//! Bytes that a program keeps may also lie in ordinary memory (`ordinary.rs`, `pack.rs`): results of a batch, copies, the program's
+//! buffers.
 //!
-//! **Who waits for memory.** A read takes its memory when its turn comes.
-//! - *Short* ones, of up to a quarter of the arena (and 128 KiB in any case), take a buffer of the arena. Where it has none they wait on
-//!   their shard, but only while an operation under way there has memory that its end frees: a write, a walk's read, a dropped read.
-//!   Else they take overflow memory, or fail: nothing waits for blocks that the program holds.
-//! - *Long* ones, and ranges of a batch that are read in parts, take ordinary memory of their own length. While they are under way they
-//!   share the **line**'s allowance, as much again as the arena's limit, in order of arrival (`line.rs`); a read that finds no other under
-//!   way gets it whatever its length. Their ends give the allowance back, and need the program for nothing.
-//!   One whose beginning the page cache has takes its memory at once or not at all, without the allowance: it goes on only while it is polled.
+//! **Waiting for memory.** A read allocates at its turn.
+//! - *Short* reads, of up to a quarter of the arena (and 128 KiB in any case), use a buffer of the arena. Without a free buffer
+//!   they wait on their shard, but only while an operation in flight there has memory that its end frees: a write, a walk's read, a
+//!   dropped read. Otherwise they use overflow memory, or fail: nothing waits for blocks that the program holds.
+//! - *Long* reads, and ranges of a batch that are read in parts, use ordinary memory of their length. While in flight they share
+//!   the **line**'s allowance, as much again as the arena's limit, in order of arrival (`line.rs`); a single read gets it
+//!   regardless of its length. Their ends return the allowance, without the program's help. A read whose start is in the page cache
+//!   allocates immediately or not at all, without the allowance: it progresses only while it is polled.
 //! - Delivered blocks of long reads count in `long_bytes`. Where they hold half of the process's memory, further long reads fail.
 //!
-//! *Invariant: a shard, a ring or a batch sleeps for memory only while somebody under way gives some back.* Asserted in debug builds before
-//! each sleep (`shard/invariants.rs`, `Arena::check_line`). A thread in `.wait()` never sleeps for memory itself: its operation goes to a shard.
+//! *Invariant: a shard, a ring or a batch sleeps for memory only while an operation in flight will release some.* Asserted in debug
+//! builds before each sleep (`shard/invariants.rs`, `Arena::check_line`). A thread in `.wait()` never sleeps for memory itself: its
+//! operation is sent to a shard.
 //!
 //! Every buffer has a *home*: the return stack that receives it when it is dropped on a thread without a
 //! cache of this arena. A drop never allocates, locks or waits. Regions stay mapped until the arena is
@@ -25,7 +27,7 @@
 //! buffer is leaked whole: a device that still writes into it cannot reach memory that was reused.
 //!
 //! **Nodes**: where shards are pinned, each region is of one memory node (`nodes.rs`). A shard takes memory of its own node first,
-//! has the arena grow there, and takes any other node's before none.
+//! then lets the arena grow there, and then takes any other node's memory.
 //!
 //! **Fork**: regions are not inherited (MADV_DONTFORK). A child must not touch the bytes of an inherited
 //! block; dropping one is harmless.
@@ -78,7 +80,7 @@ pub(crate) struct ArenaConfig {
     pub(crate) first_region_bytes: usize,
     /// The limit for mapped bytes. 0 makes an arena of overflow memory only.
     pub(crate) bytes_max: usize,
-    /// The limit for ordinary memory beside it.
+    /// The limit for ordinary memory in addition to the arena.
     pub(crate) overflow_bytes_max: usize,
     /// The bytes of long reads' blocks from which on further long reads are refused.
     pub(crate) long_bytes_max: usize,
@@ -86,7 +88,7 @@ pub(crate) struct ArenaConfig {
     pub(crate) shards: usize,
 }
 
-/// The reason why there is no buffer.
+/// The reason for a failed allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllocError {
     /// All memory is held: `held` bytes by live buffers, overflow and long reads included.
@@ -98,7 +100,7 @@ pub(crate) enum AllocError {
 /// The size of an arena and the use of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ArenaCounts {
-    /// Bytes of all regions, closed ones with live blocks included.
+    /// Bytes of all regions, including closed regions with live blocks.
     pub(crate) bytes_mapped: usize,
     /// The limit of `bytes_mapped`.
     pub(crate) bytes_mapped_max: usize,
@@ -133,12 +135,12 @@ pub(crate) struct Arena(Arc<Handle>);
 struct Handle(Arc<ArenaCore>);
 
 impl Arena {
-    /// Maps and populates the first `bytes_initial`, of each node as much. Without huge pages it continues with small ones.
+    /// Maps and populates the first `bytes_initial`, equally from each node. Without huge pages it uses small pages.
     pub(crate) fn new(config: ArenaConfig, nodes: Nodes) -> io::Result<Arena> {
         Ok(Arena(Arc::new(Handle(ArenaCore::new(config, nodes)?))))
     }
 
-    /// Maps the first region if there is none yet. If the system gives no memory, the first buffer will need it again.
+    /// Maps the first region if the arena is empty. If the system refuses, the first buffer tries again.
     pub(crate) fn begin(&self) {
         self.0.0.begin();
     }
@@ -180,7 +182,7 @@ impl Arena {
         ordinary::allocate_overflow(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
     }
 
-    /// Returns the length of the longest read that takes memory of the arena; longer ones are *long*.
+    /// Returns the length of the longest read with a buffer of the arena; longer reads are *long*.
     pub(crate) fn short_bytes_max(&self) -> usize {
         (self.0.0.bytes_max / LONG_PART).clamp(SHORT_BYTES_MIN, BUFFER_BYTES_MAX)
     }
@@ -240,9 +242,8 @@ impl Arena {
         class_of(len, self.0.0.class_min).ok_or(AllocError::TooLarge)
     }
 
-    /// Makes the calling thread the shard's: it gets the shard's cache, and buffers that other threads drop
-    /// return to it. Ignored when there is no such shard or it has a cache already. A thread may have several
-    /// (a simulator's has); the newest counts.
+    /// Makes the calling thread the shard's: it gets the shard's cache, and buffers that other threads drop return to it. Ignored
+    /// if the shard does not exist or has a cache already. A thread may have several (a simulator's has); the newest counts.
     pub(crate) fn install(&self, shard: usize) {
         self.0.0.install(shard);
     }
@@ -263,8 +264,8 @@ impl Arena {
         self.0.0.bytes_max
     }
 
-    /// Returns the number of regions. It only grows, so a shard that remembers the number sees cheaply (one
-    /// load) that it has new ones to register. 0 after `close`.
+    /// Returns the number of regions. It only grows, so a shard that remembers the number detects new regions to register with one
+    /// load. 0 after `close`.
     pub(crate) fn regions(&self) -> usize {
         self.0.0.regions()
     }
@@ -282,10 +283,10 @@ impl Arena {
         self.0.0.waiting.set_waker(shard, waker);
     }
 
-    /// Sets whether this shard waits for memory. After setting it the shard must try to allocate once more,
-    /// and sleep only if that fails too. Then no return is missed: either that attempt sees the buffer or its
-    /// return sees the flag (see `ReturnStack::push`). The wake-up clears the flag. Buffers that idle in
-    /// other shards' caches do not count, so a shard waits only while operations of its own are in flight.
+    /// Sets whether this shard waits for memory. After setting it the shard must try to allocate once more, and sleep only if that
+    /// fails too. Then no return is missed: either that attempt sees the buffer or its return sees the flag (see
+    /// `ReturnStack::push`). The wake-up clears the flag. Buffers that idle in other shards' caches do not count, so a shard waits
+    /// only while it has operations in flight.
     pub(crate) fn wait_for_memory(&self, shard: usize, waits: bool) {
         self.0.0.waiting.set(shard, waits);
     }
@@ -309,7 +310,7 @@ impl Arena {
         self.0.0.grow_ahead();
     }
 
-    /// Returns the reason why the system gave no memory when the arena last tried to grow, if it gave none.
+    /// Returns the system's error at the last attempt of the arena to grow, if it failed.
     pub(crate) fn refusal(&self) -> Option<io::Error> {
         let errno = self.0.0.refusal.load(std::sync::atomic::Ordering::Relaxed);
         (errno != 0).then(|| io::Error::from_raw_os_error(errno))

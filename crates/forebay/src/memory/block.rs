@@ -1,4 +1,4 @@
-//! [`Block`]: bytes that came from a device, shared without copying.
+//! [`Block`]: bytes read from a device, shared without copying.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, RangeBounds};
@@ -18,9 +18,8 @@ const DETACH_RATIO: usize = 4;
 /// references. The last one dropped, on any thread, returns the buffer to its arena without allocating,
 /// locking or waiting.
 ///
-/// A block keeps its whole buffer ([`Block::pinned_bytes`]) from being used for other reads, however small a
-/// slice it is, and also after the engine is gone. Programs that keep small pieces for long should copy them,
-/// or call [`Block::detach`].
+/// A block keeps its whole buffer ([`Block::pinned_bytes`]) from being used for other reads, however small a slice it is, and also
+/// after the engine's end. Programs that keep small pieces for long should copy them, or call [`Block::detach`].
 ///
 /// After `fork(2)` the child may drop inherited blocks, but must not access their bytes: I/O memory is not
 /// inherited.
@@ -124,8 +123,8 @@ impl Block {
         self.header.map_or(0, |header| unsafe { header.as_ref() }.capacity())
     }
 
-    /// Returns the same bytes in memory of their own if that keeps at most a quarter of the memory
-    /// ([`Block::pinned_bytes`]) from other use: a copy then. Otherwise it returns another reference to this buffer.
+    /// Returns a copy of the bytes if it pins at most a quarter of the memory that this block pins ([`Block::pinned_bytes`]).
+    /// Otherwise it returns another reference to this buffer.
     ///
     /// The copy lies in I/O memory where a whole buffer of it is small enough and free, else in ordinary memory of its exact
     /// length.

@@ -68,8 +68,8 @@ pub unsafe trait IoMemory: Default + Send + 'static {
     /// memory to a thread of the engine's own. Default: false.
     const DROPS_ANYWHERE: bool = false;
 
-    /// Returns start and length in bytes. Of several calls the last one counts, which comes when the value has its place for the
-    /// operation's time; the start may be anything where the length is 0.
+    /// Returns start and length in bytes. Of several calls the last one counts, which is made when the value has its final place
+    /// for the operation; the start may be anything where the length is 0.
     fn memory(&mut self) -> (*mut u8, usize);
 
     /// Takes the I/O memory out, for operations that travel with it as it is, and leaves the default.

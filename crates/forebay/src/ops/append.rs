@@ -91,7 +91,7 @@ impl AppendBuilder {
         self
     }
 
-    /// Sets the offset in the file at which the first byte goes. Default: 0.
+    /// Sets the offset of the first byte in the file. Default: 0.
     ///
     /// Any offset will do. On a direct file an unaligned one costs a read with the first write, because the
     /// bytes before it in the same unit are written again. So the file must be open for reading too.
@@ -107,7 +107,7 @@ impl AppendBuilder {
         self
     }
 
-    /// Returns the append. Cheap: the first I/O comes with the first full buffer, sync or close.
+    /// Returns the append. Cheap: the first I/O is made at the first full buffer, sync or close.
     pub fn start(self) -> Append {
         Append {
             writer: Writer::new(
@@ -148,24 +148,24 @@ impl AppendBuilder {
 /// no one else may change the file's length within a unit of where it writes. Several that write parts of one
 /// file side by side need the file's full length set ([`File::truncate`]) before.
 ///
-/// **Errors.** The error of a write that fails in the background is returned by the next call that checks.
-/// Every later call fails in the same way: nothing is written any more, and no call reports success. The
-/// exception is [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and
-/// the append can go on from [`position`](Append::position).
+/// **Errors.** The error of a write that fails in the background is returned by the next call that checks. Every later call fails
+/// in the same way: nothing is written any more, and no call reports success. The exception is
+/// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and the append can continue from
+/// [`position`](Append::position).
 ///
-/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered bytes are gone.
-/// Writes in flight may or may not happen, and their memory stays with the engine until the device is done with it. After the
-/// future of a write is dropped, [`position`](Append::position) returns the end of the accepted bytes; a dropped sync is left
-/// to the next one. Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a
-/// little later: await a call such as [`File::close`] before extending the file.
+/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered bytes are lost. Writes in
+/// flight may or may not happen, and their memory stays with the engine until the device is done with it. After the future of a
+/// write is dropped, [`position`](Append::position) returns the end of the accepted bytes; a dropped sync is left to the next one.
+/// Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a little later: await a
+/// call such as [`File::close`] before extending the file.
 #[must_use = "what is still in its buffer is written by close()"]
 pub struct Append {
     writer: Writer,
 }
 
 impl Append {
-    /// Appends a copy of `bytes`. Waits only when as many writes are in flight as the depth allows, or when
-    /// memory must first come back from one of them.
+    /// Appends a copy of `bytes`. Waits only when as many writes are in flight as the depth allows, or when one of them must first
+    /// release memory.
     ///
     /// # Errors
     /// The error of an earlier write that failed;
@@ -182,12 +182,11 @@ impl Append {
         })
     }
 
-    /// Appends a block. It is a write of its own from the block's memory, without a copy, when the position
-    /// and the block's memory are aligned as the file needs (a buffered file needs nothing). An unaligned
-    /// rest at the block's end is copied, and so is all of a block that is not aligned.
+    /// Appends a block. It is written from the block's memory, without a copy, when the position and the block's memory are aligned
+    /// as the file needs (a buffered file needs nothing). An unaligned rest at the block's end is copied, and so is all of a block
+    /// that is not aligned.
     ///
-    /// Each block costs a request to the device, so small ones are better copied with
-    /// [`write`](Append::write).
+    /// Each block costs a request to the device, so small blocks are better copied with [`write`](Append::write).
     ///
     /// # Errors
     /// Those of [`write`](Append::write).
@@ -212,10 +211,10 @@ impl Append {
         Waitable::new("append", poll_fn(move |context| self.writer.poll_write_block(context, &mut left)))
     }
 
-    /// Brings everything written so far into the file, sets the file's exact length, then syncs. With
-    /// [`Durability::None`] there is no sync, and only that order is kept.
+    /// Writes everything accepted so far to the file, sets the file's exact length, then syncs. With [`Durability::None`] the sync
+    /// is omitted, and only that order is kept.
     ///
-    /// On a direct file the last unit, when it is not full, is written padded, and again when more comes.
+    /// On a direct file the last unit, when it is not full, is written padded, and again with later bytes.
     ///
     /// # Errors
     /// That of a write or of the sync. After a failed sync nothing since the last successful one counts as
@@ -318,7 +317,7 @@ impl AppendBuffer {
         self.carry.extend_from_slice(carry);
     }
 
-    /// Sets the `len` bytes before the first one: those found in the file, and zeros where it has none.
+    /// Sets the `len` bytes before the first one: those found in the file, and zeros beyond its end.
     fn carry_found(&mut self, found: &[u8], len: usize) {
         self.carry.clear();
         self.carry.extend_from_slice(found);

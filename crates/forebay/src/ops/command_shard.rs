@@ -93,7 +93,7 @@ impl std::fmt::Debug for CommandRing<'_> {
 }
 
 impl CommandRing<'_> {
-    /// Begins the command with this number with the end of the shard's turn.
+    /// Starts the command with this number at the end of the shard's turn.
     ///
     /// # Errors
     /// The engine ends, or the shard has too many operations. The owner is not called then.

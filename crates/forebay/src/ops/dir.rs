@@ -12,8 +12,8 @@ use crate::io::metadata::{DirEntry, Metadata};
 
 pub use handle::Dir;
 
-/// Names and directories. Every call runs on a thread of the engine's pool, needs no poll to begin, and never blocks
-/// a shard. What a drop does to it is said at [`Pending`](Pending#when-it-is-dropped).
+/// Names and directories. Every call runs on a thread of the engine's pool, needs no poll to start, and never blocks a shard.
+/// [`Pending`](Pending#when-it-is-dropped) documents the effect of a drop.
 impl Engine {
     /// Renames the file or directory `from` to `to`, replacing a file that had that name, and makes that
     /// durable: the directories of both names are synced before the call completes.
@@ -63,8 +63,9 @@ impl Engine {
         self.ask(MetaRequest::HardLink { from: at(from), to: at(to) }, done)
     }
 
-    /// Renames the file or directory `from` to `to` as [`rename`](Engine::rename) does, without a sync: after a power failure the file
-    /// may have either name, or none if its own bytes were not synced. [`sync_dir`](Engine::sync_dir) on both directories makes it durable.
+    /// Renames the file or directory `from` to `to` as [`rename`](Engine::rename) does, without a sync: after a power failure the
+    /// file may have either name, or neither if its own bytes were not synced. [`sync_dir`](Engine::sync_dir) on both directories
+    /// makes it durable.
     ///
     /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
@@ -107,7 +108,7 @@ impl Engine {
         self.ask(MetaRequest::HardLinkUnsynced { from: at(from), to: at(to) }, done)
     }
 
-    /// Removes a file's name; the file itself goes with its last name and its last open handle.
+    /// Removes a file's name; the file itself is removed with its last name and its last open handle.
     ///
     /// Not synced: after a power failure the name may be there again. [`sync_dir`](Engine::sync_dir) on its directory
     /// makes one removal, or a thousand, durable.
@@ -327,7 +328,8 @@ impl Engine {
     /// attributes of the file.
     ///
     /// # Errors
-    /// [`NotFound`](crate::ErrorKind::NotFound) when the kernel knows that there is no such file, and the errors of a closed engine.
+    /// [`NotFound`](crate::ErrorKind::NotFound) when the kernel knows that the file does not exist, and the errors of a closed
+    /// engine.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

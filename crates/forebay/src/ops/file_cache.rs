@@ -25,8 +25,7 @@ use crate::handle::open::{self, Open};
 use crate::ops::dir::Dir;
 use crate::reactor::idle_files::{IdleFiles, Slot};
 
-/// As many files as one in so many of the descriptors of all caches may be open beside those that stay open, and as many by calls that
-/// take turns.
+/// One in so many descriptors of all caches is for files that do not stay open, and as many are for calls that take turns.
 const BESIDE_PART: usize = 8;
 /// Limits for the files of either.
 const BESIDE: std::ops::RangeInclusive<usize> = 2..=64;
@@ -54,13 +53,13 @@ struct CacheCore {
     opens: Mutex<Opens>,
 }
 
-/// The opens under way in the pool, which belong to the close of their cache. A close waits for those that began before it, and never
-/// for later ones: these are counted apart.
+/// The opens under way in the pool, which belong to the close of their cache. A close waits for earlier opens, and never for later
+/// opens, which are counted separately.
 #[derive(Default)]
 struct Opens {
     is_closed: bool,
     current: Arc<InFlight>,
-    /// Those from before a close that has begun.
+    /// Opens from before the current close.
     before: Vec<Arc<InFlight>>,
 }
 
@@ -87,15 +86,15 @@ pub struct FilePlace(Option<Place>);
 #[derive(Default)]
 struct OpenState {
     is_under_way: bool,
-    /// The number of opens begun.
+    /// The number of opens started.
     number: u64,
     failed: Option<(u64, Error)>,
     wakers: Vec<Waker>,
 }
 
 impl FileCache {
-    /// Returns a cache for files that are opened as `open` says, of which at most `files_max` (at least 1) stay open; `None` sets no
-    /// limit beside that of the engine.
+    /// Returns a cache for files that are opened as `open` says, of which at most `files_max` (at least 1) stay open; `None` sets
+    /// only the engine's limit.
     pub fn new(engine: &Engine, open: Open, files_max: Option<usize>) -> FileCache {
         let list = &engine.shared().idle_files;
         let descriptors_max = list.descriptors_max();
@@ -155,8 +154,8 @@ impl FileCache {
         (self.core.files_max / BATCH_PART).max(1)
     }
 
-    /// Closes all files that no operation uses. This begins with the call. The future completes when the opens that had begun before have
-    /// ended, also those whose calls were dropped, and nothing of them is left.
+    /// Closes all files that no operation uses. This starts with the call. The future completes when all earlier opens have ended,
+    /// also those whose calls were dropped, and nothing of them is left.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`] in the child of a fork.
@@ -212,7 +211,7 @@ impl FileCache {
         )
     }
 
-    /// Counts an open that is about to begin.
+    /// Counts an open that is about to start.
     fn begin_open(&self) -> Result<Stay> {
         let opens = lock(&self.core.opens);
         if opens.is_closed {
@@ -222,7 +221,7 @@ impl FileCache {
         }
     }
 
-    /// Counts a file that a call of the owner has open beside those of the cache, until the result is dropped.
+    /// Counts a file that a call of the owner has open outside of the cache, until the result is dropped.
     pub fn count(&self) -> FileCount {
         FileCount::new(&self.core.line)
     }
@@ -288,8 +287,8 @@ impl FileEntry {
 
     /// Returns the file, which is opened if it is not open. `place` is the caller's, if it has one.
     ///
-    /// Calls that need the same file wait for one open, which takes its turn in the pool whatever becomes of them. If there is no
-    /// descriptor, the call waits as long as others in places go on, whose end gives one back.
+    /// Calls that need the same file wait for one open, which is queued in the pool independently of the calls. Without a free
+    /// descriptor, the call waits as long as other calls in places continue, whose end releases one.
     ///
     /// # Errors
     /// Those of [`Engine::open`](crate::Engine::open); [`ErrorKind::FileClosed`] if the cache was closed and the file is not open.
@@ -319,7 +318,7 @@ impl FileEntry {
         }
     }
 
-    /// Waits for the open that is under way, or begins one. `mine` is the number of the one that was waited for before.
+    /// Waits for the open in flight, or starts one. `mine` is the number of the open that was waited for before.
     fn poll_open(&self, mine: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let stay = {
             let mut opening = lock(&self.opening);

@@ -19,9 +19,9 @@ const DEPTH: usize = 8;
 
 /// An operation on lent memory.
 ///
-/// Requests name the memory itself where device and kernel can use it: on a file through the page cache all of it; on a
-/// direct file the whole blocks of the file whose place in memory is aligned. The ends, and all of it where no block is
-/// aligned, go by way of I/O memory, `DEPTH x BOUNCE_BYTES` at a time. Parts that the page cache has are copied by the polls, one each.
+/// Requests name the memory itself where device and kernel can use it: on a file through the page cache all of it; on a direct file
+/// the whole blocks of the file whose place in memory is aligned. The ends, and all of it where no block is aligned, are copied
+/// through I/O memory, `DEPTH x BOUNCE_BYTES` at a time. Parts that the page cache has are copied by the polls, one each.
 pub(super) struct LentOp<'f, B: IoMemory> {
     core: FileRef<'f>,
     kind: OpKind,
@@ -44,7 +44,7 @@ pub(super) struct LentOp<'f, B: IoMemory> {
     moved: u64,
     /// From here on the page cache is tried, before each request; `u64::MAX` where it never is.
     tries_from: u64,
-    /// Nothing more is begun: the file has ended, or a part has failed.
+    /// No more parts are started: the file has ended, or a part has failed.
     stops: bool,
     error: Option<Error>,
 }
@@ -194,7 +194,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         unsafe { read_from_page_cache(&self.core, &range, at > 0, self.memory.start().add(at as usize)) }
     }
 
-    /// Begins parts. Returns false if the next one has to wait for another poll, because this one has copied a part.
+    /// Starts parts. Returns false if the next one has to wait for another poll, because this one has copied a part.
     fn begin_parts(&mut self, may_copy: &mut bool) -> bool {
         while !self.stops && self.begun < self.len && self.parts.len() < DEPTH {
             let (at, begun) = (self.begun, self.parts.len());
@@ -223,7 +223,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
                     self.begun += part.len;
                     self.parts.push_back(part);
                 }
-                // Memory that parts in flight hold comes back.
+                // Parts in flight will release memory.
                 Err(error) if error.is_out_of_memory() && begun > 0 => break,
                 Err(error) => {
                     self.stops = true;
@@ -247,7 +247,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         } else {
             let end = if at < self.middle.start { self.middle.start } else { self.len };
             let grain = u64::from(self.core.alignment().offset.max(1));
-            // Later parts begin at the file's blocks.
+            // Later parts start at the file's blocks.
             let most = place - place % grain + BOUNCE_BYTES.max(grain) - place;
             let len = (end - at).min(most);
             if self.kind == OpKind::Read {
@@ -301,7 +301,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         let name = self.name();
         let mut in_flight = self.parts.iter().filter(|part| part.moved.is_none() && !part.is_starved).count();
         let mut number = 0;
-        // One that lacked memory is made again for each that has ended, at the latest when none is in flight.
+        // A part that lacked memory is retried for each part that has ended, at the latest when none is in flight.
         let mut returned = 0;
         while number < self.parts.len() {
             if self.parts[number].is_starved && (in_flight == 0 || returned > 0) {

@@ -1,4 +1,4 @@
-//! NVMe namespaces as files: commands go to the device without a file system and without the block layer.
+//! NVMe namespaces as files: commands are sent to the device without a file system and the block layer.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -48,14 +48,12 @@ impl OpenNvme {
         self
     }
 
-    /// Sets the bytes of the namespace to open: the file's offset 0 is the part's first byte, and its length
-    /// the part's. The part must begin with a block. The last block of a part that ends inside of one can be
-    /// read, up to the part's end, but not written.
+    /// Sets the bytes of the namespace to open: the file's offset 0 is the part's first byte, and its length the part's. The part
+    /// must start at a block. The last block of a part that ends inside of it can be read, up to the part's end, but not written.
     ///
-    /// Several parts of one namespace are files of their own, with two exceptions. The first one that is
-    /// opened claims the whole namespace, so the others are opened with
-    /// [`even_in_use`](OpenNvme::even_in_use). Locks are the namespace's. Whether parts overlap is not
-    /// checked.
+    /// Several parts of one namespace are separate files, with two exceptions. The first part that is opened claims the whole
+    /// namespace, so the others are opened with [`even_in_use`](OpenNvme::even_in_use). Locks are the namespace's. Whether parts
+    /// overlap is not checked.
     pub fn part(mut self, bytes: Range<u64>) -> OpenNvme {
         self.part = Some((bytes.start, bytes.end));
         self
@@ -69,9 +67,8 @@ impl OpenNvme {
 }
 
 impl Engine {
-    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`) and returns it as a file: reads, writes
-    /// and syncs go to the device as commands (io_uring's passthrough), past file systems, the block layer
-    /// and its scheduler.
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`) and returns it as a file: reads, writes and syncs are sent to
+    /// the device as commands (io_uring's passthrough), bypassing file systems, the block layer and its scheduler.
     ///
     /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened. Reads end
     /// there, a write past it fails, and calls that would change the length return
@@ -137,7 +134,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
         first_block: namespace.part.start >> namespace.block_shift,
         bytes: namespace.part.end - namespace.part.start,
     };
-    // Character devices have numbers of their own, which a block device may have too.
+    // Numbers of character devices may collide with those of block devices.
     let (device_index, device) = shared.device_known(found.number | 1 << 63, Arc::new(found.device));
     let home = open.shard.unwrap_or_else(|| shared.least_loaded());
     Ok(File::new(FileCore::new(

@@ -26,9 +26,9 @@ impl File {
     /// request to the device; on a shard no allocation.
     ///
     /// A read of more than a quarter of the I/O memory ([`Config::arena_bytes_max`](crate::Config::arena_bytes_max)) is *long*: its
-    /// block lies in ordinary memory of its own length. Long reads under way take as much of that together as there is I/O memory, and
-    /// wait for each other in order of arrival; a single one always goes. While the blocks of long reads hold half of the memory that the
-    /// process may use, further ones fail.
+    /// block lies in ordinary memory of its length. Long reads in flight use at most as much of that together as the I/O memory's
+    /// limit, and wait for each other in order of arrival; a single one always proceeds. While the blocks of long reads hold half
+    /// of the memory that the process may use, more long reads fail.
     ///
     /// The range has both ends, because memory is allocated before the file's length is known. For "to the
     /// end" use [`read_up_to`](File::read_up_to) with the most bytes wanted, or a [scan](File::scan) of
@@ -81,11 +81,11 @@ impl File {
     /// flight. The number of bytes is smaller at the end of the file. After an error any of the memory may have been
     /// written.
     ///
-    /// Any offset and length will do. A file through the page cache is read into the memory itself. So are the whole blocks
-    /// of a direct file that come to lie at multiples of [`Alignment::memory`](crate::Alignment::memory), at least 16 KiB of
-    /// them; the ends are copied. Where none does, such as in a `Vec`, which begins 16 bytes behind a page, all is copied from I/O memory,
-    /// at most 2 MiB at a time: 50 us a MiB. [`BlockMut::aligned`](crate::BlockMut::aligned) makes memory of a program's own that
-    /// needs no copy. Costs three small allocations; none for a `BlockMut` and whole blocks of the device.
+    /// Any offset and length will do. A file through the page cache is read into the memory itself. So are the whole blocks of a
+    /// direct file that lie in memory at multiples of [`Alignment::memory`](crate::Alignment::memory), at least 16 KiB of them; the
+    /// ends are copied. Without such blocks, as in a `Vec`, which starts 16 bytes behind a page, all is copied from I/O memory, at
+    /// most 2 MiB at a time: 50 us a MiB. [`BlockMut::aligned`](crate::BlockMut::aligned) allocates memory of the program that
+    /// needs no copy. Costs three small allocations; zero for a `BlockMut` and whole blocks of the device.
     ///
     /// # Errors
     /// Those of [`File::read_up_to`], without [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).

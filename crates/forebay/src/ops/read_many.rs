@@ -94,25 +94,24 @@ impl Engine {
 
 /// A batch of reads; see [`File::read_many`].
 ///
-/// Ranges may overlap, be equal, be empty, have any length, and come in any order. Those of more than 8 MiB, or a quarter of the I/O
-/// memory, are read in parts into memory of their own length: `docs/tuning.md`.
-/// Each has its own result: one past the end of the file
-/// fails alone, and when a merged request fails it is split and repeated range by range.
+/// Ranges may overlap, be equal, be empty, have any length, and be in any order. Ranges of more than 8 MiB, or a quarter of the I/O
+/// memory, are read in parts into memory of their length: `docs/tuning.md`. Each has its own result: a range past the end of the
+/// file fails alone, and when a merged request fails it is split and repeated range by range.
 ///
 /// Awaited, it returns all results in the order of the ranges, however much that is: beyond 16 MiB of I/O memory, and where a
-/// request's buffer is more than an eighth larger than its results, results are copied side by side into ordinary memory
-/// ([`MemoryStats::result_bytes`](crate::MemoryStats::result_bytes)). A result then keeps up to 256 KiB, or 2 MiB where there are many,
-/// from other use until those beside it are dropped, too ([`Block::detach`](crate::Block::detach)).
-/// [`stream`](ReadMany::stream) returns results as they arrive, with bounded memory: right for more than fits in memory.
+/// request's buffer is more than an eighth larger than its results, results are copied contiguously into ordinary memory
+/// ([`MemoryStats::result_bytes`](crate::MemoryStats::result_bytes)). A result then pins up to 256 KiB, or 2 MiB of many results,
+/// until its neighbours are dropped, too ([`Block::detach`](crate::Block::detach)). [`stream`](ReadMany::stream) returns results as
+/// they arrive, with bounded memory: right for more than fits in memory.
 ///
 /// Of an adaptive file ([`Open::adaptive`](crate::Open::adaptive)), ranges that the page cache has are copied first, on the
 /// thread that polls, for 0.3 ms at a time; the rest is planned and read as one batch. A stream returns them first.
 ///
 /// Costs one message to the file's shard and one wake-up for the whole batch; no allocation per range.
 ///
-/// It begins when it is first polled; its methods change nothing afterwards. It borrows nothing, so it may be
-/// spawned as it is. Awaiting it fails as a whole only when the file or the engine is closed; all other
-/// errors are in the single results. Dropping it stops the batch.
+/// It starts when it is first polled; its methods change nothing afterwards. It borrows nothing, so it may be spawned as it is.
+/// Awaiting it fails as a whole only when the file or the engine is closed; all other errors are in the single results. Dropping it
+/// stops the batch.
 ///
 /// ```
 /// # use forebay::{Config, Engine, Open};
@@ -136,13 +135,13 @@ enum State {
     Cached(Box<CachedBatch>, Hits),
     Rest(Rest),
     Begun(Run),
-    /// A batch of so many ranges cannot begin, for this reason.
+    /// A batch of so many ranges that cannot start, for this reason.
     Refused(Option<Error>, usize),
 }
 
-/// The batch of ranges left for the device, beside those that the page cache had.
+/// The batch of the remaining ranges for the device, after those from the page cache.
 struct Rest {
-    /// None where the page cache had all.
+    /// `None` where the page cache had all.
     run: Option<Run>,
     hits: Hits,
 }
@@ -168,7 +167,7 @@ impl ReadMany {
         }
     }
 
-    /// Changes the settings of a batch that has not begun.
+    /// Changes the settings of a batch that has not started.
     fn set(mut self, change: impl FnOnce(&mut Ask)) -> ReadMany {
         if let State::New(ask) = &mut self.state {
             change(ask);
@@ -198,7 +197,7 @@ impl ReadMany {
         self.set(|ask| ask.depth = requests.max(1))
     }
 
-    /// Sets the class. Default: that of the task that begins the batch, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class. Default: that of the task that starts the batch, [`Class::DEFAULT`] outside of shards.
     pub fn class(self, class: Class) -> Self {
         self.set(|ask| ask.class = Some(class))
     }
@@ -225,9 +224,8 @@ impl ReadMany {
     /// Returns a read of the same ranges into `memory`, side by side in their order. Awaited, it returns the memory; no block is
     /// made and no I/O memory kept.
     ///
-    /// A range that has a request of its own, of whole blocks of the device, and whose place in the memory is aligned, is read
-    /// into its place; all others are copied from I/O memory. Of an adaptive file, ranges that the page cache has are copied from
-    /// there.
+    /// A range with a separate request, of whole blocks of the device, and whose place in the memory is aligned, is read into its
+    /// place; all others are copied from I/O memory. Cached ranges of an adaptive file are copied from the page cache.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -244,8 +242,8 @@ impl ReadMany {
     }
 
     /// Returns the requests that the batch will make, to inspect the effect of its settings; `None` once it has started. For an
-    /// adaptive file these are the requests that the page cache lacks. Costs a sort of the ranges, which the batch does again
-    /// when it begins.
+    /// adaptive file these are the requests that the page cache lacks. Costs a sort of the ranges, which the batch repeats when it
+    /// starts.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -281,9 +279,9 @@ impl ReadMany {
         wait::block_on("read_many", self)
     }
 
-    /// Returns a stream of the results as they arrive, each with the number of its range, in no particular
-    /// order. Each number comes once: where the batch fails as a whole, because the file or the engine is closed, every range that has no
-    /// result yet gets that error. The depth bounds the memory held by results that were not taken.
+    /// Returns a stream of the results as they arrive, each with the number of its range, in no particular order. Each number is
+    /// returned once: where the batch fails as a whole, because the file or the engine is closed, every range that has no result
+    /// yet gets that error. The depth bounds the memory held by results that were not taken.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -311,7 +309,7 @@ impl ReadMany {
             State::Begun(run) => (None, Source::Run(run)),
             State::Refused(Some(error), ranges) => (None, Source::Refused(error, ranges)),
             State::Refused(None, _) => (None, Source::Nothing),
-            // The parts collected so far come again.
+            // The parts collected so far are collected again.
             State::Cached(cached, _) => (Some(cached.again()), Source::Nothing),
             State::Rest(rest) => (None, Source::of(rest.run)),
         };
@@ -338,7 +336,7 @@ impl Ask {
         self.start(Some(queue))
     }
 
-    /// Returns the batch; `None` without any file, where there is nothing to do.
+    /// Returns the batch; `None` without any file, where nothing is to be read.
     fn start(mut self, queue: Option<usize>) -> Option<Run> {
         if self.files.is_empty() {
             return None;
@@ -387,7 +385,7 @@ impl Future for ReadMany {
 }
 
 impl ReadMany {
-    /// Copies ranges that the page cache has; then the rest may begin.
+    /// Copies ranges from the page cache; then the rest may start.
     fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let State::Cached(cached, hits) = &mut self.state else { return Poll::Ready(()) };
         let mut spent_bytes = 0;
@@ -471,7 +469,7 @@ impl<B: IoMemory> ReadManyInto<B> {
         }
     }
 
-    /// Begins the batch, which owns the memory from here on.
+    /// Starts the batch, which owns the memory from here on.
     fn lend(&mut self) -> Result<()> {
         let Memory::Owned(owner) = &mut self.memory else { return Ok(()) };
         let State::New(ask) = &mut self.batch.state else { return Ok(()) };
@@ -485,7 +483,7 @@ impl<B: IoMemory> ReadManyInto<B> {
         Ok(())
     }
 
-    /// Copies the ranges that the page cache has, and begins the batch of the others. Returns true if there are none.
+    /// Copies the ranges from the page cache, and starts the batch of the others. Returns true if no ranges are left.
     fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(cached) = &mut self.cached else { return Poll::Ready(false) };
         std::task::ready!(cached.poll(context));
@@ -545,7 +543,7 @@ crate::_debug_parts!([B: IoMemory] ReadManyInto<B>, |read_many_into| batch: read
 pub struct ReadPlan {
     /// Bytes of all ranges together. Ranges that overlap count each.
     pub wanted_bytes: u64,
-    /// The requests, by file and offset. Empty ranges, and those that no file can have, are in none.
+    /// The requests, by file and offset. Empty ranges, and those that no file can have, are omitted.
     pub requests: Vec<PlannedRequest>,
 }
 
@@ -579,7 +577,7 @@ pub struct PlannedRequest {
 /// The results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
-    /// Tries the page cache first: its ranges come before all that the device reads.
+    /// Tries the page cache first: its ranges are returned before those from the device.
     cached: Option<Box<CachedBatch>>,
     /// The numbers of the ranges that are left for the device; `None` where all are.
     numbers: Option<Vec<u32>>,
@@ -594,7 +592,7 @@ enum Source {
     Run(Run),
     /// The run has failed as a whole: its ranges without a result get this error.
     Failed(Run, OpFailure),
-    /// The batch could not begin: each of its ranges, so many, gets this error.
+    /// The batch could not start: each of its ranges, so many, gets this error.
     Refused(Error, usize),
 }
 
@@ -686,7 +684,7 @@ impl ReadManyStream {
         })
     }
 
-    /// Returns the next range that the page cache has. After the last one the rest may begin.
+    /// Returns the next range from the page cache. After the last one the rest may start.
     fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {
         let Some(cached) = &mut self.cached else { return Poll::Ready(None) };
         if let Some((number, block)) = std::task::ready!(cached.poll_hit(&mut 0, context)) {
@@ -739,7 +737,7 @@ impl Run {
         failure.into_error("read_many", Some(self.batch.first_file()))
     }
 
-    /// Begins the batch: at once on a shard of its engine, by one message elsewhere.
+    /// Starts the batch: immediately on a shard of its engine, by one message elsewhere.
     ///
     /// # Errors
     /// The failure of the whole batch.

@@ -1,4 +1,4 @@
-//! Reading a file from front to back: read-ahead by parallel requests, not by larger ones.
+//! Reading a file from front to back: read-ahead by parallel requests, not by larger requests.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -52,8 +52,8 @@ impl File {
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 const ADAPTIVE_BUFFER: u32 = 512 << 10;
 const ADAPTIVE_DEPTH: u32 = 8;
-/// Blocks in a row that were ready before they were requested: below the first limit the scan grows, above
-/// the second the consumer counts as slower than the device, and the count goes on from the first one.
+/// Blocks in a row that were ready before they were requested: below the first limit the scan grows, above the second the consumer
+/// counts as slower than the device, and the count continues from the first limit.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
 /// A file of length 0 may have bytes all the same, as those of procfs and of control groups have. So many of them are read at most.
@@ -85,8 +85,8 @@ struct Pace {
 /// # Ok(()) }
 /// ```
 ///
-/// The scan ends where the file ended when the scan began. A file of length 0 is read, one request at a time, until a read finds its
-/// end: files of procfs and of control groups have no length, and bytes all the same. For an empty file that is one read.
+/// The scan ends at the file's length at the start of the scan. A file of length 0 is read, one request at a time, until a read
+/// finds its end: files of procfs and of control groups have length 0 and still have bytes. For an empty file that is one read.
 ///
 /// Dropping the scan cancels the reads in flight; their memory stays with the engine until the device is done with it.
 #[must_use = "a scan gives blocks only when they are asked for"]
@@ -98,7 +98,7 @@ pub struct Scan {
     end: u64,
     /// The file's length is 0 and says nothing: the scan ends with an error at `end`, which is the limit, if no read has ended before.
     is_unsized: bool,
-    /// Read once, so that no request goes out past the end of the file.
+    /// Read once, so that no request is past the end of the file.
     length: Option<Pending<u64>>,
     asked_length: bool,
     pace: Pace,
@@ -107,12 +107,12 @@ pub struct Scan {
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: u64,
     in_flight_bytes_peak: u64,
-    /// The offset to begin again at after a read found no memory, while reads behind it are still in flight.
+    /// The offset to restart at after a read found no memory, while reads behind it are still in flight.
     retreat: Option<u64>,
     /// The reads so far, for an adaptive file's look into the page cache.
     sequence: Sequence,
-    /// Set after a retreat: the first read then goes alone, so that this scan itself does not hold the memory
-    /// that it needs.
+    /// Set after a retreat: the first read is then alone in flight, so that this scan itself does not hold the memory that it
+    /// needs.
     alone: bool,
     over: bool,
 }
@@ -223,13 +223,13 @@ impl Scan {
         }))
     }
 
-    /// Has the scan of a file of length 0 go on until a read finds the end.
+    /// Lets the scan of a file of length 0 continue until a read finds the end.
     #[cold]
     fn look_for_end(&mut self) {
         let limit = self.next.saturating_add(UNSIZED_BYTES_MAX);
         self.is_unsized = limit < self.end;
         self.end = self.end.min(limit);
-        // Reads ahead are wasted where the end comes first, which is mostly.
+        // Read-ahead is wasted if the end is found first, which is usual.
         self.pace = Pace { depth: 1, adaptive: false, ..self.pace };
     }
 
@@ -239,8 +239,8 @@ impl Scan {
         self.core.describe(error.with_note(" of a file without a length"))
     }
 
-    /// Waits for the reads behind one that found no memory, releases their memory, and has the scan begin
-    /// again at its place with half the depth.
+    /// Waits for the reads behind one that found no memory, releases their memory, and restarts the scan at its place with half the
+    /// depth.
     fn poll_retreat(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(place) = self.retreat else { return Poll::Ready(()) };
         while let Some(first) = self.in_flight.front_mut() {
@@ -282,7 +282,7 @@ impl Scan {
         }
     }
 
-    /// Begins the read of the bytes up to `end`.
+    /// Starts the read of the bytes up to `end`.
     fn begin(&self, end: u64) -> RangeRead<'static> {
         let make = if self.core.is_adaptive() { RangeRead::of_device } else { RangeRead::owned };
         let mut read = make(self.core.clone(), self.next..end, self.class);
@@ -360,10 +360,9 @@ crate::_debug_parts!(Scan, |scan| file: scan.file, next: scan.next, pace: scan.p
 
 /// Settings of a scan, which reads a file from front to back; see [`File::scan`].
 ///
-/// Without [`request_bytes`](ScanBuilder::request_bytes) and [`depth`](ScanBuilder::depth) the scan adapts. It begins with
-/// two requests of 128 KiB and doubles the bytes in flight with every block taken, up to eight requests of
-/// 512 KiB (4 MiB), which was the best of all cells measured. A consumer that is slower than the device makes
-/// it reduce the depth.
+/// Without [`request_bytes`](ScanBuilder::request_bytes) and [`depth`](ScanBuilder::depth) the scan adapts. It starts with two
+/// requests of 128 KiB and doubles the bytes in flight with every block taken, up to eight requests of 512 KiB (4 MiB), which was
+/// the best of all cells measured. A consumer that is slower than the device makes it reduce the depth.
 ///
 /// Values out of range are clamped.
 #[derive(Clone, Debug)]
@@ -381,7 +380,7 @@ impl ScanBuilder {
         ScanBuilder { file, range: 0..u64::MAX, buffer: None, depth: None, class: None }
     }
 
-    /// Sets the part of the file to read. Default: all of it. It may begin anywhere. The end is clamped to the end of the file,
+    /// Sets the part of the file to read. Default: all of it. It may start anywhere. The end is clamped to the end of the file,
     /// which is also the end of an open range (`4096..`). The limit for files of length 0 counts from the start of the range.
     pub fn range(mut self, range: impl RangeBounds<u64>) -> ScanBuilder {
         let start = match range.start_bound() {

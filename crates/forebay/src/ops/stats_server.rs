@@ -20,7 +20,7 @@ use crate::reactor::engine_shared::{AtEnd, EngineShared};
 use client::Client;
 use socket::Name;
 
-/// The most clients at once. Further ones wait until one of these goes.
+/// The most clients at a time. More clients wait until one of these disconnects.
 const CLIENTS_MAX: usize = 8;
 /// The pause in accepting after a connection could not be accepted.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -29,12 +29,12 @@ const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// [`Engine::serve_stats`](crate::Engine::serve_stats). Dropping it removes the socket. It does not keep the
 /// engine alive, and when the engine ends, the socket is removed as well.
 ///
-/// A client sends the request `GET /metrics` of HTTP, gets an [`Exposition`](crate::Exposition) in OpenMetrics 1.0, and is disconnected.
-/// So `curl --unix-socket PATH http://engine/metrics` shows it, and Prometheus reads it through a proxy that listens at a port. It has the
-/// engine's [`Stats`](crate::Stats), `forebay_engine_info` (`version`, `driver`), `forebay_pid`, `forebay_at_seconds` (on a clock
-/// for differences only) and `forebay_degradation_info`. With `GET /metrics?files` it also has the 256 open files with the most
-/// operations; their paths come and go, and a database of time series would keep each for long. Other requests are refused with a
-/// sentence. Eight clients may be connected at once; a ninth waits.
+/// A client sends the request `GET /metrics` of HTTP, gets an [`Exposition`](crate::Exposition) in OpenMetrics 1.0, and is
+/// disconnected. So `curl --unix-socket PATH http://engine/metrics` shows it, and Prometheus reads it through a proxy that listens
+/// at a port. It has the engine's [`Stats`](crate::Stats), `forebay_engine_info` (`version`, `driver`), `forebay_pid`,
+/// `forebay_at_seconds` (on a clock for differences only) and `forebay_degradation_info`. With `GET /metrics?files` it also has the
+/// 256 open files with the most operations; their paths change, and a database of time series would keep each for long. Other
+/// requests are refused with a sentence. Eight clients may be connected at once; a ninth waits.
 pub struct StatsServer {
     bell: Arc<Bell>,
 }
@@ -50,8 +50,8 @@ impl StatsServer {
         let (weak, own) = (Arc::downgrade(engine), bell.clone());
         let body = unpinned(move || {
             crate::base::size_limit::shield_thread();
-            // The listener goes first: later clients are refused rather than kept waiting by a listener that
-            // no thread serves.
+            // The listener is dropped first: later clients are refused rather than kept waiting by a listener that no thread
+            // serves.
             serve(listener, &heard, &weak);
             own.name.remove();
         });
@@ -209,8 +209,8 @@ fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>
     }
 }
 
-/// Writes as much as there is room for, and returns the number of bytes. A reader that has gone causes an
-/// error and no signal, however the program has set up SIGPIPE.
+/// Writes as much as there is room for, and returns the number of bytes. A disconnected reader causes an error and no signal,
+/// however the program has set up SIGPIPE.
 #[cfg(target_os = "linux")]
 fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(stream, bytes, rustix::net::SendFlags::NOSIGNAL)?)

@@ -20,10 +20,10 @@ use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{Shard, with_current};
 use crate::reactor::visited::{self, OpStart};
 
-/// The target of an operation: the file, or the engine alone when there is none.
+/// The target of an operation: the file, or the engine alone.
 pub(crate) enum Target<'f> {
     File(&'f Arc<FileCore>),
-    /// For operations that outlive the call that began them, as a scan's do.
+    /// For operations that outlive the call that started them, as a scan's do.
     Owned(Arc<FileCore>),
     Engine(&'f Arc<EngineShared>),
 }
@@ -96,9 +96,8 @@ impl std::ops::Deref for FileRef<'_> {
 
 /// One operation in progress; see the documentation of this module.
 ///
-/// The request stays where it is until its fields go into a slot one by one. Moving it as a whole from
-/// function to function cost more than everything else that happens to an operation before the kernel sees
-/// it.
+/// The request stays where it is until its fields are copied into a slot one by one. Moving it as a whole from function to function
+/// cost more than everything else before the submission.
 pub(crate) struct OpFuture<'f> {
     target: Target<'f>,
     request: OpRequest,
@@ -232,7 +231,7 @@ impl<'f> OpFuture<'f> {
         }
     }
 
-    /// Continues after the operation has begun in the ring of this worker.
+    /// Continues after the operation has started in the ring of this worker.
     #[inline]
     fn begun(&mut self, start: OpStart, context: &mut Context<'_>) -> Poll<OpResult> {
         match start {
@@ -284,7 +283,7 @@ impl<'f> OpFuture<'f> {
         Attempt::Waiting
     }
 
-    /// Ends the operation before it began. Its memory stays here to be taken.
+    /// Ends the operation before its start. Its memory stays here to be taken.
     #[cold]
     fn fail(&mut self, failure: OpFailure) -> Poll<OpResult> {
         self.state = State::Over;
@@ -300,7 +299,7 @@ impl<'f> OpFuture<'f> {
         match self.target.home().send(Message::Op(cell.clone()), Some(context.waker())) {
             Ok(()) => self.state = State::Remote { shard: self.target.home().uid, cell },
             Err(_) => {
-                // SAFETY: the message came back, so no other thread has the cell.
+                // SAFETY: the message was returned, so no other thread has the cell.
                 if let Some(sent) = unsafe { cell.take_request() } {
                     self.request = sent.request;
                 }
@@ -347,7 +346,7 @@ impl<'f> OpFuture<'f> {
     }
 }
 
-/// The result of an attempt to begin on the current thread.
+/// The result of an attempt to start on the current thread.
 enum Attempt {
     /// In a slot, or waiting for one; the waker is registered either way.
     Waiting,

@@ -21,17 +21,18 @@ use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
 
 impl File {
-    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device without
-    /// a copy, and so does a `Vec<u8>` or `Bytes` on a file through the page cache; `&[u8]`, and for a direct file bytes that
-    /// are not aligned, are copied once into I/O memory. [`write_from`](File::write_from) returns the memory.
+    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) is written without a copy, and
+    /// so is a `Vec<u8>` or `Bytes` on a file through the page cache; `&[u8]`, and for a direct file bytes that are not aligned,
+    /// are copied once into I/O memory. [`write_from`](File::write_from) returns the memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
     /// read first. [`append`](File::append) does that for bytes from front to back, the crate `forebay-collective` for pieces
     /// at any offsets. Dropping the future may or may not stop the write.
     ///
     /// # Errors
-    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when there is no memory for a copy; the device's and the
-    /// file system's errors. After an error any part of the range may have been written.
+    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted)
+    /// without memory for a copy; the device's and the file system's errors. After an error any part of the range may have been
+    /// written.
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Open};
@@ -58,9 +59,10 @@ impl File {
     /// [`read_into`](File::read_into), for memory that is filled and written again and again, or that lies where a copy would
     /// cost too much.
     ///
-    /// It may be longer than 1 GiB: it is made in parts then, several in flight, in no particular order. On a direct file offset and length
-    /// must be multiples of [`Alignment::offset`](crate::Alignment::offset), as for [`write`](File::write); memory that does not begin
-    /// at a multiple of [`Alignment::memory`](crate::Alignment::memory) is copied, at most 2 MiB at a time. Costs two small allocations.
+    /// It may be longer than 1 GiB: it is made in parts then, several in flight, in no particular order. On a direct file offset
+    /// and length must be multiples of [`Alignment::offset`](crate::Alignment::offset), as for [`write`](File::write); memory that
+    /// does not start at a multiple of [`Alignment::memory`](crate::Alignment::memory) is copied, at most 2 MiB at a time. Costs
+    /// two small allocations.
     ///
     /// # Errors
     /// Those of [`File::write`], without [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).
@@ -109,8 +111,8 @@ impl File {
 
 /// The bytes of a write: used in place, or copied once when the write is made.
 ///
-/// Made by `From`: `BlockMut` and `Block` travel without a copy, and so do `Vec<u8>` and `Bytes` on files through the page
-/// cache. `&[u8]` and arrays are copied, and so are, for a direct file, bytes that do not begin at a page.
+/// Made by `From`: `BlockMut` and `Block` are written without a copy, and so are `Vec<u8>` and `Bytes` on files through the page
+/// cache. `&[u8]` and arrays are copied, and so are, for a direct file, bytes that do not start at a page.
 pub struct WriteData<'d>(Source<'d>);
 
 enum Source<'d> {
@@ -397,8 +399,8 @@ impl<'f> Sync<'f> {
     }
 }
 
-/// Returns whether the device can take the bytes from their place. A later part of a block, and memory of the allocator, may
-/// begin anywhere.
+/// Returns whether the device can take the bytes from their place. A later part of a block, and memory of the allocator, may start
+/// anywhere.
 fn is_aligned(core: &FileCore, bytes: &[u8]) -> bool {
     bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(core.alignment().memory.max(1) as usize)
 }
@@ -540,7 +542,7 @@ impl<'f> FileOp<'f> {
         match &mut self.state {
             State::Op(op) => {
                 let result = std::task::ready!(op.poll_result(context));
-                // An operation that failed early returns its memory, which goes back to the engine.
+                // An operation that failed early returns its memory, to the engine.
                 drop(op.take_buffer());
                 Poll::Ready(result.map(drop).map_err(|failure| {
                     let error = failure.into_error(self.call.name(), Some(&self.core));

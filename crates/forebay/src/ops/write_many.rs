@@ -94,13 +94,13 @@ impl Engine {
     }
 }
 
-/// A batch of writes; see [`File::write_many`]. It begins when it is first polled. Dropping it stops the batch: requests in flight
+/// A batch of writes; see [`File::write_many`]. It starts when it is first polled. Dropping it stops the batch: requests in flight
 /// may or may not be written, later parts are not started.
 #[must_use = "a batch begins only when it is awaited or waited for"]
 pub struct WriteMany {
     pieces: Vec<Piece>,
     results: Vec<Option<Result<()>>>,
-    /// Numbers of the pieces, by file and offset, once it has begun.
+    /// Numbers of the pieces, by file and offset, once it has started.
     order: Option<Vec<usize>>,
     /// Pieces that touch, and the one of which requests are being made, up to `at` so far.
     runs: Vec<Run>,
@@ -230,7 +230,7 @@ impl WriteMany {
         Ok(())
     }
 
-    /// Begins requests while there is room.
+    /// Starts requests while the depth allows.
     fn begin_requests(&mut self) {
         let Some(order) = self.order.take() else { return };
         while self.flying.len() < self.depth
@@ -239,7 +239,7 @@ impl WriteMany {
             let (run_places, bytes) = (run.places.clone(), run.bytes.clone());
             let start = self.at.max(bytes.start);
             let numbers = &order[run_places.clone()];
-            // One piece goes as it is, if it can. Others are copied, in parts that end at multiples of the file's blocks.
+            // One piece is written in place, if possible. Others are copied, in parts that end at multiples of the file's blocks.
             let is_alone = run_places.len() == 1 && {
                 let piece = &self.pieces[numbers[0]];
                 piece.len == 0 || piece.data.as_ref().is_some_and(|data| data.goes_in_place(&piece.core))
@@ -255,7 +255,7 @@ impl WriteMany {
             let core = self.pieces[order[places.start]].core.clone();
             match self.request(&core, start..end, is_alone, &order[places.clone()]) {
                 Ok(op) => self.flying.push(Request { op, core, places }),
-                // Memory that requests in flight hold comes back.
+                // Requests in flight will release memory.
                 Err(error) if error.is_out_of_memory() && !self.flying.is_empty() && !is_alone => {
                     (self.run, self.at) = before;
                     break;
@@ -326,7 +326,7 @@ impl WriteMany {
         let before = requests.len();
         requests.retain_mut(|request| {
             let Poll::Ready(result) = request.op.poll_result(context) else { return true };
-            // An operation that failed early returns its memory, which goes back to the engine.
+            // An operation that failed early returns its memory, to the engine.
             drop(request.op.take_buffer());
             if let Err(failure) = result {
                 let error = || failure.into_error("write_many", Some(&request.core));
@@ -340,7 +340,7 @@ impl WriteMany {
         requests.len() < before
     }
 
-    /// Begins one sync for each file, if that was asked for.
+    /// Starts one sync for each file, if requested.
     fn begin_syncs(&self, order: &[usize]) -> Vec<Request> {
         let Some(kind) = self.durability.sync_kind() else { return Vec::new() };
         let mut syncs: Vec<Request> = Vec::new();

@@ -2,11 +2,11 @@
 //!
 //! - An *account* has a number, a table of files, a share of each device, and counters: by class and device, by file, and of walks.
 //! - A shard owns one, with or without a thread (worker rings), in a `LocalCell`: unlocked, only its thread or its visitor is there.
-//! - A *stripe* of waiting threads owns one, in a mutex (`calls.rs`): locked while an operation begins and while it ends, and not during
-//!   its system call.
-//! - Numbers go from the shards over the worker rings to the stripes. By them an account knows its place in a file's list of entries, its
-//!   line in a device's scheduler, and its cache of I/O memory.
-//! - At the begin the device's share admits the operation (`DeviceQueues`), and the file's entry counts a use (`FileTable::enter`).
+//! - A *stripe* of waiting threads owns one, in a mutex (`calls.rs`): locked while an operation starts and while it ends, and not
+//!   during its system call.
+//! - Numbers are assigned to the shards, then the worker rings, then the stripes. By them an account knows its place in a file's
+//!   list of entries, its line in a device's scheduler, and its cache of I/O memory.
+//! - At the start the device's share admits the operation (`DeviceQueues`), and the file's entry counts a use (`FileTable::enter`).
 //! - At the end [`Account::end`] counts it by class, device and file, and takes the use back; the share takes its charge back.
 //! - A file's close waits for its entries, and each of them for its uses. A shard gets a notice; a stripe is locked by the closer.
 //! - The engine's end waits for the slots of its shards, and for the uses in its stripes.
@@ -35,7 +35,7 @@ pub(crate) struct Account {
     pub(crate) queues: DeviceQueues,
     pub(crate) flows: Flows,
     pub(crate) walks: WalkStats,
-    /// Operations that have begun.
+    /// Operations that have started.
     begun: u32,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct AccountReport {
     /// By class and device.
     pub(crate) flows: Vec<((u8, u16), FlowStats)>,
     pub(crate) walks: WalkStats,
-    /// The shares received beside other classes, by the physical device's name and the class.
+    /// The shares received in competition with other classes, by the physical device's name and the class.
     pub(crate) shares: Vec<(String, usize, Counts)>,
 }
 
@@ -60,7 +60,7 @@ impl Account {
         }
     }
 
-    /// Counts an operation that begins. Returns whether its times go into the histograms.
+    /// Counts an operation that starts. Returns whether its times are added to the histograms.
     #[inline]
     pub(crate) fn begin(&mut self) -> bool {
         self.begun = self.begun.wrapping_add(1);
@@ -68,14 +68,14 @@ impl Account {
     }
 
     /// Counts an operation that has ended, and takes its use of the file's entry back. Returns true if the entry must be removed now.
-    // Always: it is small, and its argument would go through memory.
+    // Always: it is small, and its argument would be passed through memory.
     #[inline(always)]
     pub(crate) fn end(&mut self, file: u32, class: Class, device: u16, op: EndedOp) -> bool {
         self.flows.of(class.0, device).ended(op);
         file != NO_FILE && self.files.leave_after(file, op)
     }
 
-    /// Takes the use of an operation back that has not begun. Returns true if the entry must be removed now.
+    /// Returns the use of an operation that has not started. Returns true if the entry must be removed now.
     pub(crate) fn leave(&mut self, file: u32) -> bool {
         file != NO_FILE && self.files.leave(file)
     }

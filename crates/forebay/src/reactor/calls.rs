@@ -3,9 +3,9 @@
 //! Such a thread can do nothing else until its operation has ended. Sent to a shard, the operation would cost two changes of threads
 //! more, which is most of the time that a fast device takes and as much processor time as the read itself.
 //!
-//! An operation goes to its home shard all the same if the shard decides when it may go or what serves it:
+//! An operation is still sent to its home shard if the shard decides on its submission or on its source:
 //! - its class has caps, or it is larger than a piece (a durable write may be longer: its flush takes the device anyway);
-//! - another class uses the device at the time, and operations wait for room or for their turn, or it is no read
+//! - another class uses the device at the time, and operations wait for room or for their turn, or it is not a read
 //!   ([`DeviceQueues::admit_call`](crate::reactor::scheduler::DeviceQueues::admit_call));
 //! - its file has polled completions or is an NVMe namespace;
 //! - no I/O memory is free: the shard has the queue for it;
@@ -54,13 +54,13 @@ thread_local! {
 pub(crate) struct Calls {
     /// The number of the first stripe's account.
     first: usize,
-    /// None where no thread may make calls.
+    /// Empty where no thread may make calls.
     stripes: Box<[CachePadded<Mutex<Stripe>>]>,
     /// Calls that did not return in time were reported.
     reported: AtomicBool,
 }
 
-/// State that the threads of a stripe share. Its lock is held while a call begins and while it ends, and not in between.
+/// State that the threads of a stripe share. Its lock is held while a call starts and while it ends, and not in between.
 struct Stripe {
     account: Account,
     /// Calls that have ended.
@@ -89,24 +89,24 @@ fn memory(
     })
 }
 
-/// A call of a thread, from its begin to its end.
+/// A call of a thread, from its start to its end.
 struct Call<'c> {
     core: &'c Arc<FileCore>,
     stripe: usize,
     class: Class,
     request: Request,
-    /// The charge for it beside other classes, 0 if it is not counted.
+    /// The charge for it in competition with other classes, 0 if it is not counted.
     charge: u32,
     /// The file's entry in the account's table, for whose uses the file's close and the engine's end wait.
     file: u32,
-    /// The begin of a call that is timed.
+    /// The start of a call that is timed.
     began: Option<Instant>,
     /// The operation, at the end of a call that was made.
     ended: Option<EndedOp>,
 }
 
 impl Call<'_> {
-    /// Begins the call: admits it, and gives it memory and the file. `None` if it has to go to the file's home shard.
+    /// Starts the call: admits it, and assigns memory and the file. `None` if it has to be sent to the file's home shard.
     fn begin(&mut self, buffer: &mut OpBuffer) -> Option<Result<(), OpFailure>> {
         let Call { core, request, .. } = *self;
         let engine = core.engine();
@@ -118,7 +118,7 @@ impl Call<'_> {
             }
             self.charge = account.queues.admit_call(core.device_index(), request, engine)?;
             if matches!(buffer, OpBuffer::Late) {
-                // A read that came before waits in its shard's queue.
+                // An earlier read waits in its shard's queue.
                 if engine.arena.is_awaited() {
                     return None;
                 }
@@ -170,7 +170,7 @@ impl Drop for Call<'_> {
 }
 
 impl Calls {
-    /// Returns the number of stripes of an engine with these settings: none where no thread may make calls. `is_real` is false in a
+    /// Returns the number of stripes of an engine with these settings: 0 where no thread may make calls. `is_real` is false in a
     /// simulated world, where no thread waits.
     pub(crate) fn stripes_of(config: &Config, host: Host, is_real: bool) -> usize {
         let allowed = is_real && config.wait_calls && config.priority == Priority::Default;
@@ -244,7 +244,7 @@ impl Calls {
     pub(crate) fn close_file(&self, account: usize, core: &FileCore) {
         let unused = {
             let files = &mut self.lock(account - self.first).account.files;
-            // An entry that is gone has had its place given to another file, perhaps.
+            // The place of a removed entry may belong to another file.
             let file = core.table_index(account);
             if files.close(file) { files.remove(file, |_, _| ()) } else { None }
         };
@@ -262,7 +262,7 @@ impl Calls {
         }
         let began = Instant::now();
         loop {
-            // A call that begins after this finds that the engine closes.
+            // A call that starts after this finds that the engine closes.
             let running = self.locked().map(|stripe| stripe.account.files.uses()).sum();
             if running == 0 && engine.in_flight.count() == 0 {
                 for cache in self.locked().filter_map(|mut stripe| stripe.cache.take()) {
@@ -275,13 +275,13 @@ impl Calls {
                 let calls = engine.pool.abandon();
                 return if is_told { (0, Vec::new()) } else { (running, calls) };
             }
-            // Nothing reports that a call has returned: at the end of an engine none is worth it.
+            // A call's return is not signalled: the end of an engine is not worth it.
             thread::park_timeout(PAUSE);
         }
     }
 }
 
-/// Carries out an operation on this thread, which waits for it. `None` if it has to go to its file's home shard.
+/// Carries out an operation on this thread, which waits for it. `None` if it has to be sent to its file's home shard.
 ///
 /// The memory of the result lies in the request.
 pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpResult> {
@@ -388,8 +388,8 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
     }
 }
 
-/// Returns the descriptor by which a read loads the page cache; `None` for one that goes past it, which is then among the misses, and for
-/// other operations.
+/// Returns the descriptor by which a read loads the page cache; `None` for a read that bypasses it, which then counts as a miss,
+/// and for other operations.
 fn loading_view(core: &FileCore, request: &OpRequest) -> Option<RawFd> {
     if request.kind != OpKind::Read || !core.may_load() || !request.buffer.may_load() {
         return None;

@@ -26,10 +26,9 @@ impl Class {
         if self == Class::OF_TASK { crate::reactor::shard::class() } else { self }
     }
 
-    /// Returns `future` with this class for every operation that it begins without naming one, wherever it is
-    /// polled: the scope is set for the time of each poll. Tasks that `future` spawns onto another executor
-    /// need a scope of their own; tasks that it [`spawn`](crate::shard::spawn)s on its shard inherit the
-    /// class.
+    /// Returns `future` with this class for every operation that it starts without naming one, wherever it is polled: the scope is
+    /// set for the time of each poll. Tasks that `future` spawns onto another executor need a separate scope; tasks that it
+    /// [`spawn`](crate::shard::spawn)s on its shard inherit the class.
     ///
     /// ```
     /// # async fn example(file: forebay::File) -> forebay::Result<()> {
@@ -78,7 +77,7 @@ impl Drop for Leave {
     }
 }
 
-/// Runs `run` with this class for every operation that it begins without naming one.
+/// Runs `run` with this class for every operation that it starts without naming one.
 pub(crate) fn run_as<T>(class: Class, run: impl FnOnce() -> T) -> T {
     let _leave = Leave::enter(class);
     run()

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::io::config::Config;
 use crate::reactor::scheduler::DeviceScheduler;
 
-/// Devices that files were opened on, numbered for the statistics; number 0 means none.
+/// Devices of opened files, numbered for the statistics; number 0 is a placeholder.
 #[derive(Default)]
 pub(crate) struct Devices {
     numbers: BTreeMap<u64, u16>,
@@ -64,7 +64,7 @@ impl Devices {
             (Some(disk), None) => {
                 self.physical.entry((disk.major(), disk.minor())).or_insert_with(make).clone()
             }
-            // A device on several disks, or on none that can be seen, has one scheduler of its own.
+            // A device on several disks, or without a visible disk, has its own scheduler.
             _ => make(),
         }
     }

@@ -107,7 +107,7 @@ impl EngineShared {
         self.inboxes.iter().chain(self.visited.inboxes())
     }
 
-    /// Returns the inboxes of the shards whose counters make up the statistics: all but rings that were lost, whose operations go
+    /// Returns the inboxes of the shards whose counters make up the statistics: all but lost rings, whose operations are sent
     /// elsewhere since.
     pub(crate) fn reporting_inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
         let shards = self.inboxes.len();
@@ -382,14 +382,14 @@ impl EngineShared {
         takes != Some(false)
     }
 
-    /// Reports that files of this mode go through the page cache.
+    /// Reports that files of this mode use the page cache.
     pub(crate) fn report_no_direct(&self, mode: Mode, why: &str) {
         let what = if mode == Mode::Adaptive { "adaptive: direct I/O" } else { "direct I/O" };
         let why = format!("{why}; reads go through the page cache");
         self.degrade_once(what, &why, "use ext4, XFS or another file system with direct I/O");
     }
 
-    /// Reports a degradation if calibrations were given, but none for this device.
+    /// Reports a degradation if calibrations were given, but not for this device.
     fn report_uncalibrated(&self, device: &Device) {
         let given = &self.config.calibrations;
         let (name, model, _) = device.scheduled();
@@ -494,14 +494,14 @@ impl EngineShared {
             // close the engine.
             self.arena.close();
             self.watch.end();
-            // The calls in flight were waited for until the deadline; nothing begins any more.
+            // The calls in flight were waited for until the deadline; nothing starts any more.
             drop(self.pool.abandon());
         }
     }
 }
 
-/// What finds descriptors for a call when the process has none left: files that are kept for later use are closed, and those that the
-/// program has dropped are closed by the shards.
+/// Finds descriptors for a call when the process has used all of them: files that are kept for later use are closed, and those that
+/// the program has dropped are closed by the shards.
 pub(crate) struct DescriptorRoom {
     inboxes: Arc<[Arc<Inbox>]>,
     idle_files: Arc<IdleFiles>,
@@ -513,8 +513,8 @@ impl DescriptorRoom {
         DescriptorRoom { inboxes: inboxes.clone(), idle_files: idle_files.clone(), has_waited: false }
     }
 
-    /// Makes the call, and again while it finds no descriptor and one may have become free. One that found none has had no effect. On a
-    /// thread of the pool: it waits for shards.
+    /// Makes the call, and repeats it while it lacks a descriptor and one may have become free. A call without a descriptor has had
+    /// no effect. On a thread of the pool: it waits for shards.
     fn make_for<T>(mut self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match call() {
@@ -540,7 +540,7 @@ impl DescriptorRoom {
         shard::wait_for_a_turn(&self.inboxes);
     }
 
-    /// Returns the error of a call for which there is no descriptor, with the limit.
+    /// Returns the error of a call without a free descriptor, with the limit.
     pub(crate) fn explain(error: Error) -> Error {
         if error.has_note() {
             return error;

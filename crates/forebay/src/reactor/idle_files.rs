@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::fork::Origin;
 
-/// The least descriptors that are given back at once when the process has none left, if so many belong to idle files.
+/// The least descriptors that are released together when the process has used all of them, if so many belong to idle files.
 const GIVEN_BACK_MIN: usize = 8;
 /// Of all descriptors of the list one in so many is given back.
 const GIVEN_BACK_PART: usize = 8;
@@ -17,8 +17,8 @@ const GIVEN_BACK_PART: usize = 8;
 /// are closed, the least recently used one first.
 pub(crate) struct IdleFiles {
     descriptors_max: usize,
-    /// Twice the number of files opened so far. Uses are ordered by it, so that none has to advance a clock: those between two opens
-    /// are of the same time, the odd one in between.
+    /// Twice the number of files opened so far. Uses are ordered by it, so that they need not advance a clock: those between two
+    /// opens are of the same time, the odd number in between.
     time: AtomicU64,
     numbers: AtomicU64,
     /// Whether a limit is exceeded by files in use; they are closed as soon as they are idle.
@@ -109,8 +109,8 @@ impl IdleFiles {
         self.lock().owners.get(&owner).map_or(0, |owner| owner.files.len())
     }
 
-    /// Closes files that nothing uses, the least recently used ones, because the process has no descriptor left. Returns whether there
-    /// were any; shards may still have to let go of them.
+    /// Closes the least recently used idle files, because the process has no descriptor left. Returns whether it closed any; shards
+    /// may still have to release them.
     pub(crate) fn give_way(&self) -> bool {
         self.close(|lists, time, closed| {
             let wanted = (lists.descriptors / GIVEN_BACK_PART).max(GIVEN_BACK_MIN);
@@ -177,7 +177,7 @@ impl IdleFiles {
 }
 
 impl Lists {
-    /// Closes the idle file that was used longest ago. Returns false if there is none.
+    /// Closes the idle file that was used longest ago. Returns false without one.
     fn close_oldest(&mut self, time: u64, closed: &mut Vec<Box<dyn Send>>) -> bool {
         let oldest =
             self.owners.iter_mut().filter_map(|(number, owner)| Some((owner.oldest(time)?, *number)));
@@ -206,7 +206,7 @@ impl Lists {
                 self.descriptors -= entry.descriptors;
                 closed.push(file);
             }
-            // A use has begun meanwhile.
+            // A use has started meanwhile.
             None => owner.put(time, key.1, entry),
         }
     }
@@ -277,7 +277,7 @@ impl<F: Send + Sync + 'static> Slot<F> {
         })
     }
 
-    /// Begins a use. Returns whether the file is open; if not, the use keeps it open once it is.
+    /// Starts a use. Returns whether the file is open; if not, the use keeps it open after its open.
     #[inline]
     pub(crate) fn enter(&self) -> bool {
         let is_open = self.state.fetch_add(1, Ordering::Acquire) & OPEN != 0;

@@ -25,8 +25,8 @@ use crate::reactor::page_cache::PageCache;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
-/// An open file. The descriptor is closed when the last owner is gone: handles, futures, table entries, calls of the pool.
-/// Work that the program does not hold is counted in `in_flight`, for which the close waits.
+/// An open file. The descriptor is closed with the last owner: handles, futures, table entries, calls of the pool. Work that the
+/// program does not hold is counted in `in_flight`, for which the close waits.
 pub(crate) struct FileCore {
     id: u64,
     fd: ManuallyDrop<Descriptor>,
@@ -42,16 +42,16 @@ pub(crate) struct FileCore {
     device: Arc<Device>,
     device_index: u16,
     scheduler: Option<Arc<DeviceScheduler>>,
-    /// The file's index in each account's table, `NOWHERE` while it has none there.
+    /// The file's index in each account's table, `NOWHERE` while it is not in it.
     table: Box<[AtomicU32]>,
     close_nodes: Box<[CloseNode]>,
     /// Number of handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
-    /// Its file system refused direct requests, so that its requests go through the page cache.
+    /// Its file system refused direct requests, so its requests use the page cache.
     left_direct: AtomicBool,
     in_flight: Arc<InFlight>,
-    /// None where reads never try the page cache.
+    /// `None` where reads never try the page cache.
     page_cache: Option<PageCache>,
 }
 
@@ -190,8 +190,8 @@ impl FileCore {
         self.alignment.direct && !self.alignment.reported && !self.engine.is_simulated()
     }
 
-    /// Has the file's requests go through the page cache, because its file system has refused one that was aligned. Requests of any
-    /// alignment work there; those that were planned stay as they are.
+    /// Switches the file's requests to the page cache, because its file system has refused an aligned request. Requests of any
+    /// alignment work there; planned requests stay as they are.
     #[cold]
     pub(crate) fn leave_direct(&self) {
         #[cfg(target_os = "linux")]
@@ -237,15 +237,14 @@ impl FileCore {
         self.table[account].load(Ordering::Relaxed)
     }
 
-    /// Records the entry that the file is about to get in an account's table. SeqCst, so that either that one
-    /// then sees that the file is closed or without handles, or the closer sees the entry.
+    /// Records the entry that the file is about to get in an account's table. SeqCst, so that either the account then sees that the
+    /// file is closed or without handles, or the closer sees the entry.
     pub(crate) fn set_table_index(&self, account: usize, index: u32) {
         self.in_flight.add();
         self.table[account].store(index, Ordering::SeqCst);
     }
 
-    /// Clears an account's entry that is gone; [`entry_gone`](Self::entry_gone) follows when nothing is
-    /// borrowed.
+    /// Clears an account's removed entry; [`entry_gone`](Self::entry_gone) follows when nothing is borrowed.
     pub(crate) fn clear_table_index(&self, account: usize) {
         self.table[account].store(NOWHERE, Ordering::SeqCst);
     }
@@ -425,7 +424,7 @@ impl CloseNode {
     /// Takes the file out of a node.
     ///
     /// # Safety
-    /// `node` must come from `give`, and be taken once.
+    /// `node` must be from `give`, and be taken once.
     pub(crate) unsafe fn take(node: NonNull<RemoteNode>) -> Arc<FileCore> {
         // SAFETY: the node is the first field of a repr(C) CloseNode, which the file that it holds keeps alive, and
         // `give` derived the pointer from the whole.

@@ -1,17 +1,17 @@
-//! The page cache beside a file: whether it has a range, and the bytes if it does, without a request to a device.
+//! The page cache of a file: whether it has a range, and the bytes if it does, without a request to a device.
 //!
 //! An adaptive file has a second descriptor, without `O_DIRECT`, for these reads alone: the *view*. preadv2(2) with `RWF_NOWAIT`
 //! through it waits for no device, but it may start one: up to some release after Linux 6.11 the flag implied `IOCB_NOIO`, and on
-//! 6.18 a read of a page that is not there begins read-ahead (12 us, and the pages land in the page cache). So cachestat(2)
-//! says first whether all pages are there (0.4 us), and only then they are read. After a thousand hits in a row a file's reads do without
-//! that look, until one of them finds a page missing (`hit_rate.rs`). That one may load a window.
+//! 6.18 a read of an uncached page starts read-ahead (12 us, and the pages are added to the page cache). So cachestat(2) checks
+//! first whether all pages are cached (0.4 us), and only then they are read. After a thousand hits in a row a file's reads skip
+//! that check, until one of them finds a page missing (`hit_rate.rs`). That read may load a window.
 //!
-//! A read that the page cache does not serve goes to the device: past the page cache, or by the view, which leaves its bytes there
-//! (`loads.rs`). Its request is the same in all else; `FileCore::loading_view` decides where the request is made.
+//! A read that the page cache does not serve reads from the device: bypassing the page cache, or through the view, which leaves its
+//! bytes there (`loads.rs`). Its request is the same in all else; `FileCore::loading_view` decides where the request is made.
 //!
-//! A page may carry a mark at which the read-ahead of another program's sequential stream goes on. A reader of it begins that
-//! read-ahead. A read that goes on where the one before it ended would meet one mark after the other and load the file, so it
-//! needs the two windows behind it to be cached as well: then there is nothing to load.
+//! A page may carry a mark at which the read-ahead of another program's sequential stream continues. A reader of it starts that
+//! read-ahead. A sequential read would hit one mark after the other and load the file, so it needs the two windows behind it to be
+//! cached as well: then nothing is left to load.
 
 mod hit_rate;
 mod loads;
@@ -38,9 +38,9 @@ pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
 /// A read of at least this many bytes tries whatever happened to those before it: a failed attempt is a hundredth of the device's
 /// time, and a file may have few such reads (a footer, a column).
 const TRY_ALWAYS_BYTES: u64 = 256 << 10;
-/// The part of a file that one look costs less for than a look for each read: at worst 15 ns a page.
+/// The part of a file for which one check costs less than a check for each read: at worst 15 ns a page.
 const LOOK_BYTES_A_READ: u64 = 16 * 4096;
-/// A read that begins this far behind the end of the one before it goes on with it.
+/// A read that starts this far behind the end of the previous read is sequential.
 const GAP_BYTES: u64 = 64 << 10;
 /// How far such a read looks ahead where the one before it found all: 4 us.
 const AHEAD_BYTES: u64 = 1 << 20;
@@ -52,19 +52,19 @@ pub(crate) enum Tries {
     All,
     /// As the hit rate says, after cachestat(2).
     Checked,
-    /// As the hit rate says. The kernel is older than cachestat(2) (6.5), and its `RWF_NOWAIT` begins no reads.
+    /// As the hit rate says. The kernel is older than cachestat(2) (6.5), and its `RWF_NOWAIT` starts no reads.
     Unchecked,
 }
 
 /// The page cache's side of one open file.
 pub(crate) struct PageCache {
-    /// None where the file's own descriptor has no `O_DIRECT`.
+    /// `None` where the file's own descriptor has no `O_DIRECT`.
     view: Option<OwnedFd>,
     tries: Tries,
     /// The file system refuses `RWF_NOWAIT`.
     is_off: AtomicBool,
     rate: HitRate,
-    /// None where no read loads the page cache but those that all do.
+    /// `None` where only the reads that always load the page cache do.
     loading: Option<FileLoads>,
     /// The longest lone read that is copied at once. A long one takes its memory in the line, on the file's shard.
     lone_bytes_max: u64,
@@ -91,7 +91,8 @@ pub(crate) struct Sequence {
     end: u64,
     /// Pages up to here were cached at the last look.
     known_until: u64,
-    /// Where that look began, in a sequence that is over before pages go; `u64::MAX` in others, whose reads look each for itself.
+    /// The start of that check, in a sequence that is over before pages are evicted; `u64::MAX` in others, whose reads check
+    /// individually.
     known_from: u64,
 }
 
@@ -102,7 +103,7 @@ impl Sequence {
     /// Returns a sequence without a read, whose reads follow one another at once: what one look has found holds for all.
     pub(crate) const BATCH: Sequence = Sequence { known_from: 0, ..Sequence::NEW };
 
-    /// Returns a sequence whose first read goes on at `offset`.
+    /// Returns a sequence whose first read continues at `offset`.
     pub(crate) fn at(offset: u64) -> Sequence {
         Sequence { end: offset, ..Sequence::NEW }
     }
@@ -113,7 +114,7 @@ impl Sequence {
         self.known_from <= range.start && range.end <= self.known_until
     }
 
-    /// Adds a read, whether it tries the page cache or not. Returns whether it goes on where the one before it ended.
+    /// Adds a read, whether it tries the page cache or not. Returns whether it is sequential to the previous read.
     #[inline]
     fn goes_on(&mut self, range: &Range<u64>) -> bool {
         let goes_on = range.start >= self.end && range.start - self.end <= GAP_BYTES;
@@ -265,13 +266,13 @@ impl FileCore {
         Some(Attempt { core: self, cache, fd, offset: range.start, len, has_looked })
     }
 
-    /// Returns whether reads of the file that go to the device may load the page cache.
+    /// Returns whether reads from the device may load the page cache.
     pub(crate) fn may_load(&self) -> bool {
         self.alignment().direct && self.page_cache().is_some_and(|cache| cache.loading.is_some())
     }
 
-    /// Returns the descriptor by which a read that is about to go to the device loads the page cache; `None` if it goes past it, which
-    /// [`note_miss`](Self::note_miss) adds once it has gone.
+    /// Returns the descriptor by which a read that is about to be submitted loads the page cache; `None` if it bypasses it, which
+    /// [`note_miss`](Self::note_miss) records after the submission.
     pub(crate) fn loading_view(&self, range: &Range<u64>) -> Option<RawFd> {
         let cache = self.page_cache()?;
         let (loading, view) = (cache.loading.as_ref()?, cache.view.as_ref()?);
@@ -286,7 +287,7 @@ impl FileCore {
         })
     }
 
-    /// Adds a read that goes past the page cache.
+    /// Adds a read that bypasses the page cache.
     pub(crate) fn note_miss(&self, range: &Range<u64>) {
         if let Some(loading) = self.page_cache().and_then(|cache| cache.loading.as_ref()) {
             loading.loads.note_miss(loading.file, range);
@@ -341,7 +342,8 @@ pub(crate) fn from_page_cache(core: &FileCore, range: &Range<u64>) -> Option<Blo
     to_block(core, attempt?)
 }
 
-/// Returns whether a read of an adaptive file is made in parts: it is too long to be copied at once, and the page cache has its beginning.
+/// Returns whether a read of an adaptive file is made in parts: it is too long to be copied by one poll, and its start is in the
+/// page cache.
 pub(crate) fn begins_in_page_cache(core: &FileCore, range: &Range<u64>) -> bool {
     let Some(cache) = core.page_cache() else { return false };
     if !cache.is_adaptive() || range.end - range.start <= cache.lone_bytes_max {
@@ -357,8 +359,8 @@ pub(crate) fn begins_in_page_cache(core: &FileCore, range: &Range<u64>) -> bool 
     begins
 }
 
-/// As [`from_page_cache`], into memory of the program; returns whether all bytes are there. A part that `follows` others of its read is tried
-/// by itself: what they could begin to load is its own.
+/// As [`from_page_cache`], into memory of the program; returns whether all bytes are there. A part that `follows` others of its
+/// read is tried by itself: the bytes that they could load ahead are its own.
 ///
 /// # Safety
 /// `place` is valid for writes of the whole range, and no other code uses it meanwhile.
@@ -401,7 +403,7 @@ fn to_block(core: &FileCore, attempt: Attempt<'_>) -> Option<Block> {
 
 #[cfg(target_os = "linux")]
 impl PageCache {
-    /// Looks for the pages of a range; of one that goes on with the read before it, also for those that its read-ahead would reach.
+    /// Looks for the pages of a range; for a sequential read, including its read-ahead window.
     fn look_for(
         &self,
         fd: BorrowedFd<'_>,
@@ -426,7 +428,7 @@ impl PageCache {
         let Ok(found) = rustix::fs::fstat(fd) else { return false };
         let file_end = u64::try_from(found.st_size).unwrap_or(0);
         let near = 2 * self.window_bytes;
-        // After a look that found all, the next one goes farther: each page is looked at once then instead of three times.
+        // After a check that found all pages, the next one covers more: each page is checked once then instead of three times.
         let far = if sequence.known_until > 0 { near.max(AHEAD_BYTES) } else { near };
         if sequence.known_from != u64::MAX {
             sequence.known_from = range.start;
@@ -435,7 +437,7 @@ impl PageCache {
         for ahead in [far, near] {
             let wanted = range.end.saturating_add(ahead);
             let until = wanted.min(file_end);
-            // A block device has no length here: its reads never go on.
+            // A block device has no length here: its reads are never sequential.
             if until > range.start && view::is_cached(fd, range.start, until) {
                 sequence.known_until = if until < wanted { u64::MAX } else { until };
                 return true;
@@ -472,17 +474,17 @@ pub(crate) use view::{
 };
 
 /// # Safety
-/// None needed: nothing is read.
+/// No requirement: nothing is read.
 #[cfg(not(target_os = "linux"))]
 unsafe fn read_now(_: BorrowedFd<'_>, _: u64, _: NonNull<u8>, _: usize) -> Result<usize, i32> {
     Err(libc::ENOSYS)
 }
 
-/// The counters of all files of an engine, of closed ones as well.
+/// The counters of all files of an engine, including closed files.
 #[derive(Default)]
 pub(crate) struct PageCaches {
     open: Vec<(Weak<FileCore>, Arc<PageCacheCounts>)>,
-    /// The sum of the files that are gone.
+    /// The sum of the removed files.
     gone: PageCacheSum,
     /// Made with the first adaptive file.
     loads: Option<Arc<Loads>>,

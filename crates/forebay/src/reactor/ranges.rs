@@ -8,11 +8,11 @@ use crate::io::op::OpKind;
 use crate::memory::arena::{BUFFER_BYTES_MAX, Buffer};
 use crate::memory::block::Block;
 
-/// The most bytes of one request to memory of its own length: as much as a device has in flight at its full speed.
+/// The most bytes of one request to memory of its length: as much as a device has in flight at its full speed.
 pub(crate) const PART_BYTES: u64 = 8 << 20;
 /// The most bytes of one request by way of I/O memory. A copy of that many takes 20 us.
 pub(crate) const BOUNCE_BYTES: u64 = 256 << 10;
-/// The least bytes for which a request of their own, beside those for the ends, costs less than a copy.
+/// The least bytes for which a separate request for the aligned middle costs less than a copy.
 const MIDDLE_BYTES_MIN: u64 = 16 << 10;
 
 /// Returns the slice of `range` out of a buffer into which `bytes` were read from the widened offset on.

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::driver::pool::Pool;
 use crate::memory::lent::Releaser;
 
-/// The most owners that wait to be dropped; further ones are leaked.
+/// The most owners that wait to be dropped; more are leaked.
 const QUEUE_MAX: usize = 65_536;
 
-/// A thread for the drops of lent memory, which may block: on a lock that a thread holds that waits for a shard, say. So it
-/// is none that reaps completions, opens files or renames. It starts with the first such drop, and ends when it is idle.
+/// A thread for the drops of lent memory, which may block: on a lock of a thread that waits for a shard, say. So it neither reaps
+/// completions nor opens or renames files. It starts with the first such drop, and ends when it is idle.
 pub(crate) struct Releases {
     pool: Pool,
     leaked: Arc<AtomicU64>,

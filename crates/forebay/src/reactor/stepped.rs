@@ -1,4 +1,4 @@
-//! A shard without a thread of its own: a simulated world steps it, and it is the thread's current shard for as long.
+//! A shard without a thread: a simulated world steps it, and it is the thread's current shard during a step.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +35,7 @@ pub struct ShardSleep {
 }
 
 impl SteppedShard {
-    /// Makes the shard of an engine with this index. It reaches `machine` by a port of its own, whose number is returned as well, and
+    /// Makes the shard of an engine with this index. It reaches `machine` by a new port, whose number is returned as well, and
     /// `wake` is woken when it has news. Its end is reported through `end`.
     pub fn new(
         engine: &Arc<EngineShared>,
@@ -70,8 +70,8 @@ impl SteppedShard {
         self.shard.try_borrow().is_ok_and(|shard| shard.is_none())
     }
 
-    /// Runs one turn, or the end when the engine is closing. `has_slept` is whether the last turn ended in a sleep. Returns the sleep
-    /// that it begins, or `None` if there is more to do, or if it has ended.
+    /// Runs one turn, or the end when the engine is closing. `has_slept` is whether the last turn ended in a sleep. Returns the
+    /// sleep that it starts, or `None` if work is left, or if it has ended.
     pub fn turn(&self, has_slept: bool) -> Option<ShardSleep> {
         let mut sleep = None;
         let over = self.enter(|shard| {

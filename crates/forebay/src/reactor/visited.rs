@@ -1,18 +1,18 @@
 //! Visited shards: shards without a thread, run by the threads that ask them.
 //!
-//! A task of a Tokio runtime that reads would pay for two changes of threads if its read went to a file's home shard. So each
-//! worker of the runtime has a ring of its own: a [`Shard`] like any other, with an op table, a driver, device queues and a
-//! cache of I/O memory, behind a lock. Its driver is a ring of io_uring or, where the kernel refuses that, a context of native AIO
-//! (`driver/aio.rs`); both are called rings here. The task enters it, stages its operation, submits it and takes what has completed. An
-//! operation that completes within the submitting call is ready in the first poll. For the others the runtime's own poller
-//! watches the ring's descriptor (`runtime.rs`).
+//! A task of a Tokio runtime that reads would cost two changes of threads on a file's home shard. So each worker of the runtime has
+//! its own ring: a [`Shard`] like any other, with an op table, a driver, device queues and a cache of I/O memory, behind a lock.
+//! Its driver is a ring of io_uring or, where the kernel refuses that, a context of native AIO (`driver/aio.rs`); both are called
+//! rings here. The task enters it, stages its operation, submits it and takes what has completed. An operation that completes
+//! within the submitting call is ready in the first poll. For the others the runtime's own poller watches the ring's descriptor
+//! (`runtime.rs`).
 //!
 //! Rules:
-//! - The lock is tried, never waited for (`base/try_lock.rs`). A task that finds it held goes to the file's home shard; a notice leaves a mark,
-//!   and the holder looks again before it leaves.
+//! - The lock is tried, never waited for (`base/try_lock.rs`). A task that finds it held uses the file's home shard; a notice
+//!   leaves a mark, and the holder looks again before it leaves.
 //! - No waker runs under the lock: wake-ups are collected (`base/wakes.rs`) and happen after it.
-//! - A visited shard is never the thread's current shard: it has no tasks, and a walk's step, which does run under the lock, begins its own
-//!   operations elsewhere and may not wait. A panic of a step stays with its walk.
+//! - A visited shard is never the thread's current shard: it has no tasks, and a walk's step, which does run under the lock, starts
+//!   its own operations elsewhere and may not wait. A panic of a step ends only its walk.
 //! - Nothing depends on a later visitor. The inbox of a visited shard wakes shard 0, which then visits (`watch.rs`). Shard 0 also
 //!   looks every 10 ms at rings with operations that no thread visited meanwhile: a runtime that was dropped, or that is not driven,
 //!   keeps no task waiting for ever.
@@ -96,18 +96,18 @@ pub struct VisitedShard {
     flush_asked: AtomicBool,
     /// The task of the runtime that watches the ring's descriptor; in a simulated world the world's own.
     attendant: AtomicWaker,
-    /// Completions waited here for shard 0: the runtime is not driven at the moment. New operations go elsewhere until its attendant is
-    /// polled again.
+    /// Completions waited here for shard 0: the runtime is not driven at the moment. New operations are sent elsewhere until its
+    /// attendant is polled again.
     is_neglected: AtomicBool,
     /// Whether a runtime has it.
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     leased: AtomicBool,
-    /// The earliest time at which shard 0 will visit because an operation's turn comes; 0 for none.
+    /// The earliest time at which shard 0 will visit for an operation's turn; 0 if unset.
     timer_ns: AtomicU64,
     /// Set once the engine's end has taken the shard out.
     over: AtomicBool,
     origin: Origin,
-    /// The engine's end waits no longer for the visitor that is inside: that one ends the shard when it leaves.
+    /// The engine's end no longer waits for the visitor that is inside: the visitor ends the shard when it leaves.
     is_abandoned: AtomicBool,
 }
 
@@ -120,10 +120,10 @@ struct Seat {
 }
 
 // SAFETY: everything in the seat is accessed by the lock's holder only, and the lock orders one holder after the other. The shard
-// itself is bound to no thread: its driver has a ring or a context that any thread may enter, it has no tasks (whose futures need not
-// be Send), and its wakers, cells and files are Send. A simulated driver is its world's thread's alone: operations on other threads fail
-// before they come here, and the shard is taken out at the engine's end, in the world. Its cache of memory is taken off the thread before
-// the lock is released.
+// itself is bound to no thread: its driver has a ring or a context that any thread may enter, it has no tasks (whose futures need
+// not be Send), and its wakers, cells and files are Send. A simulated driver is its world's thread's alone: operations on other
+// threads fail before they get here, and the shard is taken out at the engine's end, in the world. Its cache of memory is taken off
+// the thread before the lock is released.
 unsafe impl Send for Seat {}
 // SAFETY: as above.
 unsafe impl Sync for Seat {}
@@ -174,7 +174,7 @@ impl VisitedShard {
 
     /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
     pub fn visit(&self) {
-        // A runtime that goes on in a forked child drives its attendants there, and the parent's ring is not inherited.
+        // A runtime that continues in a forked child drives its attendants there, and the parent's ring is not inherited.
         if self.origin.is_elsewhere() {
             return;
         }
@@ -206,7 +206,7 @@ impl VisitedShard {
     /// Releases the lock.
     #[inline]
     fn release(&self, mut left: ExitState) -> ExitState {
-        // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
+        // Another thread may have requested a look and left. This one makes it once, and leaves the next one to shard 0.
         let asks_shard = left.asks_shard;
         let more = self.lock.leave(|| left = self.look_again());
         left.asks_shard |= asks_shard | more;
@@ -240,7 +240,7 @@ impl VisitedShard {
         }
     }
 
-    /// Runs `act` on the shard with its memory, and then what came meanwhile. The lock is held before and after.
+    /// Runs `act` on the shard with its memory, and then the work that arrived meanwhile. The lock is held before and after.
     #[inline]
     fn inside<T>(&self, act: impl FnOnce(&Shard) -> T) -> (Option<T>, ExitState) {
         let seat = self.seat.shard.borrow();
@@ -250,7 +250,7 @@ impl VisitedShard {
             shard.inbox().awake();
             let result = act(shard);
             let mut looks = 0;
-            // A notice that comes after this finds the shard asleep and the lock held, and leaves a mark.
+            // A later notice finds the shard asleep and the lock held, and leaves a mark.
             while !shard.inbox().settles() {
                 if looks == LOOKS_MAX {
                     return (result, ExitState { asks_shard: true, ..shard.leaving() });
@@ -314,7 +314,7 @@ impl VisitedShard {
         shard.end_lost();
     }
 
-    /// Begins the visit of the attendant that submits what is staged.
+    /// Starts the visit of the attendant that submits staged operations.
     fn begin_flush(&self) {
         self.flush_asked.store(false, Ordering::Release);
         self.gathering.flush();
@@ -341,13 +341,13 @@ impl VisitedShard {
 
 /// The visited shards of an engine. Each is made for the first thread that needs one, and stays until the engine's end.
 pub(crate) struct VisitedShards {
-    /// The number of shards with a thread; the indices of visited ones follow.
+    /// The number of shards with a thread; the indices of visited shards follow.
     first: usize,
     places: Box<[OnceLock<Arc<VisitedShard>>]>,
     made: Mutex<ShardCount>,
     /// Whether shard 0 has the timer by which it looks after rings.
     watched: WatchFlag,
-    /// Shards that have not ended; the last one ends the visited ones.
+    /// Shards that have not ended; the last one ends the visited shards.
     running: AtomicUsize,
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     groups: runtime::Groups,
@@ -365,8 +365,8 @@ struct ShardCount {
 }
 
 impl VisitedShards {
-    /// Returns the places for visited shards of an engine with `shards` ordinary ones. `is_real` is false in a simulated world, which
-    /// has some if the program asks for them.
+    /// Returns the places for visited shards of an engine with `shards` ordinary shards. `is_real` is false in a simulated world,
+    /// which has visited shards if the program requests them.
     pub(crate) fn of(config: &Config, host: Host, shards: usize, is_real: bool) -> VisitedShards {
         let suits = config.priority == Priority::Default;
         let most = match (is_real, config.worker_rings) {
@@ -401,7 +401,7 @@ impl VisitedShards {
         debug_assert!(first.is_ok(), "an engine starts once");
     }
 
-    /// Returns the name of the rings' interface; `None` while there are no rings.
+    /// Returns the name of the rings' interface; `None` without rings.
     pub(crate) fn interface(&self) -> Option<&'static str> {
         self.iter().next()?;
         #[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
@@ -442,7 +442,7 @@ impl VisitedShards {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the shard of the next place; `made` is the list's, under its lock. `None` if there is no place left.
+    /// Makes the shard of the next place; `made` is the list's, under its lock. `None` without a free place.
     fn add(
         &self,
         made: &mut ShardCount,

@@ -26,8 +26,8 @@ pub struct MachineCall {
 }
 
 impl MachineCall {
-    /// Returns the call `request` of an engine, which goes to `world`. One that finds no descriptor goes there again while `room` may have
-    /// one.
+    /// Returns the call `request` of an engine, which is sent to `world`, and again while it lacks a descriptor that `room` may
+    /// have.
     pub(crate) fn new<T: Send + 'static>(
         engine: usize,
         world: &Arc<dyn World>,
@@ -62,7 +62,7 @@ impl<T: Send + 'static, F: FnOnce(Result<MetaReply>) -> Result<T> + Send + 'stat
             (Err(error), Some((world, request))) if error.is_out_of_descriptors() => {
                 if room.may_have_more() {
                     let call = MachineCall::new(engine, &world, &request, room, finish, sender);
-                    // It has begun, so it comes to its end.
+                    // It has started, so it is carried out.
                     world.ask(request, MachineCall { has_caller: false, ..call });
                     return;
                 }
@@ -99,7 +99,7 @@ pub trait World: Turns + fmt::Debug {
     /// complete at once.
     fn ring(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)>;
 
-    /// Returns whether the task that is polled may go on. If not, it has been woken.
+    /// Returns whether the task that is polled may continue. If not, it has been woken.
     fn proceeds(&self, waker: &Waker) -> bool;
 
     /// Lets time pass for a shard that waits for a visitor.
@@ -119,7 +119,7 @@ pub(crate) fn current() -> Option<Arc<dyn World>> {
     CURRENT.with_borrow(Option::clone)
 }
 
-/// Sets the world that runs on this thread, or none.
+/// Sets the world that runs on this thread; `None` clears it.
 pub fn set_current(world: Option<Arc<dyn World>>) {
     CURRENT.set(world);
 }

@@ -1,7 +1,7 @@
-//! Shows: an adaptive file reads from the page cache what it has, and one pass leaves no page there; it stops trying on a cold file and
-//! comes back to a warm one. How: real files with `O_DIRECT`, the counters, cachestat(2) for the pages that are there, and known bytes in
-//! every mix of cached and not cached pages. Whether a second pass loads depends on the memory that is free: tests of the module
-//! (`reactor/page_cache/loads/tests.rs`) give it the room.
+//! Shows: an adaptive file reads cached bytes from the page cache, and one pass leaves no page there; it stops trying on a cold
+//! file and resumes on a warm file. How: real files with `O_DIRECT`, the counters, cachestat(2) for the cached pages, and known
+//! bytes in every mix of cached and not cached pages. Whether a second pass loads depends on the memory that is free: tests of the
+//! module (`reactor/page_cache/loads/tests.rs`) give it the room.
 
 use std::fs::File as StdFile;
 use std::ops::Range;
@@ -248,7 +248,7 @@ fn every_mix_of_cached_and_cold_pages_reads_the_same_bytes() {
 fn a_scan_beyond_what_another_reader_has_cached_loads_nothing() {
     let dir = dir();
     let path = cold(dir.path(), 48 * MIB);
-    // A sequential reader that stopped: the mark at which its read-ahead would go on is in the page cache.
+    // A sequential reader that stopped: the mark at which its read-ahead would continue is in the page cache.
     let other = StdFile::open(&path).unwrap();
     let mut bytes = vec![0; 64 << 10];
     for part in 0..32 {
@@ -310,7 +310,7 @@ fn a_cold_file_stops_trying_and_a_loaded_one_is_seen() {
         hits >= 930 && misses_now + skips_now <= misses + skips + 64,
         "{hits} hits, {misses} to {misses_now} misses, {skips} to {skips_now} skips"
     );
-    // Another file has a memory of its own.
+    // Another file has a separate record.
     let other = open(&engine, &path);
     check(7..9, other.read(7..9).wait());
     assert_eq!(choices(&engine).0, hits + 1);
@@ -322,8 +322,8 @@ fn a_cold_file_stops_trying_and_a_loaded_one_is_seen() {
     assert_eq!(choices(&engine).0, hits + 1, "counters of closed files stay in the sum");
 }
 
-/// Regression: footers and columns of parquet files that had been cold came from the device for up to 64 reads of each file after they
-/// were loaded: queries over warm files began 1.9 times slower than with a plain file system.
+/// Regression: footers and columns of parquet files that had been cold were read from the device for up to 64 reads of each file
+/// after they were loaded: queries over warm files started 1.9 times slower than with a plain file system.
 #[test]
 fn a_long_read_of_a_file_that_was_cold_is_seen_at_once() {
     let (dir, engine) = (dir(), engine());
@@ -335,18 +335,19 @@ fn a_long_read_of_a_file_that_was_cold_is_seen_at_once() {
     let (hits, reads) = (choices(&engine).0, device_reads(&engine));
     check(5000..5000 + MIB / 4, file.read(5000..5000 + MIB / 4).wait());
     assert_eq!((choices(&engine).0, device_reads(&engine)), (hits + 1, reads));
-    // And ends the pause for short ones.
+    // And it ends the pause for short reads.
     check(0..100, file.read(0..100).wait());
     assert_eq!((choices(&engine).0, device_reads(&engine)), (hits + 2, reads));
 }
 
-/// Regression: a read of one byte more than 4 MiB went to the device though the page cache had all of it, at a seventh of the rate.
+/// Regression: a read of one byte more than 4 MiB was read from the device though the page cache had all of it, at a seventh of the
+/// rate.
 #[test]
 fn a_read_of_any_length_has_from_the_page_cache_the_parts_that_are_there() {
     const WARM: u64 = 5 * MIB;
     let dir = dir();
     let path = cold(dir.path(), 9 * MIB + 77);
-    // With little I/O memory such reads are long ones, which have memory of their own.
+    // With little I/O memory such reads are long, and allocate separately.
     for arena_bytes_max in [64 << 20, 4 << 20] {
         evict(&path);
         let Some(_loaded) = load(&path, 0..WARM / PAGE) else { return };
@@ -569,8 +570,8 @@ fn memory_of_the_programs_own_is_filled_from_the_page_cache_and_from_the_device(
         let now = (choices(&engine).0 - before.0, device_reads(&engine) > before.1);
         assert_eq!(now, (u64::from(is_cached), !is_cached), "{range:?}");
     }
-    // A batch copies cached ranges into their places and reads the others, also with an empty range and one past the end between them.
-    // From the back to the front: a range that goes on behind the one before it looks at read-ahead, too.
+    // A batch copies cached ranges into their places and reads the others, also with an empty range and a range past the end
+    // between them. From the back to the front: a sequential range checks read-ahead, too.
     let cached = [60_000..65_536, 100..5_000, 0..3];
     let cold = [200_000..200_100, 300_000..300_001];
     for (ranges, hits, reads) in [

@@ -245,7 +245,7 @@ fn from_a_shard_and_across() {
         let length = engine.spawn_on_shard(0, Class::LOG, || async move { exercise(&there, file).await });
         assert_eq!(smol::block_on(length).unwrap(), 200_003);
         assert_file(&path, &bytes_of(0..200_003), "shard");
-        // Begun on the shard with writes in flight there, ended here.
+        // Started on the shard with writes in flight there, ended here.
         let file = open(&engine, &path, mode.truncate());
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, || async move {
             let mut append = file.append().request_bytes(4 * KIB).depth(8).start();

@@ -17,11 +17,11 @@ enum ProbeEvent {
     Lost(u32),
 }
 
-/// Begins commands where it is called, and notes what becomes of them.
+/// Starts commands where it is called, and notes their outcomes.
 struct Probe {
     fd: std::fs::File,
     shard: CommandShard,
-    /// Numbers to begin when the shard calls.
+    /// Numbers to start when the shard calls.
     to_begin: Mutex<Vec<u32>>,
     panics: bool,
     seen: Mutex<Vec<ProbeEvent>>,
@@ -89,7 +89,8 @@ impl Commands for Probe {
     }
 }
 
-/// Returns an engine of that many shards with rings for commands, and the home of one of its files; `None` where there are none.
+/// Returns an engine of that many shards with rings for commands, and the home of one of its files; `None` without rings for
+/// commands.
 fn scene(shards: usize) -> Option<(Engine, CommandShard)> {
     let dir = dir();
     let path = dir.path().join("a");
@@ -159,7 +160,7 @@ fn an_engine_that_has_closed_refuses_and_keeps_no_owner() {
         home.call(probe.clone());
         let report = engine.close().wait().unwrap();
         assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
-        // Called or refused; and each command that was begun has ended.
+        // Called or refused; and each command that was started has ended.
         let seen = probe.wait(1);
         let is_refused = seen == [ProbeEvent::Refused];
         assert!(is_refused || seen.len() == 100, "{seen:?}");

@@ -121,8 +121,9 @@ fn metadata_is_known_at_once_where_the_kernel_has_the_names() {
         return;
     };
     assert_eq!(found.unwrap(), engine.metadata(&data).wait().unwrap());
-    // Stories: these failed on a busy machine. The kernel sets the access time of a link that is followed while that time is no later than
-    // the link's change, which is more than a look into its cache: for the first tick of its clock. And it may forget a name at any time.
+    // Stories: these failed on a busy machine. The kernel sets the access time of a link that is followed while that time is no
+    // later than the link's change, which is more than a look into its cache: for the first tick of its clock. And the kernel may
+    // forget a name at any time.
     let known = |path: &Path| {
         let found = (0..10_000).find_map(|_| {
             let _ = engine.metadata(path).wait();

@@ -1,5 +1,5 @@
-//! Durable writes both ways, queued and made by the shard's thread: the bytes they leave in the file, their
-//! counters, and how they end when something fails, goes away or is full.
+//! Durable writes both ways, queued and made by the shard's thread: the bytes they leave in the file, their counters, and their
+//! ends when something fails, is closed or is full.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -37,7 +37,7 @@ fn either_way_the_bytes_are_there_and_a_write_and_a_sync_are_counted() {
                 }
             }
         }
-        // Without a durability there is nothing to flush; a write of no bytes is a sync alone.
+        // Without a durability nothing is flushed; an empty write is a sync alone.
         let before = counts(&engine);
         file.write(0, bytes_of(0..4096)).flush(Flush::Blocking).wait().unwrap();
         assert_eq!(counts(&engine), (before.0 + 1, before.1));
@@ -141,7 +141,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// More of them than the ring, the queue or the shard takes at once, beside reads, at the smallest depths.
+/// More of them than the ring, the queue or the shard takes together, concurrently with reads, at the smallest depths.
 #[test]
 fn thousands_at_once_at_small_depths() {
     const WRITES: u64 = 2000;

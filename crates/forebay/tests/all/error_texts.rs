@@ -245,7 +245,7 @@ fn health_prints_one_line_for_each_degradation() {
     }
 }
 
-/// A read that found no memory was told to drop blocks, of which there were none: "live blocks hold 0 bytes (drop blocks sooner)".
+/// The error of a read without memory said to drop blocks, though none were live: "live blocks hold 0 bytes (drop blocks sooner)".
 #[test]
 fn memory_that_never_was_there_is_not_blamed_on_blocks() {
     let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(64 << 10);

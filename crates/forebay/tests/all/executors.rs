@@ -217,7 +217,7 @@ fn futures_move_between_shards_and_other_threads() {
                 .wait()
                 .unwrap();
         }
-        // Dropped on another thread than the one where they began, begun or not.
+        // Dropped on another thread than that of their start, started or not.
         drop(from(0).wait().unwrap());
         let begun = begin(&file, 30);
         engine.spawn_on_shard(1, Class::DEFAULT, move || async move { drop(begun) }).wait().unwrap();
@@ -408,8 +408,8 @@ fn outside_of_shards_the_calls_of_shards_say_so() {
     let _ = engine();
 }
 
-/// Tokio moves a paused clock to the next timer while its runtime waits for a device, as if it had nothing to do: limits of a second were over
-/// before the read. The remedy of docs/modes.md is a blocking task, beside which the clock stands.
+/// Tokio moves a paused clock to the next timer while its runtime waits for a device, as if it had nothing to do: limits of a
+/// second were over before the read. The remedy of docs/modes.md is a blocking task, during which the clock stands.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_stands_beside_a_blocking_task() {
     let (kept, end) = std::sync::mpsc::channel::<()>();

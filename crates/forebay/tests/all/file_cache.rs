@@ -58,7 +58,7 @@ fn the_files_that_were_used_last_stay_open() {
     });
 }
 
-/// Each open makes its file, so that one which came after the close would be seen.
+/// Each open makes its file, so that an open after the close would be seen.
 #[test]
 fn a_close_waits_for_opens_whose_calls_were_dropped() {
     let (engine, dir) = (engine(), dir());
@@ -114,7 +114,7 @@ fn an_entry_outlives_its_engine() {
     });
 }
 
-/// A file that was opened is the same one after its directory was moved, and one whose name is gone stays as long as it is in use.
+/// An open file stays the same after its directory was moved, and a file whose name was removed stays as long as it is in use.
 #[test]
 fn names_are_looked_up_in_the_open_directory() {
     let (engine, base) = (engine(), dir());

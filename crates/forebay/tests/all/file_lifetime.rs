@@ -1,6 +1,5 @@
-//! Shows: how files come and go: files passed to the engine, unnamed files, locks, descriptors, and the
-//! effect of close on all handles. How: /proc/self/fd lists the descriptors of a path that this process
-//! really has; flock(2) by `std` is the other holder.
+//! Shows: the life of files: files passed to the engine, unnamed files, locks, descriptors, and the effect of close on all handles.
+//! How: /proc/self/fd lists the descriptors of a path that this process really has; flock(2) by `std` is the other holder.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -184,7 +183,7 @@ fn locks_bind_other_holders_and_go_with_the_file() {
     let outside = std::fs::File::open(&path).unwrap();
     assert!(rustix::fs::flock(&outside, rustix::fs::FlockOperation::NonBlockingLockShared).is_err());
     one.close().wait().unwrap();
-    // A child that a test beside this one starts has the descriptors until its program begins.
+    // A child of a concurrent test has the descriptors until its exec.
     rustix::fs::flock(&outside, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert_eq!(open().try_lock(Lock::Shared).wait().unwrap_err().kind(), ErrorKind::Locked);
 }

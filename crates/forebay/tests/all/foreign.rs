@@ -1,5 +1,5 @@
-//! Eight threads that start, cancel, close, hand over and drop at once, none of them a shard's: in every
-//! order, no result is wrong, nothing is lost, and all memory is released.
+//! Eight threads outside of shards that start, cancel, close, hand over and drop concurrently: in every order, no result is wrong,
+//! nothing is lost, and all memory is released.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -94,7 +94,7 @@ fn eight_threads_in_disorder() {
                 });
             }
             drop(give);
-            // Blocks end on a thread that made none of them.
+            // Blocks end on a thread that did not make them.
             for (range, block) in take {
                 assert_eq!(&block[..], &bytes_of(range)[..]);
             }

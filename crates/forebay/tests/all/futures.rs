@@ -129,7 +129,7 @@ async fn owned_operations_are_spawned_and_outlive_the_handle() {
     assert_eq!(engine.close().await.unwrap().leaked_operations, 0);
 }
 
-/// Polls once, on a thread that is no shard's.
+/// Polls once, on a thread outside of shards.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -244,7 +244,7 @@ fn combined_calls_are_awaited_and_waited_for() {
     append.write_block(engine.block_from(b", more").unwrap().freeze()).wait().unwrap();
     append.sync(Durability::Data).wait().unwrap();
     assert_eq!(append.close().wait().unwrap(), 16);
-    // On a shard all are refused, each with the error in its own type of output, and the call has not begun.
+    // On a shard all are refused, each with the error in its own type of output, and the call has not started.
     let (inner, outer) = (file.clone(), engine.clone());
     let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let page = outer.block(4096).unwrap();

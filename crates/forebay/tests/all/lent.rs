@@ -28,7 +28,7 @@ fn long_reads_and_writes_are_made_in_parts() {
         let (read, part) = file.read_into(0, part).wait();
         assert_eq!(read.unwrap() as u64, LEN);
         assert!(part.memory[skip..] == bytes[..], "{open:?}, {skip} behind a page");
-        // At an odd place: the ends go by way of I/O memory, and the file ends before the memory.
+        // At an odd place: the ends are copied through I/O memory, and the file ends before the memory.
         let (read, vec) = file.read_into(12_345, vec![0; LEN as usize]).wait();
         assert_eq!(read.unwrap() as u64, LEN - 12_345);
         assert!(vec[..(LEN - 12_345) as usize] == bytes[12_345..]);
@@ -74,7 +74,7 @@ impl Drop for LockedMemory {
     }
 }
 
-/// Begins reads and drops them until the kernel has the memory of one; returns how many owners are on their way.
+/// Starts reads and drops them until the kernel has the memory of one; returns how many owners are to be dropped.
 fn lend_and_drop(file: &forebay::File, lock: &Lock, dropped: &mpsc::Sender<ThreadId>) -> usize {
     let mut lent = 0;
     for round in 0..32 {

@@ -1,6 +1,6 @@
-//! Shows: reads of any length end, whatever the size of I/O memory, and none waits for memory that does not come back. How: I/O memory of a
-//! megabyte with reads of half to five times of it, from threads, tasks of Tokio and tasks on shards (in worlds: `forebay-sim`); and a few
-//! lengths around 512 MiB and 1 GiB as they are.
+//! Shows: reads of any length end, whatever the size of I/O memory, and do not wait for memory that is never released. How: I/O
+//! memory of a megabyte with reads of half to five times of it, from threads, tasks of Tokio and tasks on shards (in worlds:
+//! `forebay-sim`); and a few lengths around 512 MiB and 1 GiB as they are.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ fn configs() -> Vec<Config> {
     vec![small(config()), small(threads)]
 }
 
-/// Returns a part of what all these files begin with. Made once: test builds are slow at that.
+/// Returns a part of the common contents of all these files. Made once: test builds are slow at that.
 fn part(range: Range<u64>) -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     &BYTES.get_or_init(|| bytes_of(0..12 * MIB))[range.start as usize..range.end as usize]
@@ -44,7 +44,7 @@ fn modes() -> [Open; 3] {
     [Open::read(), Open::read().buffered(), Open::read().adaptive()]
 }
 
-/// Runs `work` on threads of their own; panics where one does not end.
+/// Runs `work` on separate threads; panics if one does not end.
 fn all_end(what: &str, work: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
     let (sender, ended) = mpsc::channel();
     let mut threads = 0;
@@ -72,9 +72,9 @@ fn check(file: &File, range: Range<u64>, result: forebay::Result<forebay::Block>
     assert!(block[..] == *part(range), "{what}: {} bytes, which differ", block.len());
 }
 
-/// Regression: eight threads that read 33 MiB each with 40 MiB of I/O memory (the default in a container of 160 MiB) waited for ever,
-/// although none held a block: a read that lacked memory took the reads queued behind it for somebody who had some. At this length,
-/// because the queue of the device is what they were in.
+/// Regression: eight threads that read 33 MiB each with 40 MiB of I/O memory (the default in a container of 160 MiB) waited for
+/// ever, although no thread held a block: a read that lacked memory counted the reads queued behind it as holders of memory. At
+/// this length, because they were in the queue of the device.
 #[test]
 fn threads_that_read_most_of_io_memory_end() {
     let (_dir, path) = place(8 * MIB);
@@ -255,7 +255,7 @@ fn a_batch_takes_ranges_of_any_length() {
     }
 }
 
-/// A sparse file of `len` bytes with known ones at some places.
+/// A sparse file of `len` bytes with known bytes at some places.
 fn sparse(len: u64) -> (tempfile::TempDir, PathBuf, Vec<u64>) {
     use std::os::unix::fs::FileExt as _;
     let dir = dir();

@@ -1,6 +1,6 @@
 //! The tests of the core's public API as one program, a module for each subject: one is linked instead of fifty. Tests that need a
-//! process of their own are programs beside it, and their first line says why; those that need a process which lacks something run
-//! this program again as a child.
+//! separate process are separate programs, and their first line says why; tests of a process which lacks something run this program
+//! again as a child.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -18,7 +18,7 @@ struct Overlay {
 }
 
 impl Overlay {
-    /// Mounts an overlay with the files `data`, of known bytes, and `empty`. The error is the reason why there is none.
+    /// Mounts an overlay with the files `data`, of known bytes, and `empty`. The error is the reason for a failure.
     fn mount() -> Result<Overlay, String> {
         let dir = dir();
         let (below, top) = (dir.path().join("below"), dir.path().join("top"));
@@ -66,7 +66,7 @@ fn with_overlay(body: impl FnOnce(&Path)) {
     }
 }
 
-/// Returns whether the engine reports files that go through the page cache although their mode is past it.
+/// Returns whether the engine reports files that use the page cache although their mode bypasses it.
 fn is_reported(engine: &Engine) -> bool {
     engine
         .health()
@@ -109,8 +109,8 @@ fn an_adaptive_file_without_direct_requests_is_read_through_the_page_cache() {
     });
 }
 
-/// A file without bytes may say at its open that it takes direct requests. Then its first operation finds out, by whichever way it goes,
-/// and each that was under way is made again.
+/// An empty file may accept direct I/O at its open and refuse direct requests. Its first operation on any path detects that, and
+/// each operation in flight is repeated.
 #[test]
 fn an_empty_file_without_direct_requests_is_written_and_read() {
     with_overlay(|top| {

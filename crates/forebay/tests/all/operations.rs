@@ -71,7 +71,7 @@ fn ranges_that_no_file_has_are_refused_and_name_the_reason() {
             let error = file.read_up_to(range.clone()).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{range:?}: {error}");
         }
-        // The last place that a file can have: nothing is there, and that is no error.
+        // The last place that a file can have: the file is empty there, and that is not an error.
         let last = (1u64 << 63) - 8192;
         assert!(file.read_up_to(last..last + 4096).wait().unwrap().is_empty());
         assert_eq!(
@@ -144,8 +144,8 @@ fn every_kind_of_data_is_written_as_it_is() {
 
 #[test]
 fn part_of_a_block_is_written_though_its_memory_is_not_aligned() {
-    // Regression: a later part of a block went to the device from memory at odd addresses, which the kernel
-    // refused with a bare EINVAL, or took at a multiple of 512 although such memory was seen to be corrupted.
+    // Regression: a later part of a block was written to the device from memory at odd addresses, which the kernel refused with a
+    // bare EINVAL, or accepted at a multiple of 512 although such memory was seen to be corrupted.
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("source");
     write_file(&path, 20_000);

@@ -7,7 +7,7 @@
 use crate::common::{bytes_of, config, dir};
 use forebay::{DriverChoice, Durability, Engine, ErrorKind, Open};
 
-/// Checks that blocks of `theirs` go every way into files of `ours`.
+/// Checks that blocks of `theirs` are accepted by every write into files of `ours`.
 fn is_taken(ours: &Engine, theirs: &Engine) {
     let dir = dir();
     let block = |range| theirs.block_from(&bytes_of(range)).unwrap();

@@ -209,8 +209,8 @@ fn dropped_at_every_await_point_by_tokio() {
     comes_to_rest(&scene.engine);
 }
 
-/// A future that was first polled on a shard goes to another thread before, while and after its operation
-/// runs; there it is polled to its end, dropped, or sent back.
+/// A future that was first polled on a shard moves to another thread before, during and after its operation; there it is polled to
+/// its end, dropped, or sent back.
 #[test]
 fn first_polled_on_a_shard_then_elsewhere() {
     let scene = scene(config().shards(1));
@@ -403,8 +403,8 @@ fn an_inbox_of_one_loses_none_of_thousands_of_senders() {
     comes_to_rest(&scene.engine);
 }
 
-/// Regression: spawns that found the inbox full waited beside it, and the shard took them after its first 256
-/// messages, before spawns of the same thread that lay further behind in the inbox.
+/// Regression: spawns that found the inbox full waited outside of it, and the shard took them after its first 256 messages, before
+/// spawns of the same thread that lay further behind in the inbox.
 #[test]
 fn spawns_of_one_thread_begin_in_their_order() {
     const INBOX: usize = 1000;
@@ -459,9 +459,8 @@ fn memory_of_read_into_comes_back_with_the_error() {
     drop(second);
 }
 
-/// Regression: a lone task that yielded did not end the turn. It was polled again in the same turn, up to 256
-/// times, and the requests that it had just made did not go to the device meanwhile. A test of reads in
-/// flight had none, and saw nothing.
+/// Regression: a lone task that yielded did not end the turn. It was polled again in the same turn, up to 256 times, and the
+/// requests that it had just made were not submitted meanwhile. A test of reads in flight had none in flight, and saw nothing.
 #[test]
 fn giving_way_ends_the_turn() {
     let scene = scene(config().shards(1));

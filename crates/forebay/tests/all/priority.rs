@@ -130,8 +130,7 @@ fn what_is_asked_is_granted_and_works() {
     });
 }
 
-/// Syncs of buffered files go through the kernel's workers of a ring, which start on demand and stay for
-/// seconds.
+/// The kernel's workers of a ring carry out syncs of buffered files, and start on demand and stay for seconds.
 #[test]
 fn those_who_carry_out_the_io_have_the_priority_too() {
     scene("those_who_carry_out_the_io_have_the_priority_too", Rights::Same, || {
@@ -158,7 +157,7 @@ fn those_who_carry_out_the_io_have_the_priority_too() {
                 }
                 drop(file);
                 close(engine);
-                // The next engine's workers must be the only ones.
+                // No other workers may be left for the next engine.
                 for name in ["iou-wrk-", "forebay-io"] {
                     while !threads_named(name).is_empty() {
                         std::thread::yield_now();
@@ -337,7 +336,7 @@ fn a_prompt_engine_started_by_a_polite_worker() {
     let name = "a_prompt_engine_started_by_a_polite_worker";
     scene(name, Rights::Limit(0), || {
         let process = nice();
-        // Some systems allow it (RLIMIT_NICE): tried on a thread of its own.
+        // Some systems allow it (RLIMIT_NICE): tried on a separate thread.
         let may_lower = std::thread::spawn(move || {
             polite_worker();
             rustix::process::setpriority_process(None, process).is_ok()

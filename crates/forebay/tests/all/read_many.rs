@@ -1,6 +1,5 @@
-//! Shows: a batch of ranges returns for each range the result of a read of its own, with fewer requests and
-//! bounded memory. How: known bytes, the statistics for requests and bytes, a full arena and a broken loop
-//! device for failing merges.
+//! Shows: a batch of ranges returns for each range the result of a separate read, with fewer requests and bounded memory. How:
+//! known bytes, the statistics for requests and bytes, a full arena and a broken loop device for failing merges.
 
 use std::future::{Future, IntoFuture};
 use std::ops::Range;
@@ -160,7 +159,7 @@ fn ranges_past_the_end_fail_alone() {
     for open in [Open::read(), Open::read().buffered()] {
         let file = engine.open(&path, open).wait().unwrap();
         let backwards = Range { start: 9, end: 3 };
-        // Together these are one request, except for the far ones.
+        // Together these are one request, except for the distant ranges.
         let ranges = [
             99_000..100_003,
             99_500..100_004,
@@ -194,8 +193,7 @@ fn ranges_past_the_end_fail_alone() {
 
 #[test]
 fn a_merged_request_without_memory_is_read_range_by_range() {
-    // Only overflow memory, 64 KiB of it: there is none for a merged request of 116 KiB, but for its ranges
-    // of 4 KiB there is.
+    // Only overflow memory, 64 KiB of it: too little for a merged request of 116 KiB, but enough for its ranges of 4 KiB.
     let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(64 << 10);
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("a");
@@ -210,7 +208,7 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
     held.truncate(held.len() - 2);
     let more: Vec<_> = (0..32).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     check(&more, &file.read_many(more.clone()).wait().unwrap());
-    // They hold all of it: each range has its own error, none is lost.
+    // They hold all of it: each range has its own error, no error is lost.
     held.extend(std::iter::from_fn(|| file.read(0..4096).wait().ok()));
     for answer in file.read_many(more).wait().unwrap() {
         let error = answer.unwrap_err();
@@ -258,7 +256,7 @@ fn a_merged_request_that_the_device_fails_is_read_range_by_range() {
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     let Some(device) = Loop::over(&path) else { return };
     let file = engine.open(&device.0, Open::read()).wait().unwrap();
-    // Half of the disk is gone behind the device's back: reads from there fail with EIO.
+    // Half of the disk is removed behind the device's back: reads from there fail with EIO.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(512 * KIB).unwrap();
     let ranges: Vec<_> = (0..64).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let everything = file
@@ -307,8 +305,8 @@ fn a_million_ranges_of_a_small_file() {
     }
     assert_eq!(count, 1_000_000);
     assert!(stream.next().wait().is_none(), "the end stays the end");
-    // As a whole, in order. Regression: each small result was copied into a buffer of its own, a page at
-    // least, so a million of them filled the whole arena.
+    // As a whole, in order. Regression: each small result was copied into a separate buffer, a page at least, so a million of them
+    // filled the whole arena.
     let results = file.read_many(ranges.clone()).wait().unwrap();
     assert!(engine.memory().held_bytes <= 1 << 20, "{:?}", engine.memory());
     assert!(ranges.iter().zip(&results).all(|(range, result)| right(range, result.as_ref().unwrap())));
@@ -557,7 +555,7 @@ fn a_closed_file_of_several_fails_alone_and_a_foreign_one_all() {
     assert!(nothing.requests.is_empty() && (nothing.amplification() - 1.0).abs() < f64::EPSILON);
 }
 
-/// Takes a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number came once.
+/// Takes a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number was returned once.
 #[track_caller]
 fn failed_with(kind: ErrorKind, mut stream: forebay::ReadManyStream, ranges: &[Range<u64>]) -> Vec<usize> {
     let mut seen = vec![false; ranges.len()];

@@ -50,7 +50,7 @@ fn lock_at_most(bytes: libc::rlim_t) -> Vec<Restriction> {
 fn with_few_descriptors_all_operations_work_and_errors_name_the_limit() {
     let tests = ["basic::", "refused::scenes::files_are_not_registered"];
     run_tests(&tests, "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
-    // Alone: it leaves no descriptor to a test beside it.
+    // Alone: it leaves no descriptor to a concurrent test.
     let test = "refused::scenes::descriptors_run_out";
     run_tests(&[test], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
 }
@@ -61,7 +61,7 @@ fn without_descriptors_the_start_fails_clearly() {
     run_tests(&[test], "descriptors", vec![Limit(libc::RLIMIT_NOFILE, 100)]);
 }
 
-/// Run by the tests above, in children. Elsewhere (`--include-ignored`) there is nothing to test.
+/// Run by the tests above, in children. Elsewhere (`--include-ignored`) they test nothing.
 mod scenes {
     use super::*;
 
@@ -117,7 +117,7 @@ mod scenes {
         }
     }
 
-    /// Creates a directory on a real file system beside the build, where O_DIRECT works.
+    /// Creates a directory on a real file system next to the build, where O_DIRECT works.
     #[cfg(feature = "tokio")]
     fn dir() -> tempfile::TempDir {
         tempfile::Builder::new().prefix("forebay-refused-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -157,7 +157,7 @@ mod scenes {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let task = runtime.spawn(async move {
-            // The thread's first operation may go elsewhere.
+            // The thread's first operation may use a shard.
             file.read(0..4096).await.unwrap();
             tokio::task::yield_now().await;
             for _ in 0..20 {

@@ -73,8 +73,8 @@ fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
     assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
-/// Regression: an operation that was refused while it waited in the inbox returned without the memory it had
-/// brought, so the block of a `read_into` came back empty, and the program's bytes in it were gone.
+/// Regression: an operation that was refused while it waited in the inbox returned without the memory it had brought, so the block
+/// of a `read_into` was returned empty, and the program's bytes in it were lost.
 #[test]
 fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
     let BlockedEngine { engine, file, release, task, _dir } = standing();
@@ -92,10 +92,9 @@ fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
     assert_eq!(closing.wait().unwrap().leaked_operations, 0);
 }
 
-/// Regression: a sleeper that was polled again by another task had its waker replaced while the shard's
-/// timers were borrowed, so the old waker was dropped in there. A destructor of the program's that set a
-/// timer, or only dropped a sleep of its own, found the timers in use: two exclusive references, which debug
-/// builds notice.
+/// Regression: a sleeper that was polled again by another task had its waker replaced while the shard's timers were borrowed, so
+/// the old waker was dropped in there. A destructor of the program that set a timer, or only dropped a sleep, found the timers in
+/// use: two exclusive references, which debug builds notice.
 #[test]
 fn a_wakers_destructor_may_use_the_timers() {
     struct Sleeps;
@@ -143,9 +142,9 @@ fn a_wakers_destructor_may_use_the_timers() {
     assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
 }
 
-/// Regression: a shard died of a waker that panicked, and another such waker belonged to an operation that
-/// still lay in the shard's inbox. Refusing that one ended the shard's last steps, so no task was dropped,
-/// and a caller that waited for one waited for ever.
+/// Regression: a shard died of a waker that panicked, and another such waker belonged to an operation that still lay in the shard's
+/// inbox. Refusing the operation ended the shard's last steps, so no task was dropped, and a caller that waited for one waited for
+/// ever.
 #[test]
 fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     struct Panics;
@@ -173,10 +172,9 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     }
 }
 
-/// Regression: a call that found the pool's queue full waited in a line, and each call that a thread began
-/// woke the first of it. A `Pending` that was kept in a `select!` and not polled again swallowed its wake-up.
-/// With as many of them in the line as the queue is long, the queue ran empty and every live caller behind
-/// them waited for ever.
+/// Regression: a call that found the pool's queue full waited in a line, and each call that a thread started woke the first of it.
+/// A `Pending` that was kept in a `select!` and not polled again swallowed its wake-up. With as many of them in the line as the
+/// queue is long, the queue ran empty and every live caller behind them waited for ever.
 #[test]
 fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
     /// A waker that holds the thread that wakes it until `release` is dropped.
@@ -220,8 +218,8 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
     }
 }
 
-/// Regression: a task that found the inbox full lay in its handle until that was polled. A store's tasks, whose handles are dropped,
-/// never began at all.
+/// Regression: a task that found the inbox full lay in its handle until that was polled. A store's tasks, whose handles are
+/// dropped, never started at all.
 #[test]
 fn a_task_begins_though_the_inbox_was_full_and_its_handle_is_not_polled() {
     let BlockedEngine { engine, file, release, task, _dir } =

@@ -170,7 +170,7 @@ fn a_file_that_shrinks_ends_early_and_without_an_error() {
             let first = scan.next().wait().transpose().unwrap().unwrap();
             check(&first, 0);
             file.truncate(cut).wait().unwrap();
-            // Reads in flight may still have old bytes; the bytes that come are a prefix, and right.
+            // Reads in flight may still have old bytes; the returned bytes are a prefix, and right.
             let (end, _) = futures::executor::block_on(drain(scan, first.len() as u64));
             let in_flight = (1 + depth as u64) * (64 << 10);
             assert!(end >= cut.min(end) && end <= cut.max(in_flight), "ended at {end}, cut at {cut}");
@@ -296,7 +296,7 @@ fn the_same_on_a_shard_and_from_tokio_tasks() {
         for task in tasks {
             assert_eq!(task.await.unwrap().0, 6 * MIB + 5);
         }
-        // A scan that moves from the shard where it began to a Tokio task.
+        // A scan that moves from the shard of its start to a Tokio task.
         let moved = file.clone();
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let mut scan = moved.scan().request_bytes(64 << 10).depth(4).start();

@@ -47,15 +47,15 @@ fn closing_answers_every_operation_in_flight() {
     }
 }
 
-/// Regression: at a shard's end the completion of each request of a batch began the next one, so closing read
-/// a batch of any size to its end; and a file that such a batch had begun to use was never closed.
+/// Regression: at a shard's end the completion of each request of a batch started the next one, so closing read a batch of any size
+/// to its end; and a file that such a batch had started to use was never closed.
 #[test]
 fn closing_stops_a_batch_and_its_file_is_closed() {
     // A machine that runs this thread late leaves nothing of the batch to stop.
     while stopped_by_a_close() == 0 {}
 }
 
-/// Closes an engine beside a batch; returns how many of its ranges were refused.
+/// Closes an engine during a batch; returns how many of its ranges were refused.
 fn stopped_by_a_close() -> usize {
     let (engine, file, dir) = scene(config().shards(1));
     let ranges = (0..400_000u64).map(|n| n % 2000 * 4096..n % 2000 * 4096 + 4096);
@@ -88,8 +88,8 @@ fn open_count(path: &std::path::Path) -> usize {
         .count()
 }
 
-/// Regression: each object that can wake a ring keeps it, and its own table of files kept every file open,
-/// locks and all, until the last handle of any of the engine's files was gone.
+/// Regression: each object that can wake a ring keeps it, and its table of files kept every file open, with its locks, until the
+/// last handle of any of the engine's files was dropped.
 #[test]
 fn a_closed_engine_keeps_no_file_for_itself() {
     let (engine, kept, dir) = scene(config().shards(1));
@@ -103,7 +103,7 @@ fn a_closed_engine_keeps_no_file_for_itself() {
     engine.close().wait().unwrap();
     drop(locked);
     assert_eq!(open_count(&path), 0, "the engine still has the file open");
-    // Not `try_lock`: a child that a test beside this one starts has the descriptors until its program begins.
+    // Not `try_lock`: a child of a concurrent test has the descriptors until its exec.
     std::fs::File::open(&path).unwrap().lock().unwrap();
     drop(kept);
 }
@@ -124,7 +124,7 @@ fn the_last_engine_dropped_on_its_own_shard() {
     let (tell, told) = mpsc::channel();
     let inner = engine.clone();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        // Until the other handle is gone.
+        // Until the other handle is dropped.
         let go: () = futures::future::poll_fn(|context| {
             context.waker().wake_by_ref();
             match told.try_recv() {
@@ -144,8 +144,7 @@ fn the_last_engine_dropped_on_its_own_shard() {
     assert_eq!(file.read(0..1).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
 }
 
-/// A task that awaits the end of its own shard ends with that shard: it is cancelled there, and never waits
-/// for itself.
+/// A task that awaits the end of its own shard ends with that shard: it is cancelled there, and does not wait for itself.
 #[test]
 fn close_awaited_on_a_shard_of_the_same_engine_cancels_the_task() {
     for shards in [1, 2] {
@@ -213,14 +212,14 @@ fn a_call_that_never_returns_holds_up_nobody_else() {
     for read in &hanging {
         stuck.answer(read, 1);
     }
-    // The bytes came, late.
+    // The bytes arrived, late.
     assert_eq!(reading.join().unwrap().unwrap().len(), 4096);
     assert!(Pin::new(&mut closing).poll(&mut context).is_ready());
 }
 
-/// Regression: a read that was still awaited when the engine began to end was cancelled by the end. When its
-/// future was then dropped too, its return was counted down without having been counted up, and the shard
-/// died of it (in builds with overflow checks).
+/// Regression: a read that was still awaited when the engine's end started was cancelled by the end. When its future was then
+/// dropped too, its return was counted down without having been counted up, and the shard died of it (in builds with overflow
+/// checks).
 #[test]
 fn futures_dropped_while_the_engine_ends() {
     let dir = dir();
@@ -322,8 +321,8 @@ fn a_panic_in_a_task_or_its_destructor_ends_that_task_only() {
     assert!(matches!(kind, ErrorKind::TaskCancelled | ErrorKind::EngineClosed), "{kind:?}");
 }
 
-/// A waker of the program's that panics on the shard's thread ends the shard. Regression: then callers whose
-/// results came after it, tasks, and files being closed waited for ever.
+/// A waker of the program that panics on the shard's thread ends the shard. Regression: then callers with later results, tasks, and
+/// files being closed waited for ever.
 #[test]
 fn a_panicking_waker_costs_the_shard_and_everyone_is_told() {
     struct Panics;
@@ -348,9 +347,8 @@ fn a_panicking_waker_costs_the_shard_and_everyone_is_told() {
     assert_eq!(engine.close().wait().unwrap().lost_shards, 1);
 }
 
-/// Regression: a handle identified its task by its place in a list. Aborting a task that had ended cancelled
-/// whichever task had the place then; aborting one that had not begun did nothing, and neither did aborting
-/// through a full inbox.
+/// Regression: a handle identified its task by its place in a list. Aborting a task that had ended cancelled the next task in its
+/// place; aborting a task that had not started did nothing, and neither did aborting through a full inbox.
 #[test]
 fn abort_ends_its_own_task_and_no_other() {
     let (engine, _file, _dir) = scene(config().shards(1).inbox_depth(2));

@@ -66,8 +66,7 @@ fn failed_operations_are_counted_with_the_others_and_apart() {
     for _ in 0..3 {
         file.write(0, &[1u8; 4096]).wait().unwrap_err();
     }
-    // The end of the file is no failure of the device; an operation that never reaches it is not counted at
-    // all.
+    // The end of the file is not a failure of the device; an operation that never reaches it is not counted at all.
     file.read(8000..9000).wait().unwrap_err();
     file.read(0..u64::MAX).wait().unwrap_err();
     file.write(1, &[1u8; 10]).wait().unwrap_err();
@@ -199,7 +198,7 @@ fn memory_is_counted_while_it_is_held() {
     let memory = engine.stats().wait().unwrap().memory;
     assert!(memory.overflow_bytes >= 64 << 10, "{memory:?}");
     assert_eq!(memory.overflow_allocations, 1);
-    // Longer ones have memory of their own.
+    // Longer blocks are allocated separately.
     let most = engine.block(512 << 10).unwrap();
     assert!(engine.block(512 << 10).is_err(), "there is a limit to that, too");
     drop((blocks, more, most));

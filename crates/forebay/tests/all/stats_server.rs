@@ -1,6 +1,5 @@
-//! Shows: an engine's statistics are served to every process that its user allows, at a socket that comes and
-//! goes with the engine, and every file has its own counts. How: programs that connect as `forebay top` does,
-//! and some that behave badly.
+//! Shows: an engine's statistics are served to every process that its user allows, at a socket that exists as long as the engine,
+//! and every file has its own counts. How: programs that connect as `forebay top` does, and some that behave badly.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -163,7 +162,7 @@ fn who_behaves_badly_is_closed_and_holds_nobody_up() {
         })
         .collect();
     families(&ask(connect(&path), REQUEST));
-    // These connect and send nothing; a ninth waits until one of them goes.
+    // These connect and send nothing; a ninth waits until one of them disconnects.
     let silent: Vec<UnixStream> = (0..8).map(|_| connect(&path)).collect();
     let mut ninth = connect(&path);
     ninth.write_all(REQUEST).unwrap();

@@ -216,7 +216,7 @@ fn threads(points: Points) {
                     threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
                 })
             });
-            // Reads out of the page cache are no requests.
+            // Reads from the page cache are not requests.
             read.map(|()| if is_direct { cost } else { Cost::default() })
         };
         let ideal = |at: u64| of_reads(at * READS, at * READS * BLOCK);
@@ -240,7 +240,7 @@ fn requests_at_once(points: Points) {
     sweep(&REQUESTS, points, |at| of_reads(at, at * BLOCK), attempt);
 }
 
-/// Files that stay open, more from point to point. Those that came last are read.
+/// Files that stay open, more from point to point. The newest are read.
 fn open_files(points: Points) {
     /// Files that are read at each point.
     const LAST: u64 = 32;
@@ -420,7 +420,7 @@ fn every_number_of_threads_and_requests() {
 
 #[test]
 fn every_number_of_open_files() {
-    // A process of its own, which may have more descriptors.
+    // A separate process, which may have more descriptors.
     Scene::new("sweep_files::every_number_of_open_files").play(|| open_files(Axis::points));
 }
 

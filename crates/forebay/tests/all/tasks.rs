@@ -245,9 +245,8 @@ fn abort_ends_a_task_wherever_it_waits_and_nothing_else() {
             futures::future::pending::<u32>().await
         })
     };
-    // Regression: an abort that came before the task had begun was lost. After that was fixed, the handle
-    // resolved before the values that the task would have owned were dropped: seen once in a hundred, on a
-    // busy machine.
+    // Regression: an abort before the start of the task was lost. After that was fixed, the handle resolved before the values that
+    // the task would have owned were dropped: seen once in a hundred, on a busy machine.
     let tasks: Vec<_> = (0..100).map(|n| waiting(n % 2)).collect();
     tasks.iter().for_each(|task| task.abort());
     for task in tasks {
@@ -307,7 +306,7 @@ fn the_engines_end_cancels_tasks_and_runs_their_destructors() {
         })
         .collect();
     let held = engine.clone();
-    // All have begun once the shards reply to a later query.
+    // All have started once the shards reply to a later query.
     engine.stats().wait().unwrap();
     engine.close().wait().unwrap();
     for task in tasks {

@@ -23,7 +23,7 @@ const FILE_BYTES: u64 = 32 << 20;
 fn file_of_device_bytes(dir: &tempfile::TempDir) -> std::path::PathBuf {
     let path = dir.path().join("device");
     std::fs::write(&path, vec![DEVICE; FILE_BYTES as usize]).unwrap();
-    // On the device, so that direct reads go there.
+    // On the device, so that direct reads read from it.
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     path
 }
@@ -146,8 +146,8 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
     }
 }
 
-/// The engine ends with reads in flight whose futures are gone, or are still held elsewhere: closing waits
-/// for them, and memory that is handed out afterwards stays as it is.
+/// The engine ends with reads in flight whose futures were dropped, or are still held elsewhere: closing waits for them, and memory
+/// that is handed out afterwards stays as it is.
 #[test]
 fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
     let dir = dir();
@@ -182,8 +182,7 @@ fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
     }
 }
 
-/// A device that does not complete: the deadline passes, the memory is leaked, and a completion that comes
-/// after all affects no other memory.
+/// A device that does not complete: the deadline passes, the memory is leaked, and a later completion affects no other memory.
 ///
 /// Seen to fail on both drivers (another thread's memory held device bytes) when `Shard::leak_in_flight`
 /// dropped the buffers instead of forgetting them.
@@ -206,7 +205,7 @@ fn what_a_device_writes_after_the_deadline_hits_nobody() {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
         let hanging = stuck.wait_for(READS);
-        // One future is gone before the end, the others are notified.
+        // One future is dropped before the end, the others are notified.
         drop(reads.pop());
         let report = engine.close().wait().unwrap();
         assert_eq!(report.leaked_operations, READS);
@@ -218,7 +217,7 @@ fn what_a_device_writes_after_the_deadline_hits_nobody() {
         }
         drop(reads);
         drop(file);
-        // Memory freed on the shard's thread is handed to threads that begin after it has ended.
+        // Memory freed on the shard's thread is handed to threads that start after it has ended.
         let together = std::sync::Barrier::new(4);
         let others: Vec<Vec<Page>> = std::thread::scope(|scope| {
             let threads = [(); 4].map(|()| {

@@ -114,8 +114,8 @@ impl Walk for Lookup {
     }
 }
 
-/// Visits a whole tree with up to 16 reads at once and adds up its values; with `enough`, ends at the first
-/// leaf whose turn comes after so many pages, while other reads are still in flight.
+/// Visits a whole tree with up to 16 reads at once and adds up its values; with `enough`, ends at the first leaf after so many
+/// pages, while other reads are still in flight.
 pub(crate) struct Sum {
     pub(crate) enough: u32,
     pub(crate) pages: u32,

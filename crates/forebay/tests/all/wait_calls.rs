@@ -146,13 +146,13 @@ fn beside_background(bench: &Bench, in_flight: u64, run: impl FnOnce()) {
     tasks.into_iter().for_each(|task| task.wait().unwrap());
 }
 
-/// Returns the cost that a class received beside others.
+/// Returns the cost that a class received in competition with others.
 fn received(bench: &Bench, name: &str) -> u64 {
     bench.stats().classes.iter().filter(|class| class.class == name).map(|class| class.received).sum()
 }
 
 /// Story: a store's get cost five system calls instead of one, and half as much processor time again, whenever its log or
-/// compaction had used the device within the last 0.1 s: each read of a waiting thread went through the shard then.
+/// compaction had used the device within the last 0.1 s: the shard then carried out each read of a waiting thread.
 #[test]
 fn a_read_beside_another_class_is_a_call_while_there_is_room_and_counts_in_its_share() {
     let bench = Bench::with(config());
@@ -210,7 +210,7 @@ fn a_close_waits_for_calls_and_refuses_later_ones() {
     assert!(bench.engine.file_stats().wait().unwrap().is_empty(), "it is no open file any more");
 }
 
-/// Threads that read while the engine or the file is closed get their bytes or the reason, and none hangs.
+/// Threads that read while the engine or the file is closed get their bytes or the reason, and do not hang.
 #[test]
 fn files_and_engines_close_beside_calls() {
     for closes_engine in [false, true] {
@@ -248,7 +248,7 @@ fn files_and_engines_close_beside_calls() {
     }
 }
 
-/// Many threads share little memory: a read that finds none goes to its shard, which has the queue for it.
+/// Many threads share little memory: a read without memory is sent to its shard, which has the queue for it.
 #[test]
 fn threads_share_a_small_arena() {
     let config = config().arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(1 << 20);
@@ -273,8 +273,8 @@ fn threads_share_a_small_arena() {
         all.len()
     };
     let (here, all) = (blocks(&bench), blocks(&Bench::with(config)));
-    // Story: on a busy machine three of 512 were missing. A read that finds no memory goes through the shard, whose own cache fetches up
-    // to eight more of the shortest buffers at once, and keeps them.
+    // Story: on a busy machine three of 512 were missing. A read without memory is carried out by the shard, whose cache fetches up
+    // to eight more of the shortest buffers, and keeps them.
     assert!(here <= all && here + 8 >= all, "{here} of {all}");
 }
 
@@ -292,7 +292,7 @@ fn a_queued_flush_syncs_the_file_and_a_blocking_one_its_bytes() {
     assert_eq!(stats.flows.iter().map(|flow| (flow.writes, flow.syncs)).max(), Some((3, 2)));
 }
 
-/// A future that is polled by the program is no `.wait()`: it never blocks the thread that polls it.
+/// A future that is polled by the program is not a `.wait()`: it never blocks the thread that polls it.
 #[test]
 fn a_poll_makes_no_call() {
     let bench = Bench::with(config());
@@ -344,11 +344,11 @@ fn calls_and_worker_rings_and_shards_share_one_file() {
 /// The use that a step of the walks below makes of a block.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// Goes through pages 1 to 9.
+    /// Reads pages 1 to 9.
     Chain,
     /// Reads sixteen pages at once and adds up their first bytes.
     Fan,
-    /// Requests two pages, and another one after the first that comes.
+    /// Requests two pages, and another one after the first that arrives.
     Change,
     Panics,
     Waits,

@@ -42,7 +42,7 @@ fn a_shard_does_not_wait() {
 #[test]
 fn the_clock_goes_on_at_the_usual_rate() {
     let engine = Engine::start(config()).unwrap();
-    // The thread may be away for long at any point: the engine's time is between one that begins and ends inside of it and one outside.
+    // The thread may be preempted for long at any point: the engine's time is between an interval inside of it and one outside.
     let outside = Instant::now();
     let began_ns = engine.now_ns();
     let inside = Instant::now();

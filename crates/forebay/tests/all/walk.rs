@@ -70,8 +70,7 @@ fn wakes_of<F: Future + Unpin>(engine: &Engine, mut future: F) -> (F::Output, u6
         if wakes != seen {
             seen = wakes;
             if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-                // The wake-up may come right after the output was found: a turn of the shard later it has
-                // come.
+                // The wake-up may arrive right after the output was found: by the shard's next turn it has arrived.
                 engine.nop().wait().unwrap();
                 return (output, counter.wakes.load(Ordering::SeqCst));
             }
@@ -238,7 +237,7 @@ fn a_new_read_or_the_end_drops_what_is_under_way() {
     assert_at_rest(&engine);
 }
 
-/// Waits until memory and slots come back.
+/// Waits until memory and slots are released.
 fn assert_at_rest(engine: &Engine) {
     loop {
         let stats = engine.stats().wait().unwrap();
@@ -475,7 +474,7 @@ fn a_slow_step_is_counted_and_named() {
     assert!(slow.steps >= 2 && slow.steps <= 129 && slow.longest_ns >= 300_000, "{stats:?}");
 }
 
-/// Reads of walks release their memory by themselves: one that finds none waits for another's end.
+/// Reads of walks release their memory by themselves: a read without memory waits for another's end.
 #[test]
 fn many_walks_share_little_memory() {
     let (engine, file, _dir) =

@@ -178,13 +178,13 @@ fn by_being_dropped_anywhere() {
     drop(file.walk_many([(0..9, walker::<LARGE>(&ledger, End::Never))]).into_future());
     settled(&ledger, "never polled");
     for round in 0..20 {
-        // Begun on the shard, dropped here: one that has ended by then, too.
+        // Started on the shard, dropped here: also a walk that has ended by then.
         for end in [End::Never, End::Done, End::Panic] {
             drop(begun_on_the_shard(&engine, many(end)));
         }
         at_rest(&engine);
         settled(&ledger, "dropped on a foreign thread");
-        // Begun on the shard, polled here, then dropped.
+        // Started on the shard, polled here, then dropped.
         let mut walks = begun_on_the_shard(&engine, many(End::Never));
         for walk in &mut walks {
             assert!(walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -195,7 +195,7 @@ fn by_being_dropped_anywhere() {
         drop(walks);
         at_rest(&engine);
         settled(&ledger, "dropped after it was taken over");
-        // Begun here, dropped on the shard and here.
+        // Started here, dropped on the shard and here.
         for here in [true, false] {
             let mut walks = many(End::Never);
             for walk in &mut walks {
@@ -207,7 +207,7 @@ fn by_being_dropped_anywhere() {
                 engine.spawn_on_shard(0, Class::DEFAULT, move || async move { drop(walks) }).wait().unwrap();
             }
         }
-        // A batch, of which a part has begun; and a walk whose time is up.
+        // A batch, of which a part has started; and a walk whose time is up.
         let batch = (0..50).map(|_| (0..9, walker::<SMALL>(&ledger, End::Never)));
         let mut batch = file.walk_many(batch).depth(5).hops_max(u32::MAX).into_future();
         assert!(Pin::new(&mut batch).poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -295,8 +295,8 @@ fn by_the_engines_end() {
         let (engine, file, _dir) = scene();
         let ledger = Ledger::default();
         let mut context = Context::from_waker(Waker::noop());
-        // On the shard: in tasks, begun by hand and handed out; from elsewhere: alone and in a batch. In every second
-        // round their messages are still in the inbox when the end begins.
+        // On the shard: in tasks, started by hand and handed out; from elsewhere: alone and in a batch. In every second round their
+        // messages are still in the inbox when the end starts.
         let there = begun_on_the_shard(&engine, vec![moving::<SMALL>(&file, &ledger, End::Never)]);
         let tasks: Vec<_> = (0..5)
             .map(|_| {
@@ -328,7 +328,7 @@ fn by_the_engines_end() {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed);
         }
         for task in tasks {
-            // Its message may never have come, or have found the engine closing: then the task ended, with its walk's error.
+            // Its message may never have arrived, or have found the engine closing: then the task ended, with its walk's error.
             let kind = match task.wait() {
                 Ok(walked) => walked.unwrap_err().kind(),
                 Err(error) => error.kind(),
@@ -360,7 +360,7 @@ fn by_the_shards_death() {
     // The end of a walk wakes a waker that panics.
     let mut last = moving::<SMALL>(&file, &ledger, End::Done);
     let waker = Waker::from(Arc::new(Panics));
-    // On a shard that goes on it may have ended before its poll has, and then no waker is called.
+    // On a running shard it may have ended before its poll has, and then no waker is called.
     let held = hold(&engine);
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(held);
@@ -396,7 +396,7 @@ mod in_tasks {
     ) -> T {
         let file = file.clone();
         let task = async move {
-            // The first operation may still go elsewhere.
+            // The first operation may still use a shard.
             file.read(0..1).await.unwrap();
             tokio::task::yield_now().await;
             work.await
@@ -479,7 +479,8 @@ mod in_tasks {
         }
     }
 
-    /// A walk goes on while its task is not polled, so that its permits and memory go back: no other task waits for one that does something else.
+    /// A walk continues while its task is not polled, so that its permits and memory are released: no other task waits for a busy
+    /// one.
     #[test]
     fn without_its_task() {
         for runtime in runtimes() {
@@ -508,7 +509,7 @@ mod in_tasks {
         }
     }
 
-    /// The walks go on, ten milliseconds a hop at worst, when their runtime is gone or does nothing.
+    /// The walks continue, ten milliseconds a hop at worst, when their runtime was dropped or is idle.
     #[test]
     fn after_their_runtime() {
         for runtime in runtimes() {
@@ -582,7 +583,7 @@ mod in_tasks {
         }
     }
 
-    /// A step may do anything but wait: read by futures of its own, drop files and other walks. It sees its walk's class.
+    /// A step may do anything but wait: read by separate futures, drop files and other walks. It sees its walk's class.
     #[test]
     fn steps_come_back_into_the_engine() {
         type BegunRead = Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>;
@@ -644,7 +645,7 @@ mod in_tasks {
         }
     }
 
-    /// Blocks that lie in the page cache need no operation, and a visit runs some steps of such a walk: the next one goes on.
+    /// Blocks that lie in the page cache need no operation, and a visit runs some steps of such a walk: the next one continues.
     #[test]
     fn with_blocks_in_memory() {
         for runtime in runtimes() {

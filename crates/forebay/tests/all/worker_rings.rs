@@ -113,8 +113,8 @@ fn without_rings_everything_goes_through_the_shards() {
     assert_eq!(stats.flows.iter().map(|flow| flow.reads).sum::<u64>(), 40 * 200);
 }
 
-/// A runtime without an I/O driver cannot watch a ring. Its tasks' operations go through the shards; `health` says so, and no panic
-/// of the runtime is seen by the program's hook.
+/// A runtime without an I/O driver cannot watch a ring. The shards carry out its tasks' operations; `health` says so, and the
+/// program's hook sees no panic of the runtime.
 #[test]
 fn a_runtime_without_an_io_driver_uses_the_shards() {
     let seen = Arc::new(AtomicUsize::new(0));
@@ -149,7 +149,7 @@ fn all_operations_work_in_a_task() {
         let bench = Bench::new();
         let file = bench.file.clone();
         let work = async move {
-            // The first operation may still go elsewhere.
+            // The first operation may still use a shard.
             file.read(0..1).await.unwrap();
             tokio::task::yield_now().await;
             for number in 0..50u64 {
@@ -214,7 +214,7 @@ fn a_task_whose_operations_complete_at_once_leaves_turns_to_others() {
     assert!(turns >= OPERATIONS as usize / 256, "{turns} turns beside {OPERATIONS} operations");
 }
 
-/// Runtimes come and go, several at once and with threads that enter one after the other.
+/// Runtimes are started and dropped, several at a time and with threads that enter one after the other.
 #[test]
 fn runtimes_are_dropped_and_made_anew() {
     let bench = Bench::new();
@@ -245,7 +245,7 @@ async fn two_handles(file: &File, handle: &tokio::runtime::Handle) {
         .await;
 }
 
-/// Operations that a task began while its runtime lived are awaited after it was dropped, and by another runtime.
+/// Operations that a task started while its runtime existed are awaited after it was dropped, and by another runtime.
 #[test]
 fn operations_outlive_the_runtime_that_began_them() {
     let bench = Bench::new();
@@ -260,7 +260,7 @@ fn operations_outlive_the_runtime_that_began_them() {
                 let mut reads: Vec<_> = (0..100).map(|n| Box::pin(read((n * 7 + round) % PAGES))).collect();
                 // Few were submitted by now, and the others are staged.
                 let early: Vec<_> = reads.iter_mut().map(poll_once).collect();
-                // A thread of the kernel flushes for the worker, and ends with it: that is no failure of the flush.
+                // A thread of the kernel flushes for the worker, and ends with it: that is not a failure of the flush.
                 let write = file.write(0, page(0)).durable(Durability::All);
                 let mut flushes = vec![Box::pin(write.owned().into_future())];
                 let is_flushed: Vec<_> = flushes.iter_mut().map(poll_once).collect();
@@ -385,7 +385,7 @@ fn wakers_read_and_drop() {
                 for read in reads.drain(..left / 2) {
                     drop(read);
                 }
-                // Others go on beside it.
+                // Other tasks progress meanwhile.
                 assert_eq!(file.read(9 * 4096..9 * 4096 + 8).await.unwrap()[..], 9u64.to_le_bytes());
             }
         })
@@ -394,7 +394,7 @@ fn wakers_read_and_drop() {
     });
 }
 
-/// The engine's end comes while tasks read: each gets its bytes or the reason, and nothing is leaked.
+/// The engine ends while tasks read: each gets its bytes or the reason, and nothing is leaked.
 #[test]
 fn the_engine_ends_while_tasks_read() {
     for round in 0..20 {
@@ -427,7 +427,7 @@ fn the_engine_ends_while_tasks_read() {
     }
 }
 
-/// Several engines in one runtime, and many threads: each operation goes to its own engine.
+/// Several engines in one runtime, and many threads: each operation is sent to its own engine.
 #[test]
 fn engines_do_not_mix() {
     let benches: Vec<_> = (0..4).map(|_| Bench::new()).collect();
@@ -535,8 +535,8 @@ fn descriptors() -> (usize, usize) {
     (links.len(), links.iter().filter(is_poller).count())
 }
 
-/// A thread that had driven a current-thread runtime kept the ring, and with it shard 0's, for as long as it lived, though runtime and engine
-/// were gone; and the ring's engine kept the runtime's poller.
+/// A thread that had driven a current-thread runtime kept the ring, and with it shard 0's, for as long as it lived, though runtime
+/// and engine were dropped; and the ring's engine kept the runtime's poller.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_current_thread_runtime_takes_its_ring_along() {
@@ -580,8 +580,8 @@ fn a_current_thread_runtime_takes_its_ring_along() {
     });
 }
 
-/// Story: an attendant that was polled while another one of its runtime was dropped could leave its waker behind, in a ring that the next
-/// runtime had already. The waker kept the poller of the runtime that was gone.
+/// Story: an attendant that was polled while another one of its runtime was dropped could leave its waker behind, in a ring that
+/// the next runtime had already. The waker kept the poller of the dropped runtime.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_runtime_of_several_workers_leaves_no_poller_behind() {

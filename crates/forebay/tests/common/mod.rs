@@ -22,7 +22,7 @@ pub(crate) fn config() -> Config {
         Ok("hybrid") => Polling::Hybrid,
         _ => Polling::Off,
     };
-    // The pass with threads is also the one in which `.wait()` goes through the shards. Nothing counts as leaked because the device or
+    // The pass with threads is also the one in which the shards carry out `.wait()`. Nothing counts as leaked because the device or
     // a thread of the engine was slow.
     let config = Config::new().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads);
     config.shutdown_deadline(Duration::from_secs(60))
@@ -33,7 +33,7 @@ pub(crate) fn engine() -> Engine {
     Engine::start(config()).expect("an engine")
 }
 
-/// Holds an engine's first shard, on which nothing goes on until the result is dropped.
+/// Holds an engine's first shard, on which nothing runs until the result is dropped.
 pub(crate) fn hold(engine: &Engine) -> mpsc::Sender<()> {
     let (begins, begun) = mpsc::channel();
     let (held, released) = mpsc::channel();
@@ -50,7 +50,7 @@ pub(crate) fn place() -> PathBuf {
     std::env::var_os("FOREBAY_TEST_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).into()
 }
 
-/// Creates a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Creates a directory on a real file system next to the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("forebay-test-").tempdir_in(place()).expect("a directory")
 }

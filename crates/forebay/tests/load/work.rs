@@ -1,5 +1,4 @@
-//! The work of a task of the load tests: reads and writes of its own region, some dropped midway, every byte
-//! checked.
+//! The work of a task of the load tests: reads and writes of its region, some dropped midway, every byte checked.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -73,7 +72,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Returns the region that begins at `base`; never written so far.
+    /// Returns the region at `base`; never written so far.
     pub(crate) fn new(file: File, base: u64, seed: u64) -> Region {
         let grain = u64::from(file.alignment().offset.max(1)).max(STRETCH as u64);
         Region {
@@ -103,7 +102,7 @@ impl Region {
         self.tally
     }
 
-    /// Returns a length. Small ones are more common: 16 KiB on average.
+    /// Returns a length. Small lengths are more common: 16 KiB on average.
     fn len(&mut self) -> u64 {
         let size = self.numbers.below(SIZES).min(self.numbers.below(SIZES));
         let len = (STRETCH as u64) << size;

@@ -9,7 +9,7 @@ use crate::{
     tree::{Krate, Target},
 };
 
-/// The crates outside std and the allowed ones that the visited syntax mentions, as seen from one module.
+/// The crates outside std and the allowed crates that the visited syntax mentions, as seen from one module.
 pub(crate) struct ForeignTypes<'a> {
     krate: &'a Krate,
     module: &'a [String],
@@ -38,7 +38,7 @@ impl<'ast> Visit<'ast> for ForeignTypes<'_> {
         visit::visit_path(self, path);
     }
 
-    // Attributes are no part of a signature.
+    // Attributes are not part of a signature.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 

@@ -1,4 +1,4 @@
-//! A program of its own: it parses sources and uses nothing of the core; commands name it by `--test public_api`.
+//! A separate program: it parses sources and uses nothing of the core; commands name it by `--test public_api`.
 //!
 //! The public API of the core, the simulator, the conformance suite, the cache, the combining writers, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
@@ -47,7 +47,7 @@ const EXHAUSTIVE: &[(&str, &str)] = &[
 
 const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
 
-/// The crates whose API is recorded: name, and the folder beside this crate's. A packed crate has only itself.
+/// The crates whose API is recorded: name, and the folder next to this crate's. A packed crate has only itself.
 const CRATES: [(&str, &str); 10] = [
     ("forebay", "."),
     ("forebay_sim", "../forebay-sim"),

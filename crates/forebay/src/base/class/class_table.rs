@@ -9,7 +9,7 @@ use super::{Class, ClassSpec, Tenant};
 pub(crate) const CLASSES_MAX: usize = 16;
 /// The limit for tenants of an engine.
 pub(crate) const TENANTS_MAX: usize = 8;
-/// The tenant of a class that belongs to none.
+/// The tenant of a class without a tenant.
 pub(crate) const NO_TENANT: u8 = u8::MAX;
 /// The limit for shares of a class or tenant.
 const SHARES_MAX: u32 = 10_000;

@@ -7,11 +7,10 @@ use crate::base::sync::{Mutex, MutexGuard};
 
 /// A lock around a lock-free queue that a real-time thread uses on one side.
 ///
-/// A thread may be preempted between claiming a place in such a queue and filling it. The thread that comes
-/// to that place next spins until the first one runs again. A shard under `SCHED_FIFO` that has preempted it
-/// keeps the processor that it needs, until the kernel steps in: six senders on two processors had operations
-/// of 100 to 134 ms that way. At the gate the shard sleeps instead. Shards of other priorities have no gate:
-/// they spin for a slice at most.
+/// A thread may be preempted between claiming a place in such a queue and filling it. The next thread at that place spins until the
+/// first one runs again. A shard under `SCHED_FIFO` that has preempted it keeps the processor that it needs, until the kernel steps
+/// in: six senders on two processors had operations of 100 to 134 ms for that reason. At the gate the shard sleeps instead. Shards
+/// of other priorities have no gate: they spin for a slice at most.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Option<Mutex<()>>);
 

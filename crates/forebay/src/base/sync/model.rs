@@ -1,19 +1,17 @@
 //! Models of the types in [`crate::base::sync`], for loom, and ways to break them on purpose.
 //!
 //! The parts that loom lacks are composed here from those that it has:
-//! - *SeqCst accesses.* Loom treats them as acquire and release. Here a fence follows each store and
-//!   read-modify-write, a little more than the language promises and processors do. None comes before a load,
-//!   where it would stand in for one that the code lacks. Fences that the code itself states are unchanged,
-//!   and so are all weaker orderings.
+//! - *SeqCst accesses.* Loom treats them as acquire and release. Here a fence follows each store and read-modify-write, a little
+//!   more than the language promises and processors do. Loads have no fence before them, which would stand in for one that the code
+//!   lacks. Fences that the code itself states are unchanged, and so are all weaker orderings.
 //! - *Loads.* Loom explores another order only where an access meets the last one of the same place, so a
 //!   thread's own load hides an earlier load of another thread from the store that follows. Here loads meet
 //!   each other, too.
-//! - *Relaxed stores to flags.* Loom does not model that a read-modify-write comes right after the value it
-//!   read. It may put a plain store of another thread between the two, and then report a flag that no thread
-//!   could see. So these are swaps.
-//! - *Queues.* The ones of crossbeam are tested there; the tests here check the protocol around them. The
-//!   model is a bounded ring of numbered places with the orderings that crossbeam's has. Only taking has the
-//!   fence above: one after a push would hide that the protocol needs its own.
+//! - *Relaxed stores to flags.* Loom does not model that a read-modify-write directly follows the value it read. It may put a plain
+//!   store of another thread between the two, and then report a flag that no thread could see. So these are swaps.
+//! - *Queues.* Crossbeam tests its queues; the tests here check the protocol around them. The model is a bounded ring of numbered
+//!   places with the orderings that crossbeam's has. Only taking has the fence above: one after a push would hide that the protocol
+//!   needs its own.
 //! - *AtomicWaker.* A lock around a waker, which orders `register` and `wake` as the real one promises.
 //!
 //! A test that passes proves little until it is known that it can fail. So properties that rest on an
@@ -36,7 +34,7 @@ use atomic::Ordering;
 pub(crate) enum Guarantee {
     /// Fences do nothing.
     Fences,
-    /// SeqCst accesses are no more than acquire and release.
+    /// SeqCst accesses are only acquire and release.
     SeqCst,
     /// Nothing is released: every store is relaxed.
     Release,

@@ -93,7 +93,7 @@ impl<F: Future> Future for Waitable<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: the future is pinned with the whole: `wait` takes an unpinned one, nothing else moves it, there is no
+        // SAFETY: the future is pinned with the whole: `wait` takes an unpinned one, nothing else moves it, the type has no
         // destructor, and the whole is Unpin only if the future is.
         let future = unsafe { self.map_unchecked_mut(|this| &mut this.future) };
         future.poll(context)

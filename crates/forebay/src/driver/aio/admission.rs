@@ -1,4 +1,4 @@
-//! Which requests go to the kernel's AIO, and which to threads.
+//! The choice between the kernel's AIO and threads for each request.
 //!
 //! io_submit(2) is asynchronous for direct reads, and for direct writes over bytes that exist; on everything else it blocks. The
 //! kernel refuses with EAGAIN, because requests have RWF_NOWAIT, where the driver cannot see that it would wait: for a hole in the file, for a held lock.
@@ -11,16 +11,16 @@ use crate::base::size_limit::is_within_size_limit;
 use crate::driver::IoRequest;
 use crate::io::op::OpKind;
 
-/// After this many refusals in a row requests go to threads.
+/// After this many refusals in a row requests are passed to threads.
 ///
 /// Several are usual: a write that would have to set the file's time is refused, once in each tick of the kernel's clock, and so are
 /// those that were submitted with it.
 const REFUSALS_MAX: u16 = 64;
-/// The number of requests that go to threads then. Counted, not timed: a file with few requests loses little by threads.
+/// Requests passed to threads before AIO is tried again. Counted, not timed: a file with few requests loses little by threads.
 const PAUSE: u32 = 1024;
 /// After a pause this many refusals are enough for the next one.
 const TRIALS: u16 = 8;
-/// Addresses, offsets and lengths that are no multiple of this are never direct.
+/// Addresses, offsets and lengths that are not a multiple of this are never direct.
 const GRAIN: u64 = 512;
 
 /// Requests of one kind on one file: how the kernel has received them.
@@ -97,7 +97,7 @@ impl Files {
         self.list.get_mut(request.fixed_file? as usize)?.as_mut()
     }
 
-    /// Returns whether a request goes to the kernel's AIO.
+    /// Returns whether a request is passed to the kernel's AIO.
     #[inline]
     pub(super) fn admits(&mut self, request: &IoRequest) -> bool {
         let Some(file) = self.get(request) else { return false };

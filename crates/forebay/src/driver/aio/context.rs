@@ -23,7 +23,7 @@ const IOCB_FLAG_RESFD: u32 = 1;
 const RWF_NOWAIT: i32 = 0x8;
 /// The first words of a ring in the layout that this file knows.
 const RING_MAGIC: u32 = 0xa10a_10a1;
-/// Completions that one io_getevents(2) takes.
+/// Completions of one io_getevents(2).
 const BATCH: usize = 64;
 
 /// `struct iocb` of linux/aio_abi.h.
@@ -60,7 +60,7 @@ pub(super) struct Event {
     second_result: i64,
 }
 
-/// The words at the beginning of `struct aio_ring`, which fs/aio.c maps into the process.
+/// The words at the start of `struct aio_ring`, which fs/aio.c maps into the process.
 #[repr(C)]
 struct RingHeader {
     id: AtomicU32,
@@ -293,8 +293,8 @@ impl Context {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Ends the context on a thread of its own, as that takes tens of milliseconds. Nothing of it may be in flight: the call would wait
-    /// for the device.
+    /// Ends the context on a separate thread, as that takes tens of milliseconds. It must not have requests in flight: the call
+    /// would wait for the device.
     pub(super) fn destroy(self) {
         #[cfg(test)]
         ENDED.set(ENDED.get() + 1);

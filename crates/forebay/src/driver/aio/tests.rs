@@ -28,7 +28,7 @@ struct Bench {
 
 fn bench() -> Bench {
     let program = std::env::current_exe().unwrap();
-    // Beside the build, as `/tmp` is often memory.
+    // Next to the build, as `/tmp` is often memory.
     let mut named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
     named.write_all(&(0..PAGES).flat_map(|number| [number as u8; PAGE]).collect::<Vec<_>>()).unwrap();
     named.as_file().sync_all().unwrap();
@@ -74,7 +74,7 @@ fn request(index: u32, kind: OpKind, bench: &Bench, memory: &mut [u8], offset: u
 }
 
 fn submit(driver: &mut Driver, request: &IoRequest) -> bool {
-    // SAFETY: every test keeps memory and file until it has seen the completion, or makes the kernel see none.
+    // SAFETY: every test keeps memory and file until it has seen the completion, or passes the kernel no request.
     unsafe { driver.submit(request) }.unwrap()
 }
 
@@ -206,7 +206,7 @@ fn buffered_files_go_to_threads() {
 fn what_the_kernel_would_wait_for_goes_to_threads() {
     let bench = bench();
     let Some(mut driver) = driver_with(&bench) else { return };
-    // The kernel writes dirty pages at times of its choice, and one that refuses none of many reads waits for no page.
+    // The kernel writes dirty pages at times of its choice, and a kernel that refuses none of many reads does not wait for pages.
     let (mut turn, mut served) = (0u8, 0);
     while served < 20 {
         turn = turn.wrapping_add(1);
@@ -421,7 +421,7 @@ fn only_what_is_not_under_way_is_cancelled() {
     assert!(is_cancelled || seen == [(1, PAGE as i32)], "the kernel has it: {seen:?}");
 }
 
-/// The number of a file's entry goes to another file.
+/// A new file reuses the number of a removed entry.
 #[test]
 fn an_entry_is_of_the_file_that_was_added_last() {
     let bench = bench();

@@ -35,8 +35,7 @@ pub(super) fn copy_range(
     if offset.abs_diff(to_offset) < len && same_file {
         return Err(failed(Error::invalid(OPERATION, "source and target overlap in the same file")));
     }
-    // A copy behind the end of its own source would extend it, and then find zeros where the source had
-    // ended.
+    // A copy behind the end of its own source would extend it, and then read zeros where the source had ended.
     let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
     let outcome =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;
@@ -130,8 +129,8 @@ fn by_hand(from: BorrowedFd<'_>, offset: u64, len: u64, to: BorrowedFd<'_>, to_o
     Ok(done)
 }
 
-/// Opens the file of a direct descriptor again through the page cache, which accepts any offset, length and
-/// memory. Returns `None` if `fd` itself goes through the page cache.
+/// Opens the file of a direct descriptor again through the page cache, which accepts any offset, length and memory. Returns `None`
+/// if `fd` itself uses the page cache.
 fn buffered(fd: BorrowedFd<'_>, write: bool) -> Result<Option<File>> {
     if !is_direct(fd) {
         return Ok(None);

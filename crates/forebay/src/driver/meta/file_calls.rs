@@ -191,7 +191,7 @@ pub(super) fn set_attribute(file: BorrowedFd<'_>, name: &str, value: &[u8]) -> R
         .map_err(|cause| errno("set_attribute", cause))
 }
 
-/// Returns the attributes of the space `user.`; none on a file system that has none.
+/// Returns the attributes of the space `user.`; an empty list on a file system without attributes.
 #[cfg(target_os = "linux")]
 pub(super) fn attributes(file: BorrowedFd<'_>) -> Result<Vec<(String, Vec<u8>)>> {
     // xattr(7): the limits of the VFS for the list of names, and for a value.

@@ -23,9 +23,8 @@ pub(super) fn rename(from: &At, to: &At) -> Result<()> {
     retry(|| rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)).map_err(|cause| {
         errno(OPERATION, cause).with_path(from.path()).with_note(format!("to {}", to.path().display()))
     })?;
-    // fsync(2): syncing a file does not make its directory entry durable; that takes a sync of the directory.
-    // The new name comes first: if power fails between the two syncs, the file should have both names rather
-    // than none.
+    // fsync(2): syncing a file does not make its directory entry durable; that needs a sync of the directory. The new name is
+    // synced first: if power fails between the two syncs, the file should have both names rather than no name.
     sync(OPERATION, &to_dir, to.path())?;
     if same_dir(&from_dir, &to_dir) { Ok(()) } else { sync(OPERATION, &from_dir, from.path()) }
 }
@@ -97,8 +96,8 @@ pub(super) fn read_dir(at: &At) -> Result<Vec<DirEntry>> {
             continue;
         }
         let kind = match entry.file_type() {
-            // Some file systems do not report the type (readdir(3), DT_UNKNOWN). Then it takes a stat of the
-            // file, which may be gone by now.
+            // Some file systems do not report the type (readdir(3), DT_UNKNOWN). Then a stat of the file is needed, which may have
+            // been removed by now.
             FileType::Unknown => {
                 match retry(|| rustix::fs::statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW)) {
                     Ok(found) => FileType::from_raw_mode(found.st_mode),

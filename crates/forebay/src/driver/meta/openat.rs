@@ -141,12 +141,12 @@ pub(crate) fn takes_direct(fd: BorrowedFd<'_>) -> Option<bool> {
         Ok(0) => None,
         Ok(_) => Some(true),
         Err(Errno::INVAL) => Some(false),
-        // The reads to come report it.
+        // Later reads report it.
         Err(_) => None,
     }
 }
 
-/// Returns the error of an open for direct I/O on a file system that has none.
+/// Returns the error of an open for direct I/O on a file system that lacks it.
 pub(crate) fn no_direct(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, operation)
         .with_note("this file system refuses direct I/O (O_DIRECT), open the file with Open::buffered()")

@@ -47,7 +47,7 @@ impl CompletionQueue {
 
     /// Ends the current wait, or the next one.
     pub(crate) fn wake(&self) {
-        // In a forked child the lock may be held for ever, and there is no shard to wake.
+        // In a forked child the lock may be held for ever, and no shard is to be woken.
         if self.origin.is_elsewhere() {
             return;
         }

@@ -107,8 +107,7 @@ unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 #[cfg(not(target_os = "linux"))]
 unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
-    // `RWF_*` exist on Linux only, so there are no flags to apply.
-    // SAFETY: the caller's promise is passed on unchanged.
+    // `RWF_*` exist on Linux only, so no flags are applied. SAFETY: the caller's promise is passed on unchanged.
     unsafe { plain(request, memory) }
 }
 

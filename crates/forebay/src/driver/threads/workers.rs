@@ -71,9 +71,8 @@ impl Workers {
         Workers { threads_max, spawn, state: Mutex::new(state), work: Condvar::new(), completions }
     }
 
-    /// Queues all of `requests` and starts threads for those that the idle ones cannot take. The error is the
-    /// system's refusal of a thread. The requests go to the running threads, or fail with its errno if there
-    /// are none.
+    /// Queues all of `requests` and starts threads for the requests beyond the number of idle threads. The error is the system's
+    /// refusal of a thread. The requests are passed to the running threads, or fail with its errno without any.
     pub(super) fn hand_over(this: &Arc<Workers>, requests: &mut Vec<QueuedRequest>) -> io::Result<()> {
         let mut state = this.lock();
         let to_notify = requests.len().min(state.idle);
@@ -119,7 +118,7 @@ impl Workers {
         place.and_then(|place| state.queue.remove(place)).is_some()
     }
 
-    /// Drops the requests that no thread has begun, and lets the threads end.
+    /// Drops the requests that no thread has started, and lets the threads end.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

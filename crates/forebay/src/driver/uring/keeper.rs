@@ -44,7 +44,7 @@ impl Keeper {
         if known[index as usize / 64] & bit == 0 {
             let charge = MemlockCharge::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: as in `UringDriver::register_region`; the keeper goes with the last shard.
+            // SAFETY: as in `UringDriver::register_region`; the keeper is dropped with the last shard.
             unsafe { ring.submitter().register_buffers_update(index.into(), &[buffer], None)? };
             known[index as usize / 64] |= bit;
             charges.push(charge);

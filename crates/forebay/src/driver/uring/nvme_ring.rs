@@ -30,7 +30,7 @@ const PARTS_MAX: u32 = 16;
 /// The decision about a request before the device sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// Send this many bytes, from the beginning of the range, to the device; the last block may be partial.
+    /// Send this many bytes, from the start of the range, to the device; the last block may be partial.
     Send(u32),
     /// The request has this result already.
     Known(i32),
@@ -59,8 +59,7 @@ pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
         return Plan::Known(0);
     }
     let grain = (1u64 << target.block_shift) - 1;
-    // An end of the file inside a block is no error: its last block is read whole, and the memory has room
-    // for it.
+    // An end of the file inside a block is not an error: its last block is read whole, and the memory is large enough for it.
     if (request.offset | u64::from(request.len)) & grain != 0 || request.memory.is_none() {
         return Plan::Known(-libc::EINVAL);
     }
@@ -87,8 +86,7 @@ pub(super) struct NvmeRing {
 }
 
 impl NvmeRing {
-    /// Creates a ring on the shard's thread. `event` is the descriptor that ends a sleep in it; a polled ring
-    /// has none.
+    /// Creates a ring on the shard's thread. `event` is the descriptor that ends a sleep in it; `None` for a polled ring.
     pub(super) fn new(depth: u32, event: Option<RawFd>) -> io::Result<NvmeRing> {
         let is_polled = event.is_none();
         let ring = setup::build_ring(depth.max(2 * PARTS_MAX), is_polled, drop)?;
@@ -126,13 +124,13 @@ impl NvmeRing {
         let entry = opcode::Read::new(types::Fd(self.event), std::ptr::from_mut(&mut **target).cast(), 8)
             .build()
             .user_data(WAKE_DATA);
-        // SAFETY: the driver keeps the descriptor, and the eight bytes are freed with nothing in flight or
-        // never (see Drop). There is room for one entry beside those that are counted; without it, a sleep
-        // here would end with its limit or a completion.
+        // SAFETY: the driver keeps the descriptor, and the eight bytes are freed with nothing in flight or never (see Drop). The
+        // queue has room for one entry in addition to the counted ones; without it, a sleep here would end with its limit or a
+        // completion.
         let _ = unsafe { self.ring.submission().push(&Entry128::from(entry)) };
     }
 
-    /// Queues a request of which `len` bytes go to the device.
+    /// Queues a request that sends `len` bytes to the device.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).

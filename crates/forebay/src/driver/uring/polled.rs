@@ -18,8 +18,8 @@ use crate::io::config::Polling;
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 
-/// The most parts of a polled request. Longer ones go to the first ring, where the kernel splits them:
-/// polling gains nothing for megabytes.
+/// The most parts of a polled request. Longer requests use the first ring, where the kernel splits them: polling gains nothing for
+/// megabytes.
 const PARTS_MAX: u32 = 16;
 
 /// The polled ring of a shard. Requests in it cannot be cancelled: the device has them, and they end by

@@ -48,7 +48,7 @@ impl<T> Lazy<T> {
     }
 }
 
-/// Routes by number, and the rings beside the first one.
+/// Routes by number, and the rings other than the first.
 #[derive(Default)]
 pub(super) struct Routes {
     /// The route with number `n` is at `n - 1`.
@@ -184,7 +184,7 @@ impl UringDriver {
             Route::Ordinary => Ok(false),
             Route::Polled { bytes_max } => {
                 let is_transfer = matches!(request.kind, OpKind::Read | OpKind::Write);
-                // A durable write that this thread makes itself goes to no ring.
+                // A durable write that this thread makes itself uses no ring.
                 if !is_transfer || (request.flush == Flush::Blocking && request.sync.is_some()) {
                     return Ok(false);
                 }
@@ -218,7 +218,7 @@ impl UringDriver {
         }
     }
 
-    /// Waits for completions of the first ring or of the one with commands, whichever comes first.
+    /// Waits for the first completion of either the first ring or the ring of commands.
     #[cold]
     pub(super) fn wait_beside(
         &mut self,

@@ -26,8 +26,7 @@ pub(super) struct Splits {
 }
 
 impl Splits {
-    /// Begins a request of `parts` parts and returns its index. Allocates only if more are in flight than
-    /// ever before.
+    /// Starts a request of `parts` parts and returns its index. Allocates only if more are in flight than ever before.
     pub(super) fn begin(&mut self, key: OpKey, parts: u32, part_bytes: u32, len: u32) -> u32 {
         debug_assert_eq!(parts, len.div_ceil(part_bytes), "the parts are the whole request");
         let split = Split { key, part_bytes, len, left: parts, short_at: parts, short: 0 };
@@ -60,9 +59,8 @@ impl Splits {
         split.map_or(0, |split| (split.len - part * split.part_bytes).min(split.part_bytes) as i32)
     }
 
-    /// Records a part's completion. The last one completes the whole request, and the device has released all
-    /// its memory. Then this returns the number of bytes transferred from the beginning on, or the error if
-    /// there are none.
+    /// Records a part's completion. The last one completes the whole request, and the device has released all its memory. Then this
+    /// returns the number of bytes transferred from the start on, or the error if it is zero.
     pub(super) fn part_done(&mut self, data: u64, result: i32) -> Option<(OpKey, i32)> {
         let wanted = self.wanted(data);
         let index = (data >> 32) as u32;

@@ -13,7 +13,7 @@ use crate::driver::IoRequest;
 pub(super) struct Tables {
     has_files: bool,
     has_regions: bool,
-    /// The regions that are registered with this ring, by index: start address and length, 0 for none.
+    /// The regions that are registered with this ring, by index: start address and length, 0 if unregistered.
     regions: Vec<(usize, usize)>,
     /// The share of these regions that this ring pins itself.
     charges: Vec<MemlockCharge>,
@@ -53,9 +53,8 @@ impl Tables {
         Tables { has_files, has_regions, regions: Vec::new(), charges: Vec::new() }
     }
 
-    /// Returns the index of the registered region that contains a request's memory. Memory of another engine
-    /// has that engine's index, so the address decides: memory outside the region goes by its address,
-    /// unregistered.
+    /// Returns the index of the registered region that contains a request's memory. Memory of another engine has that engine's
+    /// index, so the address decides: memory outside the region is passed by its address, unregistered.
     #[inline]
     pub(super) fn region_of(&self, request: &IoRequest) -> Option<u16> {
         let (index, memory) = (request.region?, request.memory?);
@@ -107,8 +106,8 @@ impl Tables {
             }
             let charge = MemlockCharge::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every
-            // shard has ended, and the kernel holds its own pin on the pages beside that.
+            // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every shard has ended, and the
+            // kernel also pins the pages itself.
             unsafe { submitter.register_buffers_update(index.into(), &[buffer], None)? };
             self.charges.push(charge);
         }

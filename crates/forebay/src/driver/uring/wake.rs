@@ -17,7 +17,7 @@ pub(crate) struct UringWake {
     /// A duplicate of the ring's descriptor, so that it means this ring even after the shard has closed its
     /// own.
     ring: OwnedFd,
-    /// Present if the kernel cannot post to a ring from a thread without a ring of its own (before 6.13).
+    /// Present if the kernel cannot post to a ring from a thread without a ring (before 6.13).
     pub(super) event: Option<OwnedFd>,
     /// The event descriptor of a second ring in which the shard may sleep, once there is one.
     also: OnceLock<OwnedFd>,
@@ -39,7 +39,7 @@ impl UringWake {
         Ok(Arc::new(wake))
     }
 
-    /// Returns the descriptor that every wake-up writes to from now on, for a ring beside the first one.
+    /// Returns the descriptor that every wake-up writes to from now on, for a second ring.
     pub(super) fn also(&self) -> io::Result<&OwnedFd> {
         if self.also.get().is_none() {
             let event = event_descriptor()?;
@@ -97,8 +97,7 @@ fn signal(event: &OwnedFd) {
 }
 
 impl UringDriver {
-    /// Keeps a read of the event descriptor in flight if there is no MSG_RING, so that a write to it ends a
-    /// wait.
+    /// Keeps a read of the event descriptor in flight without MSG_RING, so that a write to it ends a wait.
     pub(super) fn arm_wake(&mut self) {
         let Some(event) = &self.wake.event else { return };
         let target = self.wake_read.get_or_insert_with(|| Box::new(0));

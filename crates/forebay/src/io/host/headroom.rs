@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{groups, meminfo_bytes};
 
-/// This part of each limit does not count as free: the kernel begins to take pages back before a limit is reached, and the numbers
+/// This part of each limit does not count as free: the kernel starts to reclaim pages before a limit is reached, and the numbers
 /// are a moment old.
 const RESERVE_PART: u64 = 32;
 /// The counter of pages of files that were read again soon after the kernel had taken them back, in memory.stat and in /proc/vmstat.
@@ -12,8 +12,8 @@ const REFAULTS: &str = "workingset_refault_file";
 /// The same of a group of the first version with all groups below it, where `REFAULTS` is its own; the second version has one for both.
 const REFAULTS_IN_ALL: &str = "total_workingset_refault_file";
 
-/// The counters of pages that the kernel took back because memory was short, in both files. What a reclaimer takes back for other reasons,
-/// as DAMON's does, is in none of them. Groups of the first version have none.
+/// The counters of pages that the kernel reclaimed because memory was short, in both files. They exclude pages reclaimed for other
+/// reasons, as by DAMON. Groups of the first version lack them.
 const STEALS: [&str; 2] = ["pgsteal_kswapd", "pgsteal_direct"];
 
 /// The free memory of the process at one moment.
@@ -31,8 +31,8 @@ pub(crate) struct Headroom {
 }
 
 impl Headroom {
-    /// Reads the headroom from the files below `root`, which is `/` but for tests: about ten small ones, in 0.2 ms. `None` where the
-    /// system does not say.
+    /// Reads the headroom from the files below `root`, which is `/` but for tests: about ten small files, in 0.2 ms. `None` where
+    /// the system does not report it.
     pub(crate) fn below(root: &Path) -> Option<Headroom> {
         let read = |path: &str| std::fs::read_to_string(root.join(path.trim_start_matches('/'))).ok();
         let memory = read("/proc/meminfo")?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The processors that are online; everything is empty where there is no sysfs.
+/// The processors that are online; everything is empty without sysfs.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     online: BTreeSet<usize>,
@@ -43,7 +43,7 @@ impl Topology {
         self.online.is_empty() || self.online.contains(&processor)
     }
 
-    /// Returns the processors of a node; `None` where there is no such node.
+    /// Returns the processors of a node; `None` for an unknown node.
     pub(super) fn node(&self, node: u32) -> Option<&BTreeSet<usize>> {
         self.nodes.get(&node)
     }
@@ -60,7 +60,7 @@ impl Topology {
     }
 
     /// Returns the processors so that the first few have most to themselves: one hardware thread of each core, of the nodes in
-    /// turn, before the second ones.
+    /// turn, before the second threads.
     pub(super) fn spread(&self, processors: &BTreeSet<usize>) -> Vec<usize> {
         let mut cores_of_node: BTreeMap<(u32, usize), usize> = BTreeMap::new();
         let mut order: Vec<(usize, usize, u32, usize)> = processors
@@ -84,7 +84,7 @@ fn processors_of(path: &Path) -> BTreeSet<usize> {
     fs::read_to_string(path).map(|list| parse(&list)).unwrap_or_default()
 }
 
-/// Parses a list as in `0-3,8`; parts that are no numbers are left out.
+/// Parses a list as in `0-3,8`; parts that are not numbers are left out.
 pub(super) fn parse(list: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

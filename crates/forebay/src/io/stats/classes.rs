@@ -22,8 +22,7 @@ pub struct ClassStats {
     /// Cost that its shares entitle it to, out of everything that the device gave while the class waited or
     /// received.
     pub due: u64,
-    /// Nanoseconds during which it had operations waiting on a shard and none with the device; several shards
-    /// add up.
+    /// Nanoseconds during which it had operations waiting on a shard but no operation at the device; several shards add up.
     pub starved_ns: u64,
 }
 
@@ -39,7 +38,7 @@ pub struct DeviceStats {
     /// The cost of a write in the device's time, relative to a read of the same size, as found so far: 0.25
     /// to 16.
     pub write_cost: f64,
-    /// Whether both began with a [`Calibration`](crate::Calibration).
+    /// Whether both started with a [`Calibration`](crate::Calibration).
     pub calibrated: bool,
 }
 
@@ -65,11 +64,10 @@ pub struct Stall {
     /// interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does not restart
     /// (poll(2), nanosleep(2)) then end early there.
     ///
-    /// A program that handles, ignores or blocks SIGURG when the engine starts keeps it so, and an entry
-    /// `back-traces` of [`Engine::health`](crate::Engine::health) reports that. Otherwise the handler stays
-    /// when the engine is gone, and does nothing. Memory: 256 KiB a shard from its first sample on, and a
-    /// copy of the unwind information of the loaded code. Turning addresses into lines reads the program's
-    /// debug information, on the watcher's thread. The first time that takes up to a second if there is a lot
-    /// of it.
+    /// A program that handles, ignores or blocks SIGURG when the engine starts keeps it so, and an entry `back-traces` of
+    /// [`Engine::health`](crate::Engine::health) reports that. Otherwise the handler stays after the engine's end, and does
+    /// nothing. Memory: 256 KiB a shard from its first sample on, and a copy of the unwind information of the loaded code. Turning
+    /// addresses into lines reads the program's debug information, on the watcher's thread. The first time that takes up to a
+    /// second if there is a lot of it.
     pub back_trace: Option<Arc<str>>,
 }

@@ -9,8 +9,8 @@ use crate::io::op::OpKind;
 /// An open file and the counts of its operations since it was opened; see
 /// [`Engine::file_stats`](crate::Engine::file_stats).
 ///
-/// An operation counts when it has ended, failed ones included; its bytes count as far as it got. Reads that
-/// the page cache served on the caller's thread are in `page_cache_reads` and not in `reads`.
+/// An operation counts when it has ended, failures included; the bytes are those that it transferred. Reads that the page cache
+/// served on the caller's thread are in `page_cache_reads` and not in `reads`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FileStats {

@@ -248,8 +248,8 @@ pub(super) fn with<T>(shared: *const ArenaCore, body: impl FnOnce(Option<&Cache>
     body(unsafe { cache.as_ref() })
 }
 
-/// Puts a buffer into this thread's cache. Returns false when the thread has none for the buffer's arena, or
-/// when other shards need memory.
+/// Puts a buffer into this thread's cache. Returns false if the thread has no cache for the buffer's arena, or if other shards need
+/// memory.
 ///
 /// # Safety
 /// The caller owns the buffer and gives it up when the result is true.

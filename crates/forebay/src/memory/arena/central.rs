@@ -106,8 +106,8 @@ impl Central {
         self.spaces.iter().any(|space| unsafe { space.region.as_ref().huge() })
     }
 
-    /// Closes the arena's free memory, so that no buffer comes out any more. Returns each region with the
-    /// number of its buffers that are still out. The caller must call [`Region::close`] on each.
+    /// Closes the arena's free memory, so that no more buffers are allocated. Returns each region with the number of its buffers
+    /// that are still out. The caller must call [`Region::close`] on each.
     pub(super) fn close(&mut self) -> Vec<(NonNull<Region>, i64)> {
         self.closed = true;
         self.spaces.drain(..).map(|space| (space.region, space.live)).collect()

@@ -16,10 +16,9 @@ pub(super) const HOME_NOBODY: u16 = u16::MAX;
 
 /// One buffer's record: reference count of its blocks, the link of the list that it is in, and its home.
 ///
-/// It has a cache line of its own, because neighbouring buffers belong to different threads. All zero is a
-/// valid header, so an array of them costs memory only where buffers have been. Every field but `refs` and
-/// `next` is written by the sole owner of the buffer and read by later owners, so Relaxed is enough: the
-/// hand-over orders them.
+/// It has a separate cache line, because neighbouring buffers belong to different threads. All zero is a valid header, so an array
+/// of them costs memory only where buffers have been. Every field but `refs` and `next` is written by the sole owner of the buffer
+/// and read by later owners, so Relaxed is enough: the hand-over orders them.
 #[repr(C, align(64))]
 pub(crate) struct Header {
     refs: AtomicU32,
@@ -29,7 +28,7 @@ pub(crate) struct Header {
     data: AtomicPtr<u8>,
     /// The arena that it is from: compared, never followed. Null for ordinary memory.
     arena: AtomicPtr<ArenaCore>,
-    /// Null for ordinary memory, whose header is the first field of its own record.
+    /// Null for ordinary memory, whose header is the first field of a record.
     region: AtomicPtr<Region>,
     /// The length of ordinary memory; 0 in regions.
     bytes: AtomicUsize,
@@ -144,7 +143,7 @@ impl Header {
         }
     }
 
-    /// Returns whether the caller's block is the only one. Acquire: the reads of other owners come before.
+    /// Returns whether the caller's block is the only one. Acquire: the reads of other owners happen before.
     pub(crate) fn refs_unique(&self) -> bool {
         self.refs.load(Ordering::Acquire) == 1
     }
@@ -222,9 +221,9 @@ unsafe fn release_elsewhere(header: NonNull<Header>) {
 /// # Safety
 /// As for [`release`]; `region` is the buffer's.
 unsafe fn give_back(header: NonNull<Header>, region: NonNull<Region>) {
-    // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded,
-    // another thread may drain it, close the arena and free region and `ArenaCore`. So each stack is kept by a
-    // count of its own (`Arc::clone`), and nothing else is touched after the push.
+    // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded, another thread may
+    // drain it, close the arena and free region and `ArenaCore`. So each stack is kept by a separate count (`Arc::clone`), and
+    // nothing else is touched after the push.
     unsafe {
         let home = Arc::clone(region.as_ref().shared().returns_of(header.as_ref().home()));
         if home.push(header, header) {

@@ -3,9 +3,9 @@
 //! *Allowance*: the bytes that long reads may have under way together. It belongs to a read from the moment it gets its memory until its
 //! request has ended; then the block is the program's. *Ticket*: the place in the line of a read that has to wait, by its arrival.
 //!
-//! A read goes if nothing is under way, whatever its length and the others that wait: so a shard that stands still holds up no other, and
-//! each wait is for a request that ends without the program. Else it goes if it is the first in the line and the allowance has
-//! room. The lock is taken twice for each long read, which takes milliseconds; short ones never come here.
+//! A read proceeds if none is in flight, regardless of its length and of other waiters: so a blocked shard does not block others,
+//! and each wait is for a request that ends without the program. Otherwise it proceeds if it is the first in the line and the
+//! allowance has room. The lock is taken twice for each long read, which lasts milliseconds; short reads never use the line.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,7 +117,7 @@ pub(super) fn enter(
     }
     let under_way = state.under_way.saturating_add(bytes);
     line.set(&mut state, under_way);
-    // The next one may have room beside it.
+    // The next read may fit as well.
     let shards = state.call();
     drop(state);
     if let Some(ticket) = ticket.take() {

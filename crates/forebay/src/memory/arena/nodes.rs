@@ -1,8 +1,8 @@
-//! The memory nodes from which an arena's regions come. The kernel takes a page from the node of the thread that touches it first.
+//! The memory nodes of an arena's regions. The kernel takes a page from the node of the thread that touches it first.
 
 use crate::base::affinity::Affinity;
 
-/// The memory nodes of the shards; without any, a region comes from the node of whichever thread maps it.
+/// The memory nodes of the shards; without any, a region is of the node of the thread that maps it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nodes {
     /// The processors of each.

@@ -12,8 +12,8 @@ use super::header::Header;
 use super::region::{HUGE_BYTES, advise_huge};
 use super::{ArenaCore, BUFFER_BYTES_MIN, Buffer};
 
-/// A buffer's record. The header is first, so that a pointer to it is a pointer to the record. It lies in front of data that need no
-/// page of their own, in one allocation with them, else by itself.
+/// A buffer's record. The header is first, so that a pointer to it is a pointer to the record. It lies in front of data that need
+/// no separate page, in one allocation with them, otherwise by itself.
 #[repr(C)]
 struct Record {
     header: Header,
@@ -35,17 +35,17 @@ pub(super) enum Account {
     Result(Arc<ArenaCore>),
     /// `long_bytes`, which is limited: reads that are long for the arena, and the blocks that they return.
     Long(Arc<ArenaCore>),
-    /// None: the program's own memory.
+    /// The program's memory, which is not counted.
     Own,
 }
 
-/// From this length on, buffers begin at huge pages and ask for them: a device's reads into new memory wait for its pages.
+/// From this length on, buffers start at huge pages and request them: a device's reads into new memory wait for its pages.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
 /// Returns a buffer of overflow memory, if the allowance has room for it.
 ///
-/// The allowance has what buffers leave of the arena's regions as well: one that has grown in small regions may have no buffer of this
-/// length although none is held, and then the error would be a lie.
+/// The allowance includes the free memory of the arena's regions: an arena that has grown in small regions may lack a buffer of
+/// this length although no buffer is held, and then the error would be wrong.
 pub(super) fn allocate_overflow(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffer> {
     let bytes = shared.whole_pages(len)?;
     let counts = shared.counts();
@@ -106,7 +106,7 @@ impl Account {
 }
 
 /// # Safety
-/// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` and `Long` bytes are uncounted.
+/// The layout's size is not zero. The bytes are counted already; on failure, `Result` and `Long` bytes are uncounted.
 unsafe fn allocate(data: Layout, account: Account, zeroed: bool) -> Option<Buffer> {
     let is_apart = data.align() > align_of::<Record>();
     // SAFETY: the caller's promise.
@@ -196,7 +196,7 @@ pub(super) unsafe fn free(header: NonNull<Header>) {
         // SAFETY: leaked by `apart`, and moved out of above.
         drop(unsafe { Box::from_raw(record.cast::<MaybeUninit<Record>>().as_ptr()) });
     }
-    // SAFETY: allocated with this layout. A record in front of its data is gone with them.
+    // SAFETY: allocated with this layout. A record in front of its data is freed with them.
     unsafe { alloc::dealloc(allocated.as_ptr(), layout) };
     let (used, what) = match &account {
         Account::Overflow(shared) => {

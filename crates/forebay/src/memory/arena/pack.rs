@@ -12,21 +12,21 @@ use crate::memory::block::Block;
 
 /// Results start at multiples of this many bytes: a cache line, and the alignment of any number.
 const ALIGN_BYTES: usize = 64;
-/// A longer result than this part of a slab, where it does not fit behind the others, gets a buffer of its own. So no larger
-/// part of a slab stays empty.
+/// A longer result than this part of a slab, where it does not fit behind the others, gets a separate buffer. So no larger part of
+/// a slab stays empty.
 const EMPTY_PART: usize = 8;
 /// Up to so many short results share a slab: each keeps that many times its own length.
 const SHORT_RESULTS: usize = 4;
 /// From this many bytes on a batch's slabs are huge pages, where that pays. Memory that is touched for the first time is most of
-/// the cost of a result that is kept: 0.45 ms a MiB in pages of 4 KiB, 0.1 to 0.15 in huge ones. But a virtual machine whose host has to
-/// find them takes 2.3, and it is known only afterwards.
+/// the cost of a result that is kept: 0.45 ms a MiB in pages of 4 KiB, 0.1 to 0.15 ms in huge pages. But a virtual machine whose
+/// host has to find them needs 2.3 ms, which is known only afterwards.
 const HUGE_FROM_BYTES: usize = 4 << 20;
-/// A huge page that takes longer was dearer than small ones.
+/// A huge page that took longer cost more than small pages.
 const HUGE_LIMIT: Duration = Duration::from_micros(800);
 /// The number of slabs after such a page that are made of small pages.
 const HUGE_PAUSE: u32 = 512;
 
-/// Slabs to come that are made of small pages; of all batches, because the memory is the machine's.
+/// The number of next slabs that are made of small pages; of all batches, because the memory is the machine's.
 static PAUSE: AtomicU32 = AtomicU32::new(0);
 
 /// Places the results of one batch in *slabs*: buffers of ordinary memory, each for results that follow one another.
@@ -44,7 +44,7 @@ pub(crate) struct Packer {
     packed_bytes: usize,
     slab: Option<Slab>,
     short_slab: Option<Slab>,
-    /// Whether the next result lies in the slab of short ones.
+    /// Whether the next result lies in the slab of short results.
     is_short: bool,
     /// The buffer that the next result has alone.
     own: Option<Buffer>,
@@ -79,8 +79,8 @@ impl Slab {
 unsafe impl Send for Packer {}
 
 impl Packer {
-    /// Returns a packer that fills slabs of `slab_bytes`; with `may_be_huge`, for results that are likely to be dropped together, of
-    /// 2 MiB once there are many. Results of up to `short_bytes_max` that are long for them are short ones.
+    /// Returns a packer that fills slabs of `slab_bytes`; with `may_be_huge`, for results that are likely to be dropped together,
+    /// of 2 MiB once there are many. Results of up to `short_bytes_max` that are long for the slabs count as short.
     pub(crate) fn new(arena: &Arena, slab_bytes: usize, short_bytes_max: usize, may_be_huge: bool) -> Packer {
         Packer {
             shared: Arc::clone(&arena.0.0),
@@ -117,7 +117,7 @@ impl Packer {
         Some(slab.start)
     }
 
-    /// As [`reserve`](Self::reserve), of a short result. A slab that is more than its part is left to longer ones.
+    /// As [`reserve`](Self::reserve), of a short result. A slab with more space than that part is left to longer results.
     fn reserve_short(&mut self, len: usize) -> Option<NonNull<u8>> {
         let aligned = len.next_multiple_of(ALIGN_BYTES);
         let bytes_max = SHORT_RESULTS * aligned;
@@ -148,7 +148,7 @@ impl Packer {
         Account::Result(Arc::clone(&self.shared))
     }
 
-    /// Returns whether the next slab, which begins with a result of `len` bytes, should be a huge page.
+    /// Returns whether the next slab, which starts with a result of `len` bytes, should be a huge page.
     fn is_huge_time(&self, len: usize) -> bool {
         if !self.may_be_huge || self.packed_bytes < HUGE_FROM_BYTES || len > HUGE_BYTES / EMPTY_PART {
             return false;
@@ -175,7 +175,7 @@ impl Packer {
     /// Returns the first `len` bytes of the place that the last [`reserve`](Self::reserve) returned, as a block.
     ///
     /// # Safety
-    /// A reserve of at least `len` bytes came before, and these bytes are initialised.
+    /// The last call was a reserve of at least `len` bytes, and these bytes are initialised.
     pub(crate) unsafe fn commit(&mut self, len: usize) -> Block {
         let slab = if self.is_short { &mut self.short_slab } else { &mut self.slab };
         match (self.own.take(), slab) {
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Each of 2,048 had an allocation of its own, and a batch of them from the page cache took 1.3 times as long as plain reads.
+    /// Each of 2,048 had a separate allocation, and a batch of them from the page cache took 1.3 times as long as plain reads.
     #[test]
     #[cfg(not(miri))]
     fn four_short_results_share_an_allocation_and_keep_four_times_their_length() {

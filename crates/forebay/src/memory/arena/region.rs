@@ -80,7 +80,7 @@ impl Region {
         self.index
     }
 
-    /// Returns whether huge pages were requested and not refused; the kernel may still have had none to give.
+    /// Returns whether huge pages were requested and not refused; the kernel may still have used small pages.
     pub(super) fn huge(&self) -> bool {
         self.huge
     }
@@ -109,8 +109,8 @@ impl Region {
     /// Called once, by the closing arena, after which it does not use the region any more.
     pub(super) unsafe fn close(this: NonNull<Region>, live: i64) {
         debug_assert!(live >= 0, "no more buffers came back than were out");
-        // SAFETY: the region is live: only this call or a count-down after it frees it. AcqRel: the side that
-        // frees it sees every access to the buffers that came before their return.
+        // SAFETY: the region is live: only this call or a count-down after it frees it. AcqRel: the side that frees it sees every
+        // access to the buffers before their return.
         unsafe {
             if this.as_ref().outstanding.fetch_add(live, Ordering::AcqRel) + live == 0 {
                 Region::free(this);
@@ -162,7 +162,7 @@ fn headers_layout(bytes: usize) -> io::Result<Layout> {
     Layout::array::<Header>(bytes / BUFFER_BYTES_MIN).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
-/// Asks for huge pages for memory that was just allocated; where there are none, small ones will do.
+/// Requests huge pages for memory that was just allocated; without any, small pages will do.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn advise_huge(start: NonNull<u8>, bytes: usize) {
     // SAFETY: whole pages of the caller's memory, whose contents the advice does not change; it stays when the memory is freed.

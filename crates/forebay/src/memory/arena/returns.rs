@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use super::header::Header;
 use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// An intrusive stack. It is only pushed to one chain at a time and only emptied whole, so there is no ABA:
-/// no thread ever reads the `next` of a buffer that it does not own.
+/// An intrusive stack. It is only pushed to one chain at a time and only emptied whole, so ABA cannot occur: no thread ever reads
+/// the `next` of a buffer that it does not own.
 pub(super) struct ReturnStack {
     head: AtomicPtr<Header>,
     waiting: Arc<WaitingShards>,
@@ -29,10 +29,9 @@ impl ReturnStack {
     /// Pushes the chain `first..=last` and wakes the shards that wait for memory. Returns false, with nothing
     /// changed, when the stack is closed.
     ///
-    /// SeqCst, against a lost wake-up: a waiting shard sets its bit and then checks the stacks; here the
-    /// buffer is pushed and then the bits are checked. In the one order of these four operations at least one
-    /// side comes second, and sees the other. It also releases the buffer's contents and header to the thread
-    /// that empties the stack.
+    /// SeqCst, against a lost wake-up: a waiting shard sets its bit and then checks the stacks; here the buffer is pushed and then
+    /// the bits are checked. In the single total order of these four operations at least one side is second, and sees the other. It
+    /// also releases the buffer's contents and header to the thread that empties the stack.
     ///
     /// # Safety
     /// The caller owns every buffer of the chain and gives them up when the result is true.
@@ -172,7 +171,7 @@ mod tests {
 
     fn free(headers: Vec<NonNull<Header>>) {
         for header in headers {
-            // SAFETY: made by `headers` above; every stack that held it is gone or empty.
+            // SAFETY: made by `headers` above; every stack that held it is dropped or empty.
             drop(unsafe { Box::from_raw(header.as_ptr()) });
         }
     }

@@ -92,7 +92,7 @@ impl ArenaCore {
             origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
-        // Whole huge pages; with less there is no smaller first region.
+        // Whole huge pages; with less the first region is not smaller.
         let first = config.first_region_bytes & !(HUGE_BYTES - 1);
         let of_node = left.div_ceil(shared.nodes.count()).next_multiple_of(HUGE_BYTES);
         let mut most = if first > 0 { first.min(BUFFER_BYTES_MAX) } else { BUFFER_BYTES_MAX };
@@ -212,9 +212,9 @@ impl ArenaCore {
         Some(header)
     }
 
-    /// Gathers free memory that lies in shards' stacks or is scattered in small pieces, until it has a buffer: of `node` from the stacks of
-    /// its own shards. The caller's cache goes last; it is filled again with what other calls take from here. It stays as it is where a
-    /// full arena has nothing of the node, so that each refill from another node does not begin with its loss.
+    /// Gathers free memory that lies in shards' stacks or is scattered in small pieces, until it has a buffer: of `node` from the
+    /// stacks of its own shards. The caller's cache is the last source; other calls refill it from here. It is left alone where a
+    /// full arena has nothing of the node, so that each refill from another node does not empty it first.
     fn gather(
         &self,
         central: &mut Central,
@@ -348,9 +348,8 @@ impl ArenaCore {
                 return;
             }
             self.closed.store(true, Ordering::Relaxed);
-            // The central stack last: a thread that finds a shard's stack closed goes on to the central one.
-            // One that finds that closed too counts down the region, for which its buffer is still counted as
-            // live below.
+            // The central stack last: a thread that finds a shard's stack closed continues with the central one. A thread that
+            // finds that closed too counts down the region, for which its buffer is still counted as live below.
             for stack in &self.returns {
                 central.absorb(stack.close());
             }

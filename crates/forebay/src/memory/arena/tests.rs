@@ -53,7 +53,7 @@ fn block(buffer: Buffer) -> Block {
     }
 }
 
-/// Allocates page buffers until none is left without overflow, and returns them.
+/// Allocates page buffers until all but overflow memory is used, and returns them.
 fn take_all(arena: &Arena) -> Vec<Buffer> {
     std::iter::from_fn(|| arena.alloc_local(1).ok()).collect()
 }
@@ -73,8 +73,7 @@ fn capacities_are_powers_of_two_and_aligned() {
     assert_eq!(arena.alloc_overflow(usize::MAX).unwrap_err(), AllocError::TooLarge);
 }
 
-/// The processors of both nodes are none, which the system refuses: memory comes from where it is, and regions are of the nodes
-/// that were asked for all the same.
+/// Neither node has processors, which the system refuses: memory is of any node, and regions still count for the requested nodes.
 #[test]
 #[cfg_attr(miri, ignore = "asks the system for the thread's processors")]
 fn a_shard_takes_memory_of_its_node_first_and_any_other_before_none() {
@@ -233,7 +232,7 @@ fn what_returned_to_another_shard_can_be_used() {
         assert_eq!(held.len(), 4);
         arena.install(0);
         assert!(arena.alloc_local(1).is_err());
-        // Dropped on a thread that is no shard, they go to the stack of shard 1, which does not check it.
+        // Dropped on a thread that is not a shard, they are pushed to the stack of shard 1, which does not check it.
         thread::spawn(move || drop(held)).join().unwrap();
         assert_eq!(take_all(&arena).len(), 4);
         arena.uninstall();

@@ -32,7 +32,7 @@ pub struct BlockMut {
     buffer: Option<Buffer>,
     /// The bytes below are initialised and the program's own.
     len: usize,
-    /// The bytes from `len` up to here are known to be zero, so that none is zeroed twice; never below `len`.
+    /// The bytes from `len` up to here are known to be zero, so that no byte is zeroed twice; never below `len`.
     zero_until: usize,
 }
 
@@ -119,7 +119,7 @@ impl BlockMut {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -182,16 +182,16 @@ impl BlockMut {
     pub fn freeze(self) -> Block {
         let len = self.len;
         match self.buffer {
-            // SAFETY: the first `len` bytes are initialised, and with `self` the only writer is gone.
+            // SAFETY: the first `len` bytes are initialised, and `self`, the only writer, is consumed.
             Some(buffer) => unsafe { buffer.into_block(0, len) },
             None => Block::new(),
         }
     }
 }
 
-/// Appends, as [`extend_from_slice`](BlockMut::extend_from_slice), as much as fits within the
-/// [capacity](BlockMut::capacity): a full block takes 0 bytes, and `write_all` fails with `WriteZero`. Begin
-/// with `truncate(0)`: a new block has the requested length, and is zero.
+/// Appends, as [`extend_from_slice`](BlockMut::extend_from_slice), as much as fits within the [capacity](BlockMut::capacity): a
+/// full block accepts 0 bytes, and `write_all` fails with `WriteZero`. Start with `truncate(0)`: a new block has the requested
+/// length, and is zero.
 impl io::Write for BlockMut {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.capacity() - self.len);

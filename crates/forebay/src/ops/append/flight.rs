@@ -44,8 +44,8 @@ impl Flight {
         self.bytes
     }
 
-    /// Returns whether a write that begins at `offset` may be sent beside these. One that overlaps may not:
-    /// it occurs at the padded end of the file, when that unit is written again.
+    /// Returns whether a write that begins at `offset` may be sent while these are in flight. An overlapping write may not: it
+    /// occurs at the padded end of the file, when that unit is written again.
     pub(super) fn has_room(&self, offset: u64) -> bool {
         let overlaps = |write: &InFlight| write.place.offset + u64::from(write.place.len) > offset;
         self.writes.len() < self.depth && !self.writes.iter().any(overlaps)
@@ -100,7 +100,7 @@ impl FileRange {
         let failed = |error: Error| Err(error.with_range(self.offset, u64::from(self.len)));
         match outcome.result {
             Ok(bytes) if bytes == self.len => Ok(()),
-            // The core resolves short writes; one that came through would be lost data.
+            // The core resolves short writes; one that got here would be lost data.
             Ok(_) => failed(file.core().describe(Error::os("append", libc::EIO))),
             Err(failure) => failed(failure.into_error("append", Some(file.core()))),
         }

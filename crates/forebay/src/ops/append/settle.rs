@@ -143,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// Completes when no truncation is under way that could hit a write begun after this.
+    /// Completes when no truncation is in flight that could hit a later write.
     pub(super) fn poll_no_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.settling.cut {
             Cut::No => {}
@@ -159,7 +159,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Begins a sync of the bytes in the file; [`poll_sync_over`](Self::poll_sync_over) returns its result.
+    /// Starts a sync of the bytes in the file; [`poll_sync_over`](Self::poll_sync_over) returns its result.
     pub(super) fn begin_sync(&mut self, durability: Durability) {
         if let Some(kind) = durability.sync_kind() {
             let request = OpRequest::new(kind, self.class, 0, 0, OpBuffer::None);

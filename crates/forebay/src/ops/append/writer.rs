@@ -32,7 +32,7 @@ pub(super) struct Writer {
     buffer_bytes: u64,
     /// The offset of the next byte.
     pub(super) position: u64,
-    /// The bytes before this are in writes that were begun.
+    /// The bytes before this are in writes that were started.
     pub(super) handed: u64,
     /// The offset of the first byte, while the bytes before it in its unit have not been read yet.
     head: Option<u64>,
@@ -83,7 +83,7 @@ impl Writer {
         self.flight.bytes() + self.filling.capacity() as u64
     }
 
-    /// Takes at least one byte, unless there is none; returns how many.
+    /// Accepts at least one byte, unless `bytes` is empty; returns the number.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         self.check(bytes.len())?;
         if bytes.is_empty() {
@@ -94,7 +94,7 @@ impl Writer {
         self.position += taken as u64;
         self.settling.forget_reads();
         if self.filling.is_full() {
-            // When there is no room for the write now, the next call waits for it.
+            // Without room for the write now, the next call waits for it.
             if let Poll::Ready(begun) = self.poll_hand_over_aligned(context) {
                 begun?;
             }
@@ -149,8 +149,7 @@ impl Writer {
         let Some(part) = block.slice(..len) else { return Poll::Ready(Ok(())) };
         self.position += len as u64;
         self.handed = self.position;
-        // An aligned position shares its unit with no byte before it; a buffer without bytes of its own is
-        // released.
+        // An aligned position shares its unit with no byte before it; a buffer without new bytes is released.
         drop(self.filling.take());
         self.filling.restart(self.position, &[]);
         self.settling.forget_reads();
@@ -185,7 +184,7 @@ impl Writer {
                 Err(failure) if self.flight.is_empty() => {
                     return Poll::Ready(Err(failure.into_error("append", Some(self.file.core()))));
                 }
-                // Memory that our own writes hold comes back.
+                // Our own writes in flight will release memory.
                 Err(_) => {
                     let before = self.flight.len();
                     self.reap(context)?;
@@ -197,7 +196,7 @@ impl Writer {
         }
     }
 
-    /// Allocates a buffer. Overflow memory is only for the case that no memory comes back by itself.
+    /// Allocates a buffer. Overflow memory is only for the case that no write in flight will release memory.
     fn memory(&self, len: usize) -> Result<Buffer, OpFailure> {
         let arena = &self.file.core().engine().arena;
         match arena.alloc_local(len) {
@@ -221,7 +220,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until a write that begins at `offset` may be sent.
+    /// Waits until a write at `offset` may be sent.
     pub(super) fn poll_room(&mut self, context: &mut Context<'_>, offset: u64) -> Poll<Result<()>> {
         ready!(self.poll_no_cut(context))?;
         self.reap(context)?;

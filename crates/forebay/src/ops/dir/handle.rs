@@ -269,8 +269,8 @@ impl Dir {
         removed.map_err(|error| error.with_path(&self.core.path))
     }
 
-    /// Closes the directory for all its handles. Later calls fail with [`ErrorKind::FileClosed`]. Those about its entries that are in
-    /// flight run to their end, [dropped](Pending#when-it-is-dropped) and [detached](Pending::detach) ones as well; then the call
+    /// Closes the directory for all its handles. Later calls fail with [`ErrorKind::FileClosed`]. Calls about its entries that are
+    /// in flight run to their end, also [dropped](Pending#when-it-is-dropped) and [detached](Pending::detach) calls; then the close
     /// completes. Files that were opened in the directory stay open.
     ///
     /// The descriptor itself is closed then too, unless other handles of the directory exist: it closes with the last of them.

@@ -11,8 +11,8 @@ use crate::base::error::Result;
 use crate::base::wakes;
 use crate::reactor::shard::JoinHandle;
 
-/// The places of calls that take turns, and the calls that wait for one, in the order of their first polls. A call in a place runs in a
-/// task of the engine's, so it comes to its end.
+/// The places of calls that take turns, and the calls that wait for one, in the order of their first polls. A call in a place runs
+/// in a task of the engine, so it always ends.
 pub(super) struct Line {
     beside: AtomicUsize,
     state: Mutex<State>,
@@ -57,7 +57,7 @@ impl Line {
         Place(self)
     }
 
-    /// Waits until a call in a place has ended, whose file is idle then. Returns false if there is none that goes on. `has_place`: the
+    /// Waits until a call in a place has ended, whose file is idle then. Returns false if no such call continues. `has_place`: the
     /// caller is in a place.
     pub(super) async fn released(&self, has_place: bool) -> bool {
         let (lack, seen) = {
@@ -157,14 +157,14 @@ impl Waits<'_> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        // One that has got its place and did not come for it gives it to the next.
+        // A call that got its place without being polled again passes it to the next.
         if self.line.lock().waiting.remove(&number).is_none() {
             self.line.leave();
         }
     }
 }
 
-/// A file that a call has open beside those of the cache.
+/// A file that a call has open outside of the cache.
 #[doc(hidden)]
 pub struct FileCount(Arc<Line>);
 
@@ -218,7 +218,7 @@ mod tests {
         assert!(waiting.iter_mut().all(|wait| poll(wait).is_pending()));
         places.pop();
         assert!(poll(&mut waiting[1]).is_pending(), "the first is before it");
-        // The first has its place and never comes for it; the third gives up.
+        // The first has its place and is never polled again; the third is dropped.
         drop(waiting.remove(0));
         assert!(poll(&mut waiting[1]).is_pending());
         drop(waiting.remove(1));
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((state.free, state.running), (8, 0), "all are back");
     }
 
-    /// Of calls in places that all lack a descriptor one gives up, so that the others may go on.
+    /// Of calls in places that all lack a descriptor one gives up, so that the others continue.
     #[test]
     fn a_call_waits_for_a_descriptor_only_while_another_goes_on() {
         let line = Line::new(3);

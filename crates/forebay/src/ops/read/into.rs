@@ -98,7 +98,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         }
     }
 
-    /// Returns the memory of a read that has not begun or has completed; the default while the engine has it.
+    /// Returns the memory of a read that has not started or has completed; the default while the engine has it.
     fn take_owner(&mut self) -> B {
         match &mut self.state {
             State::Known(known) => known.take().map(|known| known.1).unwrap_or_default(),

@@ -35,7 +35,7 @@ enum Stage<'f> {
     /// Tries the page cache on the calling thread first.
     Cached(Option<OpRequest>),
     Op(OpFuture<'f>),
-    /// Too long to be copied at once: the page cache has its beginning.
+    /// Too long to be copied by one poll: its start is in the page cache.
     Parts(Box<LentOp<'f, Room>>),
 }
 
@@ -66,7 +66,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         RangeRead::of_core(FileRef::Borrowed(file.core()), range, Class::OF_TASK)
     }
 
-    /// Sets the class; changes nothing once the read has begun.
+    /// Sets the class; changes nothing once the read has started.
     pub(super) fn set_class(&mut self, class: Class) {
         let request = match &mut self.stage {
             Stage::Op(op) => op.options(),
@@ -164,8 +164,8 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         }
     }
 
-    /// Returns the read in parts of a range that is too long to be copied at once, if the page cache has its beginning and there is
-    /// memory for it now.
+    /// Returns the read in parts of a range that is too long to be copied by one poll, if its start is in the page cache and memory
+    /// for it is available now.
     #[cold]
     fn in_parts(&self, class: Class) -> Option<Box<LentOp<'f, Room>>> {
         if !begins_in_page_cache(&self.core, &self.range) {

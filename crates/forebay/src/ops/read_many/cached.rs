@@ -1,5 +1,5 @@
-//! The part of a batch that comes out of the page cache: copied on the caller's thread, straight into result memory, before the
-//! rest is planned and goes to its shard.
+//! The part of a batch from the page cache: copied on the caller's thread, directly into result memory, before the rest is planned
+//! and sent to its shard.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
 use crate::reactor::read_many::packer;
 
-/// The bytes that one poll copies before it lets the runtime go on: about 0.3 ms.
+/// The bytes that one poll copies before it yields to the runtime: about 0.3 ms.
 const POLL_BYTES: u64 = 2 << 20;
 /// The time of an attempt, as bytes: a few tenths of a microsecond.
 const ATTEMPT_BYTES: u64 = 4096;
@@ -52,7 +52,7 @@ impl CachedBatch {
         }))
     }
 
-    /// Begins from the first range again.
+    /// Restarts at the first range.
     pub(super) fn again(mut self: Box<Self>) -> Box<CachedBatch> {
         self.next = 0;
         self.missed.clear();

@@ -40,7 +40,7 @@ impl tokio::io::AsyncRead for ScanReader {
         target.put_slice(part);
         this.at += part.len();
         if this.at == this.block.len() {
-            // Released now: the next poll may come late.
+            // Released now: the next poll may be late.
             (this.block, this.at) = (Block::default(), 0);
         }
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! A connected client: its request comes in, the reply goes out, and it is closed. It never waits for another one.
+//! A connected client: it reads the request, writes the reply, and closes. It never waits for another client.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 use super::send;
 use crate::reactor::engine_shared::EngineShared;
 
-/// The most bytes of a request's head, which no usual one comes near.
+/// The most bytes of a request's head, far more than usual heads have.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// The body of the reply to any other request.
 const REFUSAL: &str = "An engine's statistics are served here: GET /metrics, or GET /metrics?files.\n";
@@ -17,7 +17,7 @@ const REFUSAL: &str = "An engine's statistics are served here: GET /metrics, or 
 pub(super) struct Client {
     pub(super) stream: UnixStream,
     request: Vec<u8>,
-    /// The reply on its way out; `sent` bytes of it have gone.
+    /// The reply; `sent` bytes of it are written.
     reply: String,
     sent: usize,
 }
@@ -34,7 +34,7 @@ impl Client {
         if self.reply.is_empty() { PollFlags::IN } else { PollFlags::OUT }
     }
 
-    /// Goes on after the event. Returns false when it is to be closed.
+    /// Continues after the event. Returns false when it is to be closed.
     pub(super) fn go_on(&mut self, engine: &Weak<EngineShared>) -> bool {
         let moved = if self.reply.is_empty() { self.receive(engine) } else { self.send() };
         moved.unwrap_or_else(|error| {
@@ -61,14 +61,14 @@ impl Client {
     }
 }
 
-/// Returns whether a request needs no more bytes: its head has ended, or it is no request that is served.
+/// Returns whether a request needs no more bytes: its head has ended, or it is not a request that is served.
 fn is_whole(request: &[u8]) -> bool {
     let is_other = !request.starts_with(b"GET ") && request.contains(&b'\n');
     let has_ended = || request.windows(3).any(|end| end == b"\n\r\n") || request.ends_with(b"\n\n");
     is_other || request.len() > REQUEST_BYTES_MAX || has_ended()
 }
 
-/// Returns the reply to a request; `None` when there was none, or the engine has ended.
+/// Returns the reply to a request; `None` without a request, or if the engine has ended.
 fn reply(request: &[u8], engine: &Weak<EngineShared>) -> Option<String> {
     let line = request.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();

@@ -60,8 +60,7 @@ impl Name {
             bound => bound.map_err(failed)?,
         }
         let listen = || -> rustix::io::Result<Identity> {
-            // No client can connect before it listens, so none does with the permissions that the name was
-            // made with.
+            // No client can connect before the listen, so the initial permissions of the name are not used.
             rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
             rustix::net::listen(&fd, BACKLOG)?;
             Identity::of(path).map_err(|error| errno(&error))
@@ -95,7 +94,7 @@ impl Name {
         }
         let ours = Identity::of(&self.path).is_ok_and(|found| found == self.identity);
         if ours {
-            // A name that is gone already is as good, and there is no caller to report any other error to.
+            // A removed name is as good, and no caller could be told of another error.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -119,7 +118,7 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Removes the socket of a process that is gone.
+/// Removes the socket of an ended process.
 fn take_away_what_died(path: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io("stats socket", error).with_path(path);
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;

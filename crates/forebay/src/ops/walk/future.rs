@@ -24,8 +24,7 @@ use crate::reactor::walk::state::{Failure, Job};
 use crate::reactor::walk::table::WalkKey;
 use crate::reactor::walk::{lifecycle, many};
 
-/// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends
-/// the walk.
+/// One walk, which starts when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends the walk.
 #[must_use = "a walk begins only when it is awaited or waited for"]
 pub struct WalkOne<'f, W: Walk> {
     core: FileRef<'f>,
@@ -34,11 +33,10 @@ pub struct WalkOne<'f, W: Walk> {
     state: State<W>,
 }
 
-/// Many walks in one message, which begin when it is first polled; see
-/// [`File::walk_many`](crate::File::walk_many).
+/// Many walks in one message, which start when it is first polled; see [`File::walk_many`](crate::File::walk_many).
 ///
-/// Awaiting it fails as a whole only when the file or the engine is closed. All other errors are in the
-/// single results, which come in the order of the walks. It borrows nothing. Dropping it ends all its walks.
+/// Awaiting it fails as a whole only when the file or the engine is closed. All other errors are in the single results, in the
+/// order of the walks. It borrows nothing. Dropping it ends all its walks.
 #[must_use = "walks begin only when they are awaited or waited for"]
 pub struct WalkMany<W: Walk> {
     core: Arc<FileCore>,
@@ -125,8 +123,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// Returns the walk's state as long as the walk has not begun: before the first poll, and while its shard has no room
-    /// for it. Afterwards the state belongs to the shard, and this returns nothing.
+    /// Returns the walk's state as long as the walk has not started: before the first poll, and while its shard has no room for it.
+    /// Afterwards the state belongs to the shard, and this returns nothing.
     ///
     /// A state that owns something which others wait for, such as a permit, can release it meanwhile: this
     /// future may be one that is not polled again for long.
@@ -138,7 +136,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// Returns the walk with its ending, or the error of a walk that has none.
+    /// Returns the walk with its ending, or the error of a walk without an ending.
     #[inline]
     fn poll_job(&mut self, context: &mut Context<'_>) -> Poll<Result<Job>> {
         match std::mem::replace(&mut self.state, State::Over) {
@@ -350,7 +348,7 @@ impl<W: Walk> WalkMany<W> {
         wait::block_on("walk", self)
     }
 
-    /// Returns the walks' states as long as the walks have not begun; see [`WalkOne::unbegun`]. They begin together.
+    /// Returns the walks' states as long as the walks have not started; see [`WalkOne::unbegun`]. They start together.
     pub fn unbegun(&mut self) -> impl Iterator<Item = &mut W> {
         let (new, unsent) = match &mut self.state {
             Many::New(walks) => (Some(walks), None),
@@ -436,8 +434,8 @@ impl Run {
         polled.map(Ok)
     }
 
-    /// Begins the batch: at once on a shard of its engine or in the ring of this worker, by one message elsewhere. Returns false when it
-    /// has to wait for its turn: the inbox is full, or the task has used up its budget.
+    /// Starts the batch: immediately on a shard of its engine or in the ring of this worker, by one message elsewhere. Returns
+    /// false when it has to wait for its turn: the inbox is full, or the task has used up its budget.
     fn send(&self, context: &mut Context<'_>) -> bool {
         let core = &self.batch.file;
         let local = with_current(|shard| {

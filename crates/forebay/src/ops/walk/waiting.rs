@@ -1,5 +1,5 @@
-//! A walk that the thread which waits for it carries out itself, block by block: no shard has a part in it unless a read goes there.
-//! See `reactor/calls.rs`.
+//! A walk that its waiting thread carries out itself, block by block: no shard takes part unless a read is sent there. See
+//! `reactor/calls.rs`.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -67,7 +67,7 @@ impl<'c> BlockingWalk<'c> {
         }
     }
 
-    /// Begins the reads that a step requested, in place of all before.
+    /// Starts the reads that a step requested, replacing all earlier reads.
     fn request(&mut self, ranges: &Ranges) -> Result<(), Refusal> {
         self.coming.clear();
         let grain = self.core.alignment().read_offset;

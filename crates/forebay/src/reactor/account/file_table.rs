@@ -1,5 +1,5 @@
-//! An account's own table of files. An operation that has begun holds its file through an entry here. The uses of an entry are counted by
-//! its account alone, so no count is shared by all of them.
+//! An account's own table of files. An operation that has started holds its file through an entry here. The uses of an entry are
+//! counted by its account alone, so no count is shared by all of them.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -10,7 +10,7 @@ use crate::io::op::OpFailure;
 use crate::io::stats::{EndedOp, FileCounts, FileReport};
 use crate::reactor::open_file::FileCore;
 
-/// The file index of an operation that has none.
+/// The file index of an operation without a file.
 pub(crate) const NO_FILE: u32 = u32::MAX;
 
 /// The files that this account has used and that are still open.
@@ -35,7 +35,7 @@ struct Entry {
     may_load: bool,
     /// The number of operations, and of walks, that name this entry.
     uses: u32,
-    /// Set when the last handle is gone or the file was closed: the entry is removed after its last use.
+    /// Set when the last handle is dropped or the file was closed: the entry is removed after its last use.
     closing: bool,
     /// The operations on the file that have ended.
     counts: FileCounts,
@@ -191,7 +191,7 @@ impl FileTable {
         self.entries.get(index as usize)?.as_ref()?.core.loading_view(range)
     }
 
-    /// Adds a read that went past the page cache.
+    /// Adds a read that bypassed the page cache.
     pub(crate) fn note_miss(&self, index: u32, range: &Range<u64>) {
         if let Some(Some(entry)) = self.entries.get(index as usize) {
             entry.core.note_miss(range);

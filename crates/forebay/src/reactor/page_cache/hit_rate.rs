@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// All reads try the page cache until this many attempts in a row have failed.
 ///
-/// A failed attempt costs about 0.4 us, and one that is served saves the device's time: 50 to 100 us on a disk. So each hit there
-/// pays for the failures that follow it, at any hit rate. A device of 3 us loses 0.4 us a read at worst, where about one
-/// read in 64 is served. A rate over the last attempts would do worse: where one page in ten is cached, hits come in no
-/// even steps, and a rate that pays on average falls below any useful limit by chance (simulated: a quarter of the reads tried).
+/// A failed attempt costs about 0.4 us, and a successful attempt saves the device's time: 50 to 100 us on a disk. So each hit there
+/// pays for the failures that follow it, at any hit rate. A device of 3 us loses 0.4 us a read at worst, where about one read in 64
+/// is served. A rate over the last attempts would do worse: where one page in ten is cached, hits are not evenly spaced, and a rate
+/// that pays on average falls below any useful limit by chance (simulated: a quarter of the reads tried).
 const FAILURES_MAX: u32 = 64;
 /// The longest pause between two attempts after that, as a shift: 64 reads. A cold file's attempts cost 6 ns a read on average, and a file that
 /// was loaded into memory is seen after as many reads.

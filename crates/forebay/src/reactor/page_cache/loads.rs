@@ -2,23 +2,24 @@
 //!
 //! | noun | owner | is |
 //! |---|---|---|
-//! | load | the slot or the thread that reads | a read that goes by the file's view instead of past the page cache: one request all the same, and its pages stay |
+//! | load | the slot or the thread that reads | a read through the file's view instead of past the page cache: also one request, and its pages stay |
 //! | record of misses | the engine, made with its first adaptive file | the 4 KiB pages that missed, of the last 4 GiB that did; 512 KiB (`miss_record.rs`) |
 //! | room | the engine | the bytes that may still be loaded: half of the headroom at the last look (`io/host/headroom.rs`) |
-//! | look | a thread of the pool | reads the headroom, at most four times a second and only while reads miss; none runs on the thread of a read |
+//! | look | a thread of the pool | reads the headroom, at most four times a second and only while reads miss; never on the thread of a read |
 //!
-//! What could go wrong, and what prevents it:
-//! - *The hot set of others goes.* Only free memory is filled. Pages of files are never counted as room, although the kernel calls them available.
-//! - *A file larger than memory goes round.* What found room stays and is served; the rest misses and goes past the page cache, as in the
-//!   first pass. Where the kernel takes pages back for want of memory all the same, they are read again: refaults rise, and for a while there
-//!   is no room.
+//! Risks, and their prevention:
+//! - *Eviction of the hot set of others.* Only free memory is filled. Pages of files are never counted as room, although the kernel
+//!   calls them available.
+//! - *Cyclic reads of a file larger than memory.* Pages that found room stay and are served; the rest misses and bypasses the page
+//!   cache, as in the first pass. Where the kernel still reclaims pages for want of memory, they are read again: refaults rise, and
+//!   for a while nothing is loaded.
 //! - *One pass pays.* It adds to the record and loads nothing. A record of pages, not of ranges or windows: the small reads of one pass miss
 //!   in the same window again and again, but not in the same page. (Reads of parts of a page load it with the second one.)
 //! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most, which takes room
 //!   as well, once for all of them; a lone load reads its own pages.
 //! - *A write meanwhile.* The kernel drops the pages of a direct write before and after it, those that are on their way as well.
-//! - *The hot path pays.* A read that is served comes by none of this. One that misses pays two loads of the clock and of the room, and an
-//!   entry of the record for each 64 KiB.
+//! - *Cost on the hot path.* A served read does none of this. A miss costs two loads of the clock and of the room, and an entry of
+//!   the record for each 64 KiB.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -38,10 +39,11 @@ const STALE_NS: u64 = 1_000_000_000;
 const STALE_BYTES: i64 = 16 << 20;
 /// More refaults than this from one look to the next count as a rise: 256 KiB. A few occur on any machine.
 const REFAULTS_MAX: u64 = 64;
-/// For how long there is no room after a rise.
+/// The time without loads after a rise.
 const CLOSED_NS: u64 = 5_000_000_000;
-/// A page that is read again was taken back because memory was short if the kernel took any back for that in so long. Pages that a reclaimer takes
-/// from a machine with free memory (DAMON's, a service that writes memory.reclaim) are read again as well, and are no reason not to load.
+/// A page that is read again was reclaimed because memory was short if the kernel reclaimed any for that reason within this time.
+/// Pages that a reclaimer takes from a machine with free memory (DAMON's, a service that writes memory.reclaim) are read again as
+/// well, and are not a reason not to load.
 const SHORT_NS: u64 = 60_000_000_000;
 /// The time of the last look before there was one.
 const NEVER: u64 = u64::MAX;
@@ -52,7 +54,7 @@ pub(crate) struct Loads {
     root: PathBuf,
     misses: MissRecord,
     room_bytes: AtomicI64,
-    /// When the last look began, in the engine's time.
+    /// The start of the last look, in the engine's time.
     looked_ns: AtomicU64,
     is_looking: AtomicBool,
     /// The look's own.
@@ -67,12 +69,12 @@ struct Refaults {
     steals: Option<u64>,
     /// When it was last seen to have taken pages back.
     short_ns: Option<u64>,
-    /// There is no room before this time.
+    /// No loads before this time.
     closed_until_ns: u64,
 }
 
-/// The part of an open file for which its last load has taken room: its range, and the read-ahead of the device behind that. The reads that
-/// follow in it take none, whether they load it or find what was read ahead.
+/// The part of an open file for which its last load has taken room: its range, and the read-ahead of the device behind that. Later
+/// reads in it are free, whether they load it or find it read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct PaidWindow(Mutex<Range<u64>>);
 
@@ -123,7 +125,7 @@ impl Loads {
         has_room
     }
 
-    /// Adds a read that went past the page cache.
+    /// Adds a read that bypassed the page cache.
     pub(super) fn note_miss(&self, file: u64, range: &Range<u64>) {
         if !range.is_empty() && range.end - range.start <= TRY_BYTES_MAX {
             self.misses.add(file, range);

@@ -15,7 +15,7 @@ const PAGE_BITS: u64 = (1 << WINDOW_PAGES) - 1;
 
 /// The record. Threads use it at once without an order: an update that is lost makes a page miss once more.
 pub(super) struct MissRecord {
-    /// Each has a part of a hash of file and window above the bits of its pages; 0 is free. The newest of a set comes first.
+    /// Each has a part of a hash of file and window above the bits of its pages; 0 is free. The newest of a set is first.
     entries: Box<[AtomicU64]>,
 }
 
@@ -66,7 +66,7 @@ impl MissRecord {
                 known.fetch_or(bits, Ordering::Relaxed);
                 continue;
             }
-            // The oldest goes.
+            // The oldest is evicted.
             for way in (1..WAYS).rev() {
                 set[way].store(set[way - 1].load(Ordering::Relaxed), Ordering::Relaxed);
             }
@@ -114,7 +114,7 @@ mod tests {
         assert!(!record.knows(5, &(0..1)) && record.knows(5, &(8191 * MIB..8192 * MIB)));
     }
 
-    /// Windows that fall together must not push each other out: each that is forgotten comes from the device once more.
+    /// Windows of one set must not evict each other: each forgotten window is read from the device once more.
     #[test]
     fn a_thousand_files_of_1_mib_are_known() {
         let record = MissRecord::new();

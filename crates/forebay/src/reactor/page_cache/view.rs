@@ -54,7 +54,7 @@ fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 /// Returns a hash of a file's identity, which all descriptors of it share.
 pub(crate) fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
     let found = rustix::fs::fstat(fd).ok()?;
-    // The device's number in the bits that a file's number rarely has; multiplied, so that near numbers come to lie apart.
+    // The device's number in the bits that a file's number rarely has; multiplied, so that near numbers are spread.
     Some((found.st_ino ^ found.st_dev.rotate_left(40)).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(29))
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Batch {
     files: Box<[Arc<FileCore>]>,
     pub(crate) class: Class,
     pub(crate) depth: u32,
-    /// Each result keeps little from other use beside its own bytes.
+    /// Each result pins little more than its own bytes.
     pub(crate) detached: bool,
     pub(crate) plan: Plan,
     /// For streams: results on their way to the consumer.
@@ -58,7 +58,7 @@ pub(crate) struct Batch {
     /// Without a stream: a slot for each range's result.
     collected: UnsafeCell<Vec<PieceResult>>,
     pub(crate) progress: UnsafeCell<Progress>,
-    /// Of a stream: why the ranges without a result get none.
+    /// Of a stream: the reason for missing results.
     failure: OnceLock<OpFailure>,
     /// Set when the future is dropped: the files are in flight for as long as the shard may have the batch. Below `files`, so that it
     /// is dropped after them.
@@ -79,7 +79,7 @@ pub(crate) struct Progress {
     pub(crate) again: VecDeque<u32>,
     /// Ranges that are read in parts.
     pub(crate) long: LongRanges,
-    /// The place in the line of the long range that begins next.
+    /// The place in the line of the long range that starts next.
     pub(crate) ticket: Option<Ticket>,
     /// The request that found no memory although it was alone, of a batch into the program's memory: it takes ordinary memory for its copy.
     pub(crate) apart: Option<u32>,
@@ -171,7 +171,7 @@ impl Batch {
         *batch.destination.get_mut() = Some(memory);
     }
 
-    /// Returns whether results go to the program's memory; on the batch's shard.
+    /// Returns whether results are read into the program's memory; on the batch's shard.
     pub(crate) fn has_destination(&self) -> bool {
         // SAFETY: as for `destination`.
         unsafe { (*self.destination.get()).is_some() }
@@ -223,7 +223,7 @@ impl Batch {
         self.waker.register(waker);
     }
 
-    /// Returns why the ranges of a stream that is over and that have no result get none.
+    /// Returns the reason for the missing results of a stream that is over.
     pub(crate) fn failure(&self) -> Option<OpFailure> {
         self.failure.get().copied()
     }
@@ -279,8 +279,7 @@ impl Batch {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Cancels the batch, when its future is dropped: no further request begins, and arriving results are
-    /// dropped.
+    /// Cancels the batch, when its future is dropped: no further request starts, and arriving results are dropped.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.done.load(Ordering::Acquire) {
@@ -311,7 +310,7 @@ impl Batch {
     /// Returns the batch of a node, for the shard that took it.
     ///
     /// # Safety
-    /// `node` must come from `notify_shard`, once.
+    /// `node` must be from `notify_shard`, and be used once.
     pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
@@ -391,7 +390,7 @@ impl Batch {
         queue.push(result)
     }
 
-    /// Moves waiting results into the stream's queue; returns true when none is left.
+    /// Moves waiting results into the stream's queue; returns true when all have been moved.
     #[inline]
     pub(crate) fn drain_waiting(&self) -> bool {
         let Some(queue) = &self.queue else { return true };

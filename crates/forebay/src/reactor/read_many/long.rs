@@ -1,13 +1,13 @@
 //! Long ranges of a batch: read in parts, each to its place in memory of the range's own length.
 //!
-//! The memory is the program's, where the batch reads into it, else ordinary memory that becomes the result. The device writes to it
-//! itself wherever file and memory are aligned to each other, in parts of up to 8 MiB that begin at pages in both; memory of the engine's
-//! own begins at the page of the range's first byte, so there that is all of it. The rest goes by way of I/O memory, and is copied.
+//! The memory is the program's, where the batch reads into it, else ordinary memory that becomes the result. The device writes to
+//! it directly wherever file and memory are aligned to each other, in parts of up to 8 MiB that start at pages in both; the
+//! engine's memory starts at the page of the range's first byte, so there that is all of it. The rest is copied through I/O memory.
 //! A batch has up to `DEPTH` parts in flight, because the kernel looks for the pages of each on the shard's thread.
 //!
-//! *Owner*: the batch, by its progress; a part that is in flight has a count of the memory in its slot. *Limit*: a range in memory of the
-//! engine's own takes its length of the line's allowance until it has ended (`memory/arena/line.rs`); the batch waits for that before it
-//! begins its next request.
+//! *Owner*: the batch, by its progress; a part that is in flight has a count of the memory in its slot. *Limit*: a range in the
+//! engine's memory takes its length of the line's allowance until it has ended (`memory/arena/line.rs`); the batch waits for that
+//! before it starts its next request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::reactor::shard::Shard;
 /// The most parts of a batch in flight.
 const DEPTH: u32 = 8;
 
-/// The long ranges of a batch that have begun and not ended.
+/// The long ranges of a batch that have started and not ended.
 #[derive(Default)]
 pub(crate) struct LongRanges {
     list: Vec<Option<LongRange>>,
-    /// The one whose parts have not all begun.
+    /// The range whose parts have not all started.
     current: Option<usize>,
     parts: Vec<Option<Part>>,
     in_flight: u32,
@@ -47,7 +47,7 @@ struct LongRange {
     memory: LentMemory,
     origin: u64,
     own: Option<Own>,
-    /// Parts that have begun and not ended.
+    /// Parts that have started and not ended.
     parts: u32,
     /// Where the file ended, if a part found that out.
     file_end: Option<u64>,
@@ -70,12 +70,12 @@ pub(crate) struct Part {
 }
 
 impl LongRanges {
-    /// Returns whether a part may begin now; `None` where no range has one left.
+    /// Returns whether a part may start now; `None` if no parts are left.
     pub(super) fn may_begin(&self) -> Option<bool> {
         self.current.map(|_| self.in_flight < DEPTH)
     }
 
-    /// Returns the number of the range whose parts have not all begun.
+    /// Returns the number of the range whose parts have not all started.
     pub(super) fn current_number(&self) -> Option<u32> {
         self.list[self.current?].as_ref().map(|long| long.number)
     }
@@ -164,7 +164,7 @@ impl LongRanges {
         Some((long.number, long.finish(batch)))
     }
 
-    /// Begins a range, which has at least one byte. Returns false if others have the line's allowance.
+    /// Starts a range of at least one byte. Returns false if others have the line's allowance.
     pub(super) fn begin(
         &mut self,
         shard: &Shard,

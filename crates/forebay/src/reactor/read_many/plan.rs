@@ -97,7 +97,7 @@ pub(crate) struct Plan {
     /// Numbers of the ranges that are read, in order of file and offset.
     pub(crate) order: Vec<u32>,
     pub(crate) pieces: Vec<Piece>,
-    /// Ranges that need no read: empty ones.
+    /// Empty ranges, which need no read.
     pub(crate) empty: Vec<u32>,
     /// Ranges that cannot be read, with the reasons.
     pub(crate) faulty: Vec<(u32, Error)>,

@@ -1,4 +1,4 @@
-//! The batches of a shard: their begin, their progress while there is room, and their end.
+//! The batches of a shard: their start, their progress within the limits, and their end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Batches {
     blocked: Vec<u32>,
 }
 
-/// Adds a batch to its shard's list and begins it; called on that shard.
+/// Adds a batch to its shard's list and starts it; called on that shard.
 pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     let place = shard.batches.with(|batches| match batches.free.pop() {
         Some(place) => {
@@ -56,7 +56,7 @@ pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     go_on(shard, &batch);
 }
 
-/// Continues a batch that sent a notification: its consumer made room, or is gone.
+/// Continues a batch that sent a notification: its consumer made room, or was dropped.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     // SAFETY: on the batch's shard; `begun` is set once the batch's message has arrived.
     let begun = unsafe { (*batch.progress.get()).begun };
@@ -272,18 +272,18 @@ fn packed(batch: &Batch, part: &Block) -> Option<Block> {
 const STREAM_SPARED_PART: u64 = 16;
 /// Collected results are copied where that spares more than this part of their request's buffer.
 const COLLECT_SPARED_PART: u64 = 8;
-/// The most I/O memory that a batch's collected results keep; further ones are copied.
+/// The most I/O memory that a batch's collected results keep; more are copied.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 /// Up to here a batch keeps memory without a look at how much the arena has.
 const KEPT_BYTES_UNASKED: usize = 1 << 20;
 /// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
-/// allocator's own bytes fit beside it.
+/// allocator's own bytes fit in addition.
 const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
 /// Memory for the copies of a stream's results: one that is kept keeps this much from other use.
 const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
-/// Memory that a detached result may keep from other use beside its own length.
+/// Memory that a detached result may pin in addition to its own length.
 const DETACHED_SPARED_BYTES: u64 = 4 << 10;
-/// Memory for the copies of detached results: short ones share it.
+/// Memory for the copies of detached results: short results share it.
 const DETACHED_SLAB_BYTES: usize = DETACHED_SPARED_BYTES as usize - 256;
 
 /// Detached results of up to this many bytes share memory of a few times their length, so that thousands are not as many allocations.
@@ -301,12 +301,12 @@ pub(crate) fn packer(engine: &EngineShared, streams: bool, detached: bool) -> Pa
     Packer::new(&engine.arena, slab_bytes, short_bytes_max, may_be_huge)
 }
 
-/// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
+/// Delivers results, starts further requests within the limits, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     let cancelled = batch.cancelled.load(Ordering::Acquire);
     let mut delivered;
     loop {
-        // In each iteration: a request that cannot even begin puts its results behind the waiting ones.
+        // In each iteration: a request that cannot even start puts its results behind the waiting results.
         delivered = cancelled || batch.drain_waiting();
         let (piece, retry) = {
             // SAFETY: on the batch's shard; the reference ends with this block.
@@ -383,14 +383,14 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// Returns the next part of the long range that has begun; `None` if it has no further one.
+/// Returns the next part of the current long range; `None` after its last part.
 fn next_part(batch: &Batch, progress: &mut Progress) -> Option<u32> {
     let number = progress.long.current_number()?;
     let grain = batch.plan.grains[batch.plan.ranges.file(number) as usize];
     progress.long.next_part(grain)
 }
 
-/// Begins a range that is read in parts; returns false if it has to wait for the line.
+/// Starts a range that is read in parts; returns false if it has to wait for the line.
 fn begin_long(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     let number = batch.members(piece)[0];
     // SAFETY: on the batch's shard; the reference ends with this statement.

@@ -1,12 +1,11 @@
 //! The amount that a device needs in flight: the smallest amount that keeps its throughput. It is measured
 //! while classes compete for the device.
 //!
-//! Windows are measured one after the other: the cost completed per time. At first the budget doubles as long
-//! as that brings a tenth more. Later an occasional window with a smaller budget shows whether less is
-//! enough. Rarely, one with a larger budget shows whether more has become worthwhile. A window counts only
-//! when operations waited for the budget; otherwise the program requested no more. The device must also have
-//! had work all the time: a shard that comes late finds everything done and the device idle, which gives no
-//! information about the device.
+//! Windows are measured one after the other: the cost completed per time. At first the budget doubles as long as that brings a
+//! tenth more. Later an occasional window with a smaller budget shows whether less is enough. Rarely, a window with a larger budget
+//! shows whether more has become worthwhile. A window counts only when operations waited for the budget; otherwise the program
+//! requested no more. The device must also have had work all the time: a late shard finds everything done and the device idle,
+//! which gives no information about the device.
 
 use super::cost::PIECE_COST;
 

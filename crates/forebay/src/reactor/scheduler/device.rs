@@ -110,7 +110,7 @@ pub(super) struct LeaseWrites {
     pub(super) taken: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) given_back: AtomicU64,
-    /// Shards that were woken because room came back.
+    /// Shards that were woken because of released room.
     pub(super) wakes: AtomicU64,
 }
 
@@ -218,8 +218,8 @@ impl DeviceScheduler {
         had_room
     }
 
-    /// Returns whether an account without a queue may have a place for an operation of this class. An operation that waits elsewhere
-    /// goes first, unless the class is alone.
+    /// Returns whether an account without a queue may have a place for an operation of this class. An operation that waits
+    /// elsewhere is first, unless the class is alone.
     #[inline]
     pub(crate) fn takes_calls(&self, class: usize) -> bool {
         self.classes.load(Ordering::Relaxed) & !(1 << class) == 0 || !self.has_backlog()
@@ -240,7 +240,7 @@ impl DeviceScheduler {
         }
     }
 
-    /// Advances the virtual times of a class whose operation goes to the device, and of the device.
+    /// Advances the virtual times of a class whose operation is submitted, and of the device.
     pub(super) fn advance(&self, class: usize, weight: u64, specs: &Specs) {
         let ((place, shares), spec) = (top(class, specs), &specs.classes[class]);
         let start = self.tags[place].fetch_add((weight << TAG_SHIFT) / shares, Ordering::Relaxed);
@@ -251,14 +251,14 @@ impl DeviceScheduler {
         }
     }
 
-    /// Returns how often leases were taken, refused and given back, and shards woken because room came back.
+    /// Returns how often leases were taken, refused and given back, and shards woken because of released room.
     #[cfg(feature = "_sim")]
     pub(crate) fn lease_writes(&self) -> [u64; 4] {
         let LeaseWrites { taken, refused, given_back, wakes } = &self.lease_writes;
         [taken, refused, given_back, wakes].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Takes a lease even if there is no room for it.
+    /// Takes a lease even without room for it.
     pub(super) fn lease_anyway(&self, cost: u64) {
         #[cfg(feature = "_sim")]
         self.lease_writes.taken.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl DeviceScheduler {
         self.leased.load(Ordering::Relaxed) > self.budget()
     }
 
-    /// Returns the time at which a capped class may go on, 0 for now. Charges nothing.
+    /// Returns the time at which a capped class may continue, 0 for now. Charges nothing.
     pub(super) fn cap_opens_ns(&self, class: usize, spec: &Spec, is_write: bool, now_ns: u64) -> u64 {
         let dims = if is_write { [1, 3] } else { [0, 2] };
         let open = |dim: usize| match spec.caps[dim] {
@@ -288,8 +288,8 @@ impl DeviceScheduler {
         if opens_ns <= now_ns { 0 } else { opens_ns }
     }
 
-    /// Charges an operation to its class's caps. Each cap is a bucket that is used up to a certain time
-    /// (virtual scheduling, ITU I.371); an operation may go once that time has come.
+    /// Charges an operation to its class's caps. Each cap is a bucket that is used up to a certain time (virtual scheduling, ITU
+    /// I.371); an operation may start at that time.
     pub(super) fn charge_caps(&self, class: usize, spec: &Spec, is_write: bool, bytes: u32, now_ns: u64) {
         let amounts =
             if is_write { [(1, u64::from(bytes)), (3, 1)] } else { [(0, u64::from(bytes)), (2, 1)] };
@@ -323,7 +323,7 @@ impl DeviceScheduler {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Begins a window now. A quiet device has none, so the next one starts here.
+    /// Starts a window now. A quiet device has no windows, so the next one starts here.
     pub(super) fn begin_window(&self, now_ns: u64) {
         self.window.began_ns.store(now_ns, Ordering::Relaxed);
         for counter in [&self.window.cost, &self.window.writes, &self.window.syncs] {

@@ -80,12 +80,12 @@ pub(super) struct DeviceQueue {
     users_found_ns: u64,
     /// Others' turn counts as last seen, and the times at which they changed.
     seen: Box<[(u64, u64)]>,
-    /// The time since which this shard lets others catch up, and how far those had come.
+    /// The time since which this shard lets others catch up, and their progress at that time.
     held: Option<(u64, u64)>,
     completed: CompletedCost,
     /// Operations completed since the last check.
     reaped: u32,
-    /// Since the last turn's end this shard gave room back, or moved a virtual time: shards that wait may go on.
+    /// Since the last turn's end this shard released room, or moved a virtual time: waiting shards may continue.
     frees_others: bool,
 }
 
@@ -142,7 +142,7 @@ impl DeviceQueue {
         !self.contended && self.waiting == 0
     }
 
-    /// Decides whether an operation that just came may go to the device now.
+    /// Decides whether a new operation may be submitted now.
     pub(super) fn admit(&mut self, request: Request, view: ShardView<'_>) -> Admission {
         let class = request.class;
         self.note_use(class, view);
@@ -162,8 +162,8 @@ impl DeviceQueue {
         if free || self.is_owed(class, view.specs) { Admission::Count } else { Admission::Wait }
     }
 
-    /// Returns whether an operation of this class, of an account without a queue, goes without a further look: the class uses the device
-    /// alone. Notes the use then.
+    /// Returns whether an operation of this class, of an account without a queue, is admitted without a further look: the class
+    /// uses the device alone. Notes the use then.
     #[inline]
     pub(super) fn passes(&self, class: usize, me: usize) -> bool {
         let is_alone =
@@ -174,13 +174,13 @@ impl DeviceQueue {
         is_alone
     }
 
-    /// As [`admit`](Self::admit) for an account without a queue: what does not go at once goes elsewhere, so no room is kept for it.
+    /// As [`admit`](Self::admit) for an account without a queue: a refused operation is sent elsewhere, so no room is kept for it.
     pub(super) fn admit_call(&mut self, request: Request, view: ShardView<'_>) -> Admission {
         let class = request.class;
         self.note_use(class, view);
         self.beat(view.me).advance();
         if !self.contended {
-            // Another class may have come since the last look.
+            // Another class may have started to use the device since the last look.
             self.find_users(view);
         }
         if !self.contended {
@@ -230,7 +230,7 @@ impl DeviceQueue {
             && (spec.tenant == NO_TENANT || tag(class) <= now(1 + usize::from(spec.tenant)))
     }
 
-    /// Puts an operation into its class's queue. One that has already begun goes to the front.
+    /// Puts an operation into its class's queue. An operation that has started is put at the front.
     pub(super) fn enqueue(&mut self, table: &mut OpTable, index: u32, now_ns: u64) {
         let slot = table.slot(index);
         let (class, begun) = (slot.class.index(), slot.done > 0 || slot.retries > 0);
@@ -268,7 +268,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Returns the number of bytes of a request that may go as one piece.
+    /// Returns the number of bytes of a request that may be submitted as one piece.
     pub(super) fn piece_bytes(&self, grain: u32) -> u32 {
         if self.contended { PIECE_BYTES.max(grain) } else { u32::MAX }
     }
@@ -296,8 +296,8 @@ impl DeviceQueue {
         if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
             self.give_back_surplus();
         }
-        // A shard that was woken for nothing wakes no other: otherwise shards that wait would wake each other without end. None depends
-        // on a wake-up that comes too early for it: it waits with operations in flight, or until a time.
+        // A shard that was woken for nothing wakes no other: otherwise shards that wait would wake each other without end. A shard
+        // never depends on a wake-up that is too early for it: it waits with operations in flight, or until a time.
         match others {
             _ if !std::mem::take(&mut self.frees_others) => 0,
             0 => 0,
@@ -320,7 +320,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Retires the device queue of a shard that ends: nothing waits any more, and its lease goes back to the others.
+    /// Retires the device queue of a shard that ends: nothing waits any more, and its lease is returned.
     pub(super) fn retire(&mut self, me: usize) {
         for class in 0..CLASSES_MAX {
             self.set_backlogged(class, false);
@@ -394,8 +394,7 @@ impl DeviceQueue {
                 all |= beat.classes.load(Ordering::Relaxed);
             }
         }
-        // A bit that another account sets meanwhile may be lost. That one notices at its next turn and sets
-        // it again.
+        // A bit that another account sets meanwhile may be lost. That account notices it at its next turn and sets it again.
         if self.shared.classes.load(Ordering::Relaxed) != all {
             self.shared.classes.store(all, Ordering::Relaxed);
         }
@@ -409,7 +408,7 @@ impl DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// Counts an operation that went to the device. Returns its cost, which its slot stores.
+    /// Counts a submitted operation. Returns its cost, which its slot stores.
     pub(in crate::reactor::scheduler) fn charge(&mut self, request: Request, view: ShardView<'_>) -> u32 {
         let (class, specs) = (request.class, view.specs);
         let spec = &specs.classes[class];
@@ -532,8 +531,8 @@ mod tests {
         assert!(calls.passes(mine, 1));
     }
 
-    /// Regression: a class whose operations pass is not noted. It counted as in use until another class came, however long it had been
-    /// idle, and the first reads after a quiet time had the budget of competing classes.
+    /// Regression: a class whose operations pass is not noted. It counted as in use until another class started, however long it
+    /// had been idle, and the first reads after a quiet time had the budget of competing classes.
     #[test]
     fn classes_compete_no_longer_after_an_account_was_idle() {
         let (shared, specs) = (Arc::new(DeviceScheduler::new("d", 2, None)), Specs::default());
@@ -548,7 +547,7 @@ mod tests {
         other.note_use(2, view(1, later_ns));
         other.beat(1).advance();
         assert!(!other.contended, "the other account has been idle");
-        // The first turn of the account that was idle, in which a second class comes.
+        // The first turn of the account that was idle, in which a second class starts.
         one.beat(0).advance();
         one.note_passed(1, view(0, later_ns));
         assert_eq!(one.active, 0);

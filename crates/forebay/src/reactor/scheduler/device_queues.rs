@@ -8,12 +8,12 @@ use crate::base::class::Specs;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::optable::{OpTable, Slot};
 
-/// The decision on an operation that is to go to its device.
+/// The decision on the submission of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It goes and is not counted.
+    /// It is submitted without being counted.
     Pass,
-    /// It goes, and is counted once it has gone.
+    /// It is submitted, and counted after that.
     Count,
     /// It waits in its class's queue.
     Wait,
@@ -22,7 +22,7 @@ pub(crate) enum Admission {
 /// Value of `quiet` while no device and class is the quiet one.
 const NONE: u32 = u32::MAX;
 const NO_LANE: u16 = u16::MAX;
-/// Value of `wake_at_ns` while there is no later time to check at.
+/// Value of `wake_at_ns` without a later time to check at.
 const NEVER: u64 = u64::MAX;
 
 /// All device queues of an account. Small operations of the one quiet device and class, if there is one, pass without a
@@ -71,7 +71,7 @@ impl DeviceQueues {
         self.waiting
     }
 
-    /// Returns the time at which a waiting operation may go even if nothing completes until then.
+    /// Returns the time at which a waiting operation may start even if nothing completes until then.
     #[inline]
     pub(crate) fn wake_at_ns(&self) -> Option<u64> {
         (self.waiting > 0 && self.wake_at_ns != NEVER).then_some(self.wake_at_ns)
@@ -130,7 +130,7 @@ impl DeviceQueues {
         }
     }
 
-    /// Decides whether an operation may go to its device. Costs one comparison where the device is quiet.
+    /// Decides whether an operation may be submitted. Costs one comparison on a quiet device.
     #[inline]
     pub(crate) fn admit(&mut self, device: u16, slot: &Slot, engine: &EngineShared) -> Admission {
         if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
@@ -161,8 +161,8 @@ impl DeviceQueues {
         admission
     }
 
-    /// Admits an operation that a thread carries out itself, and charges it. Returns the charge, 0 if it is not counted; `None` if the
-    /// operation has to go to a shard, which has a queue for it.
+    /// Admits an operation that a thread carries out itself, and charges it. Returns the charge, 0 if it is not counted; `None` if
+    /// the operation has to be sent to a shard, which has a queue for it.
     #[inline]
     pub(crate) fn admit_call(&mut self, device: u16, request: Request, engine: &EngineShared) -> Option<u32> {
         let passes = |place: usize| self.list[place].passes(request.class, self.me);
@@ -245,7 +245,7 @@ impl DeviceQueues {
         self.quiet = NONE;
     }
 
-    /// Returns the waiting operation that goes next, if one may go now.
+    /// Returns the next waiting operation, if it may start now.
     #[cold]
     pub(crate) fn dispatch(&mut self, table: &mut OpTable, engine: &EngineShared) -> Option<u32> {
         let view = ShardView { me: self.me, now_ns: engine.now_ns(), specs: &self.specs };
@@ -264,13 +264,13 @@ impl DeviceQueues {
         Some(index)
     }
 
-    /// Returns the longest piece that may go to a device as one request.
+    /// Returns the longest piece of one request to a device.
     #[inline]
     pub(crate) fn piece_bytes(&self, device: u16, grain: u32) -> u32 {
         self.place(device).map_or(u32::MAX, |place| self.list[place].piece_bytes(grain))
     }
 
-    /// Counts an operation of `bytes` that went to the device. Returns the charge that its slot stores.
+    /// Counts a submitted operation of `bytes`. Returns the charge that its slot stores.
     #[cold]
     pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, engine: &EngineShared) -> u32 {
         let Some(place) = self.place(device) else { return 0 };
@@ -305,7 +305,7 @@ impl DeviceQueues {
         busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(mine))
     }
 
-    /// Lets every operation go at once from now on, because the shard is ending.
+    /// Admits every operation immediately from now on, because the shard is ending.
     pub(crate) fn open(&mut self) {
         self.open = true;
         self.quiet = NONE;

@@ -1,5 +1,5 @@
-//! Queues of waiting operations, linked through their slots of the op table. They need no memory of their own
-//! and so have no limit of their own.
+//! Queues of waiting operations, linked through their slots of the op table. They need no further memory and so have no further
+//! limit.
 
 use crate::reactor::shard::optable::{NIL, OpTable, SlotState};
 

@@ -31,7 +31,7 @@ struct Pace {
     /// Nanoseconds per MiB of cost, smoothed.
     ns: u64,
     windows: u32,
-    /// Measured with no other kind beside it, which is more reliable than any other window.
+    /// Measured without the other kind, which is more reliable than any other window.
     alone: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct WriteCost {
 }
 
 impl WriteCost {
-    /// Begins with the ratio that a calibration found, or with [`EVEN`].
+    /// Starts with the ratio that a calibration found, or with [`EVEN`].
     pub(super) fn new(ratio: u32) -> WriteCost {
         WriteCost {
             ratio: ratio.clamp(LEAST, MOST),

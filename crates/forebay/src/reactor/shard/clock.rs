@@ -1,8 +1,8 @@
 //! The counter used for time stamps of operations.
 //!
-//! Reading an `Instant` costs about 48 ns on a virtual machine, half of the allowance for a whole operation.
-//! Reading the processor's time-stamp counter costs about 5 ns. All readings of either go through this
-//! module; in a simulated world they return that world's time.
+//! Reading an `Instant` costs about 48 ns on a virtual machine, half of the allowance for a whole operation. Reading the
+//! processor's time-stamp counter costs about 5 ns. This module makes all readings of either; in a simulated world they return that
+//! world's time.
 
 use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
@@ -43,7 +43,7 @@ impl Clock {
         *CLOCK.get_or_init(Clock::calibrate)
     }
 
-    /// Begins to measure the counter's rate. Other work of the start is done meanwhile.
+    /// Starts to measure the counter's rate. Other work of the start is done meanwhile.
     pub(crate) fn begin() {
         #[cfg(target_arch = "x86_64")]
         Clock::first();
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn ticks_agree_with_the_system_clock() {
         let clock = Clock::system();
-        // The thread may be away between any two readings: a time that begins and ends inside of the counter's, and one outside.
+        // The thread may be preempted between any two readings: one interval lies inside of the counter's, and one outside.
         let (outside, first) = (Instant::now(), clock.now());
         let inside = Instant::now();
         while inside.elapsed().as_millis() < 20 {}

@@ -15,7 +15,7 @@ impl Shard {
     /// # Errors
     /// The engine ends, the ring takes no commands, or the op table is full.
     pub(crate) fn begin_command(&self, owner: &Arc<dyn Commands>, number: u32) -> Result<(), OpFailure> {
-        // Not the engine's state alone: an operation that is staged after the shard's end has begun would be submitted.
+        // Not the engine's state alone: an operation that is staged during the shard's end would be submitted.
         let failure = self.engine.failure().or_else(|| self.inbox.failure());
         if let Some(failure) = failure {
             return Err(failure);

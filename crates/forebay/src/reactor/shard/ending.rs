@@ -37,11 +37,11 @@ impl Shard {
         EndReport { leaked: self.finish_end(), calls: Vec::new() }
     }
 
-    /// The first part of the end: refuses what comes, ends what has not reached the device, and cancels the rest.
+    /// The first part of the end: refuses new work, ends operations that have not reached the device, and cancels the rest.
     pub(crate) fn begin_end(&self) {
         self.inbox.close(false);
         self.end_tasks(u32::MAX);
-        // Before the operations: otherwise each request of a batch that ends now would begin the next one.
+        // Before the operations: otherwise each request of a batch that ends now would start the next one.
         read_many::refuse_all(self, OpFailure::EngineClosed);
         walk::refuse_all(self, OpFailure::EngineClosed);
         self.fail_unsubmitted();
@@ -51,8 +51,8 @@ impl Shard {
         }
     }
 
-    /// The second part: waits for completions, for at most `limit`, and takes those that are there. Returns whether there is
-    /// nothing left to wait for.
+    /// The second part: waits for completions, for at most `limit`, and takes the available ones. Returns whether nothing is left
+    /// to wait for.
     pub(crate) fn drain(&self, limit: Duration) -> bool {
         let in_flight = self.ops.with(|ops| ops.in_flight);
         if in_flight > 0 {
@@ -175,7 +175,7 @@ impl Shard {
                 // A waker that ran before may have polled or dropped the future of one that was done.
                 let slot = ops.table.find(key)?;
                 if slot.has_allowance {
-                    // No read may wait for memory that never comes back.
+                    // No read may wait for memory that is never released.
                     end_long(&self.engine.arena, slot);
                 }
                 let in_flight = slot.state == SlotState::InFlight;

@@ -133,10 +133,10 @@ impl Shard {
     }
 
     pub(super) fn handle_node(&self, node: NonNull<RemoteNode>) {
-        // SAFETY: nodes in the list are live, and this call owns the object that each of them begins.
+        // SAFETY: nodes in the list are live, and this call owns the object at whose start each of them is.
         match unsafe { node.as_ref() }.kind {
             NodeKind::Remote => {
-                // SAFETY: a node of this kind comes from `RemoteCell::queue` or `cancel`, and is taken once.
+                // SAFETY: a node of this kind is from `RemoteCell::queue` or `cancel`, and is taken once.
                 let (cell, cancelled) = unsafe { RemoteCell::from_node(node) };
                 match (cell.key(), cancelled) {
                     (Some(key), true) => self.drop_op(key),
@@ -157,12 +157,12 @@ impl Shard {
                 }
             }
             NodeKind::Batch => {
-                // SAFETY: a node of this kind comes from `Batch::queue`, and is taken once.
+                // SAFETY: a node of this kind is from `Batch::queue`, and is taken once.
                 let batch = unsafe { Batch::from_node(node) };
                 read_many::resume(self, &batch);
             }
             NodeKind::Walks => {
-                // SAFETY: a node of this kind comes from `walk::Batch::notify_shard`, and is taken once.
+                // SAFETY: a node of this kind is from `walk::Batch::notify_shard`, and is taken once.
                 let batch = unsafe { walk::Batch::from_node(node) };
                 walk::resume(self, &batch);
             }
@@ -264,9 +264,8 @@ impl Shard {
         })
     }
 
-    /// Polls for completions and messages for a short while before sleeping: a wake-up costs more than that
-    /// when an event is near. Returns whether one came. Pauses the attempts for a while when they did not
-    /// pay.
+    /// Polls for completions and messages for a short while before sleeping: a wake-up costs more than that when an event is near.
+    /// Returns whether one arrived. Pauses the attempts for a while when they did not pay.
     #[inline]
     fn spin_until_news(&self, in_flight: u32) -> bool {
         let (limit, state) = match in_flight {
@@ -356,8 +355,7 @@ impl Shard {
         !told.is_empty()
     }
 
-    /// Counts and reports a request that the polled ring returned undone. It and the file's later ones go the
-    /// ordinary way.
+    /// Counts and reports a request that the polled ring returned undone. It and the file's later requests use the ordinary ring.
     #[cold]
     pub(super) fn tell_not_pollable(&self) {
         self.counters.polls_refused.set(self.counters.polls_refused.get() + 1);

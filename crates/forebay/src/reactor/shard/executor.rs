@@ -55,7 +55,7 @@ pub(crate) struct Executor {
     /// A poll that takes longer is recorded as a stall.
     stall: Ticks,
     stalls: LocalCell<Stalls>,
-    /// Notified of every poll, for back-traces of long ones.
+    /// Notified of every poll, for back-traces of long polls.
     beat: Beat,
     /// Set when a task yields: the turn's tasks have had their share.
     yielded: Cell<bool>,
@@ -124,7 +124,7 @@ impl Executor {
         abort: Arc<Abort>,
     ) {
         let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else {
-            // In this order, and with a panic caught, as for a task that has begun.
+            // In this order, and with a panic caught, as for a task that has started.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
             return drop(answer);
         };
@@ -137,11 +137,11 @@ impl Executor {
         self.tasks.with(|tasks| tasks.names[index] = name);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
         let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
-        // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on
-        // the shard's thread only, because `schedule` hands every runnable to that thread (its own queue, or the
-        // inbox, which that thread empties), and because at its end the thread cancels every task and runs all
-        // runnables, so that none with a future inside outlives it; when the thread dies by a panic all of it is
-        // leaked instead. `schedule` itself is Send + Sync: it holds an Arc of an Inbox.
+        // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on the shard's
+        // thread only, because `schedule` hands every runnable to that thread (its own queue, or the inbox, which that thread
+        // empties), and because at its end the thread cancels every task and runs all runnables, so that no runnable with a future
+        // inside outlives it; when the thread dies by a panic all of it is leaked instead. `schedule` itself is Send + Sync: it
+        // holds an Arc of an Inbox.
         let (runnable, task) = unsafe { builder.spawn_unchecked(move |_| future, schedule) };
         let waker = runnable.waker();
         debug_assert!(self.tasks.with(|tasks| tasks.slots[index].is_none()), "a task has a place of its own");
@@ -149,13 +149,12 @@ impl Executor {
         runnable.schedule();
     }
 
-    /// Polls ready tasks until none is left or the turn's allowance is used up.
+    /// Polls all ready tasks, or until the turn's allowance is used up.
     #[inline]
     pub(crate) fn run(&self, shard: &Shard) {
         self.slice_began.set(None);
-        // A panic in a task's code is caught in `TaskFuture`. A panic that unwinds to here comes from a waker or
-        // a destructor of the program and must not take the shard with it. The rest of the turn's tasks run
-        // next turn.
+        // A panic in a task's code is caught in `TaskFuture`. A panic that unwinds to here is of a waker or a destructor of the
+        // program and must not end the shard. The rest of the turn's tasks run next turn.
         if catch_unwind(AssertUnwindSafe(|| self.run_ready(shard))).is_err() {
             self.beat.poll_ends();
         }
@@ -230,7 +229,7 @@ impl Executor {
         });
     }
 
-    /// Ends this turn's tasks after the current poll, so that completions and the inbox go first.
+    /// Ends this turn's tasks after the current poll, so that completions and the inbox are first.
     pub(crate) fn give_way(&self) {
         self.yielded.set(true);
     }
@@ -248,8 +247,7 @@ impl Executor {
         }
     }
 
-    /// Cancels every task and rejects new ones. The caller then runs until [`task_count`](Self::task_count)
-    /// is 0.
+    /// Cancels every task and rejects new tasks. The caller then runs until [`task_count`](Self::task_count) is 0.
     pub(crate) fn close(&self) {
         let tasks = self.tasks.with(|tasks| {
             tasks.closed = true;

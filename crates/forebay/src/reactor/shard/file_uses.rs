@@ -59,7 +59,7 @@ impl Shard {
         slot.may_load().then(|| self.account.with(find)).flatten()
     }
 
-    /// Adds a read that went past the page cache.
+    /// Adds a read that bypassed the page cache.
     #[inline(never)]
     pub(super) fn note_miss(&self, slot: &Slot, offset: u64, len: u32) {
         if slot.may_load() {
@@ -78,7 +78,7 @@ impl Shard {
         self.file_core(file).is_some_and(|core| core.may_refuse_direct())
     }
 
-    /// Has the requests of a staged operation's file go through the page cache.
+    /// Switches the requests of a staged operation's file to the page cache.
     #[cold]
     pub(super) fn leave_direct(&self, index: u32) {
         if let Some(core) = self.file_core(self.ops.with(|ops| ops.table.slot(index).file)) {

@@ -25,12 +25,12 @@ use crate::reactor::walk::{self, WALKS_MAX};
 /// The number of messages, and of late calls, that a turn takes before tasks and completions have their turn.
 pub(crate) const MESSAGES_PER_TURN: usize = 256;
 
-/// Work for the shard to begin.
+/// Work for the shard to start.
 pub(crate) enum Message {
     Op(RemotePtr),
     Batch(Arc<Batch>),
     Walks(Arc<walk::Batch>),
-    /// Rare requests: start a task, report the statistics, begin to close.
+    /// Rare requests: start a task, report the statistics, start to close.
     Call(Call),
 }
 
@@ -63,7 +63,7 @@ impl LateCalls {
         self.due.set(Some((calls, inbox.len())));
     }
 
-    /// Takes some calls if all messages before them have been taken, counting the `taken` ones of this turn.
+    /// Takes some calls after all earlier messages have been taken, counting the `taken` messages of this turn.
     #[inline]
     pub(crate) fn take(&self, inbox: &Inbox, taken: usize, run: impl FnMut(Call)) {
         if let Some((calls, ahead)) = self.due.get() {
@@ -113,10 +113,10 @@ pub(crate) struct Inbox {
     ending: AtomicBool,
     closed: AtomicBool,
     lost: AtomicBool,
-    /// The number of files whose home is this shard. New files go to the shard with the fewest.
+    /// The number of files whose home is this shard. New files are assigned to the shard with the fewest.
     pub(crate) files: AtomicUsize,
     pub(crate) kicks: AtomicU64,
-    /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 where there are none.
+    /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 without any.
     visits: AtomicU64,
     /// The arena has called: operations that wait here for memory are to try again.
     memory_called: AtomicBool,
@@ -139,7 +139,7 @@ impl Inbox {
         Inbox {
             uid: NEXT.fetch_add(1, Ordering::Relaxed),
             index,
-            // A model checker does not see how a queue that is made later comes to other threads.
+            // A model checker does not see the publication of a queue that is made later.
             messages: if cfg!(all(forebay_loom, test)) {
                 OnceLock::from(ArrayQueue::new(depth.max(1)))
             } else {
@@ -223,9 +223,8 @@ impl Inbox {
         }
     }
 
-    /// Sends a call and never waits: one that waited for room would begin only if its sender were polled
-    /// again. Calls of one thread stay in order. After the shard's end the call is dropped, and its captured
-    /// values report the failure.
+    /// Sends a call and never waits: a call that waited for room would start only if its sender were polled again. Calls of one
+    /// thread stay in order. After the shard's end the call is dropped, and its captured values report the failure.
     pub(crate) fn call(&self, call: Call) {
         {
             let _alone = self.gate.enter();
@@ -285,9 +284,9 @@ impl Inbox {
         self.calls.pop()
     }
 
-    /// Wakes senders that found the inbox full, one for each of the `taken` messages in the order in which they came, or all if no
-    /// message is left: one that does not come then keeps no other waiting, and with messages left there is a next turn. Called by
-    /// the shard after it took messages.
+    /// Wakes senders that found the inbox full, one for each of the `taken` messages in the order of arrival, or all if no message
+    /// is left: a sender that does not return then blocks no other, and messages that are left cause a next turn. Called by the
+    /// shard after it took messages.
     #[inline]
     pub(crate) fn notify_room(&self, taken: usize) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
@@ -341,7 +340,7 @@ impl Inbox {
         self.runnables.pop()
     }
 
-    /// Returns whether there is no work that a shard would do before it sleeps.
+    /// Returns whether the shard has no work to do before it sleeps.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_empty()
@@ -401,7 +400,7 @@ impl Inbox {
         fence(Ordering::SeqCst);
     }
 
-    /// Lets senders wake a shard without a thread from now on. Returns whether there is nothing to do that came before.
+    /// Lets senders wake a shard without a thread from now on. Returns whether no earlier work is left.
     #[inline]
     #[cfg(any(
         feature = "_sim",

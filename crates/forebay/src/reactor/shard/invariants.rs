@@ -11,7 +11,7 @@ use crate::reactor::shard::ops::brings_memory;
 use crate::reactor::shard::optable::{Continuation, SlotState};
 
 impl Ops {
-    /// Checks, once nothing more can be submitted, that short reads wait for memory only while some comes back.
+    /// Checks, once nothing more can be submitted, that short reads wait for memory only while some will be released.
     #[inline]
     pub(super) fn check_starved(&self, depth: u32, driver_is_full: bool) {
         debug_assert!(

@@ -19,7 +19,7 @@ impl Shard {
     #[cold]
     pub(super) fn begin_long(&self, ops: &mut Ops, index: u32) -> Result<bool, OpFailure> {
         let mut ticket = None;
-        // Those that came before it on this shard have tickets already, so it gets one behind them.
+        // Earlier reads on this shard have tickets already, so it gets one behind them.
         if self.take_long(ops, index, &mut ticket)? {
             return Ok(true);
         }
@@ -40,7 +40,7 @@ impl Shard {
         Ok(true)
     }
 
-    /// Gives the long reads in the line their memory whose turn it is, and lets them go to their devices. Returns one that failed.
+    /// Allocates memory for the long reads in the line whose turn it is, and lets them be submitted. Returns a read that failed.
     #[cold]
     pub(super) fn serve_line(&self, ops: &mut Ops) -> Option<(u32, OpFailure)> {
         while let Some((index, ticket)) = ops.lined.pop_front() {

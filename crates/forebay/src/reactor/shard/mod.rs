@@ -129,22 +129,22 @@ thread_local! {
 #[inline(always)]
 pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     let shard = CURRENT.with(Cell::get);
-    // SAFETY: the pointer is set by the shard's own thread while the shard lives on its stack, and cleared before
-    // it goes; a thread-local is seen by that thread only.
+    // SAFETY: the pointer is set by the shard's own thread while the shard lives on its stack, and cleared before the shard's end;
+    // a thread-local is seen by that thread only.
     if shard.is_null() { None } else { Some(f(unsafe { &*shard })) }
 }
 
-/// Makes `shard` this thread's current shard, or none if null, and returns the previous one.
+/// Makes `shard` this thread's current shard, or clears it if null, and returns the previous one.
 fn make_current(shard: *const Shard) -> *const Shard {
     here::set_on_shard(!shard.is_null());
     CURRENT.with(|current| current.replace(shard))
 }
 
-/// Makes `shard` this thread's current shard, or none if null, and returns the previous one. For the single
-/// thread of a simulated world, where the running shard is a value.
+/// Makes `shard` this thread's current shard, or clears it if null, and returns the previous one. For the single thread of a
+/// simulated world, where the running shard is a value.
 ///
 /// # Safety
-/// The shard stays in place until another one, or none, is set.
+/// The shard stays in place until another one, or null, is set.
 #[cfg(feature = "_sim")]
 pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
     make_current(shard)

@@ -86,10 +86,9 @@ enum Step {
     DriverIsFull,
 }
 
-/// Returns whether the end of this operation returns memory, regardless of its waiter. A write does, and so
-/// does the sync that is a durable write's second half. The bytes of a read go to the program, except for a
-/// walk, where only the walk's step inspects them. (If the step keeps the block, the waiter for that memory
-/// checks again.)
+/// Returns whether the end of this operation returns memory, regardless of its waiter. A write does, and so does the sync that is a
+/// durable write's second half. The bytes of a read are returned to the program, except for a walk, where only the walk's step
+/// inspects them. (If the step keeps the block, the waiter for that memory checks again.)
 #[inline]
 pub(super) fn brings_memory(slot: &Slot) -> bool {
     match slot.kind {
@@ -151,7 +150,7 @@ impl Ops {
         self.returning_queued = 0;
     }
 
-    /// Puts a read that found no memory into its queue: to the front if it came from there.
+    /// Puts a read that found no memory into its queue: to the front if it was there.
     fn starve(&mut self, index: u32, retry: bool) {
         if retry {
             self.starved.push_front(index);
@@ -160,8 +159,8 @@ impl Ops {
         }
     }
 
-    /// Returns whether the next staged operation goes before reads that lack memory: it will return memory,
-    /// for example as the sync of a durable write, and nothing in flight will.
+    /// Returns whether the next staged operation precedes reads that lack memory: it will return memory, for example as the sync of
+    /// a durable write, and nothing in flight will.
     fn memory_comes_first(&mut self) -> bool {
         let front = self.staged.front().copied().filter(|_| self.returning == 0);
         front.is_some_and(|index| {
@@ -312,7 +311,7 @@ impl Shard {
                     let freed = crate::_is_broken!(BufferFreedAtDrop)
                         || of_walks && matches!(continuation, Continuation::Walk { .. });
                     if crate::_is_broken!(LentGivenBackEarly) && matches!(slot.buffer, OpBuffer::Lent(_)) {
-                        // The test's memory is never freed. The device goes on with its copy of the address.
+                        // The test's memory is never freed. The device continues with its copy of the address.
                         buffer = slot.buffer.take();
                     }
                     if freed && matches!(slot.memory(), Some((_, Some(_)))) {
@@ -328,7 +327,7 @@ impl Shard {
                         ops.returning += 1;
                     }
                 }
-                // Still staged: freed when its turn comes.
+                // Still staged: freed at its turn.
                 _ => {}
             }
             Some((continuation, buffer))
@@ -430,7 +429,7 @@ impl Shard {
         })
     }
 
-    /// Takes the operation that goes next out of its queue.
+    /// Takes the next operation out of its queue.
     #[inline(always)]
     fn next_to_submit(&self, ops: &mut Ops, round: &mut Round) -> Option<Next> {
         let retry = !round.starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
@@ -510,7 +509,7 @@ impl Shard {
             };
         if matches!(slot.buffer, OpBuffer::Late) {
             if round.starved_again {
-                // Later reads wait behind, otherwise a large read would wait for ever beside small ones.
+                // Later reads wait behind, otherwise small reads would let a large read wait for ever.
                 ops.starved.push_back(index);
                 return Ok(Step::GoOn);
             }
@@ -598,8 +597,7 @@ impl Shard {
         true
     }
 
-    /// Allocates memory for a short read. Returns `Err(None)` if the read must wait: some memory will come back by
-    /// itself.
+    /// Allocates memory for a short read. Returns `Err(None)` if the read must wait: some operation in flight will release memory.
     fn take_memory(
         &self,
         len: usize,
@@ -623,8 +621,8 @@ impl Shard {
         }
     }
 
-    /// Returns the nanoseconds since a sampled operation's last stage, and stamps the stage that begins now.
-    /// The clock is read once for all operations of a turn's step.
+    /// Returns the nanoseconds since a sampled operation's last stage, and stamps the stage that starts now. The clock is read once
+    /// for all operations of a turn's step.
     fn pass(&self, slot: &mut Slot, now: &mut Option<Ticks>) -> u64 {
         let now = *now.get_or_insert_with(|| self.clock.now());
         self.clock.ns(now.saturating_sub(std::mem::replace(&mut slot.stamp, now)))

@@ -1,9 +1,8 @@
 //! The op table: every I/O in flight has a slot here, and the slot owns the memory and the file that it uses.
 //!
-//! It serves a shard as the kernel's per-CPU bio cache serves the block layer. Slots have a fixed size. The
-//! free list returns the last freed slot first, because it is still in the CPU's cache. There is no lock,
-//! because one thread touches the table. Fields are set one by one instead of clearing the whole slot. The
-//! table grows by chunks of 256 slots that never move.
+//! It serves a shard as the kernel's per-CPU bio cache serves the block layer. Slots have a fixed size. The free list returns the
+//! last freed slot first, because it is still in the CPU's cache. It needs no lock, because one thread touches the table. Fields
+//! are set one by one instead of clearing the whole slot. The table grows by chunks of 256 slots that never move.
 
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -60,7 +59,7 @@ pub(crate) struct Slot {
     pub(crate) synced: bool,
     /// Whether the kernel was requested to cancel it.
     pub(crate) cancelling: bool,
-    /// Whether its times go into the histograms.
+    /// Whether its times are added to the histograms.
     pub(crate) sampled: bool,
     /// The number of times that the kernel returned "try again".
     pub(crate) retries: u8,
@@ -191,8 +190,8 @@ impl OpTable {
         if self.live != 0 || self.chunks.len() < 2 {
             return;
         }
-        // Generations must not start over for an index that exists again later, so the next chunk in this
-        // place begins where this one stopped.
+        // Generations must not start over for an index that exists again later, so the next chunk in this place starts where this
+        // one stopped.
         let generation = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|slot| slot.generation).max();
         self.chunks.truncate(1);
         self.free = NIL;
@@ -263,8 +262,7 @@ impl Slot {
         self.next = next;
     }
 
-    /// Sets the continuation of a slot that has none. Nothing is dropped here, and the compiler need not
-    /// check.
+    /// Sets the continuation of a slot without one. Nothing is dropped here, and the compiler need not check.
     #[inline]
     pub(crate) fn continue_with(&mut self, continuation: Continuation) {
         debug_assert!(matches!(self.continuation, Continuation::Orphan));
@@ -278,7 +276,7 @@ impl Slot {
         std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
     }
 
-    /// Takes the waker of the future on this shard that waits, if it has one of its own.
+    /// Takes the waker of the waiting future on this shard, if it has a separate one.
     #[inline]
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
         match std::mem::replace(&mut self.continuation, Continuation::Orphan) {
@@ -290,8 +288,8 @@ impl Slot {
         }
     }
 
-    /// Returns the sync that the driver may include with a write. A write that was not completed at once goes
-    /// step by step: the rest first, then the sync.
+    /// Returns the sync that the driver may include with a write. A write that was not completed immediately is done in steps: the
+    /// rest first, then the sync.
     #[inline]
     pub(crate) fn sync_to_take_along(&self) -> Option<OpKind> {
         match self.kind {

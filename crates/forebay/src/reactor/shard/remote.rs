@@ -26,7 +26,7 @@ pub(crate) type RemotePtr = Arc<RemoteCell>;
 pub(crate) struct RemoteCell {
     node: RemoteNode,
     state: AtomicU8,
-    /// `QUEUED`: the node is in the shard's foreign list. `CANCELLED`: the future is gone.
+    /// `QUEUED`: the node is in the shard's foreign list. `CANCELLED`: the future was dropped.
     flags: AtomicU8,
     waker: AtomicWaker,
     request: UnsafeCell<Option<SentRequest>>,
@@ -71,7 +71,7 @@ impl RemoteCell {
         RemoteCell::new(None, key.to_user_data())
     }
 
-    /// Returns a cell for an operation that is about to begin on the thread that holds its shard.
+    /// Returns a cell for an operation that is about to start on the thread that holds its shard.
     #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     pub(crate) fn waiting() -> RemotePtr {
         RemoteCell::new(None, NO_KEY)
@@ -146,12 +146,12 @@ impl RemoteCell {
         self.state.load(Ordering::Acquire) == DONE
     }
 
-    /// Returns whether the request's future is already gone; called by the shard when the request arrives.
+    /// Returns whether the request's future was already dropped; called by the shard when the request arrives.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
     }
 
-    /// Keeps what the request refers to in flight until the cell is gone; called by the future's drop, once.
+    /// Keeps the objects that the request refers to in flight until the cell is dropped; called by the future's drop, once.
     pub(crate) fn leave(&self, stay: Stay) {
         // SAFETY: only the future's side accesses it before the drop of the cell, which this count puts off.
         unsafe { *self.left.get() = Some(stay) };
@@ -163,8 +163,8 @@ impl RemoteCell {
         into_node(self.clone())
     }
 
-    /// Marks that no task waits any more; called by the future's drop. Returns a node to push, unless one is
-    /// already on its way; the shard will then see the mark when it takes that one.
+    /// Marks that no task waits any more; called by the future's drop. Returns a node to push, unless one is already in the list;
+    /// the shard will then see the mark when it takes that node.
     pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<RemoteNode>> {
         if self.is_done() {
             return None;
@@ -173,10 +173,10 @@ impl RemoteCell {
         (before & QUEUED == 0).then(|| into_node(self))
     }
 
-    /// Returns the cell of a node that the shard took, and whether its future is gone.
+    /// Returns the cell of a node that the shard took, and whether its future was dropped.
     ///
     /// # Safety
-    /// `node` must come from [`queue`](Self::queue) or [`cancel`](Self::cancel), once.
+    /// `node` must be from [`queue`](Self::queue) or [`cancel`](Self::cancel), and be used once.
     pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> (RemotePtr, bool) {
         // SAFETY: `into_node` made the pointer from an Arc whose count this takes over; the node is the first field
         // of a repr(C) struct and the pointer kept the provenance of the whole.

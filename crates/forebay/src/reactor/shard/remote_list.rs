@@ -1,10 +1,9 @@
 //! An intrusive lock-free list through which other threads notify a shard without waiting, failing or
 //! allocating.
 //!
-//! Destructors may neither wait nor fail, so their notice to a shard travels in a link that is part of the
-//! object itself. The number of existing objects therefore bounds the list, and it is never full. Pushes go
-//! on top of a stack. The shard takes the whole stack at once, so no node is ever compared with one that was
-//! freed and reused in between (no ABA).
+//! Destructors may neither wait nor fail, so their notice to a shard is a link that is part of the object itself. The number of
+//! existing objects therefore bounds the list, and it is never full. Pushes are onto a stack. The shard takes the whole stack, so
+//! no node is ever compared with one that was freed and reused in between (no ABA).
 
 use std::ptr::{self, NonNull};
 
@@ -18,12 +17,12 @@ pub(crate) struct RemoteNode {
     pub(crate) kind: NodeKind,
 }
 
-/// The type of the object that the node begins.
+/// The type of the object at whose start the node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     /// A `RemoteCell`: adopt it, or cancel its operation.
     Remote,
-    /// A `CloseNode`: the file's last handle is gone.
+    /// A `CloseNode`: the file's last handle was dropped.
     File,
     /// A `Batch`: continue, or stop.
     Batch,
@@ -59,12 +58,12 @@ impl RemoteList {
         RemoteList { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Leaves a node and passes ownership of the object that it begins. Returns false if the shard has ended;
-    /// the ownership then stays with the caller.
+    /// Leaves a node and passes ownership of the object at whose start it is. Returns false if the shard has ended; the ownership
+    /// then stays with the caller.
     ///
     /// # Safety
-    /// `node` must point to a live node that is in no list, with permission to access the object that it
-    /// begins. It must stay live until the shard has taken it.
+    /// `node` must point to a live node outside of lists, with permission to access the object at whose start it is. It must stay
+    /// live until the shard has taken it.
     pub(crate) unsafe fn push(&self, node: NonNull<RemoteNode>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {

@@ -57,7 +57,7 @@ fn start_with(
         let (decide, decided) = mpsc::channel();
         let body = move || {
             crate::base::size_limit::shield_thread();
-            // Before all that the shard allocates, which comes from the memory node of its processor.
+            // Before the shard's allocations, which are of the memory node of its processor.
             if let Err(refusal) = engine.seats.pin_shard(index) {
                 engine.degrade_once(
                     "placement",
@@ -90,8 +90,7 @@ fn start_with(
     let next = || told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")));
     let mut name = "uring";
     for _ in 0..verdicts.len() {
-        // If one shard gets no ring, none keeps its own: otherwise a file's speed would depend on its shard's
-        // number.
+        // If one shard gets no ring, all are without: otherwise a file's speed would depend on its shard's number.
         if next()? == "threads" {
             name = "threads";
         }

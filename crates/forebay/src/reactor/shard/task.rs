@@ -74,9 +74,8 @@ where
     .ok_or_else(|| Error::new(ErrorKind::NotOnShard, "spawn"))
 }
 
-/// Blocks until each shard has taken the notices left for it before, such as the drop of a file's last
-/// handle: a turn takes notices before it runs tasks. A shard that is closing or gone is not waited for. Must
-/// not be called on a shard's thread.
+/// Blocks until each shard has taken the notices left for it before, such as the drop of a file's last handle: a turn takes notices
+/// before it runs tasks. A closing or ended shard is not waited for. Must not be called on a shard's thread.
 pub(crate) fn wait_for_a_turn(inboxes: &[Arc<Inbox>]) {
     let tasks: Vec<_> = inboxes.iter().map(|inbox| spawn_on(inbox, Class::DEFAULT, || async {})).collect();
     for task in tasks {
@@ -100,8 +99,7 @@ where
     let heeded = abort.clone();
     inbox.call(Box::new(move |shard| {
         if heeded.is_asked() {
-            // Values that the task would have owned are dropped before its handle completes, as with a task
-            // that has begun.
+            // Values that the task would have owned are dropped before its handle completes, as with a task that has started.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(make)));
             return answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));
         }
@@ -116,10 +114,9 @@ where
 
 /// A handle to a task on a shard. Await it, or [`wait`](JoinHandle::wait) for it, to get the task's result.
 ///
-/// The error is [`ErrorKind::TaskPanicked`] if the task panicked (the message is in the text),
-/// [`ErrorKind::TaskCancelled`] if it was aborted or its engine closed before it finished,
-/// [`ErrorKind::EngineClosed`] if the engine closed before it began, and [`ErrorKind::ShardLost`] if the
-/// shard's thread died. Dropping the handle, on any thread, does not stop the task.
+/// The error is [`ErrorKind::TaskPanicked`] if the task panicked (the message is in the text), [`ErrorKind::TaskCancelled`] if it
+/// was aborted or its engine closed before it finished, [`ErrorKind::EngineClosed`] if the engine closed before it started, and
+/// [`ErrorKind::ShardLost`] if the shard's thread died. Dropping the handle, on any thread, does not stop the task.
 #[must_use = "dropping the handle is fine, but its result tells whether the task panicked; use `let _ =` to say so"]
 pub struct JoinHandle<T> {
     pending: Pending<T>,
@@ -127,7 +124,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Returns the handle of a task that could not begin.
+    /// Returns the handle of a task that could not start.
     pub(crate) fn failed(error: Error) -> JoinHandle<T> {
         JoinHandle { pending: Pending::ready(Err(error)), abort: Arc::default() }
     }
@@ -167,7 +164,7 @@ impl<T> Future for JoinHandle<T> {
 
 crate::_debug_parts!([T] JoinHandle<T>);
 
-/// Returns a future that lets the other ready tasks and completions of this shard go first.
+/// Returns a future that yields to the other ready tasks and completions of this shard.
 ///
 /// ```
 /// # use forebay::{Class, Config, Engine, shard};

@@ -39,7 +39,7 @@ impl Timers {
         self.sleeping.keys().next().map(|&(deadline, _)| deadline)
     }
 
-    /// Removes the earliest sleeper whose time has come and returns its waker.
+    /// Removes the earliest sleeper whose time has passed and returns its waker.
     pub(crate) fn pop_due(&mut self, now: Ticks) -> Option<Waker> {
         let first = self.sleeping.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

@@ -18,7 +18,8 @@ const IN_FLIGHT_FEW: u32 = 4;
 /// This many staged operations are submitted at once, and those of which the first has waited this long.
 const STAGED_MAX: u32 = 16;
 const STAGED_NS_MAX: u64 = 10_000;
-/// A visit goes on with requests that complete while they are submitted for at most this many rounds, and begins none after this time.
+/// A visit continues with requests that complete while they are submitted for at most this many rounds, and starts no round after
+/// this time.
 const ROUNDS_MAX: u32 = 16;
 const VISIT_NS_MAX: u64 = 50_000;
 /// Steps of walks in one visit.
@@ -35,11 +36,11 @@ pub(crate) struct ExitState {
     pub(crate) staged: bool,
     /// Shard 0 should visit.
     pub(crate) asks_shard: bool,
-    /// The time at which an operation may go although nothing completes until then.
+    /// The time at which an operation may start although nothing completes until then.
     pub(crate) at_ns: Option<u64>,
 }
 
-/// The beginning of an operation by a visitor.
+/// The start of an operation by a visitor.
 pub(crate) enum VisitStart {
     /// It has completed; its memory lies in the request.
     Done(OpResult),
@@ -60,7 +61,7 @@ impl Shard {
         }
     }
 
-    /// Begins an operation, submits it unless more are worth waiting for, and takes what has completed.
+    /// Starts an operation, submits it unless more are worth waiting for, and takes what has completed.
     ///
     /// When it ends, `cell` has the outcome; without one the outcome stays in the slot. `waits`: more are worth waiting for however few
     /// are in flight. It takes a cell.
@@ -106,7 +107,7 @@ impl Shard {
         }
     }
 
-    /// Begins walks, submits their reads unless more are worth waiting for, and goes on as long as these complete at once.
+    /// Starts walks, submits their reads unless more are worth waiting for, and continues as long as these complete immediately.
     pub(crate) fn begin_walks_visiting(&self, batch: &Arc<walk::Batch>) {
         walk::begin_batch(self, batch);
         walk::turn(self, STEPS_PER_VISIT);

@@ -6,13 +6,12 @@ use crate::base::sync::atomic::{AtomicU64, Ordering};
 #[cfg(all(forebay_loom, test))]
 mod loom_tests;
 
-/// A place for one value, and its present owner: none, the thread that was requested to fill it, or the
-/// reader.
+/// A place for one value, and its present owner, if any: the thread that was requested to fill it, or the reader.
 ///
-/// A writer may come late, or never. No thread waits for it, and a new request replaces one that was not
-/// served. While a thread writes or reads the value nothing else can begin. The whole protocol is one word:
-/// the number of the requested poll and one of five states. Each step is one compare-and-swap from the state
-/// that it needs, so the protocol holds however many threads take each part.
+/// A writer may be late, or never write. No thread waits for it, and a new request replaces an unserved one. While a thread writes
+/// or reads the value nothing else can start. The whole protocol is one word: the number of the requested poll and one of five
+/// states. Each step is one compare-and-swap from the state that it needs, so the protocol holds however many threads take each
+/// part.
 pub(crate) struct Handover<T> {
     word: AtomicU64,
     value: UnsafeCell<T>,
@@ -42,7 +41,7 @@ impl<T> Handover<T> {
     pub(crate) fn ask(&self, number: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         let free = matches!(word & STATE, IDLE | ASKED);
-        // Acquire and release: the last reader's accesses come before the next writer's.
+        // Acquire and release: the last reader's accesses happen before the next writer's.
         free && self.step(word, number << STATE_BITS | ASKED, Ordering::AcqRel)
     }
 

@@ -1,5 +1,4 @@
-//! Where an operation begins that is first polled outside of its engine's shards: in the ring of the worker that polls it, if there is
-//! one.
+//! The start of an operation that is first polled outside of its engine's shards: in the ring of the polling worker, if it has one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,7 @@ use crate::reactor::shard::{self, Shard};
 use crate::reactor::visited::{VisitedShard, choice, watch};
 use crate::reactor::walk;
 
-/// The beginning of an operation.
+/// The start of an operation.
 pub(crate) enum OpStart {
     /// It has completed; its memory lies in the request.
     Done(OpResult),
@@ -29,8 +28,8 @@ pub(crate) enum OpStart {
     Later,
 }
 
-/// Begins an operation in the ring of this worker. `None` if this thread has none, if the operation has to go elsewhere, or if
-/// another thread is in the ring.
+/// Starts an operation in the ring of this worker. `None` without a ring, if the operation has to be sent elsewhere, or if another
+/// thread is in the ring.
 pub(crate) fn begin_op(
     engine: &Arc<EngineShared>,
     core: Option<&Arc<FileCore>>,
@@ -76,7 +75,7 @@ fn begin_in(
         shard.begin_visiting(core, request, cell.as_ref(), waits)
     });
     let Some((start, submitted)) = entered else {
-        // A panic inside: the operation may have begun, and is not repeated elsewhere.
+        // A panic inside: the operation may have started, and is not repeated elsewhere.
         return is_inside.then_some(OpStart::Failed(OpFailure::ShardLost));
     };
     let key = match start {
@@ -109,7 +108,7 @@ fn begin_in(
     Some(OpStart::Waits { shard: ring.uid(), cell })
 }
 
-/// Begins a batch in the ring of this worker; `None` as for an operation. The batch has its waker already.
+/// Starts a batch in the ring of this worker; `None` as for an operation. The batch has its waker already.
 pub(crate) fn begin_batch(
     engine: &Arc<EngineShared>,
     batch: &Arc<Batch>,
@@ -128,7 +127,7 @@ pub(crate) fn begin_batch(
     begin_many(engine, batch.first_file(), context, begin, || {})
 }
 
-/// Begins walks in the ring of this worker; `None` as for an operation. The batch has its waker already.
+/// Starts walks in the ring of this worker; `None` as for an operation. The batch has its waker already.
 pub(crate) fn begin_walks(
     engine: &Arc<EngineShared>,
     batch: &Arc<walk::Batch>,
@@ -147,7 +146,7 @@ pub(crate) fn begin_walks(
     begin_many(engine, &batch.file, context, begin, lost)
 }
 
-/// Runs `begin` in the ring of this worker, and `lost` if it panics: what it has begun is not repeated elsewhere.
+/// Runs `begin` in the ring of this worker, and `lost` if it panics: its started operations are not repeated elsewhere.
 fn begin_many(
     engine: &Arc<EngineShared>,
     core: &FileCore,

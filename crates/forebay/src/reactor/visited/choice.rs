@@ -14,7 +14,7 @@ use crate::base::here::{self, Waits};
 use crate::base::wakes;
 use crate::reactor::engine_shared::EngineShared;
 
-/// Runs `run` with the ring of the task that is polled. `None` if it has none, or inside of another call of this function.
+/// Runs `run` with the ring of the task that is polled. `None` without a ring, or inside of another call of this function.
 #[inline]
 pub(super) fn with_ring<T>(
     engine: &Arc<EngineShared>,
@@ -64,7 +64,7 @@ fn with_chosen<T>(
     (!ring.is_neglected.load(Ordering::Relaxed)).then(|| run(ring))
 }
 
-/// Returns whether the task that is polled may go on in this turn. If not, it has been woken for the next one.
+/// Returns whether the task that is polled may continue in this turn. If not, it has been woken for the next one.
 #[inline]
 pub(super) fn proceeds(engine: &EngineShared, context: &mut Context<'_>) -> bool {
     #[cfg(feature = "_sim")]

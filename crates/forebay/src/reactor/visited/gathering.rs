@@ -1,8 +1,8 @@
 //! Whether reads that complete while they are submitted are gathered.
 //!
-//! A read on such a device is ready in its first poll, at the price of a kernel entry each. When several tasks are ready, one entry for all
-//! of them costs less, although each has to be woken then. How many are ready is only seen by waiting: now and then one read waits for the
-//! flush that comes when the others had their turn, and the number that came until then decides.
+//! A read on such a device is ready in its first poll, at the price of a kernel entry each. When several tasks are ready, one entry
+//! for all of them costs less, although each has to be woken then. How many are ready is only seen by waiting: now and then one
+//! read waits for the flush after the other tasks' turns, and the number of reads until then decides.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -33,7 +33,7 @@ impl GatherController {
         }
     }
 
-    /// Notes that a read begins. Returns whether it waits for the next flush.
+    /// Notes the start of a read. Returns whether it waits for the next flush.
     #[inline]
     pub(super) fn begin(&self) -> bool {
         if self.is_on.load(Ordering::Relaxed) {
@@ -70,7 +70,7 @@ impl GatherController {
 mod tests {
     use super::*;
 
-    /// Begins `ready` reads between two flushes, `flushes` times, and returns how many waited.
+    /// Starts `ready` reads between two flushes, `flushes` times, and returns how many waited.
     fn run(gathering: &GatherController, ready: u32, flushes: u32) -> u32 {
         let mut waited = 0;
         for _ in 0..flushes {

@@ -19,7 +19,7 @@ impl Interface {
     /// Makes a driver for visitors, and returns the descriptor to watch.
     ///
     /// # Errors
-    /// The reason why there is none, and the remedy.
+    /// The reason for a failure, and the remedy.
     pub(super) fn make(&self, depth: u32) -> Result<(Driver, OwnedFd), Degradation> {
         let remedy = "raise RLIMIT_MEMLOCK and the limit of open files";
         let refused =

@@ -1,10 +1,11 @@
 //! Which ring a thread has: each worker of a Tokio runtime gets one, and the runtime's own poller watches it.
 //!
-//! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, has the ring's descriptor registered with the
-//! runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready had
-//! their turn. When the runtime is dropped its tasks are, and with an attendant the whole group is given up: shard 0 looks after
-//! operations in flight, and each ring is free for another runtime once its own attendant is gone. The rings are the engine's: a thread knows its own by number, so that
-//! one which drove a current-thread runtime, and lives on, keeps neither ring nor runtime.
+//! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, has the ring's descriptor registered with
+//! the runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready
+//! had their turn. The drop of a runtime drops its tasks, and the drop of an attendant gives up the whole group: shard 0 takes over
+//! operations in flight, and each ring is free for another runtime after the drop of its attendant. The rings are the engine's: a
+//! thread knows its ring by number, so that a thread which has driven a current-thread runtime keeps neither ring nor runtime
+//! alive.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -38,7 +39,7 @@ struct Group {
     rings: Mutex<Vec<Option<Arc<VisitedShard>>>>,
     /// Counts the threads that were given a ring.
     threads: AtomicUsize,
-    /// The runtime is gone, or has no poller.
+    /// The runtime was dropped, or has no poller.
     given_up: AtomicBool,
 }
 
@@ -51,7 +52,7 @@ struct Seat {
     is_worker: bool,
     /// The ring's number among the engine's shards; `None` if the engine has no ring left for it.
     number: Option<usize>,
-    /// A thread may live longer than the engine, and its seats with it: the ring goes with the engine.
+    /// A thread may outlive the engine, and its seats with it: the ring is dropped with the engine.
     ring: Weak<VisitedShard>,
 }
 
@@ -76,8 +77,8 @@ impl Seat {
     }
 }
 
-/// Runs `run` with this thread's ring. `None` if it has none: outside of a runtime, in one without an I/O driver, or inside of
-/// another call of this function.
+/// Runs `run` with this thread's ring. `None` outside of a runtime, in a runtime without an I/O driver, or inside of another call
+/// of this function.
 #[inline]
 pub(super) fn with_ring<T>(
     engine: &Arc<EngineShared>,
@@ -107,7 +108,7 @@ pub(super) fn with_ring<T>(
 fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
     let handle = Handle::try_current().ok()?;
     let is_worker = handle.runtime_flavor() != RuntimeFlavor::CurrentThread;
-    // The future of `Runtime::block_on` is polled by a thread that is no worker and may end at any time.
+    // The future of `Runtime::block_on` is polled by a thread that is not a worker and may end at any time.
     if is_worker && tokio::task::try_id().is_none() {
         return None;
     }
@@ -132,7 +133,7 @@ fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
 }
 
 impl VisitedShards {
-    /// Returns a shard that no runtime has, made now if need be. `None` if there is no place left or the kernel gives no ring.
+    /// Returns a shard that no runtime has, made now if need be. `None` without a free place, or if the kernel refuses a ring.
     fn lease(&self, engine: &Arc<EngineShared>) -> Option<Arc<VisitedShard>> {
         let mut made = self.lock();
         let is_free =
@@ -347,10 +348,11 @@ impl Future for Attendant {
 
 impl Drop for Attendant {
     fn drop(&mut self) {
-        // The waker keeps the runtime's poller. Until the ring is free no other attendant leaves one, so none is lost or overwritten.
+        // The waker keeps the runtime's poller. Until the ring is free no other attendant leaves a waker, so no waker is lost or
+        // overwritten.
         drop(self.ring.attendant.take());
         self.ring.leased.store(false, Ordering::Release);
-        // At the engine's end the runtime lives on, and there is nothing to look after.
+        // At the engine's end the runtime continues, and no operations are left.
         self.group.give_up();
         if let Some(engine) = self.engine.upgrade() {
             engine.visited.groups.remove(&self.group);

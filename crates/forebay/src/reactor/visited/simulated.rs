@@ -26,8 +26,8 @@ impl VisitedShard {
         engine.visited.places()
     }
 
-    /// Makes one more for an engine. It reaches `machine` by a port of its own, whose number is returned as well, and `wake` is woken
-    /// when it has news. `None` if there are enough.
+    /// Makes one more for an engine. It reaches `machine` by a new port, whose number is returned as well, and `wake` is woken when
+    /// it has news. `None` if the limit is reached.
     pub fn add(
         engine: &Arc<EngineShared>,
         machine: Rc<dyn SimMachine>,
@@ -44,14 +44,14 @@ impl VisitedShard {
         self.is_over()
     }
 
-    /// Begins a turn of the attendant, which is woken by `waker` the next time.
+    /// Starts a turn of the attendant, which is woken by `waker` the next time.
     pub fn attend(&self, waker: &Waker) {
         self.is_neglected.store(false, Ordering::Relaxed);
         self.attendant.register(waker);
         self.begin_flush();
     }
 
-    /// Begins a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
+    /// Starts a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
     /// inside.
     pub fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<InterruptedVisit> {
         if !self.lock.try_lock_or_mark() {

@@ -40,7 +40,7 @@ impl VisitedShards {
             match visited.take(engine, &clock, deadline) {
                 Ok(Some(shard)) => taken.push(TakenShard { visited, shard }),
                 Ok(None) => {}
-                // Its visitor may go on at any time, and ends it then.
+                // Its visitor may continue at any time, and ends it then.
                 Err(load) => leaked += load.max(1),
             }
         }
@@ -90,7 +90,7 @@ impl VisitedShard {
         } else {
             Err(self.load.load(Ordering::Relaxed) as usize)
         };
-        // Its future ends. The lock is never released again, so visitors go elsewhere.
+        // Its future ends. The lock is never released again, so visitors are sent elsewhere.
         self.attendant.wake();
         shard
     }
@@ -109,7 +109,7 @@ impl VisitedShard {
     }
 }
 
-/// Lets a visitor go on.
+/// Lets a visitor continue.
 fn pause(engine: &EngineShared) {
     #[cfg(feature = "_sim")]
     if let Some(world) = &engine.world {

@@ -105,7 +105,7 @@ fn an_engine_ends_although_a_visitor_never_leaves() {
         lock(&ring);
         let report = bench.engine.clone().close().wait().unwrap();
         assert!(report.leaked_operations > 0, "{report:?}");
-        // The visitor goes on in the end, finds everything where it was, and ends the shard.
+        // The visitor continues in the end, finds everything unchanged, and ends the shard.
         ring.stay(|shard| assert_eq!(shard.index(), 1)).unwrap();
         assert!(ring.enter(|_| ()).is_none(), "it has ended the shard when it left");
         let error = bench.runtime.block_on(async { bench.engine.nop().await.unwrap_err() });

@@ -1,4 +1,4 @@
-//! What shard 0 does for visited shards: it visits when it is asked, when an operation's turn comes, and when no other thread does.
+//! Shard 0's visits to visited shards: on request, at an operation's turn, and while no other thread visits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::reactor::shard::{Shard, with_current};
 
 /// Shard 0 looks this often at the rings that have operations.
 const LOOK_EVERY_NS: u64 = 10_000_000;
-/// It stops after this many looks that found no operation: an engine without work does not wake up. To begin again takes one wake-up.
+/// It stops after this many looks that found no operation: an engine without work does not wake up. A restart needs one wake-up.
 const IDLE_LOOKS_MAX: u32 = 10;
 
 /// Visits the shards that were asked for; called on shard 0.

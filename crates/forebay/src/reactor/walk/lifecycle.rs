@@ -1,4 +1,4 @@
-//! The life of a shard's walks: begun, stepped as blocks arrive, and ended.
+//! The life of a shard's walks: the start, steps as blocks arrive, and the end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) fn has_room(shard: &Shard, waker: &Waker) -> bool {
     false
 }
 
-/// Begins a walk for a future on this shard, which saw that there is room.
+/// Starts a walk for a future on this shard, which has checked for a free slot.
 pub(crate) fn begin(
     shard: &Shard,
     core: &Arc<FileCore>,
@@ -54,7 +54,7 @@ pub(crate) fn begin(
     begin_with(shard, file, settings, root, owner, job).ok_or(OpFailure::Errno(libc::EAGAIN))
 }
 
-/// Puts a walk into a slot and requests its root. Returns `None` when there is no slot.
+/// Puts a walk into a slot and requests its root. Returns `None` without a free slot.
 pub(crate) fn begin_with(
     shard: &Shard,
     file: u32,
@@ -186,7 +186,7 @@ pub(crate) fn turn(shard: &Shard, steps: u32) {
     run(shard);
 }
 
-/// Passes blocks that arrived to their steps, as far as this turn's allowance goes.
+/// Passes blocks that arrived to their steps, within this turn's allowance.
 #[inline]
 pub(crate) fn run(shard: &Shard) {
     while let Some(arrival) = shard.walks.with(|walks| walks.next_arrival()) {
@@ -252,8 +252,7 @@ pub(crate) fn as_step<T>(class: Class, step: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Executes the request of a step, or of the walk's beginning. The slot is `Stepping`, and its job is
-/// returned to it here.
+/// Executes the request of a step, or of the walk's start. The slot is `Stepping`, and its job is returned to it here.
 fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     let asked: Ranges = match next {
         Next::Wait => {

@@ -1,5 +1,4 @@
-//! Batches of walks on their shard: begun while there is room, taken over, cancelled, and failed at the
-//! shard's end.
+//! Batches of walks on their shard: started while slots are free, taken over, cancelled, and failed at the shard's end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,14 +9,13 @@ use super::table::{Owner, WalkKey, WalkState};
 use crate::io::op::OpFailure;
 use crate::reactor::shard::Shard;
 
-/// Begins a batch on its shard.
+/// Starts a batch on its shard.
 pub(crate) fn begin_batch(shard: &Shard, batch: &Arc<Batch>) {
     batch.set_progress(|progress| progress.begun = true);
     begin_more(shard, batch);
 }
 
-/// Handles the notification of a batch: its future, now polled on another thread, takes the walk over, or is
-/// gone.
+/// Handles the notification of a batch: its future, now polled on another thread, takes the walk over, or was dropped.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     if batch.is_done() {
         return;
@@ -65,9 +63,9 @@ fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
     notify_room(shard);
 }
 
-/// Begins walks of a batch while there is room, and ends the batch when none is left.
+/// Starts walks of a batch while slots are free, and ends the batch after the last walk.
 pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
-    // A walk that fails at once ends while its batch begins it, and must not begin the next one from there.
+    // A walk that fails immediately ends while its batch starts it, and must not start the next one from there.
     if batch.progress().is_beginning {
         return;
     }
@@ -96,7 +94,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
         };
         batch.set_progress(|progress| progress.running += 1);
         let owner = Owner::Batch(batch.clone(), number);
-        // There was room, and none of the program's code has run since.
+        // A slot was free, and no code of the program has run since.
         if let Some(key) = begin_with(shard, file, batch.settings, &root, owner, job) {
             note_running(shard, batch, number, key);
         }

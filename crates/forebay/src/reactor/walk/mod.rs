@@ -2,9 +2,8 @@
 //! and the program is woken once, at the end.
 //!
 //! The design:
-//! 1. A walk has a slot of its shard's own table (`table`), beside the op table. Each of its up to 16 reads
-//!    in flight has a slot of the op table whose `Continuation::Walk` names the walk and the place of the
-//!    read in it.
+//! 1. A walk has a slot of a separate table of its shard (`table`). Each of its up to 16 reads in flight has a slot of the op table
+//!    whose `Continuation::Walk` names the walk and the place of the read in it.
 //! 2. The walk's state, and later its result, is a `Job` (`state`): up to 128 bytes in the slot, otherwise in
 //!    one box, behind one type either way. It is `Send`, because a batch's jobs travel to the shard and back.
 //!    A job is out of its slot while its step runs, so that a step may do anything, its own future's drop
@@ -14,15 +13,14 @@
 //!    and a walk 8 hops; the rest waits for the next turn, after tasks and messages.
 //! 4. The reads that a step requests are staged like any operation, and submitted before tasks run if any are
 //!    ready.
-//! 5. A read that finds no memory waits as every late read does, and the walk with it. Reads of walks count
-//!    as operations whose memory comes back by itself: a block is released when its step has ended, unless
-//!    the walk keeps it.
+//! 5. A read that finds no memory waits as every late read does, and the walk with it. Reads of walks count as operations that will
+//!    release memory: a block is released when its step has ended, unless the walk keeps it.
 //! 6. A step's result that drops reads (`Read`, `ReadEach`, `Done`, `Fail`) orphans their slots, which keep
 //!    their memory until the device is done. It also moves the walk's epoch on, so that blocks which have
 //!    arrived already reach no step.
-//! 7. A future on the shard names its walk by key. Polled elsewhere it sends a batch of one that takes the
-//!    walk over; dropped elsewhere it sets the walk's bit in the inbox. From elsewhere walks come as a batch
-//!    (`remote_walks`), with one message and one wake-up. Dropping the batch leaves its node for the shard.
+//! 7. A future on the shard names its walk by key. Polled elsewhere it sends a batch of one that takes the walk over; dropped
+//!    elsewhere it sets the walk's bit in the inbox. From elsewhere walks are sent as a batch (`remote_walks`), with one message
+//!    and one wake-up. Dropping the batch leaves its node for the shard.
 //! 8. At a shard's end jobs fail and drop their state there; reads become orphans, and are drained or leaked
 //!    as all are.
 //! 9. Panics of steps and of the states' destructors are caught where they happen.
@@ -64,9 +62,9 @@ pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 /// - A panic is caught and is the walk's error ([`TaskPanicked`](crate::ErrorKind::TaskPanicked)).
 ///
 /// # Cost
-/// A walk on a shard allocates nothing if state and result take up to 128 bytes each and no more than 16
-/// bytes of alignment. Larger ones are boxed once, and counted. The program is woken once, at the end. A walk
-/// from elsewhere costs one message and one wake-up; so does a batch.
+/// A walk on a shard allocates nothing if state and result take up to 128 bytes each and no more than 16 bytes of alignment. Larger
+/// values are boxed once, and counted. The program is woken once, at the end. A walk from elsewhere costs one message and one
+/// wake-up; so does a batch.
 ///
 /// ```
 /// use std::ops::Range;
@@ -100,8 +98,8 @@ pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 pub trait Walk: Send + 'static {
     /// The result of a walk that succeeds. It may hold [`Block`]s: nothing is copied then.
     type Output: Send + 'static;
-    /// The error of a walk that fails. [`Step::Fail`] passes it on unchanged, and Forebay's own errors are
-    /// converted where the walk is awaited. A walk without failures of its own takes [`Error`].
+    /// The error of a walk that fails. [`Step::Fail`] passes it on unchanged, and Forebay's own errors are converted where the walk
+    /// is awaited. A walk without specific failures uses [`Error`].
     type Error: From<Error> + Send + 'static;
 
     /// Inspects a block, whose place in the file is `at`, and returns the next step. The walk may keep the

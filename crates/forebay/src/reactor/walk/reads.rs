@@ -75,8 +75,7 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
     Ok(true)
 }
 
-/// Requests each block that is to come and was not requested yet: from the page cache, otherwise from the
-/// device.
+/// Requests each pending block that was not requested yet: from the page cache, otherwise from the device.
 pub(crate) fn stage_all(shard: &Shard, index: u32) {
     let (file, class, unasked) = shard.walks.with(|walks| {
         let slot = walks.slot(index);

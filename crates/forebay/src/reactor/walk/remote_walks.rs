@@ -31,7 +31,7 @@ pub(crate) struct Batch {
     waker: AtomicWaker,
     pub(crate) file: Arc<FileCore>,
     pub(crate) settings: Settings,
-    /// The walk that began in a future on its shard, which was then polled elsewhere.
+    /// The walk that started in a future on its shard, which was then polled elsewhere.
     pub(crate) adopts: Option<WalkKey>,
     places: UnsafeCell<Vec<BatchEntry>>,
     progress: UnsafeCell<Progress>,
@@ -65,7 +65,7 @@ pub(crate) struct Progress {
     pub(crate) begun: bool,
     /// Whether it waits for a slot, in the shard's list.
     pub(crate) is_blocked: bool,
-    /// Whether walks are being begun, further down on the stack.
+    /// Whether a caller on the stack is starting walks.
     pub(crate) is_beginning: bool,
     pub(crate) next: u32,
     pub(crate) running: u32,
@@ -131,7 +131,7 @@ impl Batch {
         Poll::Ready(std::mem::take(unsafe { &mut *self.places.get() }))
     }
 
-    /// Cancels the batch, for the future's drop: no further hop is begun.
+    /// Cancels the batch, for the future's drop: no further hop starts.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.is_done() {
@@ -166,7 +166,7 @@ impl Batch {
     /// Takes the batch back from its node, for the shard that popped it.
     ///
     /// # Safety
-    /// `node` must come from `notify_shard`, once.
+    /// `node` must be from `notify_shard`, and be used once.
     pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
@@ -184,7 +184,7 @@ impl Batch {
 
     /// Changes the progress, for the side that owns it.
     pub(crate) fn set_progress(&self, change: impl FnOnce(&mut Progress)) {
-        // SAFETY: the caller is the one side that accesses it now, and `change` does not come back here.
+        // SAFETY: the caller is the one side that accesses it now, and `change` does not re-enter this function.
         change(unsafe { &mut *self.progress.get() });
     }
 
@@ -209,7 +209,7 @@ impl Batch {
         self.places.get()
     }
 
-    /// Ends the batch, for the side that owns it, and notifies the future: no more endings come.
+    /// Ends the batch, for the side that owns it, and notifies the future: no more endings follow.
     pub(crate) fn end(&self) {
         debug_assert!(!self.is_done(), "a batch of walks ends once");
         self.done.store(true, Ordering::Release);

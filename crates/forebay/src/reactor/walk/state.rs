@@ -14,15 +14,14 @@ use super::step::{Ranges, Step};
 use crate::base::error::Error;
 use crate::memory::block::Block;
 
-/// Bytes that a walk may take without a box: 128 of state, and beside them the tag that distinguishes state
-/// from result.
+/// Bytes that a walk may take without a box: 128 of state, and the tag that distinguishes state from result.
 const ROOM_BYTES: usize = 144;
 
 /// The result or failure of a walk.
 pub(crate) type WalkEnding<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
 
-/// The failure of a walk, for a reason of its own or of the core's. The core's error becomes the walk's own
-/// type where the result is taken, since that conversion is the program's code.
+/// The failure of a walk, for the walk's or the core's reason. The core's error becomes the walk's own type where the result is
+/// taken, since that conversion is the program's code.
 pub(crate) enum Failure<E> {
     Own(E),
     Core(Error),
@@ -115,7 +114,7 @@ impl Job {
         self.work().name()
     }
 
-    /// Returns the ending of a walk of this type, or `None` if it has none (any more) or is of another type.
+    /// Returns the ending of a walk of this type, or `None` if it has no ending (any more) or is of another type.
     pub(crate) fn into_ending<W: Walk>(mut self) -> Option<WalkEnding<W>> {
         self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
     }

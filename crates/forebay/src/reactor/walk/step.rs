@@ -8,8 +8,8 @@ const RANGES_MAX: usize = 16;
 
 /// The next action of a [`Walk`](crate::Walk).
 ///
-/// Every variant except [`Wait`](Step::Wait) drops the blocks of an earlier [`ReadEach`](Step::ReadEach) that
-/// have not come yet: they are cancelled where the device allows it, and no step sees them.
+/// Every variant except [`Wait`](Step::Wait) drops the blocks of an earlier [`ReadEach`](Step::ReadEach) that have not arrived yet:
+/// they are cancelled where the device allows it, and no step sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the walk goes on as its step says"]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum Step<T, E> {
     /// Reads each of up to 16 ranges, all at once, and calls [`step`](crate::Walk::step) with each block as it arrives,
     /// in any order and never two at once.
     ReadEach(Ranges),
-    /// Waits for the next block of an earlier [`ReadEach`](Step::ReadEach). An error when none is to come.
+    /// Waits for the next block of an earlier [`ReadEach`](Step::ReadEach). An error without a pending block.
     Wait,
     /// Ends the walk with this result.
     Done(T),
@@ -70,7 +70,7 @@ impl Ranges {
         usize::from(self.len).min(RANGES_MAX)
     }
 
-    /// Returns whether there are no ranges.
+    /// Returns whether it has no ranges.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

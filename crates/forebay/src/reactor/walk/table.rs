@@ -69,12 +69,12 @@ pub(crate) struct WalkSlot {
     pub(crate) file: u32,
     pub(crate) hops: u32,
     pub(crate) hops_max: u32,
-    /// Hops begun in the turn whose number is `turn`.
+    /// Hops started in the turn whose number is `turn`.
     pub(crate) turn_hops: u32,
     pub(crate) turn: u32,
     /// Changes with each result of a step that drops reads in flight; never starts over.
     pub(crate) epoch: u32,
-    /// Blocks still to come to a step, one bit per element of `reads`.
+    /// Blocks that a step still waits for, one bit per element of `reads`.
     pub(crate) coming: u16,
     /// Those of them that have a slot of the op table, and (`unasked`) those that were not requested yet.
     pub(crate) staged: u16,
@@ -102,7 +102,7 @@ impl WalkRead {
     }
 }
 
-/// A block, or the reason why there is none, on its way to a step.
+/// A block, or the reason for its failure, to be passed to a step.
 pub(crate) struct Arrival {
     pub(crate) walk: u32,
     pub(crate) epoch: u32,
@@ -166,7 +166,7 @@ impl Walks {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
 
-    /// Returns the number of walks in progress or waiting to begin.
+    /// Returns the number of walks in progress or waiting to start.
     #[inline]
     #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     pub(crate) fn load(&self) -> u32 {
@@ -198,7 +198,7 @@ impl Walks {
         Some(WalkKey { index, generation })
     }
 
-    /// Frees a slot whose job, owner and file are gone.
+    /// Frees a slot whose job, owner and file were taken out.
     #[inline]
     pub(crate) fn give_back(&mut self, index: u32) {
         let head = self.free;
@@ -249,7 +249,7 @@ impl Walks {
             .collect()
     }
 
-    /// Begins a new turn of at most `steps` steps: each walk may hop again.
+    /// Starts a new turn of at most `steps` steps: each walk may hop again.
     pub(crate) fn begin_turn(&mut self, steps: u32) {
         self.turn = self.turn.wrapping_add(1);
         self.steps_left = steps;

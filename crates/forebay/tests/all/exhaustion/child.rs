@@ -1,5 +1,5 @@
-//! A scene is a test whose body runs in a process of its own: this program again, without the capabilities
-//! that lift limits, and with a deadline. So the shortage of a scene affects no other test.
+//! A scene is a test whose body runs in a separate process: this program again, without the capabilities that lift limits, and with
+//! a deadline. So the shortage of a scene affects no other test.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;

@@ -23,7 +23,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Mounts a new disk. The error is the reason why there is none.
+    /// Mounts a new disk. The error is the reason for a failure.
     fn mount() -> Result<Disk, String> {
         if !is_root() {
             return Err("mounting needs root".to_string());
@@ -286,7 +286,7 @@ fn one_operation_asks_for_too_much() {
         engine.block(usize::MAX).unwrap_err(),
         file.read(0..limit + 1).wait().unwrap_err(),
         file.read(7..u64::MAX / 4).wait().unwrap_err(),
-        // Within the limit, but no longer once it begins and ends at whole units.
+        // Within the limit, but not after rounding to whole units.
         file.read(1..limit + 1).wait().unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::TooLarge { limit }, "{error}");

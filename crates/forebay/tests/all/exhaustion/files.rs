@@ -37,7 +37,7 @@ fn ten_thousand_files() {
                 assert!(block.unwrap()[..] == bytes(n)[5..], "file {n}");
             }
         };
-        // In the order of their places, and then the unregistered ones first.
+        // In the order of their places, and then the unregistered files first.
         (0..FILES / 1000).for_each(|part| all((part * 1000..(part + 1) * 1000).collect()));
         all((0..1000).map(|n| FILES - 1 - n * 10).collect());
         drop(files);
@@ -57,9 +57,8 @@ fn ten_thousand_files() {
     });
 }
 
-/// Regression: the shards close a file whose last handle is gone, a moment later. On a busy machine programs
-/// that dropped their files and opened others found no descriptor left: one run in thirty of the test above
-/// failed with EMFILE.
+/// Regression: the shards close a file a moment after the drop of its last handle. On a busy machine programs that dropped their
+/// files and opened others found no descriptor left: one run in thirty of the test above failed with EMFILE.
 #[test]
 fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
     scene("files::descriptors_of_dropped_files_are_there_for_the_next_ones", || {
@@ -208,8 +207,8 @@ fn rings() -> usize {
 /// Regression: where only some shards got a ring, the others ran on threads, and the engine named the driver
 /// of whichever shard had been the last to start.
 ///
-/// Regression of the test: it failed with ENOMEM beside other scenes, because the rings of all of them counted
-/// against root's one limit of locked memory.
+/// Regression of the test: it failed with ENOMEM next to other scenes, because the rings of all of them counted against root's one
+/// limit of locked memory.
 #[test]
 fn an_engine_starts_with_few_descriptors_or_not_at_all() {
     scene("files::an_engine_starts_with_few_descriptors_or_not_at_all", || {
@@ -220,15 +219,15 @@ fn an_engine_starts_with_few_descriptors_or_not_at_all() {
             // With FOREBAY_TEST_DRIVER=threads no shard would use a ring, so the choice is made here.
             for spare in 0..24 {
                 let config = config().shards(4).driver(choice).arena_bytes(1 << 20);
-                // The next descriptor is the lowest that is free: so many may be open besides the three and
-                // those of the harness.
+                // The next descriptor is the lowest that is free: so many may be open in addition to the three and those of the
+                // harness.
                 set_limit(libc::RLIMIT_NOFILE, before.highest_descriptor() + 1 + spare);
                 let engine = Engine::start(config);
                 set_limit(libc::RLIMIT_NOFILE, enough);
                 match engine {
                     Ok(engine) => {
                         started[usize::from(engine.driver() == "uring")] += 1;
-                        // All shards alike: a ring for each, or none and a reason.
+                        // All shards alike: a ring for each, or no ring and a reason.
                         let rings = rings();
                         if engine.driver() == "threads" {
                             tells(&engine, &["io_uring"], "ulimit -n");

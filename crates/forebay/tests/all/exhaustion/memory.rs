@@ -64,7 +64,7 @@ fn locked_memory_of_nothing() {
 #[test]
 fn half_of_the_locked_memory_is_left_for_other_rings() {
     scene("memory::half_of_the_locked_memory_is_left_for_other_rings", || {
-        // Where rings count as well there is room for them beside the 8 MiB.
+        // Where rings count as well they fit in addition to the 8 MiB.
         const LIMIT: u64 = 9 << 20;
         if is_threads() {
             return println!("skipped: the threads driver registers nothing");
@@ -193,7 +193,7 @@ fn reads_wait_for_memory_that_comes_back() {
     });
 }
 
-/// Runs writes that use all the memory there is, and reads beside them.
+/// Runs writes that use all the memory, and reads at the same time.
 async fn writes_and_reads(engine: &Engine, file: &File, durability: Durability, round: u64) {
     let mut writes = Vec::new();
     while let Ok(block) = engine.block_from(&bytes_of(0..512 * KIB)) {
@@ -266,7 +266,7 @@ fn the_arena_cannot_grow() {
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes a child of this process's own group with that limit. The error is the reason why there is none.
+    /// Makes a child of this process's group with that limit. The error is the reason for a failure.
     fn make(bytes: u64) -> Result<Group, String> {
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let name = format!("forebay-test-{}-{bytes}", std::process::id());
@@ -365,8 +365,8 @@ fn play_in_group(name: &str, bytes: u64) {
     scene.without(vec![of_group(&group.0)]).play(|| ());
 }
 
-/// Regression: eight threads that read 33 MiB each waited for ever in a container of 160 MiB, whose engine has 40 MiB of I/O memory. The
-/// reads share what a container has: one after the other, with memory of their own length.
+/// Regression: eight threads that read 33 MiB each waited for ever in a container of 160 MiB, whose engine has 40 MiB of I/O
+/// memory. The reads share the container's memory: one after the other, with memory of their length.
 #[test]
 fn threads_read_33_mib_in_a_control_group_of_160_mib() {
     const NAME: &str = "memory::threads_read_33_mib_in_a_control_group_of_160_mib";
@@ -390,7 +390,7 @@ fn threads_read_33_mib_in_a_control_group_of_160_mib() {
                 assert!(block[block.len() - 4096..] == bytes_of(last - 4096..last)[..]);
                 true
             }
-            // Threads that do not come to drop their blocks for a while hold half of the group's memory.
+            // Threads that do not drop their blocks for a while hold half of the group's memory.
             Err(error) => {
                 assert!(
                     matches!(error.kind(), ErrorKind::ArenaExhausted { held } if held >= 80 << 20),

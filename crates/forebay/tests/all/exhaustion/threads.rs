@@ -9,7 +9,7 @@ use crate::common::{bytes_of, config, dir};
 
 /// Makes the child run as a user without other processes: root has no limit of processes.
 fn become_nobody() -> tempfile::TempDir {
-    // A scene beside this one has another number: the limit counts all threads of a user.
+    // A concurrent scene has another number: the limit counts all threads of a user.
     let nobody: libc::uid_t = 1_000_000 + std::process::id();
     let dir = dir();
     if is_root() {

@@ -1,4 +1,4 @@
-//! Scenes in a process of their own, and the kernel scheduler's settings of their threads.
+//! Scenes in a separate process, and the kernel scheduler's settings of their threads.
 
 use forebay_test::children::{Restriction, Scene, is_child, print_skipped};
 
@@ -16,7 +16,7 @@ pub(crate) enum Rights {
     Limit(libc::rlim_t),
 }
 
-/// Runs the test `name` in a child, where this call runs `body`: its threads are the only ones of these names.
+/// Runs the test `name` in a child, where this call runs `body`: no other threads have these names.
 pub(crate) fn scene(name: &str, rights: Rights, body: impl FnOnce()) {
     let name = format!("priority::{name}");
     if is_child(&name) {
@@ -78,8 +78,7 @@ impl SchedAttr {
     }
 }
 
-/// Returns whether this process may have real-time threads, and whether the kernel supports slices. Tried on
-/// a thread of its own.
+/// Returns whether this process may have real-time threads, and whether the kernel supports slices. Tried on a separate thread.
 pub(crate) fn kernel_grants() -> (bool, bool) {
     let tried = std::thread::spawn(|| {
         let slice = SchedAttr { slice_ns: 100_000, nice: SchedAttr::of(0).nice, ..SchedAttr::default() };
@@ -90,7 +89,7 @@ pub(crate) fn kernel_grants() -> (bool, bool) {
     tried.join().unwrap()
 }
 
-/// Returns this process's threads whose names begin like that.
+/// Returns this process's threads whose names start with `prefix`.
 pub(crate) fn threads_named(prefix: &str) -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
     let named = tasks.filter(|task| {

@@ -1,4 +1,4 @@
-//! The completion queue in every interleaving: results and wake-ups end a wait that has begun, or the next one.
+//! The completion queue in every interleaving: results and wake-ups end a current wait, or the next one.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ fn a_look_that_heeds_a_wake_sees_what_it_was_for() {
                 queue.wake();
             })
         };
-        // The shard first checks without waiting, and goes to sleep only if it has seen nothing.
+        // The shard first checks without waiting, and sleeps only if it has seen nothing.
         queue.take(Wait::Poll, &mut Vec::new());
         while news.load(Ordering::Relaxed) == 0 {
             queue.take(wait_for(1), &mut Vec::new());

@@ -1,5 +1,5 @@
-//! The count of a buffer's blocks in every interleaving: exactly one owner is the last, and all reads of the
-//! other owners come before.
+//! The count of a buffer's blocks in every interleaving: exactly one owner is the last, and all reads of the other owners happen
+//! before.
 
 use loom::cell::UnsafeCell;
 use loom::thread::spawn;

@@ -95,8 +95,7 @@ fn a_closed_stack_takes_nothing_and_loses_nothing() {
     check(buffers_return_around_the_close);
 }
 
-/// Waits as `Arena::wait_for_memory` requires: set the bit, check once more, and sleep only if there is
-/// nothing.
+/// Waits as `Arena::wait_for_memory` requires: set the bit, check once more, and sleep only if nothing is found.
 fn a_shard_waits_for_two_buffers() {
     let bell = Arc::new(Bell::default());
     let waiting = Arc::new(WaitingShards::new(1));

@@ -12,9 +12,8 @@ use crate::memory::arena::header::Header;
 use crate::memory::arena::region::{HUGE_BYTES, Region};
 use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 
-/// The least length of a new region: one huge page. Where memory is slow to come (a virtual machine that its
-/// host gives pages one by one: 2.3 ms for 1 MiB), a shard that cannot wait for the growth elsewhere stands
-/// still for only one of these.
+/// The least length of a new region: one huge page. Where new memory is slow (a virtual machine that its host gives pages one by
+/// one: 2.3 ms for 1 MiB), a shard that cannot wait for the growth elsewhere blocks for only one of these.
 const GROWTH_BYTES_MIN: usize = HUGE_BYTES;
 /// A new region is at least the mapped bytes divided by this: 256 regions up to 512 MiB, then 128 with each
 /// doubling.
@@ -103,8 +102,7 @@ impl ArenaCore {
         header
     }
 
-    /// Returns the length of the next region if it is to hold a buffer of this class; `None` when there is no
-    /// room for it.
+    /// Returns the length of the next region if it is to hold a buffer of this class; `None` if it does not fit.
     pub(super) fn growth_bytes(&self, class: usize) -> Option<usize> {
         let needed = BUFFER_BYTES_MIN << class;
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);

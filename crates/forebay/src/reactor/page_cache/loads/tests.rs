@@ -84,8 +84,8 @@ fn loads_end_where_the_free_memory_does() {
     assert_eq!(look(&loads, 3 * SECOND), 0, "a system that does not say");
 }
 
-/// The story: a device with a read-ahead of 8 MiB. Each of the small reads of a pass paid for all of it, 10 GiB of room were gone in a twentieth of
-/// the time between two looks, and the pass went past the page cache for the rest of it.
+/// Story: a device with a read-ahead of 8 MiB. Each of the small reads of a pass was charged for all of it, 10 GiB of room were
+/// used up in a twentieth of the time between two looks, and the pass bypassed the page cache for the rest of it.
 #[test]
 fn reads_that_follow_a_load_take_no_more_room() {
     let (root, loads) = loads(1000);
@@ -99,7 +99,7 @@ fn reads_that_follow_a_load_take_no_more_room() {
     let paid = (4096 + ahead) as i64;
     assert_eq!(room - loads.room_bytes.load(Ordering::Relaxed), paid);
     assert!(!loads.admits(1, &(2048 * 4096..2049 * 4096), &window, ahead), "it has not missed");
-    // Elsewhere it pays again, and so does who comes back.
+    // Elsewhere it is charged again, and so is a return to an earlier place.
     assert!(pages(16_384, 17_000).all(|page| loads.admits(1, &page, &window, ahead)));
     assert!(loads.admits(1, &(0..4096), &window, ahead));
     assert_eq!(room - loads.room_bytes.load(Ordering::Relaxed), 3 * paid);
@@ -130,7 +130,7 @@ fn rising_refaults_close_it_for_a_while() {
     assert_eq!(look(&loads, rise_ns), 0);
     assert_eq!(look(&loads, rise_ns + 4 * SECOND), 0);
     assert_eq!(look(&loads, rise_ns + 5 * SECOND), open);
-    // A rise over a time without looks is no rise now.
+    // A rise during a time without looks does not count now.
     write(root.path(), 1000, 9_000_000);
     assert_eq!(look(&loads, 100 * SECOND), open);
 }
@@ -186,7 +186,7 @@ impl Bench {
         loads.end_look(NEVER - 1, room);
         engine.shared().lock_page_caches().loads = Some(loads.clone());
         let program = std::env::current_exe().unwrap();
-        // Beside the build, as `/tmp` is often memory.
+        // Next to the build, as `/tmp` is often memory.
         let named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         fs::write(named.path(), bytes(0..Bench::BYTES)).unwrap();
         named.as_file().sync_all().unwrap();
@@ -200,7 +200,7 @@ impl Bench {
         bench
     }
 
-    /// Opens the file. `None` where adaptive files are direct ones, or have no direct I/O.
+    /// Opens the file. `None` where adaptive files are direct files, or have no direct I/O.
     fn open(&self) -> Option<File> {
         let file = self.engine.open(self.named.path(), Open::write().adaptive()).wait().unwrap();
         if !file.core().may_load() {
@@ -309,8 +309,8 @@ fn whole_blocks_of_the_programs_own_are_not_loaded() {
     assert_eq!((bench.room(), bench.pages()), (100 * MIB, 0));
 }
 
-/// A read sees each write that had ended before it began, by whichever way the bytes come. The stamps fit into one sector, which a device
-/// writes at once.
+/// A read sees each write that had ended before its start, on each path. The stamps fit into one sector, which a device writes
+/// atomically.
 #[test]
 fn loads_beside_direct_writes_bring_no_old_bytes() {
     const WRITES: u64 = 400;

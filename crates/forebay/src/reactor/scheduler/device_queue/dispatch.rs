@@ -1,4 +1,4 @@
-//! Selects the waiting operation that goes next.
+//! Selects the next waiting operation.
 
 use std::sync::atomic::Ordering;
 
@@ -17,8 +17,7 @@ const AHEAD_PIECES: u64 = 4;
 const BEHIND_PIECES: u64 = 64;
 
 impl DeviceQueue {
-    /// Removes and returns the waiting operation that goes next, if one may go now. Otherwise sets the time
-    /// to check again.
+    /// Removes and returns the next waiting operation, if it may start now. Otherwise sets the time to check again.
     pub(in crate::reactor::scheduler) fn dispatch(
         &mut self,
         table: &mut OpTable,
@@ -78,8 +77,7 @@ impl DeviceQueue {
         Some(index)
     }
 
-    /// Returns whether this shard's best operation is ahead of those that wait on other shards. Those then go
-    /// first, for a while.
+    /// Returns whether this shard's best operation is ahead of those that wait on other shards. Those are then first, for a while.
     fn is_held_back(&mut self, class: usize, view: ShardView<'_>, wake_at_ns: &mut u64) -> bool {
         if self.shared.beats.len() == 1 || !self.contended {
             return false;

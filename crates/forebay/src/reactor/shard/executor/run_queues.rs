@@ -8,7 +8,7 @@ use crate::base::class::{CLASSES_MAX, Class, ClassTable};
 /// Ready tasks, with one queue per class.
 pub(super) struct Queues {
     ready: [VecDeque<Runnable>; CLASSES_MAX],
-    /// Virtual time of each class. The class that lags most goes next.
+    /// Virtual time of each class. The class that lags most is next.
     pass: [u64; CLASSES_MAX],
     /// The largest virtual time at which a class was served.
     served: u64,

@@ -4,7 +4,7 @@
 use crate::io::stats::Stall;
 use crate::reactor::stall_profiler::Beat;
 
-/// Names kept per shard. Further ones count under the last.
+/// Names kept per shard. More are counted under the last.
 const NAMES_MAX: usize = 64;
 
 /// The stalls recorded so far, by task.

@@ -20,7 +20,7 @@ pub(super) trait Body {
     /// Polls the future; its end and its panic are sent as the result.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops the future, then sends an error if there was no result.
+    /// Drops the future, then sends an error if it had no result.
     fn end(self: Pin<&mut Self>);
 }
 
@@ -32,8 +32,8 @@ struct TypedBody<F: Future> {
 
 impl<F: Future> TypedBody<F> {
     fn parts(self: Pin<&mut Self>) -> (Pin<&mut Option<F>>, &mut Option<Sender<F::Output>>) {
-        // SAFETY: the future is pinned with the whole, which is Unpin only if the future is, has no destructor of its own, and is never
-        // moved from: the future is polled and replaced in its place. The sender is pinned nowhere.
+        // SAFETY: the future is pinned with the whole, which is Unpin only if the future is, has no destructor, and is never moved
+        // from: the future is polled and replaced in its place. The sender is pinned nowhere.
         unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &mut this.answer)
@@ -131,7 +131,7 @@ pub(crate) struct Abort {
 }
 
 impl Abort {
-    /// Requests that the task end at its next poll, which comes soon.
+    /// Requests that the task end at its next poll, which is soon.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Release);
         self.waker.wake();

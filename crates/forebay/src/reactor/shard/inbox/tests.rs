@@ -65,10 +65,10 @@ fn as_many_senders_are_woken_as_there_is_room_for_and_all_when_it_is_empty() {
     assert!(inbox.pop().is_some());
     inbox.notify_room(1);
     assert_eq!(woken(), [1, 0, 0, 0]);
-    // Without a message taken, none.
+    // Without a taken message, no sender is woken.
     inbox.notify_room(0);
     assert_eq!(woken(), [1, 0, 0, 0]);
-    // The first one does not come. That keeps no other waiting once the inbox is empty.
+    // The first one does not return. It blocks no other once the inbox is empty.
     assert!(inbox.pop().is_some());
     inbox.notify_room(1);
     assert_eq!(woken(), [1, 1, 1, 1]);

@@ -24,7 +24,7 @@ const LOOKS_MAX: u32 = 1;
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// A visitor leaves without a look at what came while it was inside.
+    /// A visitor leaves without a look at messages that arrived while it was inside.
     NoSettling,
     /// A thread that finds the lock held leaves no mark.
     NoMark,
@@ -135,7 +135,7 @@ impl Ring {
         }
     }
 
-    /// `VisitedShard::inside`. Returns whether shard 0 is to go on.
+    /// `VisitedShard::inside`. Returns whether shard 0 is to continue.
     fn inside(&self) -> bool {
         self.is_inside.store(true, Ordering::Relaxed);
         let asks_shard = self.look();
@@ -211,7 +211,7 @@ fn call() -> Message {
     Message::Call(Box::new(|_| {}))
 }
 
-/// A message comes while a visitor is inside, leaves, or is gone, and shard 0 looks where it is asked.
+/// A message arrives while a visitor is inside, leaves, or has left, and shard 0 looks where it is asked.
 fn a_post_meets_a_leaving_visitor(mistake: Mistake) {
     let ring = Ring::new(mistake, Seat::default());
     let visitor = spawn({
@@ -225,7 +225,7 @@ fn a_post_meets_a_leaving_visitor(mistake: Mistake) {
     ring.shard_0();
     visitor.join().unwrap();
     sender.join().unwrap();
-    // Shard 0 goes on for as long as it is asked; that it wakes up for it is another model.
+    // Shard 0 continues for as long as it is asked; its wake-up is the subject of another model.
     while ring.shard_0() {}
     assert_eq!(ring.seat().messages, 1, "the message was seen");
 }
@@ -337,7 +337,7 @@ fn a_visitor_meets_the_end(mistake: Mistake) {
         Poll::Ready(outcome) => assert_eq!(outcome.result, Err(OpFailure::EngineClosed)),
         Poll::Pending => panic!("the operation never ends"),
     }
-    // A visitor that comes later finds the lock held, and nothing to do.
+    // A later visitor finds the lock held, and nothing to do.
     ring.visit();
 }
 
@@ -366,7 +366,7 @@ fn a_visitor_outlives_the_end(mistake: Mistake) {
         let (ring, sent) = (ring.clone(), cell.clone());
         move || {
             ring.visit();
-            // Comes too late for that visit.
+            // Too late for that visit.
             assert!(ring.inbox.send(Message::Op(sent), None).is_ok());
         }
     });

@@ -11,7 +11,7 @@ fn poll(cell: &RemoteCell) -> Poll<Result<u32, OpFailure>> {
     cell.poll(Waker::noop()).map(|outcome| outcome.result)
 }
 
-/// Returns the node's cell and whether its future is gone.
+/// Returns the node's cell and whether its future was dropped.
 fn taken(node: NonNull<RemoteNode>) -> (RemotePtr, bool) {
     // SAFETY: the tests pass each node that a cell returned once.
     unsafe { RemoteCell::from_node(node) }

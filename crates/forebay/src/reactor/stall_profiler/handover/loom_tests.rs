@@ -12,7 +12,7 @@ fn two_requests_and_a_handler_that_may_be_late() {
     assert!(place.ask(1));
     let handler = {
         let place = Arc::clone(&place);
-        // The signals of both requests; either may come before or after anything that the watcher does.
+        // The signals of both requests; either may be before or after any step of the watcher.
         spawn(move || {
             let first = place.write(1, |value| *value = 1);
             let second = place.write(2, |value| *value = 2);

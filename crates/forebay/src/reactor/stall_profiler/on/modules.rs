@@ -26,7 +26,7 @@ pub(super) struct Frames {
 /// Counts of libraries that were loaded and unloaded so far. The same value twice means that nothing changed.
 pub(super) type Generation = (u64, u64);
 
-/// Larger unwind information of a library is not copied; its frames go by frame pointers.
+/// Larger unwind information of a library is not copied; its frames are unwound by frame pointers.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// Returns the number of changes so far.
@@ -105,7 +105,7 @@ fn frames(headers: &[libc::Elf64_Phdr], bias: u64) -> Option<Frames> {
     Some(Frames { index_at, index, entries: copy(headers, bias, entries_at.clone())?, entries_at })
 }
 
-/// Returns the addresses of a segment that the file filled and that may be read; none for other headers.
+/// Returns the addresses of a segment that the file filled and that may be read; empty for other headers.
 fn readable(header: &libc::Elf64_Phdr) -> Range<u64> {
     let is = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0;
     let bytes = if is { header.p_filesz } else { 0 };

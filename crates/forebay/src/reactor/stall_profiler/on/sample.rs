@@ -6,14 +6,14 @@ use std::ops::Range;
 const STACK_BYTES_MAX: usize = 256 << 10;
 const WORD: usize = size_of::<u64>();
 
-/// The registers that unwinding begins with.
+/// The registers at the start of unwinding.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Registers {
     pub(super) pc: u64,
     pub(super) sp: u64,
     /// The frame pointer, or whatever else the code kept in its register.
     pub(super) fp: u64,
-    /// The return address of a function that called none; x86_64 has it on the stack.
+    /// The return address of a leaf function; x86_64 has it on the stack.
     #[cfg(target_arch = "aarch64")]
     pub(super) lr: u64,
 }
@@ -30,7 +30,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Returns an empty sample, or `None` when there is no memory for the copy.
+    /// Returns an empty sample, or `None` without memory for the copy.
     pub(super) fn new(stack: Range<usize>) -> Option<Sample> {
         let mut words = Vec::new();
         words.try_reserve_exact(STACK_BYTES_MAX / WORD).ok()?;

@@ -1,9 +1,8 @@
 //! The signal that requests a sample from a shard's thread, and its handler.
 //!
-//! SIGURG is ignored by default and has a meaning only to programs that request it (urgent data of a socket
-//! with an owner). So it is taken where no other code has it. The handler stays when the last engine is gone.
-//! It does nothing unless a sample of a shard's thread was requested, and removing it could remove a handler
-//! that the program has installed meanwhile.
+//! SIGURG is ignored by default and has a meaning only to programs that request it (urgent data of a socket with an owner). So it
+//! is used if no other code handles it. The handler stays after the last engine's end. It does nothing unless a sample of a shard's
+//! thread was requested, and removing it could remove a handler that the program has installed meanwhile.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -20,7 +19,7 @@ thread_local! {
     static SEAT: Cell<*const Pulse> = const { Cell::new(ptr::null()) };
 }
 
-/// Sets the shard whose thread this is; null: none any more. The pulse stays valid until the next call.
+/// Sets the shard whose thread this is; null at its end. The pulse stays valid until the next call.
 pub(super) fn set_seat(pulse: *const Pulse) {
     SEAT.set(pulse);
 }
@@ -105,9 +104,9 @@ fn disposition() -> Result<libc::sighandler_t, String> {
     }
 }
 
-/// The handler. It is async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes
-/// into memory that waits for it. It allocates nothing, takes no lock, makes no system call (so errno stays)
-/// and cannot panic. It may come without a request, late, or from another process: then it does nothing.
+/// The handler. It is async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes into a prepared
+/// buffer. It allocates nothing, takes no lock, makes no system call (so errno stays) and cannot panic. The signal may arrive
+/// without a request, late, or from another process: then it does nothing.
 extern "C" fn on_signal(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Ok(seat) = SEAT.try_with(Cell::get) else { return };
     if seat.is_null() || context.is_null() {

@@ -46,10 +46,10 @@ fn begins(line: &str, names: &[&str]) -> bool {
     names.iter().any(|name| line.starts_with(name))
 }
 
-/// Adds the lines of one address: those of functions that were inlined there come first.
+/// Adds the lines of one address: those of functions that were inlined there are first.
 fn describe(address: u64, unwinder: &Unwinder, lines: &mut Vec<String>) {
     let before = lines.len();
-    // It takes return addresses, and goes one back itself.
+    // It expects return addresses, and subtracts one itself.
     let asked = std::ptr::without_provenance_mut(address as usize + 1);
     backtrace::resolve(asked, |symbol| {
         let Some(name) = symbol.name() else { return };

@@ -8,7 +8,7 @@ use framehop::{
 use super::modules::{self, Frames, Generation};
 use super::sample::{Registers, Sample};
 
-/// The most frames of a back-trace, inlined ones not counted.
+/// The most frames of a back-trace, without inlined frames.
 const FRAMES_MAX: usize = 128;
 
 /// Unwinds copies of stacks. Keeps copies of the unwind information of the loaded code: a few hundredths of

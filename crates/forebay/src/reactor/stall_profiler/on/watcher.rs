@@ -14,8 +14,8 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// After this long without a new poll on any shard the watcher sleeps until one wakes it.
 const AWAKE: Duration = Duration::from_millis(100);
-/// While a poll runs it still checks this often, and where the kernel has no membarrier(2): there a poll that begins at this very moment
-/// may not see that it should wake the watcher.
+/// While a poll runs it still checks this often, and where the kernel has no membarrier(2): there a poll that starts at the same
+/// time may not see that it should wake the watcher.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct Watcher {
@@ -65,7 +65,7 @@ impl Watcher {
             }
             self.shared.alarm.asleep.store(true, Ordering::SeqCst);
             let is_certain = has_barrier && barrier();
-            // A poll that began before the barrier is seen here; one that begins after it sees that it must wake this thread.
+            // A poll that started before the barrier is seen here; a later poll sees that it must wake this thread.
             if self.has_news() {
                 self.shared.alarm.asleep.store(false, Ordering::SeqCst);
                 active = Some(Instant::now());
@@ -84,7 +84,7 @@ impl Watcher {
         self.seen.iter().any(|seen| seen.beat & 1 == 1)
     }
 
-    /// Returns whether a shard began a poll since the last check, or runs one that is not sampled yet.
+    /// Returns whether a shard started a poll since the last check, or runs one that is not sampled yet.
     fn has_news(&self) -> bool {
         let has_news = |(Beat(pulse), seen): (&Beat, &Observation)| {
             let beat = pulse.now.load(Ordering::Relaxed);
