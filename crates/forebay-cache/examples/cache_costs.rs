@@ -17,7 +17,7 @@ fn page(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) % PAGES
 }
 
-/// Polls to the end without sleeping: a hit is ready at once, or after one yield.
+/// Polls to the end without sleeping: a hit is ready immediately, or after one yield.
 fn now<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Valgrind runs one thread at a time, and a ring that waits would hold it.
     let driver = if only.is_some() { DriverChoice::Threads } else { DriverChoice::Auto };
     let engine = Engine::start(Config::new().shards(1).driver(driver))?;
-    // Room for all pages where hits are wanted, and for a few of them where misses are.
+    // Space for all pages for hits, and for a few of them for misses.
     let room = if matches!(only.as_deref(), Some("miss")) { 1 << 20 } else { 2 * PAGES * PAGE };
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(room))?;
     let small = Cache::new(&engine, CacheOptions::new().bytes_max(1 << 20))?;

@@ -29,8 +29,8 @@ const STRIPES: usize = 16;
 /// The size that [`BlockCache::new`] counts on for a block.
 const BLOCK_BYTES: u64 = 4096;
 
-/// A bounded map of blocks by owner and offset. It evicts what is used least, in an order that one pass over many
-/// blocks does not disturb (CLOCK-Pro, by the crate quick_cache).
+/// A bounded map of blocks by owner and offset. It evicts the least used blocks, in an order that one pass over many blocks does
+/// not disturb (CLOCK-Pro, by the crate quick_cache).
 ///
 /// The caller chooses the number of an owner: one for each file, say. A block is charged for the memory that it pins
 /// ([`Block::pinned_bytes`]) and 160 bytes for its entry. The map has no global lock and draws no random numbers: in a simulated
@@ -119,7 +119,7 @@ pub struct BlockStats {
     pub insertions: u64,
     /// Blocks that were offered and refused, because they had not been offered lately.
     pub refusals: u64,
-    /// Blocks that made room for others, or were refused because they alone exceed a part of the limit.
+    /// Blocks that were evicted for others, or refused because they alone exceed a part of the limit.
     pub evictions: u64,
 }
 
@@ -144,8 +144,8 @@ impl BlockCache {
             // Cannot happen: all required settings are set.
             Err(_) => Map::with(1, bytes_max, ByMemory, Mix, lifecycle),
         };
-        // Tables that grow by doubling would hold twice the memory that they use. The system gives memory when it
-        // is first touched, so room in advance costs nothing.
+        // Tables that grow by doubling would hold twice the memory that they use. The system allocates memory when it is first
+        // touched, so capacity in advance costs nothing.
         blocks.reserve((bytes_max / (block_bytes + OVERHEAD_BYTES)) as usize);
         BlockCache {
             blocks,
@@ -273,9 +273,9 @@ impl BlockCache {
         false
     }
 
-    /// Inserts a block that was read while there is room, so that no other leaves for it. Returns whether it was inserted. There is
-    /// room if the last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block makes room for another,
-    /// as each part of the map is full at another time; and where blocks are given up. Then lent memory is filled. For `forebay-kv`.
+    /// Inserts a block that was read if it fits without an eviction. Returns whether it was inserted. The map has room if the last
+    /// [`look_for_room`](Self::look_for_room) found some, until that is used up or a block is evicted, as each part of the map is
+    /// full at another time; and where blocks are given up. Then lent memory is filled. For `forebay-kv`.
     #[doc(hidden)]
     pub fn fill(&self, owner: u64, offset: u64, block: &Block) -> bool {
         if !self.admits(block) {
@@ -321,7 +321,7 @@ impl BlockCache {
             let _limit = self.lock();
             self.blocks.capacity()
         };
-        // What is left when each part has no room for one more block counts as full.
+        // The rest, with which no part can hold one more block, counts as full.
         let room = (bytes_max - bytes_max / FULL_PART).saturating_sub(self.blocks.weight());
         self.fullness.room.store(room, Ordering::Relaxed);
     }
@@ -416,7 +416,7 @@ impl BlockCache {
         self.blocks.clear();
     }
 
-    /// Changes the limit; blocks beyond it are evicted at once.
+    /// Changes the limit; blocks beyond it are evicted immediately.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         let mut now = self.lock();
         *now = bytes_max;

@@ -110,8 +110,7 @@ impl CachedFile {
         from_memory(&self.shared, range)
     }
 
-    /// Returns a read of many ranges of the file, all in flight at once; see
-    /// [`Cache::read_many`](crate::Cache::read_many).
+    /// Returns a read of many ranges of the file, all in flight concurrently; see [`Cache::read_many`](crate::Cache::read_many).
     pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
         ReadMany::new(self.shared.core(), ranges.into_iter().map(|range| (self.shared.clone(), range)))
     }

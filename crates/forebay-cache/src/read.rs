@@ -1,4 +1,4 @@
-//! Reads: of pages in memory at once, of the others by flights.
+//! Reads: immediately for pages in memory, by flights for the others.
 
 use std::future::Future;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::flight::{Claim, Waiter};
 
 /// Number of hits after which a future yields.
 const HITS_PER_YIELD: u64 = 64;
-/// The most ranges of one batch in flight at once.
+/// The most ranges of one batch in flight.
 const DEPTH: usize = 128;
 
 /// A read through the cache, which starts when it is first polled; see [`CachedFile::read`](crate::CachedFile::read).

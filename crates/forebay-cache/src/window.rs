@@ -24,8 +24,8 @@ const PASSED_MAX: usize = 8;
 /// Divisor for the bytes that a part gives up when the engine has no memory left.
 const GIVEN_PART: u64 = 8;
 
-/// A first-in-first-out list of blocks: the window before the filter of TinyLFU. A block that is wanted again at once, as
-/// by a neighbour of the key that it was read for, is found here although it is not worth its memory for longer yet.
+/// A first-in-first-out list of blocks: the window before the filter of TinyLFU. A block that is used again soon, as by a neighbour
+/// of the key that it was read for, is found here although it is not worth its memory for longer yet.
 ///
 /// With lent memory the list is longer. Blocks that are wanted again stay in it then, and one that was is passed over once when it
 /// would leave; when others take its place after that, it is for the map of blocks, which those that are wanted once do not pass through.
@@ -80,7 +80,7 @@ impl Window {
         (BLOCKS_MAX * weight_of(block_bytes)).min(bytes_max / SHARE)
     }
 
-    /// Changes the limit; blocks beyond it are dropped at once.
+    /// Changes the limit; blocks beyond it are dropped immediately.
     pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
         for part in &self.parts {
             let mut part = lock(part);
@@ -108,7 +108,7 @@ impl Window {
         steps * self.step
     }
 
-    /// Takes one step back, and drops the blocks that lose their room: at most one of the usual length. Returns the bytes, 0 if
+    /// Takes one step back, and drops the blocks that no longer fit: at most one of the usual length. Returns the bytes, 0 if
     /// nothing is lent.
     pub(crate) fn take_back(&self) -> u64 {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Window {
         left.into_iter().filter(|recent| recent.is_passed).map(|recent| (recent.at, recent.block))
     }
 
-    /// Adds a block if lent memory has room for it, so that no other leaves. Returns whether it was added.
+    /// Adds a block if it fits into lent memory without an eviction. Returns whether it was added.
     pub(crate) fn fill(&self, at: At, block: &Block) -> bool {
         if self.steps.load(Ordering::Relaxed) == 0 {
             return false;

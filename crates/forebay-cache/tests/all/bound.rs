@@ -58,7 +58,7 @@ fn its_bytes_stay_within_the_limit() {
 /// The resident memory of a process that fills a cache: pages, entries and all else.
 #[test]
 fn the_memory_of_a_full_cache_is_within_its_bound() {
-    /// Memory of the process besides pages and entries: the engine's, and buffers of reads.
+    /// Memory of the process other than pages and entries: the engine's, and buffers of reads.
     const BESIDE: u64 = 8 << 20;
     const BOUND: u64 = 64 << 20;
     // A separate process: the other tests allocate too.
@@ -287,7 +287,7 @@ fn lent_memory_is_filled_and_taken_back_block_by_block() {
 
     blocks.lend(200 * STEP + 5);
     assert_eq!(blocks.lent_bytes(), 200 * STEP);
-    // The window has room for 28 without it.
+    // Without it the window fits 28.
     let lent: Vec<u64> = (0..1_000).filter(|offset| blocks.fill(2, offset * PAGE, &block)).collect();
     assert_eq!(lent.len(), 228);
     let full = blocks.stats();
@@ -309,7 +309,7 @@ fn lent_memory_is_filled_and_taken_back_block_by_block() {
     assert_eq!((blocks.take_back(), blocks.lent_bytes(), left), (0, 0, full.blocks - 200));
 }
 
-/// What replaces the owner of a block takes its room, in a map that is full.
+/// Blocks of another owner fit into the space of blocks that were given up, in a full map.
 #[test]
 fn the_room_of_blocks_that_are_given_up_goes_to_those_that_follow() {
     let engine = engine();
