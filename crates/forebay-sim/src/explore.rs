@@ -52,10 +52,9 @@ impl std::error::Error for FailedSeed {}
 /// Calls `attempt` with each seed until one fails, by an error or a panic, and returns the number of seeds
 /// tried.
 ///
-/// Three environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command
-/// that a failure prints. `FOREBAY_SIM_SEEDS=20000` tries 20,000 seeds: the first of `seeds`, and those after
-/// the last of them when there are fewer. `FOREBAY_SIM_SEEDS_MAX=100` tries the first 100 of `seeds`, or all where
-/// there are fewer.
+/// Three environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command that a failure
+/// prints. `FOREBAY_SIM_SEEDS=20000` tries 20,000 seeds: the first of `seeds`, and then those after the last of them.
+/// `FOREBAY_SIM_SEEDS_MAX=100` tries the first 100 of `seeds`, or all of fewer.
 ///
 /// ```
 /// use forebay::Open;

@@ -29,7 +29,7 @@ thread_local! {
     static HUB: RefCell<Option<Rc<Hub>>> = const { RefCell::new(None) };
 }
 
-/// A task on a worker expects operations to complete at once this often, in a million.
+/// The chance, in a million, that a task on a worker expects operations to complete immediately.
 const INLINE_PPM: u32 = 100_000;
 /// It has used up its turn this often, in a million, and is woken for another one.
 const YIELDS_PPM: u32 = 30_000;
@@ -237,7 +237,7 @@ impl Hub {
         result
     }
 
-    /// Returns the place of the worker's ring of an engine, and whether it expects operations to complete at once.
+    /// Returns the place of the worker's ring of an engine, and whether it expects operations to complete immediately.
     pub(crate) fn ring_of_worker(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)> {
         let worker = self.worker.get()?;
         let rings = self.rings.borrow();

@@ -59,11 +59,10 @@
 //!
 //! # What is durable, and what may be there after a power cut
 //!
-//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory.
-//! On a disk without a volatile cache ([`Profile::write_cache`] of 0) the direct write is on the medium at
-//! once. A full cache and a full memory (64 MiB, or 4,096 writes in either) move their oldest writes on by
-//! themselves. When more than 1,024 changes of names have not been synced, the older half becomes durable by
-//! itself.
+//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. On a disk without a
+//! volatile cache ([`Profile::write_cache`] of 0) the direct write is on the medium immediately. A full cache and a full memory (64
+//! MiB, or 4,096 writes in either) move their oldest writes on by themselves. When more than 1,024 changes of names have not been
+//! synced, the older half becomes durable by itself.
 //!
 //! | after | is durable |
 //! |---|---|

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | lost | the conditions of its link say so; its link is cut, or has an outage, when it is sent; no socket is bound to its address when it arrives (the node is off, for example); the socket has 4,096 unread messages |
 //! | still delivered | its sender loses power, or its link is cut, after it was sent. Its receiver restarts before it arrives, and binds the port again |
-//! | delivered at once and exactly once | it is for the sender's own node (after a microsecond) |
+//! | delivered immediately and exactly once | it is for the sender's own node (after a microsecond) |
 //!
 //! Messages that are in flight at the end of a run are lost, and all sockets are closed; conditions and cuts stay.
 //!

@@ -24,7 +24,7 @@ use crate::program::{self, Task};
 /// The node on which the program of a run starts.
 pub(crate) const FIRST: u32 = 0;
 
-/// A power cut that was ordered: at a time of the world, at an operation, or at once.
+/// A power cut that was ordered: at a time of the world, at an operation, or immediately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) at_ns: Option<u64>,

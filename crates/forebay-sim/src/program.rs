@@ -228,8 +228,8 @@ impl Drop for Sleep {
 /// Awaits `future` for at most `limit` by the current node's clock, and drops it then.
 ///
 /// # Errors
-/// [`ErrorKind::Elapsed`] when the time has passed first; [`ErrorKind::OutsideWorld`] where no world runs and the
-/// future is not ready at once.
+/// [`ErrorKind::Elapsed`] when the time has passed first; [`ErrorKind::OutsideWorld`] where no world runs and the future is not
+/// ready immediately.
 pub async fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Result<F::Output> {
     let mut future = std::pin::pin!(future.into_future());
     let mut sleep = sleep(limit);

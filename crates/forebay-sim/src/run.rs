@@ -168,7 +168,7 @@ impl Runner {
         }
     }
 
-    /// Fails when there is a reason to stop the run.
+    /// Fails with a reason to stop the run.
     fn look_around(&self) -> Result<(), Stop> {
         let hub = &self.hub;
         if let Some(text) = hub.first_violation() {

@@ -6,9 +6,8 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// The most choices that are recorded. A run that makes more can still be replayed by its seed.
 const RECORDED_MAX: usize = 1 << 22;
 
-/// Draws choices from a seed and records them, or repeats recorded ones. A choice of 0 is always the simplest
-/// thing that may happen (the first in line, no fault, no jitter), so a shorter or smaller sequence is a
-/// simpler run.
+/// Draws choices from a seed and records them, or repeats recorded ones. A choice of 0 is always the simplest event (the first in
+/// line, no fault, no jitter), so a shorter or smaller sequence is a simpler run.
 #[derive(Debug)]
 pub(crate) struct Source {
     random: Pcg64Mcg,
@@ -58,8 +57,7 @@ impl Source {
         }
     }
 
-    /// Returns the choices made so far, without the zeros at the end, or `None` when there were more than are
-    /// recorded.
+    /// Returns the choices made so far, without the zeros at the end, or `None` if they exceed the recorded number.
     pub(crate) fn choices(&self) -> Option<Vec<u32>> {
         let whole = self.made as usize <= RECORDED_MAX;
         let used = self.recorded.iter().rposition(|&choice| choice != 0).map_or(0, |last| last + 1);

@@ -241,7 +241,7 @@ impl World {
         self.seed
     }
 
-    /// Returns the choices made so far, or `None` when there were more than are recorded (4 million).
+    /// Returns the choices made so far, or `None` if they exceed the recorded number (4 million).
     pub fn schedule(&self) -> Option<Schedule> {
         let hub = self.hub.as_ref().ok()?;
         hub.fate.borrow().source.choices().map(Schedule::new)

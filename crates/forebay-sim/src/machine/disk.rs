@@ -45,7 +45,7 @@ pub(super) struct Write {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) direct: bool,
-    /// Its bytes are on the medium at once.
+    /// Its bytes are on the medium immediately.
     pub(super) fua: bool,
     pub(super) doom: Doom,
     pub(super) now_ns: u64,
@@ -89,7 +89,7 @@ impl Disk {
         self.seq
     }
 
-    /// Returns the number of bytes of a write that there is space for: all, or those up to a block's end.
+    /// Returns the number of bytes of a write that fit: all, or those up to a block's end.
     fn room(&self, write: Write) -> u64 {
         if self.fits(write.inode, write.offset, write.len) {
             return write.len;
@@ -106,7 +106,7 @@ impl Disk {
         full.map_or(write.len, |page| (page * PAGE).saturating_sub(write.offset))
     }
 
-    /// Returns whether there is space for a range of a file.
+    /// Returns whether a range of a file fits.
     pub(super) fn fits(&self, inode: u64, offset: u64, len: u64) -> bool {
         let pages = offset / PAGE..(offset + len).div_ceil(PAGE);
         self.tree.get(inode).is_some_and(|inode| {

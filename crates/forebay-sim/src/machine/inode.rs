@@ -105,7 +105,7 @@ impl Tree {
         number
     }
 
-    /// Changes names at once in the live tree, and later in the durable one.
+    /// Changes names immediately in the live tree, and later in the durable one.
     pub(super) fn edit(&mut self, seq: u64, about: u64, creates: bool, edits: Vec<Edit>, now_ns: u64) {
         let mut gone = Vec::new();
         for edit in &edits {

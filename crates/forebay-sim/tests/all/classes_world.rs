@@ -233,7 +233,7 @@ fn shares_are_received_over_one_second() {
         [100, 300, 600].map(|shares| (engine.class(&shares.to_string(), shares).unwrap(), 0)).to_vec()
     };
     let second = Duration::from_secs(1);
-    // Small requests and large ones.
+    // Small and large requests.
     assert_shares(
         &compete(classes, Profile::cloud().bandwidth(400 << 20).iops(0, 0), 1, 16 << 10, second),
         &[100, 300, 600],

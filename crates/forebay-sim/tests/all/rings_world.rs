@@ -510,8 +510,8 @@ fn every_operation_in_a_ring_ends_with_its_own_bytes() {
     assert!(turns > 10 * SEEDS, "{turns} visits in {SEEDS} worlds");
 }
 
-/// Regression: the engine's end woke the waiter of an operation that it leaked, on the thread that was still its shard. A waker that polls
-/// at once waited in the operation's slot again, and was dropped with it.
+/// Regression: the engine's end woke the waiter of an operation that it leaked, on the thread that was still its shard. A waker
+/// that polls immediately waited in the operation's slot again, and was dropped with it.
 #[test]
 fn a_future_that_its_waker_polls_learns_that_its_operation_was_leaked() {
     let config = Config::new().shards(1).shutdown_deadline(Duration::from_millis(1));

@@ -157,6 +157,6 @@ fn shares_and_caps_hold_over_64_shards_and_24_devices() {
     let all = sums.iter().sum::<u64>() as f64 / DISKS as f64 / LENGTH.as_secs_f64();
     assert!(all >= 0.9 * BYTES_PER_SECOND as f64, "{all} bytes a second: nothing lies idle");
     assert!(per_read(taken + given_back) <= 2.0, "leases stay with a shard that has more to do");
-    // Before shards that were woken for nothing woke no other, there were 38.
+    // It was 38 while shards that were woken for nothing woke others.
     assert!(per_read(wakes) <= 10.0, "{} wake-ups a read", per_read(wakes));
 }

@@ -493,7 +493,7 @@ fn scans_and_appends(points: Points) {
 /// A consumer that takes each block when the one behind it has long been read. The cost are the requests ahead of it. Regression: a
 /// scan that had given back depth had it again a block later, so a slow consumer held eight blocks for ever.
 fn slow_scans(points: Points) {
-    // Room for all that a scan has in flight, and the block that was taken.
+    // Memory for all reads of a scan in flight, and the block that was taken.
     judge_with(16 * MIB, async |engine| {
         let file = engine.open("/disk/file", Open::read()).await?;
         // Eight, and behind the 64th block one less for each 33 that were there before they were asked for.
@@ -518,7 +518,7 @@ fn slow_scans(points: Points) {
     });
 }
 
-/// A walk whose first step reads so many ranges at once. Returns whether all bytes are right.
+/// A walk whose first step reads so many ranges concurrently. Returns whether all bytes are right.
 struct Fan {
     ranges: u64,
     left: Option<u64>,
@@ -589,7 +589,7 @@ fn arenas(points: Points) {
     Sweep::judge_all(&[sweep]);
 }
 
-/// A gibibyte, and a million operations and 65,536 walks at once.
+/// A gibibyte, and a million operations and 65,536 walks in flight.
 fn most(points: Points) {
     let ran = meter::world().config(Config::new().shards(1)).steps_max(u64::MAX).run(
         async |engine| -> forebay::Result<_> {

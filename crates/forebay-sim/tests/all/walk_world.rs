@@ -292,8 +292,8 @@ impl forebay::Walk for RootBlock {
     }
 }
 
-/// Regression: a future that began on a shard and was dropped on another thread left a mark there. A shard that slept saw it at its next
-/// event, and kept the results of a read and of a walk until then.
+/// Regression: a future that started on a shard and was dropped on another thread left a mark there. A shard that slept saw it at
+/// its next event, and kept the results of a read and of a walk until then.
 #[test]
 fn results_dropped_elsewhere_leave_a_shard_that_sleeps() {
     let run = World::new(6).config(Config::new().shards(1)).run(async |engine| {

@@ -265,7 +265,7 @@ fn a_power_cut_ends_the_run_and_the_world_is_off_until_a_reboot() {
 
 #[test]
 fn a_failing_run_shrinks() {
-    // Fails when two tasks are in a section at once; the simplest order of two tasks does not.
+    // Fails when two tasks are in a section at the same time; the simplest order of two tasks does not.
     let attempt = |world: &mut World| {
         world
             .run(async |_| {

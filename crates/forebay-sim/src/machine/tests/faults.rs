@@ -221,7 +221,7 @@ fn a_latent_error_stays_until_its_sector_is_written() {
 fn rot_turns_one_stored_bit_over() {
     let flipped = |bytes: &[u8], was: u8| bytes.iter().map(|byte| (byte ^ was).count_ones()).sum::<u32>();
     for seed in 0..50 {
-        // At rest, found by a read, and durable at once.
+        // At rest, found by a read, and durable immediately.
         let (mut rig, file) =
             rig(seed, Profile::ideal(), Rule::new(Fault::BitRot).within(512..1024).times(1));
         let bytes = rig.read(file, 512, 512).unwrap();
