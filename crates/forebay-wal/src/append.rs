@@ -15,8 +15,8 @@ use crate::queue::{Duty, Queue, Ticket};
 /// The future of [`Wal::append`](crate::Wal::append): completes with the LSN of the batch's first record when the whole
 /// batch is durable.
 ///
-/// The first poll puts the batch into the log's queue if there is room. From then on it is written, whether this is polled,
-/// kept or dropped.
+/// The first poll puts the batch into the log's queue if it fits. From then on it is written, whether this is polled, kept or
+/// dropped.
 #[must_use = "nothing is appended unless this is awaited or waited for"]
 pub struct Append<'a> {
     shared: &'a Arc<Queue>,

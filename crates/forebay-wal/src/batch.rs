@@ -32,7 +32,7 @@ use crate::values::ValueChange;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
-    /// Nothing once there is a buffer.
+    /// Empty once `buffer` is set.
     content: Content<'a>,
     /// In a box, so that the future of an append is small.
     buffer: Option<Box<Buffer>>,
@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Returns whether there are neither records nor changes of values.
+    /// Returns whether it has neither records nor changes of values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
@@ -186,7 +186,7 @@ impl<'a> Entries<'a> {
         Entries { records, count: *count, framed_bytes, longest: *longest, values }
     }
 
-    /// Returns whether there are neither records nor changes of values.
+    /// Returns whether it has neither records nor changes of values.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0 && self.values.is_empty()
     }

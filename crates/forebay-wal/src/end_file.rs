@@ -130,7 +130,7 @@ impl EndFile {
         Ok(())
     }
 
-    /// Returns the file, if there is one.
+    /// Returns the file, if it exists.
     async fn file(&mut self) -> Result<Option<File>> {
         // Numbers start at 1, so a number above 0 means that a whole slot was found. A damaged file is
         // created anew.

@@ -124,7 +124,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the file or directory concerned, if there is one.
+    /// Returns the file or directory concerned, if any.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref().or_else(|| self.0.cause.as_ref().and_then(|cause| cause.path()))
     }

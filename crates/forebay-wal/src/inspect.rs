@@ -38,7 +38,7 @@ pub struct Report {
     /// for, up to ten seconds, as an open does. The data
     /// may have changed while it was read, and the end may look unfinished because it is.
     pub in_use: bool,
-    /// The log's random number; `None` if no group is whole, or if there are groups of two logs.
+    /// The log's random number; `None` if no group is whole, or if groups of two logs were found.
     pub log_id: Option<u128>,
     /// The segments, oldest first.
     pub segments: Vec<Segment>,
@@ -92,7 +92,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the LSNs of the records in the segment's whole groups, including truncated ones and dead groups; empty without
+    /// Returns the LSNs of the records in the segment's whole groups, including truncated records and dead groups; empty without
     /// records.
     pub fn lsns(&self) -> Range<u64> {
         let with = || self.groups.iter().map(|group| &group.lsns).filter(|lsns| !lsns.is_empty());

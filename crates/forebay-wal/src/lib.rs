@@ -28,7 +28,7 @@
 //! |---|---|
 //! | to open a log, and know the records found and lost | [`Wal::open`], [`Recovery`] |
 //! | a record durable before continuing | [`Wal::append`] |
-//! | several records, all or none | [`Wal::append`], [`Batch`] |
+//! | several records as a unit | [`Wal::append`], [`Batch`] |
 //! | records queued now and durable later | [`Append::queued`], [`Wal::sync`] |
 //! | records queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
 //! | a vote, an applied index: small values next to the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |

@@ -14,7 +14,7 @@ pub enum Mutant {
     /// A segment is reused or removed once the group that gives it up is durable, without another group after
     /// that.
     SegmentGoneEarly,
-    /// An append that was woken because there is room blocks all others until it takes the room.
+    /// An append that was woken for free space blocks all others until it uses that space.
     WokenKeepsItsTurn,
     /// A new segment does not start with the values.
     ValuesNotCarried,

@@ -214,7 +214,7 @@ async fn lock_log(engine: &Engine, dir: &Dir, options: &Options) -> Result<Optio
         return Err(Error::at(ErrorKind::Locked, &path, locked_text(&holders)));
     }
     if engine.driver() != "sim" && !is_reader {
-        // If this fails, for instance on a full disk, errors name no process where the system reports none.
+        // If this fails, for instance on a full disk, errors name the process only where the system reports it.
         let _ = file.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
     }
     Ok(Some(file))
@@ -317,7 +317,7 @@ async fn open(engine: Engine, dir: Where, mut options: Options) -> Result<(Wal, 
         written_bytes: Arc::default(),
         no_zeros: Arc::default(),
     };
-    // A directory that is no log's gets no lock either. Another opener may be making the log meanwhile: its first file is the lock.
+    // A directory without a log gets no lock either. Another opener may be making the log meanwhile: its first file is the lock.
     let is_locked = async || dir.metadata(LOCK_NAME).await.is_ok();
     if !is_locked().await
         && let Err(error) = look(&maker, &options).await

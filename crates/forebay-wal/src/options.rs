@@ -108,8 +108,8 @@ impl Options {
         self
     }
 
-    /// Sets the maximum length of a record, in bytes; the limit is lower if a segment with a group's header
-    /// has no room for such a record. Default: 16 MiB.
+    /// Sets the maximum length of a record, in bytes; the limit is lower if such a record does not fit into a segment with a
+    /// group's header. Default: 16 MiB.
     pub fn record_bytes_max(mut self, bytes: usize) -> Options {
         self.record_bytes_max = bytes;
         self

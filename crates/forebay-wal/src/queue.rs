@@ -116,7 +116,7 @@ pub(crate) struct QueueState {
     pending: usize,
     /// Appends that wait for room.
     line: Line,
-    /// Wakers of waits for room without a place in that line; all of them are woken when there may be room.
+    /// Wakers of waits for room without a place in that line; all of them are woken when space may be free.
     watchers: Vec<Waker>,
     /// Waker of the log's task, while it waits for work; see [`duty`].
     writer: Option<Waker>,
@@ -126,7 +126,7 @@ pub(crate) struct QueueState {
     closing: bool,
     /// The log has no writer, and takes no changes.
     pub(crate) is_read_only: bool,
-    /// The engine has ended, so the log's thread is to end at once.
+    /// The engine has ended, so the log's thread is to end immediately.
     engine_ended: bool,
     ended: bool,
     /// The error that ended the log's task, if the task did not end by itself.
@@ -296,13 +296,13 @@ impl Queue {
         self.is_short().then(|| self.lock().no_space.clone()).flatten()
     }
 
-    /// Records whether there was space, and a descriptor, for the next segment. Wakes the log's task, so that it tries again in
+    /// Records whether space and a descriptor were available for the next segment. Wakes the log's task, so that it tries again in
     /// time.
     pub(crate) fn note_space<T>(&self, made: &Result<T>) {
         self.note(|state| &mut state.no_space, made.as_ref().err().filter(|error| error.is_shortage()));
     }
 
-    /// Records whether there was space for the log's reserve. Wakes the log's task, so that it tries again in time.
+    /// Records whether space was available for the log's reserve. Wakes the log's task, so that it tries again in time.
     pub(crate) fn note_reserve<T>(&self, made: &Result<T>) {
         let is_space = |error: &&Error| error.kind() == ErrorKind::NoSpace;
         self.note(|state| &mut state.no_reserve, made.as_ref().err().filter(is_space));

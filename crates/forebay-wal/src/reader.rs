@@ -120,8 +120,8 @@ impl Reader {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
     }
 
-    /// Returns the next record, and waits until there is one: for followers and feeds of changes. The position does not
-    /// change while it waits, and the future may be dropped at any await.
+    /// Returns the next record, and waits for it: for followers and feeds of changes. The position does not change while it waits,
+    /// and the future may be dropped at any await.
     ///
     /// # Errors
     /// Those of [`next`](Reader::next); [`ErrorKind::Closed`] and [`ErrorKind::Poisoned`] once no further record can be appended.
@@ -169,7 +169,7 @@ impl Reader {
         }
     }
 
-    /// Locates the next record; returns whether there is one.
+    /// Locates the next record; returns whether it was found.
     fn find(&mut self) -> Result<bool> {
         let known = self.place.as_ref().map(|place| (place.version, place.end));
         let state = self.shared.lock();

@@ -57,7 +57,7 @@ pub(crate) const RESERVE_NAME: &str = "wal.reserve";
 pub(crate) const RESERVE_NEW_NAME: &str = "wal.reserve.new";
 
 impl Maker {
-    /// Returns whether there is a reserve as long as a segment.
+    /// Returns whether the log has a reserve as long as a segment.
     pub(crate) async fn has_reserve(&self) -> bool {
         self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.bytes)
     }
@@ -346,7 +346,7 @@ pub(crate) async fn locked_in_time(file: &File, lock: Lock, patience: Duration) 
     }
 }
 
-/// Read at once, and how many such reads are under way.
+/// Bytes of one read, and the number of such reads in flight.
 pub(crate) const READ_BYTES: usize = 256 << 10;
 pub(crate) const READ_DEPTH: usize = 4;
 

@@ -123,7 +123,7 @@ impl Wal {
         Append::new(self.shared(), batch.into())
     }
 
-    /// Queues a batch at once, or nothing. Returns `None` if too much is pending already or an append waits for its turn;
+    /// Queues a batch immediately, or nothing. Returns `None` if too much is pending already or an append waits for its turn;
     /// [`room`](Wal::room) reports when to try again. What it takes is what [`append`](Wal::append) takes.
     ///
     /// For programs that need a record's LSN while they hold a lock: this call never waits.
@@ -157,11 +157,11 @@ impl Wal {
         PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Usual)
     }
 
-    /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by
-    /// themselves. They are written with the next records or values that are not deferred, once a group is full of them, once
-    /// an append or [`room`](Wal::room) finds too little room, with a truncation, and at the close. Whatever waits for one of
-    /// them (the future returned, [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued)
-    /// causes the write. A crash before that takes them, and their LSNs are given again. For the store.
+    /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by themselves.
+    /// They are written with the next records or values that are not deferred, once a group is full of them, when an append or
+    /// [`room`](Wal::room) finds too little room, with a truncation, and at the close. Whatever waits for one of them (the future
+    /// returned, [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued) causes the write. A
+    /// crash before that loses them, and their LSNs are given again. For the store.
     #[doc(hidden)]
     pub fn try_append_deferred<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
         PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Deferred)
@@ -310,10 +310,9 @@ impl Wal {
     /// has each segment's first group: keep them few and short. Use [`Batch::set`] for a value and records together.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if
-    /// there are 64 others;
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a value of more than 1,024 bytes, or if all of them together
-    /// would take more than a quarter of a segment; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if the log
+    /// has 64 others; [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a value of more than 1,024 bytes, or if all of them
+    /// together would take more than a quarter of a segment; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
     ///
     /// ```
@@ -448,16 +447,15 @@ impl Wal {
         Reader::new(self.shared().clone(), lsn.0)
     }
 
-    /// Returns the reason why the next segment cannot be made at present: its file system is full, or the process has no
-    /// descriptor for it (then the kind is [`Io`](crate::ErrorKind::Io), and an append that needs the segment waits ten seconds
-    /// for one). Returns `None` once it was made, and while it is not due yet. Costs one atomic load if there is space.
+    /// Returns the reason why the next segment cannot be made at present: its file system is full, or the process has no descriptor
+    /// for it (then the kind is [`Io`](crate::ErrorKind::Io), and an append that needs the segment waits ten seconds for one).
+    /// Returns `None` once it was made, and while it is not due yet. Costs one atomic load if space is available.
     ///
     /// The log works until the current segment is full, which is up to three quarters of
-    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later, and then until its
-    /// reserve is full, a file as long as a segment. An append that needs a further segment fails and poisons the
-    /// log. So a program can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and
-    /// continue when this is `None`. The log tries again when a truncation frees a segment, and once a
-    /// second. After an open that found no space for a segment the error is set at once.
+    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later, and then until its reserve is full, a file as long as a
+    /// segment. An append that needs a further segment fails and poisons the log. So a program can stop appending, truncate
+    /// ([`truncate_before`](Wal::truncate_before)) and continue when this is `None`. The log tries again when a truncation frees a
+    /// segment, and once a second. After an open that found no space for a segment the error is set immediately.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -119,8 +119,7 @@ impl Writer {
 
     /// Ends the log in order.
     async fn finish(mut self) {
-        // Once the lock is released another log may use the files, so none of our writes may be in flight to
-        // them.
+        // Once the lock is released another log may use the files, so our writes must not be in flight to them.
         self.shared.pace.stop();
         self.next.end(&self.shared.pace).await;
         // Released explicitly, as closing the files would release the locks later: a ring holds its files

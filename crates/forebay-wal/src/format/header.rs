@@ -81,9 +81,8 @@ impl Epochs {
         Epochs { number: 1, firsts: [first; 4] }
     }
 
-    /// Returns the epoch after this one, in which records from `first` on are new. `first` is one past the
-    /// last LSN kept for a truncation, the next LSN for a reset. The epoch of a REOPEN group comes from
-    /// [`Outcome`](crate::recover::Outcome).
+    /// Returns the epoch after this one, in which records from `first` on are new. `first` is one past the last LSN kept for a
+    /// truncation, the next LSN for a reset. The epoch of a REOPEN group is from [`Outcome`](crate::recover::Outcome).
     #[must_use]
     pub(crate) fn raised(self, first: u64) -> Epochs {
         self.raised_to(self.number.saturating_add(1), first)

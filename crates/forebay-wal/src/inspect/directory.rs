@@ -46,7 +46,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
     let (lock, mut in_use) = if has_lock {
         shared_lock(engine, &dir.join(LOCK_NAME)).await?
     } else {
-        // A copy of a log has no lock file, and a tool that only reads creates none.
+        // A copy of a log has no lock file, and a reader does not create one.
         (None, false)
     };
     // Before the segments: if the log is open, they can only be newer.

@@ -17,8 +17,8 @@ pub fn parent_of(path: &Path) -> &Path {
 
 /// Creates a directory and those above it that are missing. For our crates.
 ///
-/// The name of each is durable before there is a directory in it, and that of the lowest one that was there is made so first: the call
-/// that made it may have ended before its sync. So whatever a call leaves behind that ends early, the next one completes.
+/// The name of each is durable before a directory is made in it, and the name of the lowest existing directory is synced first: the
+/// call that made it may have ended before its sync. So the next call completes the work of an interrupted one.
 ///
 /// # Errors
 /// Those of the calls. Directories created before the failure stay.

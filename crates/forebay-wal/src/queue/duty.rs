@@ -32,11 +32,11 @@ impl Drop for Duty {
 impl Queue {
     /// Lets threads that wait write by themselves from now on.
     pub(crate) fn serve_by(&self, server: Weak<dyn Server>) {
-        // There is one thread for a log.
+        // A log has one thread.
         let _ = self.server.set(server);
     }
 
-    /// Does the duty, if there is one, on the calling thread, which can do nothing else before its group is durable.
+    /// Does the duty, if any, on the calling thread, which can do nothing else before its group is durable.
     pub(crate) fn write_here(&self, duty: &mut Duty) {
         if duty.0.is_none() {
             return;

@@ -34,7 +34,7 @@ pub(crate) struct Group {
     pub(crate) record_end: bool,
     /// No one waits for its records, so they are not a reason to write it. A group behind it is.
     pub(crate) is_deferred: bool,
-    /// Room for the header, then records. Without memory for a group without records.
+    /// Space for the header, then records. Unallocated in a group without records.
     pub(crate) buffer: BlockMut,
     /// Arrival of the first record that is not deferred, on the engine's clock.
     pub(crate) began_ns: Option<u64>,

@@ -1,9 +1,9 @@
 //! The line of appends that wait for room.
 //!
 //! A waiter is *called* (woken) once its record fits; from then on its owner must poll it. Other appends wait for it for 50 ms, so
-//! that the order of arrival holds among appends that are polled. After that they pass it while there is room. So an append that is
-//! not polled loses its precedence, and does not block others. An append that is polled and finds too little room again closes the
-//! line behind it until it fits, and keeps its precedence for longer each time: short records do not starve long ones.
+//! that the order of arrival holds among appends that are polled. After that they pass it while they fit. So an append that is not
+//! polled loses its precedence, and does not block others. An append that is polled and finds too little room again closes the line
+//! behind it until it fits, and keeps its precedence for longer each time: short records do not starve long ones.
 //!
 //! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.*
 //! So the waiter is woken by a group that becomes durable, or at the deadline of the called waiter, for which
@@ -73,7 +73,7 @@ impl Line {
             })
     }
 
-    /// Keeps a waker until there is room. Returns whether the waiter is new.
+    /// Keeps a waker until the record fits. Returns whether the waiter is new.
     pub(super) fn wait(&mut self, place: &mut Option<u64>, framed: usize, waker: &Waker) -> bool {
         if let Some(known) = *place {
             let index = self.index_of(known);
@@ -112,8 +112,8 @@ impl Line {
         }
     }
 
-    /// Calls, in order, the waiters that fit into the room left by pending records and by waiters already
-    /// called. Passes waiters whose time has expired. `now_ns` is the engine's time.
+    /// Calls, in order, the waiters that fit into the space left by pending records and by waiters already called. Passes waiters
+    /// whose time has expired. `now_ns` is the engine's time.
     pub(super) fn call(&mut self, limits: &Limits, mut pending: usize, now_ns: u64, woken: &mut Vec<Waker>) {
         for waiter in &mut self.waiters {
             match waiter.state {

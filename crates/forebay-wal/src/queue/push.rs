@@ -32,8 +32,8 @@ pub(crate) enum Change {
 }
 
 impl Queue {
-    /// Queues records with consecutive LSNs and changes of values, all in one group, when it is their turn and there
-    /// is room. Returns the ticket to wait for, and the first LSN.
+    /// Queues records with consecutive LSNs and changes of values, all in one group, when it is their turn and they fit. Returns
+    /// the ticket to wait for, and the first LSN.
     ///
     /// `place` is the caller's place among the appends that wait for room. It is kept until the records are
     /// in the queue or the caller [leaves](Self::leave). `duty` is of a thread in `.wait()` that
@@ -63,7 +63,7 @@ impl Queue {
         self.push(entries, &mut None, None, is_deferred, duty)
     }
 
-    /// Queues records and values if it is their turn; otherwise keeps `waker`, if there is one, in the line.
+    /// Queues records and values if it is their turn; otherwise keeps `waker`, if any, in the line.
     fn push(
         &self,
         entries: &Entries<'_>,
@@ -101,7 +101,7 @@ impl Queue {
             if !is_turn {
                 let is_new = waker.is_none_or(|waker| state.line.wait(place, framed, waker));
                 state.stats.full_waits += u64::from(is_new);
-                // Only writes give room back.
+                // Only writes free space.
                 woken.extend(state.end_deferral());
                 drop(locked);
                 wake_all(woken);
@@ -125,7 +125,7 @@ impl Queue {
                 return pushed.map(Some);
             }
         }
-        // The room is reserved, so the copy of a long record is made without the lock.
+        // The space is reserved, so the copy of a long record is made without the lock.
         let buffer = own_buffer(&self.engine, entries, self.limits.unit);
         let mut locked = self.lock();
         let state = &mut *locked;
@@ -308,7 +308,7 @@ impl QueueState {
         Err(Error::new(ErrorKind::InvalidInput, text))
     }
 
-    /// Returns the values after these changes, if there are any.
+    /// Returns the values after these changes, if any.
     #[inline]
     fn values_after(&self, shared: &Queue, changes: &[ValueChange]) -> Result<Option<Arc<Values>>> {
         if changes.is_empty() {

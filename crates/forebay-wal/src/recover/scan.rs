@@ -43,7 +43,7 @@ pub(super) struct Other {
     pub(super) stale: bool,
 }
 
-/// A grain of zeros, to compare whole grains at once.
+/// A grain of zeros, to compare a whole grain in one step.
 static ZEROS: [u8; GRAIN as usize] = [0; GRAIN as usize];
 
 /// Scans every place of a segment where a group can start, also after damage. One pass over the bytes.

@@ -10,9 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
 use crate::lsn::Lsn;
 
-/// Judges a log by the scans of its segments, in any order; segments older than the newest group's
-/// `start_generation` may be left out. `end` is the record outside of the segments. Returns `None` if there
-/// are neither segments nor a record, so there never was a log.
+/// Judges a log by the scans of its segments, in any order; segments older than the newest group's `start_generation` may be left
+/// out. `end` is the record outside of the segments. Returns `None` without segments and a record: the log never existed.
 ///
 /// # Errors
 /// `Version`: a segment of another version of the format. `Foreign`: groups of two logs. `Corruption`:
@@ -188,8 +187,7 @@ struct ReopenBase {
     end: Position,
     crc: u32,
     next: u64,
-    /// No kept record counts from this number on. Equals `next` unless there is damage that destroyed no
-    /// record.
+    /// No kept record counts from this number on. Equals `next` unless damage destroyed no record.
     first: u64,
     epochs: Epochs,
 }
@@ -234,9 +232,8 @@ fn proven(walk: &Walk, kept: usize) -> ReopenBase {
     }
 }
 
-/// Returns the number of the segment before the REOPEN group's. It is chosen so that the REOPEN group's epoch
-/// can be distinguished from those of the lost end: of its epochs, as many are its own as there are segments
-/// between it and its `cut`, and one more.
+/// Returns the number of the segment before the REOPEN group's. It is chosen so that the REOPEN group's epoch can be distinguished
+/// from those of the lost end: its own epochs are as many as the segments between it and its `cut`, and one more.
 fn leap(walk: &Walk, proven: &ReopenBase, number: u64) -> u64 {
     let kept = walk.groups.last().map_or(number, |group| group.header.epochs.number);
     proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)

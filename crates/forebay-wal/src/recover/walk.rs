@@ -60,7 +60,7 @@ pub(super) struct Walk {
     pub(super) values: Stamp,
 }
 
-/// Removes the groups that are older than the ones before them: the epoch never decreases from one group to the next, and a
+/// Removes the groups that are older than the groups before them: the epoch never decreases from one group to the next, and a
 /// reopened log has a higher epoch than anything before it. `groups` are sorted by position. Also returns the last one removed.
 ///
 /// An honest drive leaves no such groups. One that lied about a flush may forget the renaming of a segment

@@ -10,7 +10,7 @@ use crate::wait::wake_all;
 /// The most bytes of zeros in one write among groups: the longest delay of a group. A multiple of every write unit, and a piece of
 /// the core's scheduler, into which longer requests are divided.
 const STEP_BYTES: u64 = 64 << 10;
-/// Bytes of zeros at once while the segment is waited for, or zeros are late.
+/// Bytes of zeros in one write while the segment is waited for, or zeros are late.
 const ZEROS_BYTES: u64 = 256 << 10;
 
 /// The next zeros.

@@ -64,7 +64,7 @@ impl Idle {
 
     /// Sleeps until there may be work.
     pub(super) fn sleep(&self, engine: &Engine) {
-        // A wake-up since the poll has left a token, so either returns at once.
+        // A wake-up since the poll has left a token, so either returns immediately.
         match self.due_ns.get() {
             Some(due_ns) => {
                 let left_ns = due_ns.saturating_sub(engine.now_ns());

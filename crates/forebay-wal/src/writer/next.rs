@@ -166,7 +166,7 @@ impl Next {
         }
     }
 
-    /// Returns whether there are segments that a further durable group frees.
+    /// Returns whether segments are left that a further durable group frees.
     pub(crate) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -259,8 +259,8 @@ impl Next {
                 self.remove(maker, segment.generation)
             }
         }
-        // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten
-        // the older ones as well, and records cut off the end of those segments do not come back.
+        // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten the older ones as
+        // well, and records cut off the end of those segments do not reappear.
         self.used.sort_by_key(|used| used.generation);
         debug_assert!(
             self.used.windows(2).all(|pair| pair[0].generation < pair[1].generation),

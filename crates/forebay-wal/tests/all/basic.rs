@@ -439,7 +439,7 @@ fn other_files_in_the_directory_are_left_alone_and_named() {
 fn bounded_memory_makes_appends_wait_in_order() {
     let (engine, dir) = (engine(), dir());
     let options = Options::new().segment_bytes(1 << 20).pending_bytes_max(4096).group_bytes_max(4096);
-    // On its shard, which is held while appends are polled: nothing is written meanwhile, and four have room.
+    // On its shard, which is held while appends are polled: nothing is written meanwhile, and four fit.
     let (wal, _) = Wal::open(&engine, dir.path(), options.own_thread(false)).wait().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {

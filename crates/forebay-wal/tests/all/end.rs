@@ -1,4 +1,4 @@
-//! A log that lost its end: `wal.end` shows that there was more.
+//! A log that lost its end: `wal.end` shows that it was longer.
 
 use crate::simulation::groups;
 

@@ -60,7 +60,7 @@ fn an_append_that_is_not_polled_stops_no_other() {
         .unwrap();
 }
 
-/// The same with later live appends that wait behind the frozen ones: they are woken, too.
+/// The same with later live appends that wait behind the frozen appends: they are woken, too.
 #[test]
 fn appends_behind_a_frozen_one_come_to_their_turn() {
     world()
@@ -98,7 +98,7 @@ async fn fill_up(wal: &Wal) {
     }
 }
 
-/// A long append that is polled gets its turn among short appends that never leave it enough room by themselves.
+/// A long append that is polled gets its turn among short appends that never leave it enough space by themselves.
 #[test]
 fn a_long_append_does_not_starve() {
     world()
@@ -138,8 +138,7 @@ fn a_long_append_does_not_starve() {
         .unwrap();
 }
 
-/// No other future that is kept and not polled blocks a task: a wait for room, for durability, a reader's
-/// next record.
+/// Other futures that are kept and not polled do not block a task: a wait for room, for durability, a reader's next record.
 #[test]
 fn other_futures_that_are_not_polled_stop_nobody() {
     world()

@@ -22,7 +22,7 @@ const RECORD: usize = 1000;
 /// An LSN and the record's bytes.
 type Record = (u64, Vec<u8>);
 
-/// A log with room for three records, and the acknowledged records.
+/// A log that fits three records, and the acknowledged records.
 #[derive(Clone)]
 struct Scene {
     engine: Engine,

@@ -269,8 +269,8 @@ fn a_used_reserve_is_made_again() {
     world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
 }
 
-/// The reserve is as long as a segment, so it has room for every record. Regression: a log whose last record was longer than its
-/// groups did not open on a full disk.
+/// The reserve is as long as a segment, so every record fits. Regression: a log whose last record was longer than its groups did
+/// not open on a full disk.
 #[test]
 fn a_reserve_has_room_for_the_longest_record() {
     let options = || Options::new().log_id(7).segment_bytes(1 << 20).group_bytes_max(4096);

@@ -16,7 +16,7 @@ use crate::common::{append, dir, engine, expected, open, options, quiet, record,
 fn a_thread_that_is_alone_writes_its_groups_itself() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = Wal::open(&engine, dir.path(), quiet()).wait().unwrap();
-    // Some arrive while the log's thread is still about to go to sleep.
+    // Some arrive while the log's thread is still about to sleep.
     let mut last = 0;
     while wal.stats().groups_in_wait < 200 {
         last += 1;
@@ -224,7 +224,8 @@ fn a_failed_write_of_a_thread_poisons_the_log() {
         last += 1;
         append(&wal, last..=last);
     }
-    // The directory is removed, so the segment after this one cannot be made. The log may be making that one, or its reserve.
+    // The directory is removed, so the segment after this one cannot be made. The next segment or the reserve may be in
+    // preparation.
     while dir.path().exists() {
         let _ = std::fs::remove_dir_all(dir.path());
     }

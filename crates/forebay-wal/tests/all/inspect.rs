@@ -271,8 +271,8 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     Some(listed)
 }
 
-/// The locks of a process that was killed stay until the kernel has taken down its rings. `inspect`, `records` and `repair` said at once
-/// that the log was in use, where an open waited.
+/// The locks of a process that was killed stay until the kernel has taken down its rings. `inspect`, `records` and `repair` failed
+/// immediately with a log in use, where an open waited.
 #[test]
 fn a_lock_that_goes_late_is_waited_for() {
     let mut world = world(1);

@@ -80,8 +80,8 @@ fn the_same_in_a_world() {
         .unwrap();
 }
 
-/// Removes the directory and all its contents: no append is acknowledged any more. Regression: records were
-/// still acknowledged in a segment that had no name, for as long as the segment had room.
+/// Removes the directory and all its contents: no append is acknowledged any more. Regression: records were still acknowledged in a
+/// segment that had no name, until the segment was full.
 async fn is_removed(engine: &Engine, base: &Path) {
     let data = base.join("data");
     engine.create_dir_all(&data).await.unwrap();

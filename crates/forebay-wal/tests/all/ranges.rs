@@ -325,7 +325,7 @@ fn the_last_handle_closes_the_log_beside_waits() {
     assert_eq!(follower.follow().wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Batches that wait for room get it in turn, and what is queued can be spawned.
+/// Batches that wait for room get it in turn, and their futures can be spawned.
 #[test]
 fn batches_wait_for_room() {
     let (engine, dir) = (engine(), dir());

@@ -155,7 +155,7 @@ fn a_damaged_record_is_an_error_and_never_data() {
     let Some(lost) = error.loss() else { panic!("{error:?}") };
     assert_eq!((lost.first, lost.last, lost.offset), (Lsn(10), Lsn(10), 10 * 4096));
     assert_eq!((error.path(), reader.position()), (Some(&*path), Lsn(10)));
-    // After it there is more.
+    // More records follow it.
     assert!(reader.next().wait().transpose().is_err());
     assert_eq!(records_wait(&wal, 11).unwrap().len(), 10);
 }

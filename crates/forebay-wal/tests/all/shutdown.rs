@@ -53,7 +53,7 @@ fn when_its_shard_dies_everyone_is_told() {
         let path = other.path().join("a file");
         std::fs::write(&path, [1; 8192]).unwrap();
         let engine = Engine::start(Config::new().shards(1)).unwrap();
-        // So little room that most appends wait for it.
+        // So little space that most appends wait for it.
         let tight = options().pending_bytes_max(500);
         let (wal, _) = Wal::open(&engine, dir.path(), tight).wait().unwrap();
         thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn when_its_shard_dies_everyone_is_told() {
             assert!(is_lost(&error), "{error:?}");
         }
         let acknowledged = wal.durable_lsn();
-        // Durable records can no longer be read; an empty log misses none.
+        // Durable records can no longer be read; an empty log misses nothing.
         match records_wait(&wal, 1) {
             Ok(records) => assert!(records.is_empty() && acknowledged < Lsn(1), "{records:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error}"),

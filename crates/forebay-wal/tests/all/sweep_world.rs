@@ -258,7 +258,7 @@ async fn value_key(engine: Engine, at: u64) -> Attempt {
     set(&engine, at, 100).await
 }
 
-/// Sets one value more than there were.
+/// Sets one value more than before.
 async fn values(engine: Engine, at: u64) -> Attempt {
     let wal = begun(&engine, options()).await?;
     let entries: Vec<_> = (0..at).map(|number| (format!("{number:03}"), record(number, 100))).collect();
@@ -273,7 +273,7 @@ async fn values(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Sets values that take so many bytes together, at once.
+/// Sets values that take so many bytes together, in one batch.
 async fn value_table(engine: Engine, at: u64) -> Attempt {
     /// The bytes of a table without entries, and of an entry in addition to its value: their lengths, and a key of three bytes.
     const TABLE: u64 = 2;

@@ -1,4 +1,4 @@
-//! Records are queued at once or not at all.
+//! Records are queued immediately or not at all.
 
 use crate::common::{dir, engine, expected, open, options, record, records_wait};
 use forebay_wal::{ErrorKind, Lsn, Wal};

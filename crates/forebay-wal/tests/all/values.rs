@@ -123,7 +123,7 @@ fn limits_are_refused_with_a_sentence() {
     // A quarter of a segment, for all values together.
     let long = wal.values().iter().find_map(|(key, _)| kind(key, &[1; 1000]).err());
     assert_eq!(long, Some(ErrorKind::TooLarge { limit: 16 << 10 }));
-    // A record leaves room for them in its segment.
+    // A record leaves space for them in its segment.
     let most = (64 << 10) - 256 - 4 - 2;
     let refused = wal.append(&vec![1; most]).wait().unwrap_err();
     let ErrorKind::TooLarge { limit } = refused.kind() else { panic!("{refused}") };

@@ -1,9 +1,9 @@
 //! The oracle: a model of the contents that the log must have, kept in parallel.
 //!
-//! The model has a *base*, which is content that is certain, and the requests made since then: appends whose
-//! place is known or not, acknowledged or not, and at most one truncation of the log's end or reset, which is
-//! only ever requested when the base is all there is. So the possible contents after a crash are known
-//! exactly, except for the order in which unacknowledged appends of different tasks were taken.
+//! The model has a *base*, which is content that is certain, and the requests made since then: appends whose place is known or not,
+//! acknowledged or not, and at most one truncation of the log's end or reset, which is only requested while the base is complete.
+//! So the possible contents after a crash are known exactly, except for the order in which unacknowledged appends of different
+//! tasks were taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -361,7 +361,7 @@ async fn reads(log: &Log, shared: &SharedModel) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Appends by every call that there is.
+/// Appends by every call of the API.
 async fn appends(log: &Log, shared: &SharedModel, steps: u64) -> Result<(), Stop> {
     let me = shared.lock().appender();
     let mut count = 0;
@@ -472,7 +472,7 @@ fn acknowledge_value(shared: &SharedModel, queued: (usize, u64)) {
     }
 }
 
-/// Checks that records which were queued can be read at once, durable or not.
+/// Checks that records which were queued can be read immediately, durable or not.
 async fn is_readable(log: &Log, lsns: std::ops::Range<u64>, batch: &[u64]) -> Result<(), Stop> {
     if lsns.is_empty() {
         return Ok(());
