@@ -1,10 +1,9 @@
-//! The operation-sequence test: any sequence of steps, followed on an engine and on a model at once.
+//! The operation-sequence test: any sequence of steps, followed on an engine and on a model at the same time.
 //!
-//! A [`Step`] is something that a program may do with a few files: open them in all modes, read and write
-//! them from the sequence's own task and from shards, run several operations at once, drop futures half way,
-//! use streams, names, lengths. A [`Session`] follows steps on an engine, computes the result that each must
-//! have, and reports the first wrong one: a [`Mismatch`]. Blocks returned by reads are kept for a while and
-//! checked again, so memory that is released too early shows.
+//! A [`Step`] is something that a program may do with a few files: open them in all modes, read and write them from the sequence's
+//! own task and from shards, run several operations concurrently, drop futures half way, use streams, names, lengths. A [`Session`]
+//! follows steps on an engine, computes the result that each must have, and reports the first wrong one: a [`Mismatch`]. Blocks
+//! returned by reads are kept for a while and checked again, so memory that is released too early shows.
 //!
 //! Where more than one outcome is right (a write whose future was dropped, or that failed, or that another
 //! one overlaps), the model keeps all of them for each sector of 512 bytes until a later read decides. It

@@ -126,7 +126,7 @@ impl Storage {
         Ok(path)
     }
 
-    /// Opens a new file for writing: empty, or with room for at least `room` bytes, which are zeros.
+    /// Opens a new file for writing: empty, or with at least `room` bytes of zeros.
     pub(crate) async fn fresh(
         &self,
         engine: &Engine,

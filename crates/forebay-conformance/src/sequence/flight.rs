@@ -165,7 +165,7 @@ async fn yield_once() {
     .await;
 }
 
-/// Awaits all of them at once.
+/// Awaits all of them concurrently.
 pub(super) async fn join(mut flights: Vec<Flight>) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = flights.iter().map(|_| None).collect();
     poll_fn(|context| {

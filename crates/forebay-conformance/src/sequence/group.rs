@@ -1,4 +1,4 @@
-//! Operations on bytes: one, or several at once.
+//! Operations on bytes: one, or several concurrently.
 
 use std::ops::Range;
 

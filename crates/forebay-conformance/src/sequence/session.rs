@@ -182,7 +182,7 @@ impl Session {
         self.next_owner
     }
 
-    /// Closes a handle and waits until none of its operations is under way.
+    /// Closes a handle and waits until its operations have ended.
     pub(super) async fn close(&mut self, handle: u8) -> CheckResult<bool> {
         let Some(open) = self.handles.get_mut(usize::from(handle)).and_then(Option::take) else {
             return Ok(false);

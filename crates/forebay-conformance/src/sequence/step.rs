@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay::{Durability, Mode};
 
-/// Handles that a sequence may have open at once.
+/// Handles that a sequence may have open at a time.
 pub const HANDLES: u8 = 4;
 /// Names that a sequence gives to files: `a`, `b`, ...
 pub const NAMES: u8 = 4;
@@ -24,7 +24,7 @@ pub enum Step {
     Do { op: Op, place: Place },
     /// One operation whose future is polled a few times and then dropped.
     Drop { op: Op, place: Place, polls: u8 },
-    /// Several operations at once, all awaited.
+    /// Several concurrent operations, all awaited.
     Join { ops: Vec<Op> },
     /// Reads a range from front to back.
     Scan { handle: u8, range: Range<u64>, buffer: u32, depth: u8 },
@@ -38,8 +38,8 @@ pub enum Step {
     PunchHole { handle: u8, range: Range<u64> },
     /// Copies a range of one file into another, or within one.
     CopyRange { from: u8, range: Range<u64>, to: u8, offset: u64 },
-    /// One of the four calls above, polled a few times and then dropped; its handles are closed at once, and nothing of it may happen
-    /// after that.
+    /// One of the four calls above, polled a few times and then dropped; its handles are closed immediately, and nothing of it may
+    /// happen after that.
     Abandon { call: Box<Step>, polls: u8 },
     /// Renames a file, replacing the file that had the new name.
     Rename { from: u8, to: u8 },
@@ -72,7 +72,7 @@ pub enum Op {
     ReadUpTo { handle: u8, range: Range<u64> },
     /// Reads into memory of the program's own.
     ReadInto { handle: u8, offset: u64, len: u32 },
-    /// Reads many ranges at once.
+    /// Reads many ranges as a batch.
     ReadMany { handle: u8, ranges: Vec<Range<u64>> },
     /// Writes bytes that `pattern` and their place determine.
     Write { handle: u8, offset: u64, len: u32, pattern: u16, durability: Durability },

@@ -250,7 +250,7 @@ async fn never_polled(env: &Env) -> Outcome {
     settled(env, env.engine()).await
 }
 
-/// Files that a cache opens at once; more than a pool has threads.
+/// Files that a cache opens concurrently; more than a pool has threads.
 const CACHED: usize = 24;
 
 /// Each open makes its file, so that an open after the close would be seen.

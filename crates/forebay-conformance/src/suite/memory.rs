@@ -185,7 +185,7 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
     same("a scan again", bytes, 1 << 20)
 }
 
-/// Regression: a program that held the results of a batch found an error in the place of those that I/O memory had no room for.
+/// Regression: a program that held the results of a batch found an error in the place of those that did not fit into I/O memory.
 async fn a_batch_may_keep_more_than_there_is_io_memory(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let path = put(env, "a", 1 << 20).await?;
@@ -209,8 +209,7 @@ async fn a_batch_may_keep_more_than_there_is_io_memory(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Regression: a scan whose read-ahead needed more memory than there was failed, although the program held
-/// nothing.
+/// Regression: a scan whose read-ahead needed more than the available memory failed, although the program held nothing.
 async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let file = env.open_on(&engine, put(env, "a", 5 << 19).await?, Open::read()).await?;

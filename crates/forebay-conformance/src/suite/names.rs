@@ -180,7 +180,7 @@ async fn metadata_of_many_names_is_that_of_each(env: &Env) -> Outcome {
     }
     same("of a name itself", engine.symlink_metadata(&paths[3]).await?, engine.metadata(&paths[3]).await?)?;
     same("of no names", engine.metadata_many::<&std::path::Path>([]).await?.len(), 0)?;
-    // What is known at once is the same. A simulated world, or an older kernel, may know nothing.
+    // The immediately known metadata are the same. A simulated world, or an older kernel, may know nothing.
     if let Some(found) = engine.try_metadata(&paths[3]) {
         same("at once", found?, engine.metadata(&paths[3]).await?)?;
     }

@@ -43,8 +43,7 @@ impl Dice {
     }
 }
 
-/// Returns all numbers below `count`; in a simulated world, of which there are many, two that its seed
-/// decides.
+/// Returns all numbers below `count`; in a simulated world, as worlds are many, two that its seed decides.
 pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     if env.is_simulated() {
         (0..count.min(2)).map(|_| forebay_sim::random(count)).collect()
@@ -95,7 +94,7 @@ pub(super) fn same_written(env: &Env, what: impl Display, came: &[u8], expected:
     same_bytes(what, came, expected)
 }
 
-/// Returns all bytes of the file at `path`, by the simplest way there is.
+/// Returns all bytes of the file at `path`, by the simplest means.
 pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8>> {
     let file = env.open(path, Open::read().buffered()).await?;
     let (mut bytes, len) = (Vec::new(), file.len().await?);
@@ -134,7 +133,7 @@ pub(super) async fn poll_times<F: Future + Unpin>(future: &mut F, times: u32) ->
     .await
 }
 
-/// Awaits all futures at once, and returns their outputs in order.
+/// Awaits all futures concurrently, and returns their outputs in order.
 pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
