@@ -43,7 +43,7 @@ enum Row {
     Ranges {
         is_cold: bool,
     },
-    /// The same by one adaptive file and its positioned reads, where there are such.
+    /// The same by one adaptive file and its positioned reads, on systems that have them.
     RangesAt {
         is_cold: bool,
     },

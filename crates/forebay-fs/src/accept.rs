@@ -38,7 +38,7 @@ pub(crate) fn accept() -> AcceptedWrite {
     ledger.count().unwrap_or_else(|| AcceptedWrite { ledger })
 }
 
-/// Counts a write for a runtime. One that is shut down drops the attendant at once, before a write counts.
+/// Counts a write for a runtime. One that is shut down drops the attendant immediately, before a write counts.
 fn accept_in(runtime: &Handle) -> Option<AcceptedWrite> {
     let mut ledgers = RUNTIMES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let id = runtime.id();
@@ -142,7 +142,7 @@ impl Ledger {
         Some(AcceptedWrite { ledger: self.clone() })
     }
 
-    /// Takes no further writes. Returns whether there are some under way.
+    /// Takes no further writes. Returns whether some are in flight.
     fn close(&self) -> bool {
         if self.process != std::process::id() {
             return false;

@@ -76,7 +76,7 @@ pub(crate) enum Handle {
     World(Arc<SimulatedFile>),
 }
 
-/// The operation in flight, of which there is one at most, and its traces.
+/// The operation in flight, at most one, and its traces.
 struct Inner {
     state: State,
     /// The error of accepted bytes that a later write or flush returns.
@@ -358,8 +358,8 @@ impl File {
         Ok(())
     }
 
-    /// Reads bytes at `offset` into `bufs`, the first one first, and returns how many: fewer than there is room for at the end of
-    /// the file. The cursor stays.
+    /// Reads bytes at `offset` into `bufs`, the first one first, and returns their number: fewer than fit at the end of the file.
+    /// The cursor stays.
     ///
     /// # Errors
     /// Those of preadv(2).

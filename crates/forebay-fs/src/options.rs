@@ -170,8 +170,8 @@ impl OpenOptions {
     }
 }
 
-/// Gives an open file direct I/O, if its bytes lie at offsets, writes go to these, and its file system can. An open with the flag
-/// creates the file even where direct I/O is not supported, so a second open finds it.
+/// Gives an open file direct I/O, if its bytes lie at offsets, its writes are at these, and its file system supports it. An open
+/// with the flag creates the file even where direct I/O is not supported, so a second open finds it.
 fn becomes_direct(std: &std::fs::File) -> io::Result<bool> {
     let flags = fcntl_getfl(std)?;
     let suits = std.metadata()?.is_file() && !flags.contains(OFlags::APPEND);

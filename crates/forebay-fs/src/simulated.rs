@@ -122,7 +122,7 @@ impl SimulatedFile {
         self.file()?.write(at, bytes).await.map_err(io_error)
     }
 
-    /// Returns where writes land if the file was opened to append. Two open files that append at once may return the same.
+    /// Returns where writes land if the file was opened to append. Two open files that append concurrently may return the same.
     async fn end(&self) -> io::Result<Option<u64>> {
         if !self.access.appends {
             return Ok(None);

@@ -49,7 +49,7 @@ fn accepted_bytes_are_in_the_file_when_the_runtime_has_ended() {
             let path = dir.path().join("file");
             let file = runtime.block_on(async {
                 let mut file = File::create(&path).await.unwrap();
-                // One write alone is accepted at once.
+                // One write alone is accepted immediately.
                 assert_eq!(file.write(&bytes(1 << 20)).await.unwrap(), 1 << 20);
                 if drops_first { None } else { Some(file) }
             });
