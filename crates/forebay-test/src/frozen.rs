@@ -181,7 +181,7 @@ async fn among_others(scene: impl Scene, left: Arc<Mutex<Vec<NamedCall>>>) -> Re
 async fn round_in_world(scene: impl Scene, seed: u64, tasks: usize) -> Result<(), String> {
     let kinds = scene.calls().len() as u64;
     let kept = match seed % 3 {
-        // More calls of the first kind than there is room for.
+        // More calls of the first kind than fit.
         0 => many_of_one(&scene, 0, 0).await?,
         1 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
         _ => many_of_one(&scene, sim::random(kinds) as usize, sim::random(3) as usize).await?,

@@ -77,7 +77,7 @@ enum Dependency {
     Time,
 }
 
-/// Returns the first violation of a level in a history, if there is one.
+/// Returns the first violation of a level in a history, if any.
 ///
 /// # Errors
 /// The violation.
@@ -283,7 +283,7 @@ mod tests {
     use super::Operation::{Append, Read};
     use super::*;
 
-    /// All transactions at once, so that time orders none of them.
+    /// All transactions concurrent, so that time orders none of them.
     fn history(transactions: Vec<(Fate, Vec<Operation>)>) -> Vec<Transaction> {
         let of = |(fate, operations)| Transaction { began: 0, ended: 10, fate, operations };
         transactions.into_iter().map(of).collect()

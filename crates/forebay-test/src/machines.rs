@@ -238,7 +238,7 @@ impl Machines {
         if fs::metadata(&ballast)?.len() > 0 { Ok(()) } else { Err(io::Error::other("no ballast")) }
     }
 
-    /// Removes the ballast of a node's disk, if there is some.
+    /// Removes the ballast of a node's disk, if any.
     pub fn give_space_back(&self, node: usize) {
         let _ = fs::remove_file(self.ballast(node));
     }

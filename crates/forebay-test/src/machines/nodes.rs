@@ -252,7 +252,7 @@ impl<P: Program> Nodes<P> {
     /// Checks that each kind of fault that is possible here has happened. Returns whether the faults were enough for that.
     ///
     /// # Panics
-    /// One has not, or there were few faults or operations.
+    /// A kind has not, or faults or operations were few.
     pub fn check_that_faults_happened(&self, rounds: u64) -> bool {
         let faults: u64 = self.counts.values().sum();
         assert!(faults >= rounds, "{faults} faults in {rounds} rounds");
