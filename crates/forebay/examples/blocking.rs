@@ -1,9 +1,9 @@
 //! The cost of blocking a worker of a runtime: a Tokio runtime with two workers reads a file in five ways next to a timer task that
 //! should wake every millisecond; then reads next to tasks that compute.
 //!
-//! Run with `cargo run --release -p forebay --example blocking [repeats]`; it writes 256 MiB into the current
-//! folder and removes them again. A repeat takes 14 seconds; without an argument there is one. The ways are
-//! interleaved, and each figure is the median of the repeats. `docs/modes.md` has figures of this program.
+//! Run with `cargo run --release -p forebay --example blocking [repeats]`; it writes 256 MiB into the current folder and removes
+//! them again. A repeat takes 14 seconds; the default is one. The ways are interleaved, and each figure is the median of the
+//! repeats. `docs/modes.md` has figures of this program.
 
 use std::error::Error;
 use std::fs::File as StdFile;

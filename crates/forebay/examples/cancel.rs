@@ -99,7 +99,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Checks that one whole MiB has the bytes that were written there.
+/// Checks that one whole MiB has the bytes of that write.
 async fn check(file: &File, number: u64) -> Result<()> {
     let block = file.read(number * MIB..(number + 1) * MIB).await?;
     assert!(block.iter().all(|&byte| byte == number as u8));

@@ -1,4 +1,5 @@
-//! How an engine grows: random reads of 4 KiB from more and more tasks, with more and more files open, and from several engines at once.
+//! How an engine grows: random reads of 4 KiB from more and more tasks, with more and more files open, and from several engines
+//! concurrently.
 //!
 //! Run with `cargo run --release -p forebay --example scale --features tokio [seconds]`; it writes 256 MiB into the current folder
 //! and removes them again. Each line is a separate process, to measure its memory alone; `seconds` is the measured time of a line,
@@ -141,7 +142,7 @@ async fn read(files: Vec<File>, seed: u64, phase: Arc<AtomicU8>) -> forebay::Res
     Ok(reads)
 }
 
-/// Raises the limit of open files if need be; returns whether there is room for so many.
+/// Raises the limit of open files if need be; returns whether it allows so many.
 fn allows_files(files: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

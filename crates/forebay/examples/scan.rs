@@ -97,7 +97,7 @@ fn cached_bytes(path: &Path) -> std::io::Result<u64> {
     if map == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the mapping has `len` bytes, and `resident` has room for a byte for each page of 4 KiB or more.
+    // SAFETY: the mapping has `len` bytes, and `resident` has space for a byte for each page of 4 KiB or more.
     let told = unsafe { libc::mincore(map, len, resident.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     // SAFETY: the mapping made above, which nothing refers to.

@@ -32,8 +32,8 @@ async fn main() -> Result<(), AnyError> {
     let file = engine.temp_file(".", Open::create()).await?;
     write_records(&engine, &file).await?;
 
-    // The service: as many workers as searches may run at once, all on the file's own shard. The channel is
-    // bounded, so callers wait when the service is busy.
+    // The service: as many workers as searches may run concurrently, all on the file's own shard. The channel is bounded, so
+    // callers wait when the service is busy.
     let (requests, inbox) = async_channel::bounded::<Request>(256);
     let table = file.clone();
     let service = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
@@ -108,7 +108,7 @@ fn word(page: &[u8], index: usize) -> u64 {
     page[index * 8..index * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Looks keys up from as many Tokio tasks as there are workers, and checks every reply. Even keys exist.
+/// Looks keys up from as many Tokio tasks as workers, and checks every reply. Even keys exist.
 async fn in_tasks<F, Fut>(ask: F) -> Result<(), AnyError>
 where
     F: Fn(u64) -> Fut + Clone + Send + 'static,

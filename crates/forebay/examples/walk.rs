@@ -40,7 +40,7 @@ async fn main() -> Result<(), AnyError> {
     }
     report("walks, one after the other", begun);
 
-    // All in one message, 128 in flight at once.
+    // All in one message, 128 in flight.
     let begun = Instant::now();
     let walks = (0..LOOKUPS).map(|n| (root.clone(), Lookup { key: key(n) }));
     for (n, found) in (0..).zip(file.walk_many(walks).await?) {

@@ -152,8 +152,8 @@ impl<'f> FileInternals<'f> {
         arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
     }
 
-    /// Returns an empty block with room for `len` bytes, or an error as [`Engine::block`](crate::Engine::block), which names the
-    /// writer's operation and the file.
+    /// Returns an empty block with capacity for `len` bytes, or an error as [`Engine::block`](crate::Engine::block), which names
+    /// the writer's operation and the file.
     pub fn block(self, operation: &'static str, len: usize) -> Result<BlockMut> {
         let core = self.0.core();
         let buffer = core.engine().buffer(operation, len).map_err(|error| core.describe(error))?;

@@ -23,7 +23,7 @@
 //! | you want | use |
 //! |---|---|
 //! | one range of a file | [`File::read`] |
-//! | thousands of ranges at once | [`File::read_many`] |
+//! | thousands of ranges in one batch | [`File::read_many`] |
 //! | a file from front to back, with read-ahead | [`File::scan`] |
 //! | a chain of reads: a tree, a list | [`File::walk`] |
 //! | to write a range, durably if wanted | [`File::write`], [`Write::durable`] |

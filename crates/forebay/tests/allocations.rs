@@ -233,7 +233,7 @@ impl Walk for Chain {
         let next = (at.start + 7919 * 4096) % (FILE_BYTES - 65_536);
         match self.0[0] {
             40 => Step::Done(self.0[1]),
-            // Sixteen at once, of which the first is followed and the others are dropped.
+            // Sixteen concurrent reads, of which the first is followed and the others are dropped.
             n if n % 8 == 0 => Step::read_each((0..16).map(|n| next + n * 4096..next + n * 4096 + 4096)),
             _ => Step::Read(next..next + 4096),
         }

@@ -5,9 +5,9 @@
 //! that runs, and nothing of it happens afterwards.
 //!
 //! The story: a program gave up a `truncate` while the threads of the engine's pool were busy, closed the file, and wrote 64 KiB
-//! durably through another handle. The close had returned at once, with the truncation still in the pool's queue: it was carried out
-//! later and cut the 64 KiB to 4. The queued call also kept the descriptor, so that a program which was written, closed and executed
-//! was "text file busy", and a log that was closed and opened again found its own lock.
+//! durably through another handle. The close had returned immediately, with the truncation still in the pool's queue: it was
+//! carried out later and cut the 64 KiB to 4. The queued call also kept the descriptor, so that a program which was written, closed
+//! and executed was "text file busy", and a log that was closed and opened again found its own lock.
 #![cfg(target_os = "linux")]
 
 use std::fs::File as StdFile;

@@ -1,6 +1,6 @@
 //! A separate program: descriptors, threads and resident memory of the process are counted.
 //!
-//! Many operations at once and for long: nothing is lost, nothing is left over, nothing grows.
+//! Many concurrent operations for long: nothing is lost, nothing is left over, nothing grows.
 //!
 //! Ten thousand tasks, on the program's runtime and on the shards, read and write separate regions in shared files; one operation
 //! in eight is dropped after a few polls. Every byte read is checked.

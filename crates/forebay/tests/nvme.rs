@@ -273,7 +273,7 @@ fn commands_and_files_share_a_shard() {
                     for round in 0..64u64 {
                         let page = (lane * 31 + round * 7) % 256;
                         let range = page * PAGE..(page + 1) * PAGE;
-                        // Alone in one ring, alone in the other, and in both at once.
+                        // Alone in one ring, alone in the other, and in both concurrently.
                         let wanted = bytes_of(range.clone());
                         if lane % 3 != 0 {
                             assert!(disk.read(range.clone()).await.unwrap()[..] == wanted[..], "{range:?}");

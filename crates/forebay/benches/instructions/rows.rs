@@ -50,7 +50,7 @@ enum Workload {
     Write(u64),
     /// A batch of pages, from a task on the shard.
     ReadMany,
-    /// A task that returns at once, started on the shard and awaited there.
+    /// A task that returns immediately, started on the shard and awaited there.
     Spawn,
     /// From a thread outside of the shards, one after the other.
     RemoteNop,

@@ -124,8 +124,7 @@ impl ClassSpec {
         self
     }
 
-    /// Makes the class one of a tenant's. Its shares then divide the part that the tenant's shares bring.
-    /// Default: none.
+    /// Makes the class one of a tenant's. Its shares then divide the tenant's part. Default: none.
     pub fn tenant(mut self, tenant: Tenant) -> ClassSpec {
         self.spec.tenant = tenant.0;
         self

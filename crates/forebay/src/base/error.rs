@@ -12,9 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of an operation: the operation, the file, the range in it, and the cause.
 ///
-/// It is one pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands. A clone
-/// costs a count. [`Error::kind`] is for programs; the `Display` text is for people and names the remedy
-/// where there is one.
+/// It is one pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands. A clone costs a count.
+/// [`Error::kind`] is for programs; the `Display` text is for people and names the remedy, if any.
 ///
 /// ```
 /// use forebay::{Config, Engine, ErrorKind, Open};

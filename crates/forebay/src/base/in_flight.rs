@@ -41,7 +41,7 @@ impl InFlight {
         }
     }
 
-    /// Returns how many there are, for an owner that takes no more since before this call.
+    /// Returns the number of operations, for an owner that accepts no more since before this call.
     pub(crate) fn count(&self) -> usize {
         fence(Ordering::SeqCst);
         self.count.load(Ordering::SeqCst)

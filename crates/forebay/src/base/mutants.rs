@@ -39,7 +39,7 @@ macro_rules! _mutant_switch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mutant {
-    /// Returns memory at once when the future of an operation in flight is dropped.
+    /// Returns memory immediately when the future of an operation in flight is dropped.
     BufferFreedAtDrop,
     /// Like `BufferFreedAtDrop`, for reads of a walk that the walk's step abandoned.
     AbandonedReadFreed,

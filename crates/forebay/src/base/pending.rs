@@ -50,7 +50,7 @@ enum State<T> {
     Completed,
 }
 
-// Nothing in it is pinned in place: the future is in a box of its own, and `T` is only ever moved.
+// Nothing in it is pinned in place: the future is in a separate box, and `T` is only ever moved.
 impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {

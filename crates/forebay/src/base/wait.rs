@@ -61,9 +61,9 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
     run(Waits::InTurn, future)
 }
 
-/// Returns the waker that unparks the calling thread: for a thread that polls a future itself and sleeps in
-/// [`std::thread::park`] or [`park_timeout`](std::thread::park_timeout) in between. A wake-up before the sleep ends that
-/// sleep at once. Allocates in the first call of a thread only.
+/// Returns the waker that unparks the calling thread: for a thread that polls a future itself and sleeps in [`std::thread::park`]
+/// or [`park_timeout`](std::thread::park_timeout) in between. A wake-up before the sleep ends that sleep immediately. Allocates in
+/// the first call of a thread only.
 ///
 /// ```
 /// use std::future::Future;
@@ -94,7 +94,7 @@ fn run<F: Future>(waits: Waits, future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
-            // A wake-up between the poll and here leaves a token, so this returns at once.
+            // A wake-up between the poll and here leaves a token, so this returns immediately.
             Poll::Pending => thread::park(),
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn is_collecting() -> bool {
     LIST.try_with(|list| !list.get().is_null()).unwrap_or(false)
 }
 
-/// Does the same with the waker that is registered, if there is one.
+/// Does the same with the registered waker, if any.
 #[inline]
 pub(crate) fn wake_registered(waker: &AtomicWaker) {
     if let Some(waker) = waker.take() {
@@ -69,7 +69,7 @@ pub(crate) fn collect<T>(list: &mut Vec<Waker>, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Wakes all and empties the list. A panic of one keeps the others from nothing; returns whether there was one.
+/// Wakes all and empties the list. A panic of one does not affect the others; returns whether one panicked.
 #[cfg(any(
     all(test, not(forebay_loom)),
     feature = "_sim",

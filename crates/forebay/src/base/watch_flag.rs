@@ -1,9 +1,9 @@
-//! A flag for work that a thread leaves behind: set while there is a watcher.
+//! A flag for work that a thread leaves behind: set while a watcher exists.
 
 use crate::base::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Set while there is a watcher. Work that was noted before [`starts`](WatchFlag::starts) is seen by the watcher, or by the one that
-/// it starts.
+/// Set while a watcher exists. The watcher, or the one that [`starts`](WatchFlag::starts) requests, sees work that was noted before
+/// that call.
 pub(crate) struct WatchFlag(AtomicBool);
 
 impl WatchFlag {
@@ -12,7 +12,7 @@ impl WatchFlag {
         WatchFlag(AtomicBool::new(false))
     }
 
-    /// Notes that there is work to watch. Returns whether the caller must start the watcher.
+    /// Notes work to watch. Returns whether the caller must start the watcher.
     #[inline]
     pub(crate) fn starts(&self) -> bool {
         // Against the fence in `stops`: the watcher sees this thread's work, or this thread sees that the watcher is gone.

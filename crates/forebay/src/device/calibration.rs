@@ -8,10 +8,10 @@ use crate::device::Device;
 /// The performance of a device, as `forebay calibrate` measured it; given to
 /// [`Config::calibration`](crate::Config::calibration).
 ///
-/// An engine takes two figures from it: the requests that must be in flight together
-/// ([`knee_depth`](Calibration::knee_depth)), and the cost of a write relative to a read
-/// ([`write_cost`](Calibration::write_cost)). Both are starting values: while classes compete for the device,
-/// the engine measures the present ones. With the feature `calibration` it is read from a small TOML file.
+/// An engine uses two figures of it: the requests that must be in flight together ([`knee_depth`](Calibration::knee_depth)), and
+/// the cost of a write relative to a read ([`write_cost`](Calibration::write_cost)). Both are starting values: while classes
+/// compete for the device, the engine measures the present figures. With the feature `calibration` it is read from a small TOML
+/// file.
 ///
 /// ```
 /// use forebay::device::Device;
@@ -56,7 +56,7 @@ pub struct Rates {
     pub latency_ns: u64,
 }
 
-/// The limit for the requests in flight that a calibration may name: a budget has room for so many.
+/// The limit for the requests in flight that a calibration may name: a budget holds so many.
 const DEPTH_MAX: u32 = 910;
 /// The range for the cost of a write.
 const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
@@ -88,7 +88,7 @@ impl Calibration {
         same_name && self.device_bytes.zip(bytes).is_none_or(|(known, bytes)| known == bytes)
     }
 
-    /// Returns a description of the value that is out of range, if there is one.
+    /// Returns a description of the value that is out of range, if any.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.device.is_empty() {
             return Some("a calibration must name its device");

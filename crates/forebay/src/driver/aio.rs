@@ -29,7 +29,7 @@ use crate::driver::threads::ThreadsDriver;
 use crate::driver::{FileRegistration, IoRequest, QueueFull, Wait, WakeHandle};
 use crate::io::op::{OpKey, OpKind};
 
-/// The most threads of one driver. There is a driver for each worker of a runtime, and all have few requests for threads.
+/// The most threads of one driver. Each worker of a runtime has a driver, and all have few requests for threads.
 const THREADS_MAX: u32 = 32;
 
 /// The function that submits; another one in tests.
@@ -76,7 +76,7 @@ impl Flights {
         self.blocks.len() - self.free.len()
     }
 
-    /// Gives a request a place, if there is one.
+    /// Gives a request a place, if one is free.
     #[inline]
     fn add(&mut self, request: &IoRequest, event_fd: RawFd) -> Option<u32> {
         let place = self.free.pop()?;

@@ -132,7 +132,7 @@ pub enum Advice {
     Random,
     /// Needed soon: the kernel starts to read it into the page cache.
     WillNeed,
-    /// Not needed soon: clean pages leave the page cache. Dirty ones stay; sync first.
+    /// Not needed soon: clean pages leave the page cache. Dirty pages stay; sync first.
     DontNeed,
     /// Read once only.
     NoReuse,

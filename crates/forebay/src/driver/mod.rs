@@ -66,8 +66,8 @@ pub struct IoRequest {
 pub(crate) enum Wait {
     /// Only reaps the completions that are there.
     Poll,
-    /// Waits until there are `completions`. After `patience` one is enough, and the wait ends at the latest
-    /// when `limit` has passed. `in_flight` is the number of all requests in flight.
+    /// Waits for `completions`. After `patience` one is enough, and the wait ends at the latest when `limit` has passed.
+    /// `in_flight` is the number of all requests in flight.
     For {
         completions: u32,
         patience: Option<Duration>,
@@ -137,7 +137,7 @@ pub(crate) struct PollCounts {
     pub(crate) empty: u64,
 }
 
-/// The error of a driver that has no room for a request.
+/// The error of a full driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
@@ -171,10 +171,9 @@ macro_rules! each {
 impl Driver {
     /// Queues a request; it may reach the device only with the next [`complete`](Self::complete).
     ///
-    /// Returns `Ok(true)` for a write whose sync the driver performs too. There is one completion. Its result
-    /// is 0 if all bytes were written and synced. A positive count means that this many bytes were written,
-    /// and that the rest was not done, the sync included. Returns `Ok(false)` otherwise: the driver took only
-    /// the write.
+    /// Returns `Ok(true)` for a write whose sync the driver performs too. It has one completion. Its result is 0 if all bytes were
+    /// written and synced. A positive count means that this many bytes were written, and that the rest was not done, the sync
+    /// included. Returns `Ok(false)` otherwise: the driver took only the write.
     ///
     /// # Safety
     /// The memory and the file must stay valid until the completion for `key` was reported.

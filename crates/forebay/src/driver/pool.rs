@@ -17,9 +17,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(5);
 
 /// Threads that run jobs in order of arrival, at most `threads_max` at a time.
 ///
-/// Threads start when there is more work than idle threads, and end after five idle seconds. A [call](Pool::run) belongs to its
-/// `Pending`, whose drop takes it out of the queue; so the queue grows with the calls that the program holds. A job without a caller
-/// is refused while `queue_max` wait. When the last clone is dropped the pool closes, and the drop waits for no thread, so a job may
+/// Threads start for more jobs than idle threads, and end after five idle seconds. A [call](Pool::run) belongs to its `Pending`,
+/// whose drop takes it out of the queue; so the queue grows with the calls that the program holds. A job without a caller is
+/// refused while `queue_max` wait. When the last clone is dropped the pool closes, and the drop waits for no thread, so a job may
 /// hold a clone.
 #[derive(Clone)]
 pub(crate) struct Pool {

@@ -52,7 +52,7 @@ impl Transfer {
         start..start + self.len
     }
 
-    /// Writes `bytes` at `at`, as far as there is room.
+    /// Writes `bytes` at `at`, as far as they fit.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) {
         let at = at.min(self.len);
         let len = bytes.len().min(self.len - at);
@@ -61,7 +61,7 @@ impl Transfer {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), len) };
     }
 
-    /// Reads into `out` from `at` on, as far as there is memory.
+    /// Reads into `out` from `at` on, to the end of the memory.
     pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         let at = at.min(self.len);
         let len = out.len().min(self.len - at);

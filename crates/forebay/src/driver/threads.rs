@@ -25,8 +25,8 @@ const THREADS_MAX: u32 = 64;
 /// Capacity allocated at the start; deeper queues grow to their size once.
 const ROOM_AT_FIRST: u32 = 1024;
 
-/// Requests of one shard, executed by threads. Threads start when there are more requests than idle threads,
-/// and end after five idle seconds or with the driver.
+/// Requests of one shard, executed by threads. Threads start for more requests than idle threads, and end after five idle seconds
+/// or with the driver.
 ///
 /// Dropping it waits for no thread. Requests that no thread has started are dropped, and their memory is never touched. A transfer
 /// in progress continues, so its slot must leave the memory as it is.

@@ -131,7 +131,7 @@ impl UringDriver {
         })
     }
 
-    /// Returns the ring's descriptor, which is readable while there are completions.
+    /// Returns the ring's descriptor, which is readable while completions are available.
     #[cfg(feature = "tokio")]
     pub(crate) fn descriptor(&self) -> io::Result<std::os::fd::OwnedFd> {
         // SAFETY: the ring is open for as long as the borrow lasts.
@@ -147,9 +147,8 @@ impl UringDriver {
         unsafe { self.ring.submission().push(entry) }.map_err(|_| QueueFull)
     }
 
-    /// A sync is not linked to its write. Linking saved one enter of two and no time (two cores, idle and
-    /// busy, 1 to 32 at once). A kernel short of memory may also take only the first half of a pair, whose
-    /// success is then never reported.
+    /// A sync is not linked to its write. Linking saved one enter of two and no time (two cores, idle and busy, 1 to 32 in flight).
+    /// A kernel short of memory may also take only the first half of a pair, whose success is then never reported.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).

@@ -280,8 +280,7 @@ impl Engine {
     /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// # Errors
-    /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
-    /// unlinked at once.
+    /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and unlinked immediately.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -508,7 +507,7 @@ impl Engine {
     /// names, lengths and space that have started, and [detached](Pending::detach) calls, are awaited until the same deadline; the
     /// report names the rest. No operation starts after the close has completed.
     ///
-    /// The shutdown starts at once, even if the future is never awaited. A task on one of this engine's own shards that awaits
+    /// The shutdown starts immediately, even if the future is never awaited. A task on one of this engine's own shards that awaits
     /// it is cancelled at that point, like every other task.
     ///
     /// # Errors

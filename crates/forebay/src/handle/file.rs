@@ -41,7 +41,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// | task | methods |
 /// |---|---|
 /// | read a range | [`read`](File::read), [`read_up_to`](File::read_up_to), [`read_into`](File::read_into) own memory |
-/// | read many ranges at once | [`read_many`](File::read_many) |
+/// | read many ranges in one batch | [`read_many`](File::read_many) |
 /// | read from front to back | [`scan`](File::scan) |
 /// | follow a chain of reads: a tree, a list | [`walk`](File::walk), [`walk_many`](File::walk_many) |
 /// | write a range | [`write`](File::write), [`write(..).durable(..)`](crate::Write::durable) |
@@ -59,7 +59,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// unordered. Dropping an operation's future cancels the operation if possible. The engine keeps its memory until the device is
 /// done with it, so freed memory is never written to.
 ///
-/// The same file may be open directly and through the page cache at once. Each handle sees the completed operations of the
+/// The same file may be open directly and through the page cache at the same time. Each handle sees the completed operations of the
 /// other, including unsynced writes to the page cache. Concurrent operations on the same range through both are unordered.
 ///
 /// When the last handle is dropped, the file is closed as soon as its operations have ended; [`File::close`]

@@ -39,7 +39,7 @@ pub mod here {
     pub use crate::base::here::{now_ns, set_now_ns, set_world, world};
 }
 
-/// Returns a [`Pending`] whose result is known already: a world refuses at once, the suite a file that is not there.
+/// Returns a [`Pending`] whose result is known already: a world refuses immediately, the suite a missing file.
 pub fn ready<T>(result: Result<T>) -> Pending<T> {
     Pending::ready(result)
 }

@@ -29,8 +29,8 @@ pub enum DriverChoice {
 #[non_exhaustive]
 pub enum WorkerRings {
     /// Rings where the engine has the default priority and the runtime has an I/O driver (`enable_io`, `enable_all`,
-    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program built
-    /// with `panic = "abort"` cannot detect the I/O driver, and gets no rings.
+    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have no rings, contexts of native AIO. A program
+    /// built with `panic = "abort"` cannot detect the I/O driver, and gets no rings.
     #[default]
     Auto,
     /// As `Auto`, and every runtime is assumed to have an I/O driver. Without one, the first operation from it panics.
@@ -152,11 +152,10 @@ impl Config {
     /// can. A step takes 0.3 ms, and milliseconds on a virtual machine whose host has the memory elsewhere: with this setting
     /// [`Engine::start`](crate::Engine::start) takes that time, and no operation does.
     ///
-    /// I/O memory is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without
-    /// `CAP_IPC_LOCK`. The engines of a process register half of that limit at most, so that further rings of
-    /// the user find room. Memory beyond that stays unregistered, which is slower;
-    /// [`Engine::health`](crate::Engine::health) reports it. With a limit of 0 some kernels refuse the ring
-    /// itself, and the engine runs on the threads driver.
+    /// I/O memory is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
+    /// engines of a process register half of that limit at most, which leaves the rest to the user's other rings. Memory beyond
+    /// that stays unregistered, which is slower; [`Engine::health`](crate::Engine::health) reports it. With a limit of 0 some
+    /// kernels refuse the ring itself, and the engine runs on the threads driver.
     pub fn arena_bytes(mut self, bytes: usize) -> Config {
         self.arena_bytes = Some(bytes);
         self
@@ -266,10 +265,10 @@ impl Config {
     /// Sets the processors on which the shards run, each on one of them. Default: [`Placement::Unpinned`].
     /// [`Health::processors`](crate::Health::processors) has each shard's.
     ///
-    /// Shards take one hardware thread of each core, of the memory nodes in turn, before any second one; those beyond the number of
-    /// processors share. Without [`shards`](Config::shards) there is one up to seven of these processors, then one per four. The
-    /// I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the node has
-    /// memory.
+    /// Shards take one hardware thread of each core, of the memory nodes in turn, before any second one; shards beyond the number
+    /// of processors share. Without [`shards`](Config::shards) the default is one up to seven of these processors, then one per
+    /// four. The I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the
+    /// node has memory.
     ///
     /// Threads of the engine that carry out blocking calls run wherever the process may, as do the kernel's workers of a ring: they
     /// copy and wait for long, and would hold up the shard on its only processor. The workers of a runtime are the program's: see
@@ -436,7 +435,7 @@ impl Config {
         self.shards.unwrap_or_else(|| (host.processors / 4).clamp(1, SHARDS_MAX))
     }
 
-    /// Returns a description of the first invalid setting, if there is one.
+    /// Returns a description of the first invalid setting, if any.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.shards.is_some_and(|shards| shards == 0 || shards > SHARDS_MAX) {
             return Some("shards must be between 1 and 64");

@@ -12,7 +12,7 @@ pub(crate) struct Host {
     /// As `sched_getaffinity` and the cgroup's quota of processor time allow, at least 1.
     pub(crate) processors: usize,
     pub(crate) memory_bytes: usize,
-    /// The files that it may have open at once: the soft limit of `RLIMIT_NOFILE`.
+    /// The files that it may have open: the soft limit of `RLIMIT_NOFILE`.
     pub(crate) descriptors: usize,
 }
 
@@ -31,7 +31,7 @@ impl Host {
     pub(crate) const SIMULATED: Host = Host { processors: 1, memory_bytes: usize::MAX, descriptors: 1024 };
 }
 
-/// Returns how many files this process may have open at once, as of now: getrlimit(2), `RLIMIT_NOFILE`.
+/// Returns how many files this process may have open, as of now: getrlimit(2), `RLIMIT_NOFILE`.
 pub(crate) fn descriptor_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)

@@ -125,9 +125,9 @@ pub enum Flush {
     /// queued one, or one operation where its disk has FUA.
     Blocking,
     /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the write, else as
-    /// [`Queued`](Flush::Queued). For a log that shares its shard with other users: with nothing else to do the flush costs one
-    /// system call, and with other operations in flight it delays none of them. An operation of a moment later still waits for the
-    /// flush in progress.
+    /// [`Queued`](Flush::Queued). For a log that shares its shard with other users: on an idle shard the flush costs one system
+    /// call, and with other operations in flight it delays none of them. An operation of a moment later still waits for the flush
+    /// in progress.
     WhenAlone,
 }
 

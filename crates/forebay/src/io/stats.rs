@@ -139,11 +139,11 @@ pub struct ShardStats {
 pub struct WalkStats {
     /// Walks that started.
     pub walks: u64,
-    /// Reads that followed from one another, roots included; several at once count once.
+    /// Reads that followed from one another, roots included; concurrent reads count once.
     pub hops: u64,
     /// Steps that ran, which is the number of blocks that walks inspected.
     pub steps: u64,
-    /// Blocks among them that the page cache delivered at once.
+    /// Blocks among them that the page cache delivered immediately.
     pub inline_blocks: u64,
     /// Walks whose state or result was too large for its slot and was boxed.
     pub boxed_states: u64,
@@ -355,8 +355,7 @@ impl Flows {
         Flows { table: Vec::new(), last: 0 }
     }
 
-    /// Returns the counters of a class on a device. The first use allocates, and the last used pair is found
-    /// at once.
+    /// Returns the counters of a class on a device. The first use allocates, and the last used pair is found without a search.
     #[inline]
     pub(crate) fn of(&mut self, class: u8, device: u16) -> &mut FlowStats {
         if self.table.get(self.last).is_none_or(|(key, _)| *key != (class, device)) {

@@ -74,7 +74,7 @@ const SHORT_BYTES_MIN: usize = 128 << 10;
 /// The limits for an arena's memory, in bytes; each is rounded to whole pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArenaConfig {
-    /// Bytes mapped at once; 0 leaves even the first region to the first buffer.
+    /// Bytes mapped at the start; 0 leaves even the first region to the first buffer.
     pub(crate) bytes_initial: usize,
     /// The limit for the first region, so that it can be registered where locked memory is limited.
     pub(crate) first_region_bytes: usize,
@@ -194,8 +194,8 @@ impl Arena {
         ordinary::allocate_long(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
     }
 
-    /// Returns whether a read of `len` bytes may take its memory now, on its caller's thread: a long one where the blocks of others leave
-    /// room for it in as much memory as the line's allowance. So nobody waits for a read that its program does not poll.
+    /// Returns whether a read of `len` bytes may take its memory now, on its caller's thread: a long read if it fits, with the
+    /// blocks of others, into the line's allowance. So no read waits for one that its program does not poll.
     pub(crate) fn has_room_now(&self, len: usize) -> bool {
         let held = self.0.0.long_bytes.load(std::sync::atomic::Ordering::Relaxed);
         len <= self.short_bytes_max() || held == 0 || held.saturating_add(len) <= self.bytes_max()
@@ -347,8 +347,7 @@ impl Drop for Handle {
 
 crate::_debug_parts!(Arena, |arena| regions: arena.regions());
 
-/// Returns a buffer from the arena of `header`, if there is room without overflow memory; for copies of
-/// blocks.
+/// Returns a buffer from the arena of `header`, if it fits without overflow memory; for copies of blocks.
 ///
 /// # Safety
 /// `header` belongs to a live buffer.

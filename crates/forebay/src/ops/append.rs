@@ -334,7 +334,7 @@ impl AppendBuffer {
         Ok(())
     }
 
-    /// Copies as many bytes as there is room for; returns how many.
+    /// Copies as many bytes as fit; returns their number.
     fn copy(&mut self, bytes: &[u8]) -> Result<usize> {
         let Some(block) = &mut self.block else { return Ok(0) };
         let taken = &bytes[..bytes.len().min(self.full - block.len())];

@@ -208,8 +208,7 @@ impl Engine {
 
     /// Returns the entries of a directory, sorted by name, without `.` and `..`.
     ///
-    /// All at once: a directory of a million names takes some 50 MB. Names created or removed meanwhile may
-    /// be in the list or not.
+    /// In one list: a directory of a million names takes some 50 MB. Names created or removed meanwhile may be in the list or not.
     ///
     /// # Errors
     /// Those of opendir(3) and readdir(3).
@@ -320,8 +319,8 @@ impl Engine {
         })
     }
 
-    /// Returns the metadata of the file at `path` at once, on the calling thread, if the kernel has the whole path in memory; `None`
-    /// if not, where [`metadata`](Engine::metadata) may have to read. Symbolic links are followed.
+    /// Returns the metadata of the file at `path` immediately, on the calling thread, if the kernel has the whole path in memory;
+    /// `None` if not, where [`metadata`](Engine::metadata) may have to read. Symbolic links are followed.
     ///
     /// Costs 1 to 2 us instead of a hand-over to the pool: openat2(2) with `RESOLVE_CACHED`, which needs Linux 5.12 (`None` before
     /// that, and in a simulated world). The path's names are looked up without waiting; a network file system may wait for the

@@ -29,7 +29,7 @@ use crate::reactor::idle_files::{IdleFiles, Slot};
 const BESIDE_PART: usize = 8;
 /// Limits for the files of either.
 const BESIDE: std::ops::RangeInclusive<usize> = 2..=64;
-/// Of the files that stay open, one batch has one in so many open at once.
+/// The reciprocal of one batch's part of the files that stay open.
 const BATCH_PART: usize = 4;
 
 /// The files of one owner that stay open for later use; for `forebay-object-store`, `forebay-kv` and the Python package alone.
@@ -149,7 +149,7 @@ impl FileCache {
         self.list().open_files(self.core.owner)
     }
 
-    /// Returns how many files one batch should have open at once, at least 1: a quarter of those that stay open.
+    /// Returns how many files one batch should have open, at least 1: a quarter of those that stay open.
     pub fn batch_files_max(&self) -> usize {
         (self.core.files_max / BATCH_PART).max(1)
     }
@@ -163,9 +163,9 @@ impl FileCache {
         self.close_files("close_idle", false)
     }
 
-    /// Closes the cache for all its handles: at once all files that no operation uses, and each other one when its use ends. Later opens
-    /// fail with [`ErrorKind::FileClosed`]. Those under way run to their end, also those whose calls were dropped; then the future
-    /// completes. It may be called again, and waits as well.
+    /// Closes the cache for all its handles: immediately all files that no operation uses, and each other file when its use ends.
+    /// Later opens fail with [`ErrorKind::FileClosed`]. Opens in flight run to their end, also those whose calls were dropped; then
+    /// the future completes. It may be called again, and waits as well.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`] in the child of a fork.

@@ -296,7 +296,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         }
     }
 
-    /// Polls all parts, and takes those at the front that have ended. Returns whether there is room for more.
+    /// Polls all parts, and takes those at the front that have ended. Returns whether more may start.
     fn poll_parts(&mut self, context: &mut Context<'_>) -> bool {
         let name = self.name();
         let mut in_flight = self.parts.iter().filter(|part| part.moved.is_none() && !part.is_starved).count();

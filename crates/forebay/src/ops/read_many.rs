@@ -1,5 +1,5 @@
-//! Many ranges of one or several files as one request: sorted, merged where that pays, all in flight at once, with one
-//! message and one wake-up for the whole batch.
+//! Many ranges of one or several files as one request: sorted, merged where that pays, all in flight together, with one message and
+//! one wake-up for the whole batch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -156,7 +156,7 @@ struct Ask {
     detached: bool,
 }
 
-/// The default of requests of one batch in flight at once.
+/// The default of requests of one batch in flight.
 const DEPTH: u32 = 128;
 
 impl ReadMany {

@@ -420,7 +420,7 @@ impl ScanBuilder {
     /// Returns the scan; its first requests are sent when the first block is requested.
     pub fn start(self) -> Scan {
         let fixed = self.buffer.is_some() || self.depth.is_some();
-        // So much can be copied at once.
+        // The most that one poll copies.
         let buffer_max = if self.file.core().is_adaptive() { TRY_BYTES_MAX as u32 } else { u32::MAX };
         let pace = if fixed {
             Pace {

@@ -34,7 +34,7 @@ const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// at a port. It has the engine's [`Stats`](crate::Stats), `forebay_engine_info` (`version`, `driver`), `forebay_pid`,
 /// `forebay_at_seconds` (on a clock for differences only) and `forebay_degradation_info`. With `GET /metrics?files` it also has the
 /// 256 open files with the most operations; their paths change, and a database of time series would keep each for long. Other
-/// requests are refused with a sentence. Eight clients may be connected at once; a ninth waits.
+/// requests are refused with a sentence. Eight clients may be connected at a time; a ninth waits.
 pub struct StatsServer {
     bell: Arc<Bell>,
 }
@@ -138,7 +138,7 @@ impl Engine {
 }
 
 impl EngineShared {
-    /// Rings `bell` when the engine ends, or at once when it has ended.
+    /// Rings `bell` when the engine ends, or immediately when it has ended.
     fn ring_at_end(&self, bell: &Arc<Bell>) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|known| known.strong_count() > 0);
@@ -209,7 +209,7 @@ fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>
     }
 }
 
-/// Writes as much as there is room for, and returns the number of bytes. A disconnected reader causes an error and no signal,
+/// Writes as much as the socket accepts, and returns the number of bytes. A disconnected reader causes an error and no signal,
 /// however the program has set up SIGPIPE.
 #[cfg(target_os = "linux")]
 fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {

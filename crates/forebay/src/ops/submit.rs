@@ -1,8 +1,8 @@
 //! The future of one operation, on a shard or anywhere else.
 //!
-//! First polled on a shard it takes a slot at once: no message, no allocation. First polled elsewhere it
-//! sends a cell through the home shard's inbox. **A future remembers where its slot lives**: polled or
-//! dropped on any other thread it never touches the slot, but notifies the owner.
+//! First polled on a shard it takes a slot immediately: no message, no allocation. First polled elsewhere it sends a cell through
+//! the home shard's inbox. **A future remembers where its slot lives**: polled or dropped on any other thread it never touches the
+//! slot, but notifies the owner.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -105,7 +105,7 @@ pub(crate) struct OpFuture<'f> {
 }
 
 enum State {
-    /// Not polled yet, or no room was found.
+    /// Not polled yet, or the shard was full.
     New,
     /// In a slot of the shard with this number.
     Local {
@@ -126,7 +126,7 @@ impl<'f> OpFuture<'f> {
         OpFuture { target, request, state: State::New }
     }
 
-    /// Returns the request while it may still be changed, which ends with the first poll that finds room.
+    /// Returns the request while it may still be changed, which ends with the first poll that submits it.
     #[inline]
     pub(crate) fn options(&mut self) -> Option<&mut OpRequest> {
         matches!(self.state, State::New).then_some(&mut self.request)
@@ -172,7 +172,7 @@ impl<'f> OpFuture<'f> {
         self.request.buffer.take()
     }
 
-    /// Returns result and memory at once, for callers where one more move does not matter.
+    /// Returns result and memory together, for callers where one more move does not matter.
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
         let result = std::task::ready!(self.poll_result(context));
         Poll::Ready(OpOutcome { result, buffer: self.take_buffer() })
@@ -275,7 +275,7 @@ impl<'f> OpFuture<'f> {
         match staged {
             Some(key) => self.state = State::Local { shard: shard.uid(), key },
             None => {
-                // Room was seen above; only the clone of a foreign waker can have taken it.
+                // A slot was free above; only the clone of a foreign waker can have taken it.
                 shard.leave_file(file);
                 return Attempt::Failed(OpFailure::Errno(libc::EAGAIN));
             }

@@ -92,5 +92,5 @@ impl File {
 
 /// Hops of a walk at most, by default.
 const HOPS_MAX: u32 = 64;
-/// Walks of one batch under way at once, by default.
+/// Walks of one batch in progress, by default.
 const DEPTH: u32 = 128;

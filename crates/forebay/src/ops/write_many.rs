@@ -19,7 +19,7 @@ use crate::reactor::open_file::FileCore;
 
 /// The most bytes of one request that is put together. It is copied: 50 us.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// The default of requests in flight at once.
+/// The default of requests in flight.
 const DEPTH: usize = 32;
 
 impl File {

@@ -129,7 +129,7 @@ impl EngineShared {
         self.shards_max() + self.calls.stripes()
     }
 
-    /// Wakes the shards that wait for room that was given back, one bit each.
+    /// Wakes the shards that wait for released room, one bit each.
     #[cold]
     pub(crate) fn wake_shards(&self, mask: u64) {
         let woken = self.all_inboxes().filter(|inbox| mask & (1 << inbox.index) != 0);
@@ -142,7 +142,7 @@ impl EngineShared {
         self.origin.is_elsewhere()
     }
 
-    /// Returns the reason why this engine takes no requests here, if there is one.
+    /// Returns the reason why this engine takes no requests here, if any.
     #[inline]
     pub(crate) fn failure(&self) -> Option<OpFailure> {
         if self.is_forked() {
@@ -535,7 +535,7 @@ impl DescriptorRoom {
         self.idle_files.give_way() || !std::mem::replace(&mut self.has_waited, true)
     }
 
-    /// Waits until the shards have let go of files that were dropped. Not on a shard's thread.
+    /// Waits until the shards have released dropped files. Not on a shard's thread.
     pub(crate) fn wait(&self) {
         shard::wait_for_a_turn(&self.inboxes);
     }

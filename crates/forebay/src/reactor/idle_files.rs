@@ -152,7 +152,7 @@ impl IdleFiles {
         self.is_over.store(is_over, Ordering::Relaxed);
     }
 
-    /// Has `choose` take files out and drops them without the lock. Returns whether there were any.
+    /// Lets `choose` take files out and drops them without the lock. Returns whether it took any.
     fn close(&self, choose: impl FnOnce(&mut Lists, u64, &mut Vec<Box<dyn Send>>)) -> bool {
         // A fork may have copied the lock while it was held, and the files are the parent's.
         if self.origin.is_elsewhere() {

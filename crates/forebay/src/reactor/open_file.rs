@@ -305,7 +305,7 @@ impl FileCore {
         self.in_flight.poll_none(waker)
     }
 
-    /// Has the accounts with an entry release the file: shards by a notice, stripes at once.
+    /// Notifies the accounts with an entry to release the file: shards by a notice, stripes immediately.
     fn release(self: &Arc<Self>) {
         if self.engine.is_forked() {
             return;

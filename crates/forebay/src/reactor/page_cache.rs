@@ -33,7 +33,7 @@ use hit_rate::HitRate;
 use loads::Loads;
 pub(crate) use loads::PaidWindow;
 
-/// The longest range that is copied at once: about half a millisecond. A longer lone read of an adaptive file is made in parts.
+/// The longest range that is copied by one poll: about half a millisecond. A longer lone read of an adaptive file is made in parts.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
 /// A read of at least this many bytes tries whatever happened to those before it: a failed attempt is a hundredth of the device's
 /// time, and a file may have few such reads (a footer, a column).
@@ -66,7 +66,7 @@ pub(crate) struct PageCache {
     rate: HitRate,
     /// `None` where only the reads that always load the page cache do.
     loading: Option<FileLoads>,
-    /// The longest lone read that is copied at once. A long one takes its memory in the line, on the file's shard.
+    /// The longest lone read that is copied by one poll. A long read takes its memory in the line, on the file's shard.
     lone_bytes_max: u64,
     counts: Arc<PageCacheCounts>,
     /// The device's read-ahead.
@@ -100,7 +100,7 @@ impl Sequence {
     /// Returns a sequence without a read.
     pub(crate) const NEW: Sequence = Sequence { end: u64::MAX, known_until: 0, known_from: u64::MAX };
 
-    /// Returns a sequence without a read, whose reads follow one another at once: what one look has found holds for all.
+    /// Returns a sequence without a read, whose reads follow directly: the result of one check holds for all.
     pub(crate) const BATCH: Sequence = Sequence { known_from: 0, ..Sequence::NEW };
 
     /// Returns a sequence whose first read continues at `offset`.
@@ -308,7 +308,7 @@ impl Attempt<'_> {
     /// Copies the bytes to `place`. Returns whether all of them were there; if not, `place` may have been written to.
     ///
     /// # Safety
-    /// `place` has room for the whole range, and no other code uses it meanwhile.
+    /// `place` has space for the whole range, and no other code uses it meanwhile.
     pub(crate) unsafe fn read(self, place: NonNull<u8>) -> bool {
         let cache = self.cache;
         // SAFETY: the caller's promise.

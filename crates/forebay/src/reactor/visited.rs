@@ -88,9 +88,9 @@ pub struct VisitedShard {
     load: AtomicU32,
     /// Counts visits, so that shard 0 sees which rings no thread looks after.
     visits: AtomicU64,
-    /// Whether the last operation that was submitted at once completed at once.
+    /// Whether the last operation that was submitted immediately also completed immediately.
     is_inline: AtomicBool,
-    /// Whether operations that would complete at once wait for more.
+    /// Whether operations that would complete immediately wait for more.
     gathering: gathering::GatherController,
     /// Operations are staged, and the attendant was asked to submit them.
     flush_asked: AtomicBool,
@@ -279,7 +279,7 @@ impl VisitedShard {
         result
     }
 
-    /// Has shard 0 visit, as long as there is one.
+    /// Lets shard 0 visit, as long as it exists.
     fn ask_shard(&self) {
         self.bell.ask_visit(self.inbox.index);
         if self.is_abandoned.load(Ordering::Acquire) && self.lock.try_lock() {
@@ -466,7 +466,7 @@ impl VisitedShards {
     }
 }
 
-/// Whether there are runtimes whose workers may have rings.
+/// Whether the build supports runtimes whose workers may have rings.
 const HAS_RUNTIME: bool = cfg!(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)));
 
 #[cfg(all(test, feature = "tokio", target_os = "linux", not(forebay_no_uring)))]

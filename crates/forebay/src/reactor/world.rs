@@ -95,8 +95,8 @@ pub trait World: Turns + fmt::Debug {
     /// Makes the shards of a new engine, which the world steps from now on.
     fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<EndReport>>);
 
-    /// Returns the place of the visited shard that the task which is polled now may enter, if any, and whether it expects operations to
-    /// complete at once.
+    /// Returns the place of the visited shard that the task which is polled now may enter, if any, and whether it expects
+    /// operations to complete immediately.
     fn ring(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)>;
 
     /// Returns whether the task that is polled may continue. If not, it has been woken.

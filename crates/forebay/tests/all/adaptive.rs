@@ -1,7 +1,7 @@
 //! Shows: an adaptive file reads cached bytes from the page cache, and one pass leaves no page there; it stops trying on a cold
 //! file and resumes on a warm file. How: real files with `O_DIRECT`, the counters, cachestat(2) for the cached pages, and known
-//! bytes in every mix of cached and not cached pages. Whether a second pass loads depends on the memory that is free: tests of the
-//! module (`reactor/page_cache/loads/tests.rs`) give it the room.
+//! bytes in every mix of cached and not cached pages. Whether a second pass loads depends on free memory: tests of the module
+//! (`reactor/page_cache/loads/tests.rs`) set that.
 
 use std::fs::File as StdFile;
 use std::ops::Range;

@@ -141,7 +141,7 @@ fn metadata_is_known_at_once_where_the_kernel_has_the_names() {
     assert_eq!(engine.metadata(&none).wait().unwrap_err().kind(), ErrorKind::NotFound);
     let missing = known(&none).unwrap_err();
     assert_eq!((missing.kind(), missing.operation()), (ErrorKind::NotFound, "try_metadata"));
-    // Another file under the same name is seen at once.
+    // Another file under the same name is seen immediately.
     let other = dir.path().join("other");
     fs::write(&other, b"other").unwrap();
     fs::rename(&other, &data).unwrap();

@@ -34,7 +34,7 @@ async fn work(engine: Engine, file: File) {
     futures::future::join_all(reads).await;
     let (result, block) = file.read_into(4096, engine.block(8192).unwrap()).await;
     assert_eq!((result.unwrap(), &block[..]), (8192, &bytes_of(4096..12_288)[..]));
-    // Every caller writes the bytes that are there already, so that many may run at once.
+    // Every caller writes the existing bytes, so that many may run concurrently.
     file.write(4096, block).durable(forebay::Durability::Data).await.unwrap();
     file.write(8192, bytes_of(8192..12_288)).await.unwrap();
     file.sync(forebay::Durability::All).await.unwrap();

@@ -1,6 +1,5 @@
-//! Every number that a program can set, with 0, with 1 and with the largest there is: it works, is documented
-//! to count as another one, or is refused with a sentence. Nothing panics and nothing requests memory that no
-//! machine has.
+//! Every number that a program can set, with 0, with 1 and with the largest value: it works, is documented to count as another one,
+//! or is refused with a sentence. Nothing panics and nothing requests memory that no machine has.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

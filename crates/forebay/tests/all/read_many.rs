@@ -338,8 +338,8 @@ fn a_stream_bounds_the_memory_of_results_that_are_not_taken() {
 
 #[test]
 fn closing_the_file_under_a_stream_answers_every_range() {
-    // Regression: when the file was closed while the stream's queue was full, the batch ended with results
-    // still waiting for room, and the consumer got fewer results than ranges.
+    // Regression: when the file was closed while the stream's queue was full, the batch ended with results still waiting, and the
+    // consumer got fewer results than ranges.
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("a");
     write_file(&path, 4 << 20);

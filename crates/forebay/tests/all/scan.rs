@@ -362,8 +362,8 @@ fn as_a_stream_it_equals_std() {
     assert!(bytes == std::fs::read(&path).unwrap());
 }
 
-/// Regression: a scan of a block device ended at once, because stat(2) reports length 0 for a device. Needs
-/// root and losetup; elsewhere it reports that and returns.
+/// Regression: a scan of a block device ended immediately, because stat(2) reports length 0 for a device. Needs root and losetup;
+/// elsewhere it reports that and returns.
 #[test]
 fn a_block_device_is_scanned_to_its_end() {
     let (engine, dir) = (engine(), dir());
@@ -391,7 +391,7 @@ fn a_block_device_is_scanned_to_its_end() {
     assert_eq!(found, bytes_of(0..1 << 20));
 }
 
-/// A scan of a file of procfs ended at once, without an error: its length is 0, and its bytes were not looked for.
+/// A scan of a file of procfs ended immediately, without an error: its length is 0, and its bytes were not looked for.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_without_a_length_are_read_to_their_end() {

@@ -270,7 +270,7 @@ fn open_files(points: Points) {
     sweep(&OPEN_FILES, points, |at| of_reads(at.min(LAST), at.min(LAST) * BLOCK), attempt);
 }
 
-/// Copies between direct files at odd offsets, which no file system makes itself, and to another file system if there is one.
+/// Copies between direct files at odd offsets, which no file system makes itself, and to another file system, if any.
 fn copies(points: Points) {
     use std::os::unix::fs::FileExt;
     let (from_dir, engine) = (dir(), Engine::start(config()).unwrap());

@@ -87,8 +87,8 @@ fn memories() -> [Config; 2] {
     ]
 }
 
-/// Reads are dropped while the device has them, and other buffers are taken at once, on the same shard, whose
-/// last freed buffer is handed out first.
+/// Reads are dropped while the device has them, and other buffers are taken immediately, on the same shard, whose last freed buffer
+/// is handed out first.
 ///
 /// Seen to fail in the first two rounds, on both drivers, when `Shard::drop_op` released the buffer of an
 /// operation in flight.

@@ -170,7 +170,7 @@ fn a_read_beside_another_class_is_a_call_while_there_is_room_and_counts_in_its_s
     assert!(received(&bench, "background") > 0, "{:?}", bench.stats().classes);
 }
 
-/// Where more waits than the device has room for, a waiting thread's read waits in its class's queue like all others.
+/// With more operations than the device's budget, a waiting thread's read waits in its class's queue like all others.
 #[test]
 fn classes_that_compete_for_room_go_through_the_shard_until_one_is_idle() {
     let bench = Bench::with(config());
@@ -346,7 +346,7 @@ fn calls_and_worker_rings_and_shards_share_one_file() {
 enum Act {
     /// Reads pages 1 to 9.
     Chain,
-    /// Reads sixteen pages at once and adds up their first bytes.
+    /// Reads sixteen pages concurrently and adds up their first bytes.
     Fan,
     /// Requests two pages, and another one after the first that arrives.
     Change,

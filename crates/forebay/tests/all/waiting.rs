@@ -20,7 +20,7 @@ fn a_plain_thread_waits_for_any_future() {
         sum
     });
     assert_eq!(sum.unwrap(), 45);
-    // Several threads at once, and futures of another crate.
+    // Several concurrent threads, and futures of another crate.
     let (send, receive) = async_channel::bounded(1);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| engine.block_on(receive.recv()).unwrap().unwrap());

@@ -100,7 +100,7 @@ fn trees_of_all_depths_answer_right_from_everywhere() {
             for (&key, found) in keys.iter().zip(batch) {
                 assert_eq!(found.unwrap(), expected(&tree, key), "key {key}, depth {depth}, in a batch");
             }
-            // From Tokio, all at once, and from a shard, alone and as a batch.
+            // From Tokio, all concurrently, and from a shard, alone and as a batch.
             let tasks: Vec<_> = keys
                 .iter()
                 .map(|&key| {
@@ -154,7 +154,7 @@ fn a_walk_wakes_once_and_a_batch_does_too() {
     };
     let (last, wakes) = wakes_of(&engine, file.walk(0..512, hops(20)).into_future());
     assert_eq!((last.unwrap(), wakes), (19 * 512, 1));
-    // A thousand walks through an inbox with room for one message.
+    // A thousand walks through an inbox for one message.
     let walks = (0..1_000).map(|n| (n * 512..n * 512 + 512, hops(1 + n % 5)));
     let (all, wakes) = wakes_of(&engine, file.walk_many(walks).into_future());
     assert_eq!(wakes, 1);
@@ -163,7 +163,7 @@ fn a_walk_wakes_once_and_a_batch_does_too() {
     }
     let stats = engine.stats().wait().unwrap().walks;
     assert_eq!((stats.walks, stats.wakes, stats.hops), (1_001, 2, 20 + 3_000));
-    // On the shard: a task is polled twice, however many hops there are.
+    // On the shard: a task is polled twice, for any number of hops.
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let mut walk = file.walk(0..512, hops(20)).into_future();
         let mut polls = 0;
@@ -401,8 +401,8 @@ fn blocks_may_be_kept() {
     assert_eq!(&last[..], &bytes_of(800_000..805_000)[..]);
 }
 
-/// A page cache completes at once, again and again: tasks and other completions still have their turns. In
-/// each turn of the shard this task runs, so the steps that see the same count of it ran in one turn.
+/// A page cache completes immediately, again and again: tasks and other completions still have their turns. In each turn of the
+/// shard this task runs, so the steps that see the same count of it ran in one turn.
 #[test]
 fn walks_that_never_wait_give_way() {
     let dir = dir();

@@ -187,7 +187,7 @@ fn all_operations_work_in_a_task() {
     }
 }
 
-/// What completes at once never gives way by itself: it uses up what the runtime lets a task do in one turn.
+/// Immediate completions never yield by themselves: they use up the runtime's budget of a task for one turn.
 #[test]
 fn a_task_whose_operations_complete_at_once_leaves_turns_to_others() {
     const OPERATIONS: u32 = 20_000;
@@ -571,7 +571,7 @@ fn a_current_thread_runtime_takes_its_ring_along() {
         drop(file);
         engine.close().wait().unwrap();
         drop(_dir);
-        // Threads of the engine let go of it a moment after its close.
+        // Threads of the engine release it a moment after its close.
         let begun = Instant::now();
         while descriptors() != before {
             assert!(begun.elapsed() < Duration::from_secs(30), "{before:?} before, now {:?}", descriptors());

@@ -199,7 +199,7 @@ impl<'a> Listing<'a> {
         self.lines.insert(format!("{path}  {head}{text}"));
     }
 
-    /// Lists public fields; returns whether there is one.
+    /// Lists public fields; returns whether any exists.
     fn add_fields(&mut self, fields: &Fields, module: &[String], path: &str, mut open: bool) -> bool {
         for (index, field) in fields.iter().enumerate() {
             if matches!(field.vis, Visibility::Public(_)) {

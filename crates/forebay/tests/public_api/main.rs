@@ -5,9 +5,9 @@
 //! A change of the API is then a change of that file, seen in review. After an intended change:
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
 //!
-//! The sources are parsed, not compiled, so the list has the items of every feature and platform at once.
-//! Items that a macro would generate are not expanded: the macro's body and its uses are listed instead. A use of
-//! `_debug_parts` is listed as the impl that it writes.
+//! The sources are parsed, not compiled, so the list has the items of every feature and platform. Items that a macro would generate
+//! are not expanded: the macro's body and its uses are listed instead. A use of `_debug_parts` is listed as the impl that it
+//! writes.
 
 mod foreign;
 mod impls;

@@ -1,11 +1,11 @@
-//! The text of an error for people, with the remedy where there is one.
+//! The text of an error for people, with the remedy, if any.
 
 use std::fmt;
 
 use super::{Error, ErrorKind};
 
 impl Error {
-    /// Returns the remedy, if there is one.
+    /// Returns the remedy, if any.
     fn remedy(&self) -> Option<&'static str> {
         Some(match self.0.kind {
             ErrorKind::Misaligned { .. } if self.0.operation == "read" => {

@@ -104,7 +104,7 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(loom::cell::UnsafeCell::new(value))
     }
 
-    /// Returns the pointer, which is used at once, before any point at which loom could switch threads.
+    /// Returns the pointer, which is used immediately, before any point at which loom could switch threads.
     #[track_caller]
     pub(crate) fn get(&self) -> *mut T {
         self.0.with_mut(|value| value)

@@ -250,7 +250,7 @@ impl Context {
             // not write it again before the head has passed it.
             let event = unsafe { ring.add(1).cast::<Event>().add(head as usize).read() };
             head = if head + 1 == entries { 0 } else { head + 1 };
-            // Release: the entry was read. At once, as `each` may panic.
+            // Release: the entry was read. Immediately, as `each` may panic.
             header.head.store(head, Ordering::Release);
             each(event);
         }

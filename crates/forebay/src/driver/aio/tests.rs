@@ -98,7 +98,7 @@ fn finish(driver: &mut Driver, count: usize) -> Vec<(u32, i32)> {
     seen
 }
 
-/// Reads all pages at once and checks their bytes. Returns how many threads were asked for.
+/// Reads all pages concurrently and checks their bytes. Returns how many threads were asked for.
 fn read_all(driver: &mut Driver, bench: &Bench) -> u64 {
     let before = inside(driver).threads.enters();
     let mut pages: Vec<_> = (0..PAGES).map(|_| Box::new(Page([0xff; PAGE]))).collect();
@@ -136,7 +136,7 @@ fn direct_reads_and_overwrites_go_to_the_kernel() {
         for _ in 0..100 {
             read_all(&mut driver, &bench);
         }
-        // The kernel may refuse any of them, as where the device has no room for more at the moment.
+        // The kernel may refuse any of them, as where the device accepts no more at the moment.
         while read_all(&mut driver, &bench) > 0 && serves_nowait(&bench) {}
         // Overwrites: some may need threads, to set the file's time.
         let mut page = Box::new(Page([3; PAGE]));
@@ -206,7 +206,7 @@ fn buffered_files_go_to_threads() {
 fn what_the_kernel_would_wait_for_goes_to_threads() {
     let bench = bench();
     let Some(mut driver) = driver_with(&bench) else { return };
-    // The kernel writes dirty pages at times of its choice, and a kernel that refuses none of many reads does not wait for pages.
+    // The kernel writes dirty pages at times of its choice, and a kernel that accepts all of many reads does not wait for pages.
     let (mut turn, mut served) = (0u8, 0);
     while served < 20 {
         turn = turn.wrapping_add(1);
@@ -266,7 +266,7 @@ fn the_kernel_may_take_a_part_of_what_is_submitted() {
 
 #[test]
 fn what_the_kernel_does_not_take_goes_to_threads() {
-    /// Takes five, and then has no room.
+    /// Takes five, and is full then.
     unsafe fn no_room(context: &Context, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
         if count_call() > 0 {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));

@@ -35,7 +35,7 @@ pub(super) fn copy_range(
     if offset.abs_diff(to_offset) < len && same_file {
         return Err(failed(Error::invalid(OPERATION, "source and target overlap in the same file")));
     }
-    // A copy behind the end of its own source would extend it, and then read zeros where the source had ended.
+    // A copy behind the end of its source would extend it, and then read zeros where the source had ended.
     let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
     let outcome =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;

@@ -80,7 +80,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns true when there is a result to take.
+    /// Returns whether a result is available.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) > 0

@@ -64,7 +64,7 @@ fn submit(driver: &mut Driver, request: &IoRequest) {
 
 fn complete(driver: &mut Driver, wait: Wait) -> Vec<(u32, i32)> {
     let mut seen = Vec::new();
-    // An error means that there are new degradations; the completions are reported all the same.
+    // An error reports new degradations; the completions are reported all the same.
     let _ = driver.complete(wait, |key, result| seen.push((key.index, result)));
     seen.sort_unstable();
     seen

@@ -24,7 +24,7 @@ const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 const LBA_OUT_OF_RANGE: u16 = 0x80;
 
-/// The most parts of one request that are with the device at once; the rest of a longer request follows them.
+/// The most parts of one request that are at the device together; the rest of a longer request follows them.
 const PARTS_MAX: u32 = 16;
 
 /// The decision about a request before the device sees it.
@@ -188,7 +188,7 @@ impl NvmeRing {
         let mut region = None;
         if let (OpKind::Read | OpKind::Write, Some(memory)) = (request.kind, request.memory) {
             let block = target.first_block + ((request.offset + u64::from(at)) >> target.block_shift);
-            // Rounds up to the end of the block in which the file ends; the request has room for it (`plan`).
+            // Rounds up to the end of the block in which the file ends; the request includes it (`plan`).
             let len = len.next_multiple_of(1 << target.block_shift);
             command.opcode = if request.kind == OpKind::Write { WRITE } else { READ };
             command.addr = memory.as_ptr() as u64 + u64::from(at);

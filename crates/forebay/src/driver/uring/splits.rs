@@ -1,4 +1,4 @@
-//! Requests that are with the device in several parts at once.
+//! Requests that are at the device in several parts.
 
 use crate::driver::NOT_POLLABLE;
 use crate::io::op::OpKey;

@@ -19,7 +19,7 @@ pub(crate) struct UringWake {
     ring: OwnedFd,
     /// Present if the kernel cannot post to a ring from a thread without a ring (before 6.13).
     pub(super) event: Option<OwnedFd>,
-    /// The event descriptor of a second ring in which the shard may sleep, once there is one.
+    /// The event descriptor of a second ring in which the shard may sleep, if any.
     also: OnceLock<OwnedFd>,
 }
 

@@ -43,7 +43,7 @@ impl Headroom {
         for group in groups(&read("/proc/self/cgroup").unwrap_or_default()) {
             let number = |file: &str| read(&group.file(file))?.trim().parse::<u64>().ok();
             let used = number(group.names.usage);
-            // One without a limit says `max`, or more than there is. One whose use is unknown has no room.
+            // A group without a limit has `max`, or more than the machine's memory. A group whose use is unknown has no headroom.
             let limit = group.names.limits.iter().filter_map(|&file| number(file)).min();
             let limit = limit.filter(|limit| *limit < total);
             if let Some(limit) = limit {

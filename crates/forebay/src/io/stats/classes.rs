@@ -15,7 +15,7 @@ pub struct ClassStats {
     pub class: String,
     /// The physical device's name.
     pub device: String,
-    /// Operations that found no room and waited in the class's queue.
+    /// Operations that exceeded the budget and waited in the class's queue.
     pub queued: u64,
     /// Cost of the operations that the class received.
     pub received: u64,
@@ -57,17 +57,16 @@ pub struct Stall {
     /// task's own future: at most 128 frames, and those that were inlined there. `None` without the feature,
     /// and until some milliseconds after the poll.
     ///
-    /// A poll that takes twice [`Config::stall_after`](crate::Config::stall_after) is sampled while it runs,
-    /// and so are some that take less. With the feature `tracing` there is an event at once, also for a task
-    /// that never gives its shard back. A thread of each engine, `forebay-watch`, checks the shards every
-    /// half of that time (1 ms at least, 1 s at most), and once a second after one second without polls. It
-    /// interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does not restart
-    /// (poll(2), nanosleep(2)) then end early there.
+    /// A poll that takes twice [`Config::stall_after`](crate::Config::stall_after) is sampled while it runs, and so are some that
+    /// take less. With the feature `tracing` an event is emitted immediately, also for a task that never yields its shard. A thread
+    /// of each engine, `forebay-watch`, checks the shards every half of that time (1 ms at least, 1 s at most), and once a second
+    /// after one second without polls. It interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does
+    /// not restart (poll(2), nanosleep(2)) then end early there.
     ///
     /// A program that handles, ignores or blocks SIGURG when the engine starts keeps it so, and an entry `back-traces` of
     /// [`Engine::health`](crate::Engine::health) reports that. Otherwise the handler stays after the engine's end, and does
     /// nothing. Memory: 256 KiB a shard from its first sample on, and a copy of the unwind information of the loaded code. Turning
     /// addresses into lines reads the program's debug information, on the watcher's thread. The first time that takes up to a
-    /// second if there is a lot of it.
+    /// second for large debug information.
     pub back_trace: Option<Arc<str>>,
 }

@@ -2,8 +2,8 @@
 
 use super::header::CLASSES;
 
-/// Free pages of a region of any number of pages, in powers of two; a buffer of `2^class` pages starts at a multiple of its own
-/// length. Taking and returning are O(classes) and do not allocate.
+/// Free pages of a region of any number of pages, in powers of two; a buffer of `2^class` pages starts at a multiple of its length.
+/// Taking and returning are O(classes) and do not allocate.
 pub(super) struct Buddy {
     pages: u32,
     free_pages: u32,

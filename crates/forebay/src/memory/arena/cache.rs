@@ -221,8 +221,7 @@ impl Cache {
         Chain(rest)
     }
 
-    /// Makes the older half of a full list available to all threads. Returns false when there are too few
-    /// buffers of this class to make room.
+    /// Makes the older half of a full list available to all threads. Returns false with too few buffers of this class.
     #[cold]
     fn spill(&self, class: usize) -> bool {
         let count = self.counts().get(class);

@@ -1,11 +1,11 @@
-//! The ordinary memory of long reads under way: how much there is of it, and whose turn it is.
+//! The ordinary memory of long reads in flight: its amount, and the order of turns.
 //!
 //! *Allowance*: the bytes that long reads may have under way together. It belongs to a read from the moment it gets its memory until its
 //! request has ended; then the block is the program's. *Ticket*: the place in the line of a read that has to wait, by its arrival.
 //!
 //! A read proceeds if none is in flight, regardless of its length and of other waiters: so a blocked shard does not block others,
-//! and each wait is for a request that ends without the program. Otherwise it proceeds if it is the first in the line and the
-//! allowance has room. The lock is taken twice for each long read, which lasts milliseconds; short reads never use the line.
+//! and each wait is for a request that ends without the program. Otherwise it proceeds if it is the first in the line and fits into
+//! the allowance. The lock is taken twice for each long read, which lasts milliseconds; short reads never use the line.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

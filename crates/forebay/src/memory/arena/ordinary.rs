@@ -42,7 +42,7 @@ pub(super) enum Account {
 /// From this length on, buffers start at huge pages and request them: a device's reads into new memory wait for its pages.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
-/// Returns a buffer of overflow memory, if the allowance has room for it.
+/// Returns a buffer of overflow memory, if it fits into the allowance.
 ///
 /// The allowance includes the free memory of the arena's regions: an arena that has grown in small regions may lack a buffer of
 /// this length although no buffer is held, and then the error would be wrong.
@@ -145,7 +145,7 @@ unsafe fn beside(data: Layout, zeroed: bool) -> Option<Allocation> {
     let layout = Layout::from_size_align(bytes, PLAIN_ALIGN).ok()?;
     // SAFETY: the size is not zero.
     let allocated = unsafe { system_memory(layout, zeroed) }?;
-    // SAFETY: there is room for `both` at the next multiple of its alignment, and `offset` lies within it.
+    // SAFETY: the allocation has space for `both` at the next multiple of its alignment, and `offset` lies within it.
     let (record, data) = unsafe {
         let record = allocated.add(allocated.align_offset(both.align()));
         (record.cast(), record.add(offset))

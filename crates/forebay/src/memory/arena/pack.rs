@@ -80,7 +80,7 @@ unsafe impl Send for Packer {}
 
 impl Packer {
     /// Returns a packer that fills slabs of `slab_bytes`; with `may_be_huge`, for results that are likely to be dropped together,
-    /// of 2 MiB once there are many. Results of up to `short_bytes_max` that are long for the slabs count as short.
+    /// of 2 MiB for many. Results of up to `short_bytes_max` that are long for the slabs count as short.
     pub(crate) fn new(arena: &Arena, slab_bytes: usize, short_bytes_max: usize, may_be_huge: bool) -> Packer {
         Packer {
             shared: Arc::clone(&arena.0.0),

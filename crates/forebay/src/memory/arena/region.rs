@@ -97,13 +97,13 @@ impl Region {
 
     pub(super) fn header(&self, page: u32) -> NonNull<Header> {
         debug_assert!(page < self.pages());
-        // SAFETY: there is a header for each page.
+        // SAFETY: each page has a header.
         unsafe { self.headers.add(page as usize) }
     }
 
-    /// Starts counting the `live` buffers of this region that are still out when the arena is closed. Buffers
-    /// returned after the close count down from zero into the negative until this adds `live`. From then on
-    /// the sum is the number of buffers out, and exactly one side sees it become zero: that one unmaps.
+    /// Starts counting the `live` buffers of this region that are still out when the arena is closed. Buffers returned after the
+    /// close count down from zero into the negative until this adds `live`. From then on the sum is the number of buffers out, and
+    /// exactly one side sees it become zero and unmaps.
     ///
     /// # Safety
     /// Called once, by the closing arena, after which it does not use the region any more.
@@ -203,7 +203,7 @@ mod memory {
     use std::io;
     use std::ptr::{self, NonNull};
 
-    /// Maps anonymous memory aligned to a huge page, with room to spare that is trimmed afterwards.
+    /// Maps anonymous memory aligned to a huge page, with a margin that is trimmed afterwards.
     pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
         let padded = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;

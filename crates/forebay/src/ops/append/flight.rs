@@ -44,8 +44,8 @@ impl Flight {
         self.bytes
     }
 
-    /// Returns whether a write that begins at `offset` may be sent while these are in flight. An overlapping write may not: it
-    /// occurs at the padded end of the file, when that unit is written again.
+    /// Returns whether a write at `offset` may be sent while these are in flight. An overlapping write may not: it occurs at the
+    /// padded end of the file, when that unit is written again.
     pub(super) fn has_room(&self, offset: u64) -> bool {
         let overlaps = |write: &InFlight| write.place.offset + u64::from(write.place.len) > offset;
         self.writes.len() < self.depth && !self.writes.iter().any(overlaps)

@@ -94,7 +94,7 @@ impl Writer {
         self.position += taken as u64;
         self.settling.forget_reads();
         if self.filling.is_full() {
-            // Without room for the write now, the next call waits for it.
+            // If the write cannot be sent now, the next call waits for it.
             if let Poll::Ready(begun) = self.poll_hand_over_aligned(context) {
                 begun?;
             }
@@ -167,7 +167,7 @@ impl Writer {
         Poll::Ready(self.begin(context, offset, len, OpBuffer::Mut(block)))
     }
 
-    /// Makes sure that there is a buffer with room for at least one byte.
+    /// Ensures a buffer with space for at least one byte.
     fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             if self.filling.is_full() {

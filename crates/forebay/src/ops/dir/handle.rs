@@ -179,8 +179,7 @@ impl Dir {
         self.ask(both.map(|(from, to)| MetaRequest::Rename { from, to }), done)
     }
 
-    /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails
-    /// when there is such a name.
+    /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails if the name exists.
     ///
     /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///

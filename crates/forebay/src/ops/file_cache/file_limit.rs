@@ -1,4 +1,4 @@
-//! The line of calls that would have too many files open at once.
+//! The line of calls that would have too many files open.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

@@ -64,7 +64,7 @@ impl CachedBatch {
     }
 
     /// Returns the next range that the page cache has, `None` after the last one. Pending when this poll has copied enough: the
-    /// task is woken at once.
+    /// task is woken immediately.
     pub(super) fn poll_hit(
         &mut self,
         spent_bytes: &mut u64,
@@ -146,7 +146,7 @@ impl CachedBatchInto {
         Ok(Box::new(CachedBatchInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
     }
 
-    /// Copies the ranges that the page cache has. Pending when this poll has copied enough: the task is woken at once.
+    /// Copies the ranges that the page cache has. Pending when this poll has copied enough: the task is woken immediately.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut spent_bytes = 0;
         while !self.sequences.is_empty() && (self.next as usize) < self.ask.ranges.len() {

@@ -79,7 +79,7 @@ settings!(WalkOne<'_, W>, State::New);
 settings!(WalkMany<W>, Many::New);
 
 enum State<W> {
-    /// Not polled yet, or no room was found.
+    /// Not polled yet, or the shard was full.
     New(W),
     /// In a slot of the shard with this number.
     Local {
@@ -123,8 +123,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// Returns the walk's state as long as the walk has not started: before the first poll, and while its shard has no room for it.
-    /// Afterwards the state belongs to the shard, and this returns nothing.
+    /// Returns the walk's state as long as the walk has not started: before the first poll, and while its shard has no free slot
+    /// for it. Afterwards the state belongs to the shard, and this returns nothing.
     ///
     /// A state that owns something which others wait for, such as a permit, can release it meanwhile: this
     /// future may be one that is not polled again for long.
@@ -308,7 +308,7 @@ fn owner(core: &FileCore, uid: u32) -> Option<&Arc<Inbox>> {
     core.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
 }
 
-/// Returns the reason why the file accepts no operations here, if there is one.
+/// Returns the reason why the file accepts no operations here, if any.
 fn refusal(core: &FileCore) -> Option<OpFailure> {
     core.engine().failure().or_else(|| core.is_closed().then_some(OpFailure::FileClosed))
 }
@@ -332,7 +332,7 @@ impl<W: Walk> WalkMany<W> {
         WalkMany { core: core.clone(), settings, state: Many::New(walks) }
     }
 
-    /// Sets the walks under way at once, at least 1. Default: 128. Has no effect after the first poll.
+    /// Sets the walks in progress at a time, at least 1. Default: 128. Has no effect after the first poll.
     pub fn depth(mut self, walks: u32) -> Self {
         if let Many::New(_) = self.state {
             self.settings.depth = walks.max(1);

@@ -12,13 +12,13 @@ const FAILURES_MAX: u32 = 64;
 /// The longest pause between two attempts after that, as a shift: 64 reads. A cold file's attempts cost 6 ns a read on average, and a file that
 /// was loaded into memory is seen after as many reads.
 const PAUSE_SHIFT_MAX: u32 = 6;
-/// After this many hits in a row reads do not look before they try, until one finds a page missing. Such a read has its pages loaded, so
-/// this is how many hits there are at least for each range that is loaded unasked.
+/// After this many hits in a row reads do not check before they try, until one finds a page missing. Such a read loads its pages,
+/// so each range that is loaded unasked follows at least this many hits.
 const SURE_HITS: u32 = 1000;
 /// A longer read looks in any case: that is 4 % of its copy at most, and much would be loaded.
 const SURE_BYTES_MAX: u64 = 256 << 10;
 
-/// The memory of a file's attempts. Threads use it at once without an order: an update that is lost changes nothing that matters.
+/// The memory of a file's attempts. Threads use it concurrently and unordered: a lost update is harmless.
 pub(crate) struct HitRate {
     /// Attempts in a row that failed, counted up to where pauses grow no more.
     failures: AtomicU32,

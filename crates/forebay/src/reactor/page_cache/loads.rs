@@ -1,4 +1,4 @@
-//! Which reads of adaptive files load the page cache: a range whose pages all missed before, while there is memory that nothing uses.
+//! The rule of adaptive files for loading the page cache: a range whose pages all missed before, while unused memory is left.
 //!
 //! | noun | owner | is |
 //! |---|---|---|
@@ -8,15 +8,15 @@
 //! | look | a thread of the pool | reads the headroom, at most four times a second and only while reads miss; never on the thread of a read |
 //!
 //! Risks, and their prevention:
-//! - *Eviction of the hot set of others.* Only free memory is filled. Pages of files are never counted as room, although the kernel
-//!   calls them available.
-//! - *Cyclic reads of a file larger than memory.* Pages that found room stay and are served; the rest misses and bypasses the page
+//! - *Eviction of the hot set of others.* Only free memory is filled. Pages of files never count as room, although the kernel calls
+//!   them available.
+//! - *Cyclic reads of a file larger than memory.* Pages that were loaded stay and are served; the rest misses and bypasses the page
 //!   cache, as in the first pass. Where the kernel still reclaims pages for want of memory, they are read again: refaults rise, and
 //!   for a while nothing is loaded.
 //! - *One pass pays.* It adds to the record and loads nothing. A record of pages, not of ranges or windows: the small reads of one pass miss
 //!   in the same window again and again, but not in the same page. (Reads of parts of a page load it with the second one.)
-//! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most, which takes room
-//!   as well, once for all of them; a lone load reads its own pages.
+//! - *More is loaded than read.* Loads that follow each other are read ahead by the kernel, by a window of the device at most,
+//!   which is charged as well, once for all of them; a lone load reads its own pages.
 //! - *A write meanwhile.* The kernel drops the pages of a direct write before and after it, those that are on their way as well.
 //! - *Cost on the hot path.* A served read does none of this. A miss costs two loads of the clock and of the room, and an entry of
 //!   the record for each 64 KiB.
@@ -45,7 +45,7 @@ const CLOSED_NS: u64 = 5_000_000_000;
 /// Pages that a reclaimer takes from a machine with free memory (DAMON's, a service that writes memory.reclaim) are read again as
 /// well, and are not a reason not to load.
 const SHORT_NS: u64 = 60_000_000_000;
-/// The time of the last look before there was one.
+/// The time of the last look before the first look.
 const NEVER: u64 = u64::MAX;
 
 /// The loads of an engine's adaptive files.
@@ -73,7 +73,7 @@ struct Refaults {
     closed_until_ns: u64,
 }
 
-/// The part of an open file for which its last load has taken room: its range, and the read-ahead of the device behind that. Later
+/// The part of an open file that its last load was charged for: its range, and the read-ahead of the device behind that. Later
 /// reads in it are free, whether they load it or find it read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct PaidWindow(Mutex<Range<u64>>);
@@ -116,7 +116,7 @@ impl Loads {
         }
         let (first, last) = pages(range).into_inner();
         let bytes = ((last - first + 1) * PAGE_BYTES + ahead) as i64;
-        // Two threads at once may take more than there is, by a read each.
+        // Two concurrent threads may exceed the room, by a read each.
         let has_room = self.room_bytes.load(Ordering::Relaxed) >= bytes;
         if has_room {
             self.room_bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -13,7 +13,7 @@ const WAYS: usize = 4;
 const SETS: usize = 16 << 10;
 const PAGE_BITS: u64 = (1 << WINDOW_PAGES) - 1;
 
-/// The record. Threads use it at once without an order: an update that is lost makes a page miss once more.
+/// The record. Threads use it concurrently and unordered: a lost update makes a page miss once more.
 pub(super) struct MissRecord {
     /// Each has a part of a hash of file and window above the bits of its pages; 0 is free. The newest of a set is first.
     entries: Box<[AtomicU64]>,

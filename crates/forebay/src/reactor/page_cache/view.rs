@@ -110,7 +110,7 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<
 /// Reads cached bytes: preadv2(2) with `RWF_NOWAIT`. Returns their number, or the errno.
 ///
 /// # Safety
-/// `place` has room for `len` bytes, and no other code uses it meanwhile.
+/// `place` has space for `len` bytes, and no other code uses it meanwhile.
 pub(super) unsafe fn read_now(
     fd: BorrowedFd<'_>,
     offset: u64,

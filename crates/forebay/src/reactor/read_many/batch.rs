@@ -38,7 +38,7 @@ pub(crate) struct Batch {
     queued: AtomicBool,
     pub(crate) cancelled: AtomicBool,
     pub(crate) done: AtomicBool,
-    /// The stream's queue was full: the consumer notifies the shard once it has made room.
+    /// The stream's queue was full: the consumer notifies the shard once it has taken results.
     stalled: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
@@ -73,7 +73,7 @@ pub(crate) struct Progress {
     pub(crate) begun: bool,
     pub(crate) next_piece: u32,
     pub(crate) in_flight: u32,
-    /// Requests in flight at once at present; below the batch's depth after one found no memory.
+    /// The present limit of requests in flight; below the batch's depth after one found no memory.
     pub(crate) depth: u32,
     /// Requests that found no memory while others were in flight, to be made again.
     pub(crate) again: VecDeque<u32>,

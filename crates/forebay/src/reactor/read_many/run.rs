@@ -56,7 +56,7 @@ pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     go_on(shard, &batch);
 }
 
-/// Continues a batch that sent a notification: its consumer made room, or was dropped.
+/// Continues a batch that sent a notification: its consumer took results, or was dropped.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     // SAFETY: on the batch's shard; `begun` is set once the batch's message has arrived.
     let begun = unsafe { (*batch.progress.get()).begun };

@@ -11,7 +11,7 @@ use super::cost::PIECE_COST;
 
 /// The upper limit of a budget.
 pub(super) const BUDGET_MAX: u64 = 64 << 20;
-/// The least number of pieces in flight that a budget has room for: one that moves and one behind it.
+/// The least number of pieces in flight of a budget: one that moves and one behind it.
 const PIECES_MIN: u64 = 2;
 /// Windows between two tries with a smaller budget. The number doubles, up to the second value, while less is
 /// not enough.
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_slow_shard_is_not_a_slow_disk() {
-        // The view of a late shard: everything done at once, and half of the rate.
+        // The view of a late shard: everything done together, and half of the rate.
         let mut depth_controller = DepthController::new();
         device(1 << 20, 1 << 20, &mut depth_controller, 300);
         let before = depth_controller.budget;

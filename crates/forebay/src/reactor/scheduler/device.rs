@@ -206,8 +206,7 @@ impl DeviceScheduler {
         }
     }
 
-    /// Leases room for `cost` more in flight and returns whether there was room. On a contended device the
-    /// budget is the limit.
+    /// Leases room for `cost` more in flight; returns whether it succeeded. On a contended device the budget is the limit.
     pub(super) fn lease(&self, cost: u64, contended: bool) -> bool {
         let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
         let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);

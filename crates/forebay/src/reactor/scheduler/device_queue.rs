@@ -199,13 +199,13 @@ impl DeviceQueue {
         cost(request.bytes.min(piece))
     }
 
-    /// Returns whether there is room for `cost`, extending the lease if possible.
+    /// Returns whether `cost` fits into the lease, extending it if possible.
     fn has_room(&mut self, cost: u64) -> bool {
         // Each shard may always have one operation, whatever others hold.
         self.extend_lease(cost) || self.used == 0
     }
 
-    /// Returns whether the lease has room for `cost`, extending it if possible.
+    /// Returns whether `cost` fits into the lease, extending it if possible.
     fn extend_lease(&mut self, cost: u64) -> bool {
         let needs = self.used + cost;
         if needs <= self.lease {
@@ -368,7 +368,7 @@ impl DeviceQueue {
         self.find_users(view);
     }
 
-    /// Collects the classes that use the device in all accounts, and sets `contended` if there are several.
+    /// Collects the classes that use the device in all accounts, and sets `contended` for several classes.
     #[cold]
     pub(in crate::reactor::scheduler) fn find_users(&mut self, view: ShardView<'_>) {
         let ShardView { me, now_ns, .. } = view;

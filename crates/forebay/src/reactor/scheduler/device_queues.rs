@@ -25,8 +25,7 @@ const NO_LANE: u16 = u16::MAX;
 /// Value of `wake_at_ns` without a later time to check at.
 const NEVER: u64 = u64::MAX;
 
-/// All device queues of an account. Small operations of the one quiet device and class, if there is one, pass without a
-/// check.
+/// All device queues of an account. Small operations of the one quiet device and class, if any, pass without a check.
 pub(crate) struct DeviceQueues {
     /// The account's number.
     me: usize,

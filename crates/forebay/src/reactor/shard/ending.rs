@@ -51,8 +51,8 @@ impl Shard {
         }
     }
 
-    /// The second part: waits for completions, for at most `limit`, and takes the available ones. Returns whether nothing is left
-    /// to wait for.
+    /// The second part: waits for completions, for at most `limit`, and takes the available completions. Returns whether nothing is
+    /// left to wait for.
     pub(crate) fn drain(&self, limit: Duration) -> bool {
         let in_flight = self.ops.with(|ops| ops.in_flight);
         if in_flight > 0 {
@@ -181,8 +181,8 @@ impl Shard {
                 let in_flight = slot.state == SlotState::InFlight;
                 let buffer = slot.buffer.take();
                 let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
-                // A waker may poll its future at once, and this thread may still count as the shard: the future finds its end, instead
-                // of waiting in the slot again. File and charge stay counted.
+                // A waker may poll its future immediately, and this thread may still count as the shard: the future finds its end,
+                // instead of waiting in the slot again. File and charge stay counted.
                 (slot.state, slot.result) = (SlotState::Done, Err(failure));
                 (slot.file, slot.charge) = (NO_FILE, 0);
                 Some((in_flight, buffer, continuation, slot.offset as u32))

@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// that bounds a wait for several costs more than the wake-ups it saves when few are in flight (at depth 8 on a disk
 /// 5.95 us of processor time a read instead of 4.98).
 ///
-/// `IN_FLIGHT_PER_WAIT` also bounds spinning: with more in flight a shard sleeps at once. The bare ring of `forebay
-/// measure walk` waits by the same number.
+/// `IN_FLIGHT_PER_WAIT` also bounds spinning: with more in flight a shard sleeps immediately. The bare ring of `forebay measure
+/// walk` waits by the same number.
 const IN_FLIGHT_PER_WAIT: u32 = 4;
 const IN_FLIGHT_SEVERAL: u32 = 16;
 
@@ -149,8 +149,8 @@ impl Shard {
                 // SAFETY: a node of this kind is the first field of a `CloseNode` that was pushed once.
                 let core = unsafe { CloseNode::take(node) };
                 let file = core.table_index(self.index());
-                // Dropped first: when the entry is removed below, a caller that waits for the close finds the
-                // descriptor closed. The entry, if there is one, keeps the file.
+                // Dropped first: when the entry is removed below, a caller that waits for the close finds the descriptor closed.
+                // The entry, if any, keeps the file.
                 drop(core);
                 if self.account.with(|account| account.files.close(file)) {
                     self.remove_file(file);
@@ -186,7 +186,7 @@ impl Shard {
         match self.stage(file, &mut request, || Continuation::Remote(kept)) {
             Some(key) => cell.set_key(key),
             None => {
-                // `take_messages` checked for room first, so this handles a table that filled up in between.
+                // `take_messages` checked for free slots first, so this handles a table that filled up in between.
                 self.leave_file(file);
                 let result = Err(OpFailure::Errno(libc::EAGAIN));
                 cell.finish(OpOutcome { result, buffer: request.buffer });
@@ -204,7 +204,7 @@ impl Shard {
         }
     }
 
-    /// Returns whether to sleep, for how long and for how many completions. Never sleeps while there is work.
+    /// Returns whether to sleep, for how long and for how many completions. Never sleeps with work left.
     #[inline]
     fn choose_wait(&self) -> Wait {
         let has_arrivals = self.walks.with(|walks| walks.has_arrivals());
@@ -345,7 +345,7 @@ impl Shard {
         }
     }
 
-    /// Reports the driver's degradations. Returns whether there were any.
+    /// Reports the driver's degradations. Returns whether it reported any.
     #[cold]
     pub(super) fn tell_degradations(&self) -> bool {
         let told = self.driver.with(|driver| driver.degradations());

@@ -46,7 +46,7 @@ pub(crate) struct LateCalls {
 }
 
 impl LateCalls {
-    /// Checks for calls that found no room; runs before messages are taken.
+    /// Checks for calls that found the inbox full; runs before messages are taken.
     #[inline]
     pub(crate) fn look(&self, inbox: &Inbox) {
         if self.due.get().is_none() && inbox.has_calls() {
@@ -92,7 +92,7 @@ pub(crate) struct Inbox {
     pub(crate) uid: u32,
     /// Position among the engine's shards.
     pub(crate) index: usize,
-    /// Submissions. Bounded; senders wait for room. Made for the first one: most rings never get any.
+    /// Submissions. Bounded; senders wait while it is full. Made for the first message: most rings never get one.
     messages: OnceLock<ArrayQueue<Message>>,
     depth: usize,
     /// Calls that found that queue full. Unbounded: the work that a call starts takes more memory than the
@@ -198,9 +198,8 @@ impl Inbox {
         self.queue().push(message)
     }
 
-    /// Sends a message and wakes the shard if it sleeps. If the inbox is full, returns the message, and
-    /// `waker` is woken when there is room. After the shard's end the message is completed here with a
-    /// failure.
+    /// Sends a message and wakes the shard if it sleeps. If the inbox is full, returns the message, and `waker` is woken when it
+    /// has room. After the shard's end the message is completed here with a failure.
     pub(crate) fn send(&self, message: Message, waker: Option<&Waker>) -> Result<(), Message> {
         let message = match self.push(message) {
             Ok(()) => return self.sent(),
@@ -246,8 +245,7 @@ impl Inbox {
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             self.refuse_all();
-            // A sender that found the inbox full of the messages just refused waits for room; no shard
-            // reports room any more.
+            // A sender that found the inbox full of the messages just refused waits for room, which no shard reports any more.
             self.notify_room(usize::MAX);
         } else {
             // The fence above also serves this.
@@ -278,7 +276,7 @@ impl Inbox {
         self.had_calls.load(Ordering::Relaxed) && !self.calls.is_empty()
     }
 
-    /// Takes the next call that found no room.
+    /// Takes the next call that found the inbox full.
     fn pop_call(&self) -> Option<Call> {
         let _alone = self.gate.enter();
         self.calls.pop()

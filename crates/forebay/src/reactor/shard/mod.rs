@@ -80,7 +80,7 @@ pub(crate) struct Shard {
     inbox: Arc<Inbox>,
     engine: Arc<EngineShared>,
     clock: Clock,
-    /// The most operations in flight at once.
+    /// The most operations in flight.
     depth: u32,
     ops: LocalCell<Ops>,
     /// The counters, files and shares of its operations.
@@ -90,7 +90,7 @@ pub(crate) struct Shard {
     timers: LocalCell<Timers>,
     pub(crate) batches: LocalCell<Batches>,
     pub(crate) walks: LocalCell<Walks>,
-    /// Local futures that found the op table full and wait for room.
+    /// Local futures that found the op table full and wait for a slot.
     slot_waiters: LocalCell<Vec<Waker>>,
     counters: Counters,
     class: Cell<Class>,
@@ -125,7 +125,7 @@ thread_local! {
     static CURRENT: Cell<*const Shard> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `f` with the shard that runs on this thread, if there is one.
+/// Runs `f` with the shard that runs on this thread, if any.
 #[inline(always)]
 pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     let shard = CURRENT.with(Cell::get);
@@ -207,7 +207,7 @@ impl Shard {
         self.class.set(class);
     }
 
-    /// Returns whether the op table has room. If it does not, `waker` is woken once it does.
+    /// Returns whether the op table has a free slot. If not, `waker` is woken for one.
     #[inline]
     pub(crate) fn has_slot_room(&self, waker: &Waker) -> bool {
         if !self.ops.with(|ops| ops.is_full()) {

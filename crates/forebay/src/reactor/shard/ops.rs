@@ -379,7 +379,7 @@ impl Shard {
         self.ops.with(|ops| ops.unsubmitted()) + self.account.with(|account| account.queues.waiting())
     }
 
-    /// Submits staged operations to the driver while the device has room.
+    /// Submits staged operations to the driver while the device accepts them.
     #[inline]
     pub(crate) fn submit_staged(&self) {
         if self.waiting() == 0 {

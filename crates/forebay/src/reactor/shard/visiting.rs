@@ -13,9 +13,9 @@ use crate::reactor::shard::optable::Continuation;
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::{visited, walk};
 
-/// With this many operations in flight or fewer, each is submitted at once: nothing is gained by a wait for more.
+/// With this many operations in flight or fewer, each is submitted immediately: a wait for more gains nothing.
 const IN_FLIGHT_FEW: u32 = 4;
-/// This many staged operations are submitted at once, and those of which the first has waited this long.
+/// This many staged operations are submitted immediately, and any number once the first has waited this long.
 const STAGED_MAX: u32 = 16;
 const STAGED_NS_MAX: u64 = 10_000;
 /// A visit continues with requests that complete while they are submitted for at most this many rounds, and starts no round after
@@ -44,7 +44,7 @@ pub(crate) struct ExitState {
 pub(crate) enum VisitStart {
     /// It has completed; its memory lies in the request.
     Done(OpResult),
-    /// It waits in this slot, for the cell if there was one.
+    /// It waits in this slot, for the cell, if any.
     Waits(OpKey),
     Failed(OpFailure),
     /// The op table is full. Nothing has happened.

@@ -64,7 +64,7 @@ fn begin_in(
     request: &mut OpRequest,
     context: &mut Context<'_>,
 ) -> Option<OpStart> {
-    // Where operations complete while they are submitted, those that are submitted at once need no cell.
+    // Where operations complete while they are submitted, those that are submitted immediately need no cell.
     let is_inline = ring.is_inline.load(Ordering::Relaxed);
     let waits = is_inline && ring.gathering.begin();
     // Its waker is registered by the poll that follows: what completes until then wakes nobody.

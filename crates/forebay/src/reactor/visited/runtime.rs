@@ -230,7 +230,7 @@ impl Group {
             }
         };
         let ring = attendant.ring.clone();
-        // Without the lock: a runtime that shuts down drops the task at once, which gives the group up.
+        // Without the lock: a runtime that shuts down drops the task immediately, which gives the group up.
         handle.spawn(attendant);
         Some(ring)
     }

@@ -25,7 +25,7 @@ const STEP_NS_SLOW: u64 = 20_000;
 /// Where reading the clock costs as much as half an operation, one step in this many is timed.
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
 
-/// Returns whether there is a free slot. If not, `waker` is woken when there is one.
+/// Returns whether a slot is free. If not, `waker` is woken for one.
 pub(crate) fn has_room(shard: &Shard, waker: &Waker) -> bool {
     if !shard.walks.with(|walks| walks.is_full()) {
         return true;
@@ -50,7 +50,7 @@ pub(crate) fn begin(
         // Cloned with nothing borrowed: cloning may run the program's code.
         None => Owner::Wake(waker.clone()),
     };
-    // Only the clone of a foreign waker can have taken the room.
+    // Only the clone of a foreign waker can have taken the slot.
     begin_with(shard, file, settings, root, owner, job).ok_or(OpFailure::Errno(libc::EAGAIN))
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn arrived(shard: &Shard, walk: u32, place: u32, outcome: OpOutcome) 
     shard.walks.with(|walks| walks.push_arrival(walk, place, outcome));
 }
 
-/// Called after the turn's tasks: walks may hop again, for `steps` steps, and those that found no room try again.
+/// Called after the turn's tasks: walks may hop again, for `steps` steps, and those that found no slot try again.
 #[inline]
 pub(crate) fn turn(shard: &Shard, steps: u32) {
     if shard.walks.with(|walks| walks.is_idle()) {

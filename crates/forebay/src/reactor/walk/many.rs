@@ -112,7 +112,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// Records a walk as running, unless it ended at once and already has its place.
+/// Records a walk as running, unless it ended immediately and already has its place.
 fn note_running(shard: &Shard, batch: &Arc<Batch>, number: u32, key: WalkKey) {
     if shard.walks.with(|walks| walks.find(key).is_some()) {
         batch.replace(number, BatchEntry::Running(key.index));

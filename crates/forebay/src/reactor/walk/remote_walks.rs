@@ -45,7 +45,7 @@ pub(crate) struct Batch {
 pub(crate) struct Settings {
     pub(crate) class: Class,
     pub(crate) hops_max: u32,
-    /// The most walks of a batch in progress at once.
+    /// The most walks of a batch in progress.
     pub(crate) depth: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The storage of a walk's state: in place up to a size, otherwise in a box, and behind one type either way.
 //!
-//! A slot of a shard's table cannot be generic, so it holds a [`Job`]: 144 bytes of room and a function that
-//! has the type of their content. All unsafe code of walks except the batch's is here.
+//! A slot of a shard's table cannot be generic, so it holds a [`Job`]: 144 bytes of storage and a function that has the type of
+//! their content. All unsafe code of walks except the batch's is here.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -53,7 +53,7 @@ struct Room([MaybeUninit<u8>; ROOM_BYTES]);
 /// A `Work<W>` in place. It may be moved like any other value.
 struct Inline {
     room: Room,
-    /// Restores the room's type: the same address, with the methods of the value in it.
+    /// Restores the type of the contents: the same address, with the methods of the value in it.
     view: fn(*mut Room) -> *mut dyn AnyWork,
     /// Like the value in the room: `Send`, and not `Sync`.
     _holds: PhantomData<Box<dyn AnyWork>>,

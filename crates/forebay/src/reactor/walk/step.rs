@@ -21,8 +21,8 @@ pub enum Step<T, E> {
     /// Reads exactly this range, at least one byte of it, and calls [`step`](crate::Walk::step) with the
     /// block.
     Read(Range<u64>),
-    /// Reads each of up to 16 ranges, all at once, and calls [`step`](crate::Walk::step) with each block as it arrives,
-    /// in any order and never two at once.
+    /// Reads each of up to 16 ranges, all concurrently, and calls [`step`](crate::Walk::step) with each block as it arrives, in any
+    /// order and never two at a time.
     ReadEach(Ranges),
     /// Waits for the next block of an earlier [`ReadEach`](Step::ReadEach). An error without a pending block.
     Wait,
@@ -44,7 +44,7 @@ impl<T, E> Step<T, E> {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ranges {
     bounds: [(u64, u64); RANGES_MAX],
-    /// `RANGES_MAX + 1`: there were more.
+    /// `RANGES_MAX + 1`: more were pushed.
     len: u8,
 }
 
@@ -54,7 +54,7 @@ impl Ranges {
         Ranges { bounds: [(0, 0); RANGES_MAX], len: 0 }
     }
 
-    /// Adds a range. Returns false when there are 16 already.
+    /// Adds a range. Returns false if it has 16 already.
     pub fn push(&mut self, range: Range<u64>) -> bool {
         let place = self.bounds.get_mut(usize::from(self.len));
         let fits = place.is_some();
@@ -80,7 +80,7 @@ impl Ranges {
         self.bounds[..self.len()].iter().map(|&(start, end)| start..end)
     }
 
-    /// Returns whether it was given more ranges than it has room for.
+    /// Returns whether it was given too many ranges.
     pub(crate) fn is_too_many(&self) -> bool {
         usize::from(self.len) > RANGES_MAX
     }

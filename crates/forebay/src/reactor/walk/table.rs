@@ -25,7 +25,7 @@ pub(crate) const WALKS_MAX: u32 = 1 << 16;
 pub(crate) const HOPS_PER_TURN: u32 = 8;
 pub(crate) const STEPS_PER_TURN: u32 = 256;
 const CHUNK_SLOTS: u32 = 32;
-/// Reads of one walk in flight at once.
+/// Reads of one walk in flight.
 const READS_MAX: usize = 16;
 
 /// The state of a walk.
@@ -177,7 +177,7 @@ impl Walks {
         self.live >= WALKS_MAX
     }
 
-    /// Returns a free slot, which the caller fills, or `None` when there are `WALKS_MAX` walks.
+    /// Returns a free slot, which the caller fills, or `None` with `WALKS_MAX` walks.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<WalkKey> {
         if self.is_full() {
@@ -314,7 +314,7 @@ impl Walks {
     #[cold]
     fn grow(&mut self) {
         debug_assert_eq!(self.live, self.capacity(), "the table grows when every slot is in use");
-        // Reserved at once, so that no burst on a warm shard allocates.
+        // Reserved at the start, so that no burst on a warm shard allocates.
         self.arrivals.reserve(256);
         self.later.reserve(256);
         let first = self.capacity();

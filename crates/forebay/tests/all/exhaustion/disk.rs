@@ -13,7 +13,7 @@ use crate::common::{bytes_of, config, dir};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 32 << 20;
-/// Files that the disk has room for, its own included.
+/// The number of files on the disk, its own included.
 const INODES: u32 = 64;
 
 /// A small file system in a file, mounted; unmounted and removed with this value.

@@ -201,8 +201,8 @@ fn rings() -> usize {
     links.filter(|link| link.to_str().is_some_and(|link| link.contains("io_uring"))).count()
 }
 
-/// However many descriptors there are when an engine starts: it runs, or the error names the limit to raise,
-/// and nothing is left of the attempt.
+/// An engine's start with any number of free descriptors: it runs, or the error names the limit to raise, and nothing is left of
+/// the attempt.
 ///
 /// Regression: where only some shards got a ring, the others ran on threads, and the engine named the driver
 /// of whichever shard had been the last to start.

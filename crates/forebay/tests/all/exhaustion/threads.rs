@@ -74,7 +74,7 @@ fn no_thread_for_calls() {
         assert!(!path.exists());
         set_limit(libc::RLIMIT_NPROC, enough);
         engine.open(&path, Open::create_new()).wait().unwrap().write(0, bytes_of(0..4096)).wait().unwrap();
-        // From here on there is a thread, which does everything.
+        // From here on a thread exists, which does everything.
         set_limit(libc::RLIMIT_NPROC, 0);
         let opening: Vec<_> = (0..100).map(|_| engine.open(&path, Open::read())).collect();
         opening.into_iter().for_each(|file| drop(file.wait().unwrap()));

@@ -1,6 +1,6 @@
-//! Shows: a range is loaded with its second miss and not with its first, in every kind of read, while there is room; bytes are those of the
-//! file, whatever is written meanwhile. How: the files of a made-up machine, and real files with as much room as the test gives. Which pages
-//! the page cache keeps is the kernel's choice, so loads are counted by the room that they take.
+//! Shows: a range is loaded with its second miss and not with its first, in every kind of read, while room is left; bytes are those
+//! of the file, also with concurrent writes. How: the files of a made-up machine, and real files with as much room as the test
+//! gives. Which pages the page cache keeps is the kernel's choice, so loads are counted by the room that they take.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -181,7 +181,7 @@ impl Bench {
 
     fn new(room: u64) -> Bench {
         let engine = Engine::start(Config::new().shards(1)).unwrap();
-        // No look is due for ever, so the room is the test's.
+        // No look is ever due, so the test sets the room.
         let loads = Arc::new(Loads::new("/"));
         loads.end_look(NEVER - 1, room);
         engine.shared().lock_page_caches().loads = Some(loads.clone());
@@ -275,7 +275,7 @@ fn the_second_pass_loads_all_of_a_file_that_finds_room() {
         // Opened again, it is the same file.
         let Some(again) = bench.open() else { return };
         pass(&again, way);
-        // By what is read ahead some reads find their pages, and take no room.
+        // Some reads find their pages in the read-ahead, and are not charged.
         let room = bench.room();
         assert!(room < 100 * MIB, "{way}: {room}");
         pass(&again, way);

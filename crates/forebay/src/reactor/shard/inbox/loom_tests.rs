@@ -215,7 +215,7 @@ fn without_its_fences_the_end_is_missed() {
     breaking(&[Guarantee::Fences, Guarantee::SeqCst], the_end_wakes_a_sleeping_shard);
 }
 
-/// With room for one message, the second sender waits for the shard to take the first one's.
+/// In an inbox for one message, the second sender waits for the shard to take the first message.
 fn senders_wait_for_room() {
     let mut shard = ModelShard::new(1);
     let senders = [(), ()].map(|()| shard.other(|inbox| send_until_taken(inbox, message())));
@@ -299,7 +299,7 @@ impl Drop for Mark {
     }
 }
 
-/// One thread sends `SENT` calls to an inbox with room for two, of which a turn takes one.
+/// One thread sends `SENT` calls to an inbox for two, of which a turn takes one.
 fn calls_of_one_thread<const SENT: u32>() {
     let shard = ModelShard::new(2);
     let (late, order) = (LateCalls::default(), Arc::new(std::sync::Mutex::new(Vec::new())));

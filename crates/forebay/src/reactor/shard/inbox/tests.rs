@@ -49,8 +49,8 @@ fn a_close_tells_those_who_wait_for_room() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
 }
 
-/// Regression: all senders that waited were woken whenever a turn had taken messages. With ten thousand tasks that found room for
-/// one, a read cost twice the processor time.
+/// Regression: all senders that waited were woken whenever a turn had taken messages. With ten thousand tasks that waited for one
+/// place, a read cost twice the processor time.
 #[test]
 fn as_many_senders_are_woken_as_there_is_room_for_and_all_when_it_is_empty() {
     let inbox = Inbox::new(0, 2);

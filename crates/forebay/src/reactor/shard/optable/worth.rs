@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Operations in flight at once, as at a queue depth of 32.
+/// Operations in flight, as at a queue depth of 32.
 const DEPTH: usize = 32;
 const ROUNDS_OF_A_RUN: u64 = 2_000;
 const RUNS: usize = 15;

@@ -84,7 +84,7 @@ fn without_release_the_outcome_is_read_before_it_is_written() {
     breaking(&[Guarantee::Release], an_operation_travels_there_and_back);
 }
 
-/// The future of a running operation is polled on another thread, and dropped at once.
+/// The future of a running operation is polled on another thread, and dropped immediately.
 fn an_adopting_future_is_dropped() {
     let list = Arc::new(RemoteList::new());
     let cell = RemoteCell::adopt(KEY);

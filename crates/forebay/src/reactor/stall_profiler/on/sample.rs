@@ -23,8 +23,7 @@ pub(super) struct Sample {
     /// Addresses of the thread's stack.
     stack: Range<usize>,
     registers: Registers,
-    /// The stack from `begin` on. The room is reserved once, and not written (so not backed by memory) before
-    /// the first sample.
+    /// The stack from `begin` on. The capacity is reserved once, and not written (so not backed by memory) before the first sample.
     words: Vec<u64>,
     begin: usize,
 }
@@ -63,7 +62,7 @@ impl Sample {
             copy.write(unsafe { from.read_volatile() });
             copied = word + 1;
         }
-        // SAFETY: this many words of the room were just written.
+        // SAFETY: this many words of the capacity were just written.
         unsafe { self.words.set_len(copied) };
     }
 

@@ -48,7 +48,7 @@ impl Watcher {
         let has_barrier = register_barrier();
         let _ = self.shared.alarm.watcher.set(std::thread::current());
         fence(Ordering::SeqCst);
-        // No poll yet, so it sleeps at once.
+        // No poll yet, so it sleeps immediately.
         let mut active = None;
         while !self.shared.ending.load(Ordering::SeqCst) {
             let now = Instant::now();
@@ -123,7 +123,7 @@ impl Watcher {
         Some(news)
     }
 
-    /// Makes a text of the sample that a shard has left, if it has left one. Returns whether there was one.
+    /// Makes a text of the sample that a shard has left, if any. Returns whether it found one.
     fn take_sample(&mut self, shard: usize, pulse: &Pulse) -> bool {
         let Some(sample) = pulse.sample.get() else { return false };
         let unwinder = &mut self.unwinder;
