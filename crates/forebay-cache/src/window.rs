@@ -91,7 +91,6 @@ impl Window {
         }
     }
 
-    /// Returns the bytes that are lent.
     pub(crate) fn lent_bytes(&self) -> u64 {
         self.steps.load(Ordering::Relaxed) * self.step
     }
@@ -178,7 +177,6 @@ impl Window {
         Some((recent.block.clone(), true))
     }
 
-    /// Returns a block.
     pub(crate) fn peek(&self, at: &At) -> Option<Block> {
         let part = self.part(at);
         let place = part.places.get(at)?;
