@@ -143,7 +143,6 @@ impl Hub {
         self.nodes.borrow().get(at).cloned()
     }
 
-    /// Returns all nodes.
     pub(crate) fn nodes(&self) -> Vec<Rc<NodeState>> {
         self.nodes.borrow().clone()
     }

@@ -147,7 +147,6 @@ impl Pages {
         }
     }
 
-    /// Flips one bit.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         let page = Rc::make_mut(self.0.entry(offset / PAGE).or_insert_with(|| Rc::new(ZEROS)));
         page[(offset % PAGE) as usize] ^= 1 << (bit % 8);

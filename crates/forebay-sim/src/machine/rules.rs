@@ -59,7 +59,6 @@ struct ArmedRule {
     fired: u64,
 }
 
-/// A set of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults(u32);
 

@@ -270,7 +270,6 @@ fn bytes_of(page: u64, version: u64) -> Vec<u8> {
     [page.to_le_bytes(), version.to_le_bytes()].concat().repeat(PAGE as usize / 16)
 }
 
-/// Returns the version in a sector of a page.
 fn version_in(sector: &[u8], page: u64) -> Result<u64, String> {
     let word = |at: usize| u64::from_le_bytes(sector[at..at + 8].try_into().expect("eight bytes"));
     let (found, version) = (word(0), word(8));
