@@ -12,7 +12,6 @@ use forebay::{Dir, Durability, File, Open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot, unknown_version};
 
-/// The file's name.
 pub(crate) const END_NAME: &str = "wal.end";
 /// The file's name until it is complete.
 pub(crate) const END_NEW_NAME: &str = "wal.end.new";

@@ -102,11 +102,8 @@ pub(crate) struct QueueState {
     cuts: u64,
     /// The values once everything in the queue is done.
     values: Arc<Values>,
-    /// The values that are durable.
     durable_values: Arc<Values>,
-    /// Waiters for queued records.
     queued_watch: Watch,
-    /// Waiters for durable records.
     durable_watch: Watch,
     /// The first record once everything in the queue is done.
     pub(crate) first_lsn: u64,
@@ -267,7 +264,6 @@ impl Queue {
         self.durable_next.load(Ordering::Acquire)
     }
 
-    /// Returns the durable values.
     pub(crate) fn durable_values(&self) -> Arc<Values> {
         self.lock().durable_values.clone()
     }

@@ -64,7 +64,6 @@ pub struct Recovery {
     pub values_lost: Option<Damage>,
 }
 
-/// The values that recovery found.
 #[derive(Clone, Debug)]
 pub(crate) struct RecoveredValues {
     /// The stamp of the table in effect, according to the last group.
@@ -96,7 +95,6 @@ pub(crate) struct Outcome {
     pub(crate) epochs: Epochs,
     /// The REOPEN group's epoch.
     pub(crate) reopen_epochs: Epochs,
-    /// The values.
     pub(crate) values: RecoveredValues,
     /// The end of the last live group: a clean log continues there.
     pub(crate) end: Position,

@@ -223,7 +223,6 @@ impl Maker {
         Ok(Arc::new(segment))
     }
 
-    /// Opens a segment for reading.
     pub(crate) async fn open_to_read(&self, generation: u64) -> Result<Arc<Segment>> {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::read().shard(self.shard)).await?;

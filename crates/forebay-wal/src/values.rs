@@ -92,7 +92,6 @@ impl Values {
         self.bytes
     }
 
-    /// Returns a value.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.entries.get(key).map(|value| &**value)
     }

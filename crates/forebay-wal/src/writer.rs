@@ -85,7 +85,6 @@ pub(crate) struct Writer {
     pub(crate) wakers: Vec<Waker>,
 }
 
-/// Result of writing a group.
 pub(crate) struct GroupWrite {
     group: DurableGroup,
     framed: usize,

@@ -52,7 +52,6 @@ pub(crate) enum Slot {
 }
 
 impl EndRecord {
-    /// Returns the bytes of a slot.
     pub(crate) fn slot(&self, number: u64) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];
         let mut at = 0;

@@ -135,9 +135,7 @@ pub(crate) struct Header {
     pub(crate) values: Stamp,
     /// The checksum of the previous group in the chain; 0 for a log's very first group.
     pub(crate) previous: u32,
-    /// The group's effect.
     pub(crate) kind: Kind,
-    /// The group's flags.
     pub(crate) flags: Flags,
     /// Everything below was known to be durable before this group was submitted.
     pub(crate) watermark: Position,

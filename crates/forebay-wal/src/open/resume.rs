@@ -218,7 +218,6 @@ impl Scene {
         Ok(ReopenPlan { outcome, copied, values })
     }
 
-    /// Returns the log's values.
     pub(super) async fn values(&self, outcome: &Outcome) -> Result<Values> {
         let Some(group) = &outcome.values.table else { return Ok(Values::default()) };
         let name = segment_name(group.header.generation);

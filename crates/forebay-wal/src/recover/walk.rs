@@ -8,7 +8,6 @@ use crate::values::Stamp;
 /// A live group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// The group's header.
     pub(crate) header: Header,
     /// LSNs of its records that are live: neither truncated nor before the log's first.
     pub(crate) live: Range<u64>,

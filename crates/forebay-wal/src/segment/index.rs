@@ -184,7 +184,6 @@ impl Index {
         self.segments.is_empty()
     }
 
-    /// Adds a durable group.
     pub(crate) fn add(&mut self, group: DurableGroup) {
         debug_assert!(self.end <= group.start, "groups follow each other in the segments");
         debug_assert_eq!(group.first_lsn, self.next_lsn, "LSNs are dense");

@@ -14,7 +14,6 @@ use forebay::Flush;
 
 use crate::stats::GroupWay;
 
-/// Tries that are saved.
 const TRIES_SAVED: u32 = 4;
 /// The lead in comparisons that changes the way.
 const WINS: u32 = 3;
@@ -86,7 +85,6 @@ impl WayChooser {
         }
     }
 
-    /// Returns the way and its figures.
     pub(crate) fn figures(&self) -> GroupWay {
         self.figures
     }

@@ -13,7 +13,6 @@ use futures::FutureExt;
 
 use crate::simulation::records;
 
-/// The log's directory.
 pub(crate) const DIR: &str = "/disk/log";
 
 /// The options with which a world's logs are opened.
@@ -75,7 +74,6 @@ impl Shape {
     }
 }
 
-/// An open log.
 #[derive(Clone)]
 pub(crate) struct Log(pub(crate) Wal);
 

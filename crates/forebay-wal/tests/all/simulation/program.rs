@@ -63,7 +63,6 @@ impl SharedModel {
     }
 }
 
-/// Runs a life.
 pub(crate) async fn live(engine: Engine, shared: SharedModel, plan: Plan) -> Result<(), String> {
     if plan.from_the_start {
         plan.rules.iter().cloned().for_each(sim::inject);

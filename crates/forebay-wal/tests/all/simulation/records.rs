@@ -31,7 +31,6 @@ fn len(record: u64) -> usize {
     len as usize
 }
 
-/// Returns the record's bytes.
 pub(crate) fn bytes(record: u64) -> Vec<u8> {
     if record == EMPTY {
         return Vec::new();
@@ -52,7 +51,6 @@ pub(crate) fn number(found: &[u8]) -> Option<u64> {
     (found == bytes(record)).then_some(record)
 }
 
-/// The keys of values.
 pub(crate) const KEYS: [&str; 3] = ["vote", "applied", "a key of 32 bytes, the longest ."];
 
 /// Returns the bytes of a value; a few are as long as values may be.
