@@ -63,7 +63,6 @@ enum Memory {
     Own(BlockMut),
 }
 
-/// The result of a check.
 pub(super) type CheckResult<T = ()> = std::result::Result<T, Mismatch>;
 
 impl Session {

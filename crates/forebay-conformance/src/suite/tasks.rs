@@ -164,7 +164,6 @@ async fn a_panicking_destructor_ends_its_task_only(env: &Env) -> Outcome {
     fails_with("at the end", task.await, ErrorKind::TaskCancelled).map(drop)
 }
 
-/// Counts its own drop.
 struct DropProbe(Arc<AtomicU64>);
 
 impl Drop for DropProbe {

@@ -11,7 +11,6 @@ use forebay::{Class, Config, DriverChoice, Engine};
 use forebay_conformance::sequence::{self, Mismatch, Report, Step};
 use forebay_sim as sim;
 
-/// Steps of a sequence.
 const STEPS: usize = 40;
 
 /// Returns a number from the environment.
