@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use forebay::internal::PerProcess;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-/// The ledgers of runtimes.
 static RUNTIMES: PerProcess<Mutex<HashMap<Id, Arc<Ledger>>>> = PerProcess::new();
 
 thread_local! {

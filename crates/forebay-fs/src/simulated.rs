@@ -90,7 +90,6 @@ impl SimulatedFile {
         if self.access.writes || self.access.appends { Ok(()) } else { Err(Errno::BADF.into()) }
     }
 
-    /// Reads at the cursor.
     pub(crate) async fn read(&self, buffer: &mut Buffer, len: usize) -> io::Result<usize> {
         let mut cursor = self.cursor.lock().await;
         let block = self.read_at(*cursor, len).await?;
