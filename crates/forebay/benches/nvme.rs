@@ -23,7 +23,6 @@ impl Dice {
     }
 }
 
-/// One sample.
 #[derive(Clone, Copy)]
 struct Sample {
     depth: usize,

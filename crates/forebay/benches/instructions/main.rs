@@ -36,7 +36,6 @@ Instructions per operation in user space, counted by callgrind (package valgrind
   --list            the rows, and what each does
 ";
 
-/// Options of the command line.
 struct Options {
     rows: Vec<&'static Row>,
     repeats: usize,

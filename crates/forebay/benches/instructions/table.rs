@@ -29,7 +29,6 @@ impl Line {
     }
 }
 
-/// Prints the table as Markdown.
 pub(crate) fn print(lines: &[Line], compared: bool) {
     let base = if compared { " base (min to max) |" } else { "" };
     let ratio = if compared { " ratio |" } else { "" };

@@ -32,7 +32,6 @@ impl InFlight {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Removes one.
     pub(crate) fn remove(&self) {
         let before = self.count.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "each that is in flight ends once");

@@ -58,7 +58,6 @@ pub struct Rates {
 
 /// The limit for the requests in flight that a calibration may name: a budget holds so many.
 const DEPTH_MAX: u32 = 910;
-/// The range for the cost of a write.
 const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 
 impl Calibration {

@@ -29,7 +29,6 @@ const DEALLOCATE: u32 = 1 << 25;
 /// The limit for blocks of one command. Commands count blocks in 16 bits, from zero.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// An open namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) id: u32,

@@ -102,7 +102,6 @@ pub(crate) enum AllocError {
 pub(crate) struct ArenaCounts {
     /// Bytes of all regions, including closed regions with live blocks.
     pub(crate) bytes_mapped: usize,
-    /// The limit of `bytes_mapped`.
     pub(crate) bytes_mapped_max: usize,
     /// Bytes of region buffers outside free lists, caches and return stacks. Buffers that move between these
     /// during the count may be missed or counted twice. 0 once the arena is closed.

@@ -184,7 +184,6 @@ impl Calls {
         Calls { first, stripes: stripes.collect(), reported: AtomicBool::new(false) }
     }
 
-    /// Returns the number of stripes.
     pub(crate) fn stripes(&self) -> usize {
         self.stripes.len()
     }
@@ -211,7 +210,6 @@ impl Calls {
         (0..self.stripes.len()).map(|stripe| self.lock(stripe))
     }
 
-    /// Returns the number of calls.
     pub(crate) fn count(&self) -> u64 {
         self.locked().map(|stripe| stripe.calls).sum()
     }

@@ -203,7 +203,6 @@ impl VisitedShard {
         result
     }
 
-    /// Releases the lock.
     #[inline]
     fn release(&self, mut left: ExitState) -> ExitState {
         // Another thread may have requested a look and left. This one makes it once, and leaves the next one to shard 0.
@@ -413,12 +412,10 @@ impl VisitedShards {
         })
     }
 
-    /// Returns the number of places.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// Returns the shards that exist.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<VisitedShard>> {
         self.places.iter().map_while(OnceLock::get)
     }

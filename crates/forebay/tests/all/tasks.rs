@@ -211,7 +211,6 @@ fn a_panic_is_its_awaiters_alone() {
     assert_eq!(engine.close().wait().unwrap().lost_shards, 0);
 }
 
-/// Counts its own drop.
 struct DropCounter(Arc<AtomicU64>);
 
 impl Drop for DropCounter {

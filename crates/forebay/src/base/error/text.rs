@@ -5,7 +5,6 @@ use std::fmt;
 use super::{Error, ErrorKind};
 
 impl Error {
-    /// Returns the remedy, if any.
     fn remedy(&self) -> Option<&'static str> {
         Some(match self.0.kind {
             ErrorKind::Misaligned { .. } if self.0.operation == "read" => {

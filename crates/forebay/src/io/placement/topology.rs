@@ -53,7 +53,6 @@ impl Topology {
         self.nodes.keys().map(|node| *node as usize).collect()
     }
 
-    /// Returns the node that a processor is of.
     pub(super) fn node_of(&self, processor: usize) -> u32 {
         let node = self.nodes.iter().find(|(_, members)| members.contains(&processor));
         node.map_or(0, |(number, _)| *number)

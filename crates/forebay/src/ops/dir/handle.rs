@@ -368,7 +368,6 @@ impl Dir {
 
 crate::_debug_parts!(Dir, |dir| path: dir.path());
 
-/// Opens a directory.
 pub(super) fn open(engine: &Engine, at: At) -> Pending<Dir> {
     let path = at.path().to_path_buf();
     let engine = engine.downgrade();

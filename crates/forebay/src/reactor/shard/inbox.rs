@@ -183,7 +183,6 @@ impl Inbox {
         self.messages.get_or_init(|| ArrayQueue::new(self.depth))
     }
 
-    /// Returns the number of messages.
     fn len(&self) -> usize {
         self.messages.get().map_or(0, ArrayQueue::len)
     }

@@ -628,7 +628,6 @@ impl Shard {
         self.clock.ns(now.saturating_sub(std::mem::replace(&mut slot.stamp, now)))
     }
 
-    /// Handles one completion.
     #[inline]
     pub(crate) fn completed(&self, key: OpKey, result: i32, now: &mut Option<Ticks>) {
         let verdict = self.ops.with(|ops| {

@@ -28,7 +28,6 @@ const CHUNK_SLOTS: u32 = 32;
 /// Reads of one walk in flight.
 const READS_MAX: usize = 16;
 
-/// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkState {
     Free,
