@@ -314,7 +314,7 @@ impl BlockCache {
         }
     }
 
-    /// Finds out by how much the map is not full, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
+    /// Measures the free space of the map, for [`fill`](Self::fill). Takes each part's lock for a moment. For `forebay-kv`.
     #[doc(hidden)]
     pub fn look_for_room(&self) {
         let bytes_max = {
@@ -333,15 +333,15 @@ impl BlockCache {
         self.offered().doorkeeper.note(owner, offset)
     }
 
-    /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are taken back.
+    /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are withdrawn.
     /// Returns the bytes. For `forebay-kv`.
     #[doc(hidden)]
     pub fn lend(&self, bytes: u64) -> u64 {
         self.offered().window.lend(bytes)
     }
 
-    /// Takes one step of lent memory back. At most one block of the usual length leaves for it. Returns the bytes, 0 if nothing is
-    /// lent. For `forebay-kv`.
+    /// Withdraws one step of lent memory. At most one block of the usual length is evicted for it. Returns the bytes, 0 if nothing
+    /// is lent. For `forebay-kv`.
     #[doc(hidden)]
     pub fn take_back(&self) -> u64 {
         self.offered.get().map_or(0, |offered| offered.window.take_back())
@@ -378,7 +378,7 @@ impl BlockCache {
         }
     }
 
-    /// Returns the part of the limit that the window does not take.
+    /// Returns the part of the limit outside of the window.
     fn map_bytes_max(&self, bytes_max: u64) -> u64 {
         match self.offered.get() {
             Some(_) => bytes_max - Window::bytes_of(bytes_max, self.block_bytes),

@@ -17,8 +17,8 @@ const KEYS_PER_WORD: u64 = 2;
 
 /// A filter of recent blocks, by owner and offset: a block that is seen twice is worth keeping.
 ///
-/// [`BlockCache::offer`](crate::BlockCache::offer) has one. Takes four bytes for each block of its window, and 30 ns a call,
-/// from any thread and without a lock.
+/// [`BlockCache::offer`](crate::BlockCache::offer) has one. Uses four bytes for each block of its window, and 30 ns a call, from
+/// any thread and without a lock.
 ///
 /// ```
 /// use forebay_cache::Doorkeeper;

@@ -60,8 +60,8 @@ impl CachedFile {
     /// reading already is not read twice. After 64 hits a future returns `Pending` once, so that a task that finds
     /// all in memory does not hold its thread.
     ///
-    /// A block keeps its page's memory from other use for as long as the program has it, also when the page is
-    /// evicted. Dropping the future gives up the read unless others wait for it.
+    /// A block pins its page's memory for as long as the program has it, also when the page is evicted. Dropping the future cancels
+    /// the read unless others wait for it.
     ///
     /// # Errors
     /// Those of [`File::read`]. Errors are not cached.

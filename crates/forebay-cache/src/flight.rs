@@ -99,8 +99,8 @@ impl Flight {
         Waiter { flight: self.clone(), file: file.clone(), id }
     }
 
-    /// Puts what was read into the cache, page by page, and takes the flight out of the table. A page whose place in
-    /// the table is another's, or empty, was written or invalidated meanwhile: it stays out of the cache.
+    /// Inserts the read bytes into the cache, page by page, and removes the flight from the table. A page whose place in the table
+    /// is another's, or empty, was written or invalidated meanwhile: it is not inserted.
     fn land(self: &Arc<Self>, file: &FileState, pages: u64, epoch: u64, output: &Result<Block>) {
         let flights = &file.core().flights;
         let page_bytes = file.page_bytes();
@@ -129,7 +129,7 @@ impl Flight {
         }
     }
 
-    /// Removes a waiter. The last one takes the flight out of the table, and gives up its read.
+    /// Removes a waiter. The last one removes the flight from the table, and drops its read.
     fn leave(self: &Arc<Self>, file: &FileState, id: u32) {
         let (pages, waker) = {
             let mut state = self.lock();
@@ -184,7 +184,7 @@ impl State {
     }
 }
 
-/// Wakers that were taken out of a flight.
+/// Wakers of a flight, to be woken.
 struct Wakers(Option<(u32, Waker)>, Vec<(u32, Waker)>);
 
 impl Wakers {
@@ -331,8 +331,8 @@ impl Flights {
         part.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds or makes the read of a page that the cache did not have. `last` is the caller's newest read, which
-    /// takes the page as well if it follows.
+    /// Finds or makes the read of a page that the cache did not have. `last` is the caller's newest read, which is extended by the
+    /// page if it follows.
     pub(crate) fn claim(&self, file: &Arc<FileState>, page: u64, last: Option<&Waiter>) -> Claim {
         let mut table = self.part(file, page);
         if let Some(flight) = table.get(&file.at(page)) {
@@ -354,8 +354,7 @@ impl Flights {
         Claim::New(waiter)
     }
 
-    /// Takes a page out of the table and of the cache: a read in flight will not put it there. Its waiters get what
-    /// it reads.
+    /// Removes a page from the table and the cache: a read in flight will not insert it. Its waiters still get the read's bytes.
     pub(crate) fn sweep(&self, file: &FileState, page: u64) -> Option<Block> {
         let (flight, block) = {
             let mut table = self.part(file, page);

@@ -1,9 +1,8 @@
 //! The blocks that were offered last, until they are wanted a second time or others follow; and blocks in memory that is lent to the
 //! cache for a while.
 //!
-//! Lent memory is acquired and released in steps of one block, each of one part: a step that is taken back evicts at most one block
-//! of the usual length, so that the waiting operation needs no more than that. The map's limit cannot do that: it applies to all
-//! parts.
+//! Lent memory is acquired and released in steps of one block, each of one part: a withdrawn step evicts at most one block of the
+//! usual length, so that the waiting operation needs no more than that. The map's limit cannot do that: it applies to all parts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +16,7 @@ use crate::blocks::{At, Mix, hash_of, weight_of};
 const PARTS: usize = 4;
 /// The most blocks of the usual length, without those in lent memory.
 const BLOCKS_MAX: u64 = 64;
-/// The window takes at most this part of the cache, without lent memory.
+/// The window uses at most this part of the cache, without lent memory.
 const SHARE: u64 = 32;
 /// The most blocks that one eviction passes over because they were used since their insertion.
 const PASSED_MAX: usize = 8;
@@ -27,8 +26,8 @@ const GIVEN_PART: u64 = 8;
 /// A first-in-first-out list of blocks: the window before the filter of TinyLFU. A block that is used again soon, as by a neighbour
 /// of the key that it was read for, is found here although it is not worth its memory for longer yet.
 ///
-/// With lent memory the list is longer. Blocks that are wanted again stay in it then, and one that was is passed over once when it
-/// would leave; when others take its place after that, it is for the map of blocks, which those that are wanted once do not pass through.
+/// With lent memory the list is longer. Blocks that are used again stay in it then, and such a block is passed over once at its
+/// eviction; when it is replaced after that, it moves to the map of blocks, which blocks that are used once never enter.
 pub(crate) struct Window {
     parts: [Mutex<Part>; PARTS],
     /// The bytes of a step, those of a block of the usual length.
@@ -107,7 +106,7 @@ impl Window {
         steps * self.step
     }
 
-    /// Takes one step back, and drops the blocks that no longer fit: at most one of the usual length. Returns the bytes, 0 if
+    /// Withdraws one step, and drops the blocks that no longer fit: at most one of the usual length. Returns the bytes, 0 if
     /// nothing is lent.
     pub(crate) fn take_back(&self) -> u64 {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);

@@ -66,7 +66,7 @@ fn the_memory_of_a_full_cache_is_within_its_bound() {
     scene.play(|| fill(BOUND, BESIDE));
 }
 
-/// Fills a cache with this bound. All else may take `beside` bytes.
+/// Fills a cache with this bound. All else may use `beside` bytes.
 fn fill(bound: u64, beside: u64) {
     let engine = Engine::start(Config::new().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
     let cache = Cache::new(&engine, CacheOptions::new().bytes_max(bound)).expect("a cache");
@@ -251,7 +251,7 @@ fn offered_blocks_come_in_when_they_are_wanted_again() {
     assert!(!blocks.note(4, 0));
     assert!(blocks.note(4, 0) && blocks.peek(4, 0).is_none());
     assert!(blocks.offer(4, 0, &block));
-    // Whatever the limit is, the bytes of both together keep it.
+    // For any limit, the bytes of both together keep it.
     for bytes_max in [1 << 20, 64 << 10, 0, 4 << 20] {
         blocks.set_bytes_max(bytes_max);
         for offset in 0..2_000 {
@@ -272,7 +272,7 @@ fn offered_blocks_come_in_when_they_are_wanted_again() {
     assert_eq!((blocks.stats().blocks, blocks.stats().bytes), (0, 0));
 }
 
-/// Memory beyond the limit for a while: it is filled when the map is full, and blocks leave it one by one when it is taken back.
+/// Memory beyond the limit for a while: it is filled when the map is full, and blocks are evicted one by one when it is withdrawn.
 #[test]
 fn lent_memory_is_filled_and_taken_back_block_by_block() {
     const STEP: u64 = PAGE + 160;
