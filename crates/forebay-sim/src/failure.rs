@@ -20,8 +20,8 @@ pub enum FailureKind {
     Endless,
     /// Something of the world was woken by another thread, so that no seed could repeat the run.
     ForeignThread,
-    /// The core broke its rules: memory or a file was used by two operations, or after it was given back. A bug in
-    /// Forebay, worth reporting with the seed.
+    /// The core broke its rules: memory or a file was used by two operations, or after its return. A bug in Forebay, worth
+    /// reporting with the seed.
     Violation,
     /// The power is off; [`World::reboot`](super::World::reboot) is needed first.
     Off,

@@ -1,9 +1,8 @@
 //! The disks and the file system of a world: their content, the operations in flight, and the time at which
 //! each completes.
 //!
-//! Nothing here waits or runs by itself. The world submits each operation together with the time of its
-//! submission, queries the time of the next event, and takes the events that are due. An operation has its
-//! effect on data at the moment when it is taken.
+//! Nothing here waits or runs by itself. The world submits each operation together with the time of its submission, queries the
+//! time of the next event, and handles the events that are due. An operation has its effect on data at that moment.
 //!
 //! The table of the [crate] lists when data becomes durable and which states a power cut
 //! may leave.
@@ -160,8 +159,7 @@ impl Machine {
         self.events.first_key_value().map(|((time_ns, _), _)| *time_ns)
     }
 
-    /// Takes the events that are due at `now_ns`, earliest first, lets each have its effect, and returns the
-    /// first completion.
+    /// Handles the events that are due at `now_ns`, earliest first, lets each have its effect, and returns the first completion.
     pub(crate) fn pop_due(&mut self, now_ns: u64, fate: &mut Fate) -> Option<Completion> {
         loop {
             let first = self.events.first_entry().filter(|event| event.key().0 <= now_ns)?;

@@ -143,8 +143,7 @@ impl Conditions {
         self.latency_ns.saturating_add(jitter_ns + late_ns)
     }
 
-    /// Sets the shortest time that a message takes, and the time by which it may take longer, drawn evenly; the
-    /// second is at most 4 s.
+    /// Sets the shortest latency of a message, and the most by which it may be longer, drawn evenly; the second is at most 4 s.
     pub fn latency(mut self, shortest: Duration, jitter: Duration) -> Conditions {
         (self.latency_ns, self.jitter_ns) = (ns(shortest), drawn_ns(jitter));
         self

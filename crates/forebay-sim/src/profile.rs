@@ -83,9 +83,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Returns a disk without limits: every operation takes a microsecond, nothing varies, nothing fails. The
-    /// write cache (64 MiB) is volatile all the same. A power cut takes any of it, so that a missing sync
-    /// shows.
+    /// Returns a disk without limits: every operation takes a microsecond, nothing varies, nothing fails. The write cache (64 MiB)
+    /// is still volatile. A power cut loses any part of it, so that a missing sync shows.
     pub fn ideal() -> Profile {
         Profile {
             mount: PathBuf::from("/"),

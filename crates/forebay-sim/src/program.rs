@@ -26,8 +26,8 @@ pub fn now() -> Duration {
     Duration::from_nanos(here::now_ns())
 }
 
-/// Returns the time since the world's start, whatever the clocks of its nodes show; zero outside of a world. A program under test
-/// does not use it; the history that a checker judges does.
+/// Returns the time since the world's start, independent of its nodes' clocks; zero outside of a world. A program under test does
+/// not use it; the history that a checker judges does.
 pub fn world_time() -> Duration {
     Duration::from_nanos(hub::current().map_or(0, |hub| hub.now_ns()))
 }

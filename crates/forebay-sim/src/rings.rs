@@ -1,4 +1,4 @@
-//! Visited shards of a world: which ring a task may enter, when the runtime looks after one, and visitors that stop in the middle.
+//! Visited shards of a world: which ring a task may enter, when the runtime drives one, and visitors that stop in the middle.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use crate::node::NodeState;
 pub(crate) const WORKERS: u64 = 4;
 /// A visit of the runtime stops in the middle this often, in a million.
 const INTERRUPTED_PPM: u32 = 150_000;
-/// For at most so long, which is longer than the time after which shard 0 looks after rings.
+/// For at most so long, which is longer than the time after which shard 0 visits rings.
 const INTERRUPTED_NS_MAX: u64 = 15_000_000;
 /// The chance, in a million, that the runtime is not driven for a while, or never again, after one of its visits.
 const UNDRIVEN_PPM: u32 = 20_000;
 const UNDRIVEN_NS_MAX: u64 = 50_000_000;
 
-/// A visited shard of the world, and the runtime's task that looks after it.
+/// A visited shard of the world, and the runtime's task that drives it.
 pub(crate) struct Ring {
     engine: Arc<EngineShared>,
     node: Rc<NodeState>,

@@ -250,7 +250,7 @@ impl Runner {
         self.hub.on_node(shard.node(), || shard.step(&self.hub));
     }
 
-    /// Has the runtime of a world look after one of its rings.
+    /// Lets the runtime of a world drive one of its rings.
     fn step_ring(&self, ring: &Rc<Ring>) -> Result<(), Stop> {
         let hub = &self.hub;
         hub.note(What::Turn, &[ring.port() as u64]);

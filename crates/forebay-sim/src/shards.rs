@@ -79,7 +79,7 @@ impl SimShard {
         &self.node
     }
 
-    /// Has the shard look at its timers again.
+    /// Makes the shard check its timers again.
     pub(crate) fn wake(&self) {
         self.wake.wake();
     }

@@ -118,7 +118,7 @@ impl Tasks {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Takes the task at a place of the queue out of it.
+    /// Removes the task at a place of the queue.
     pub(crate) fn take_ready(&self, place: usize) -> Option<u64> {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).remove(place)
     }
@@ -156,7 +156,7 @@ impl Tasks {
         self.list.borrow().len()
     }
 
-    /// Takes the first task of a node, or of all, out of the list, and returns it with its node.
+    /// Removes the first task of a node, or of all, from the list, and returns it with its node.
     pub(crate) fn take_first(&self, node: Option<u32>) -> Option<(Rc<NodeState>, Box<dyn std::any::Any>)> {
         let mut list = self.list.borrow_mut();
         let is_meant = |task: &Task| node.is_none_or(|node| node == task.node.number);
@@ -189,7 +189,7 @@ impl Tasks {
         self.sleeping.borrow().keys().next().map(|&(at_ns, _)| at_ns)
     }
 
-    /// Wakes all sleepers, which look at their clock then and sleep on.
+    /// Wakes all sleepers, which check their clock and continue to sleep.
     pub(crate) fn wake_all_sleepers(&self) {
         let sleeping = std::mem::take(&mut *self.sleeping.borrow_mut());
         sleeping.into_values().for_each(Waker::wake);

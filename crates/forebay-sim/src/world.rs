@@ -135,7 +135,7 @@ impl World {
     /// its output. Then the remaining tasks are dropped and the engines of the run closed. Files and disks
     /// stay for the next run.
     ///
-    /// Nothing is flushed at the end: a [`power_cut`](World::power_cut) may take whatever was not synced.
+    /// Nothing is flushed at the end: a [`power_cut`](World::power_cut) may lose everything that was not synced.
     ///
     /// # Errors
     /// [`Failure`] when something else ended the run. After [`FailureKind::PowerCut`] the world is off.

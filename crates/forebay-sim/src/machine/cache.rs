@@ -13,8 +13,8 @@ use crate::profile::MetadataOrder;
 /// Bytes of buffered writes that a disk's files may have in memory before the oldest are written back.
 const DIRTY_MAX: u64 = 64 << 20;
 
-/// The most writes that each of the two caches holds, however small they are. Real caches move writes on at
-/// any time too, and the record of each write takes up to a page of the test's memory.
+/// The most writes that each of the two caches holds, however small they are. Real caches move writes on at any time too, and the
+/// record of each write uses up to a page of the test's memory.
 const WAITING_MAX: usize = 4096;
 
 impl Disk {

@@ -58,7 +58,7 @@ impl Machine {
         self.event(id, time_ns);
     }
 
-    /// Takes a call out and returns its request.
+    /// Removes a call and returns its request.
     pub(crate) fn forget(&mut self, id: IoId) -> Option<MetaRequest> {
         match self.flights.remove(&id) {
             Some(Flight::Meta(flight)) => {

@@ -85,7 +85,7 @@ pub(super) struct Content {
     growth: VecDeque<Growth>,
     /// The resizes in the log. Growth behind a resize waits for it.
     resizes: VecDeque<u64>,
-    /// Pages that take space.
+    /// Allocated pages.
     pub(super) blocks: Ranges,
     /// Byte ranges of sectors that cannot be read.
     pub(super) bad: Ranges,
@@ -176,7 +176,7 @@ impl Content {
         resized.max(grown.map(|growth| growth.seq))
     }
 
-    /// Takes settled changes off the log's front.
+    /// Removes settled changes from the log's front.
     pub(super) fn compact(&mut self) {
         while self.log.front().is_some_and(|front| matches!(front.place, Location::Medium | Location::Gone)) {
             let Some(front) = self.log.pop_front() else { break };

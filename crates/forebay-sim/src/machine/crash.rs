@@ -208,7 +208,7 @@ impl CutFates for Cut<'_> {
             return Keep::Torn;
         }
         let several = range.end - range.start > self.sector;
-        // Memory is written back page by page, whatever the disk does. Writes in flight may end in any state.
+        // Memory is written back page by page, on any disk. Writes in flight may end in any state.
         let (tears, own) = match (place, self.new.contains(&seq)) {
             (Location::Memory, _) | (_, true) => (several, true),
             _ => (several && self.torn, doom.loose || self.lost == Loss::Subset),

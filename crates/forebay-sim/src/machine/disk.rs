@@ -119,7 +119,7 @@ impl Disk {
         self.profile.capacity.saturating_sub(self.tree.used) / PAGE
     }
 
-    /// Takes space for a range of a file.
+    /// Allocates space for a range of a file.
     pub(super) fn occupy(&mut self, inode: u64, start: u64, end: u64) {
         if let Some(inode) = self.tree.inodes.get_mut(&inode) {
             self.tree.used += PAGE * inode.content.blocks.insert(start / PAGE..end.div_ceil(PAGE));

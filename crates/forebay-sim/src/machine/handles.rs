@@ -302,8 +302,7 @@ impl Machine {
         disk.tree.trim();
     }
 
-    /// Does as fallocate(2) with mode 0: takes the space, and makes the file longer where the range ends
-    /// beyond it.
+    /// Does as fallocate(2) with mode 0: allocates the space, and extends the file where the range ends beyond it.
     fn allocate(
         &mut self,
         id: IoId,
@@ -330,8 +329,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Does as fallocate(2) with FALLOC_FL_WRITE_ZEROES, where the disk has it: takes the space as mode 0 does, and the range reads as
-    /// zeros.
+    /// Does as fallocate(2) with FALLOC_FL_WRITE_ZEROES, where the disk has it: allocates the space as mode 0 does, and the range
+    /// reads as zeros.
     fn write_zeros(
         &mut self,
         id: IoId,

@@ -160,7 +160,7 @@ impl Rules {
     }
 }
 
-/// Returns whether a file's path is `path` or below it. Both paths are taken from the root.
+/// Returns whether a file's path is `path` or below it. Both paths are relative to the root.
 fn below(file: &Path, path: &Path) -> bool {
     let relative =
         |path: &Path| path.strip_prefix("/").map(Path::to_path_buf).unwrap_or_else(|_| path.to_path_buf());

@@ -34,7 +34,7 @@ impl Timing {
         (self.bus_ns, self.iops_ns) = (0, 0);
     }
 
-    /// Takes a place for an operation of `requests` requests that moves `bytes`. Returns its span.
+    /// Schedules an operation of `requests` requests that moves `bytes`. Returns its span.
     pub(super) fn take(
         &mut self,
         profile: &Profile,

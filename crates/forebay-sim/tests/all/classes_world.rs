@@ -21,7 +21,7 @@ struct PhaseFigures {
     hog_bytes_per_second: u64,
 }
 
-/// A disk, and the most time that its largest piece takes without contention.
+/// A disk, and the longest time of its largest piece without contention.
 struct Disk {
     profile: Profile,
     piece_ns: u64,

@@ -95,7 +95,7 @@ fn a_call_without_a_descriptor_is_made_again_once_idle_files_are_closed() {
     }
 }
 
-/// Returns whether an open took place after the close that should have waited for it.
+/// Returns whether an open happened after the close that should have waited for it.
 fn open_after_close(seed: u64) -> bool {
     let disk = Profile::nand().call_latency(Duration::from_millis(20));
     let ran = World::new(seed).disk(disk).run(async |engine| {

@@ -46,7 +46,7 @@ struct Session {
     owner: u64,
     versions: Vec<BTreeSet<u64>>,
     next: u64,
-    /// Versions of writes that were given up: they may reach the device at any later time.
+    /// Versions of dropped writes: they may reach the device at any later time.
     dropped: BTreeSet<u64>,
     /// Operations that were started and are not polled.
     kept: Mutex<Vec<BoxedTask>>,

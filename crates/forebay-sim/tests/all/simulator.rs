@@ -118,7 +118,7 @@ fn a_stuck_operation_is_a_deadlock_for_who_waits_and_leaks_at_the_close() {
         .run(async |engine| {
             let file = engine.open("/f", Open::create()).await.unwrap();
             assert!(sim::dropped_after(1, file.write(0, vec![1; 4096])).await.is_none());
-            // The shard takes the messages sent, and then the engine ends with the write in flight.
+            // The shard receives the sent messages, and then the engine ends with the write in flight.
             engine.nop().await.unwrap();
             engine.close().await.unwrap()
         })
@@ -188,7 +188,7 @@ fn misaligned_writes_are_refused_as_on_a_real_disk() {
         .unwrap();
 }
 
-/// A power cut may take only bytes that were not synced, and over many seeds it does take some of them.
+/// A power cut may lose only bytes that were not synced, and over many seeds it does lose some of them.
 #[test]
 fn a_power_cut_takes_what_was_not_flushed_and_nothing_else() {
     let (kept, lost) = (Cell::new(0), Cell::new(0));
@@ -223,8 +223,8 @@ fn a_power_cut_takes_what_was_not_flushed_and_nothing_else() {
     assert!(kept.get() > 10 && lost.get() > 10, "{} kept, {} lost", kept.get(), lost.get());
 }
 
-/// The fault known as fsyncgate: a flush fails, the program tries again, the second flush succeeds, and the data are lost all the
-/// same, because Linux had marked the pages clean. A simulated disk behaves like that, so such a program is detected.
+/// The fault known as fsyncgate: a flush fails, the program tries again, the second flush succeeds, and the data are still lost,
+/// because Linux had marked the pages clean. A simulated disk behaves like that, so such a program is detected.
 #[test]
 fn a_flush_that_failed_and_is_tried_again_has_lost_data() {
     let mut lost = 0;

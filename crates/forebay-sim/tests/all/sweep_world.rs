@@ -328,7 +328,7 @@ fn write_length(points: Points) {
         for is_direct in [true, false] {
             let open = if is_direct { Open::create() } else { Open::create().buffered() };
             let file = engine.open("/disk/written", open).await?;
-            // A direct file takes whole blocks.
+            // A direct file has whole blocks only.
             let len = |at: u64| if is_direct { at.next_multiple_of(BLOCK) } else { at };
             let ideal = |at: u64| Cost::together(1, len(at)).with_flushes(1).in_rounds(2);
             let attempt = async |at: u64| -> Attempt {
@@ -490,10 +490,10 @@ fn scans_and_appends(points: Points) {
     });
 }
 
-/// A consumer that takes each block when the one behind it has long been read. The cost are the requests ahead of it. Regression: a
-/// scan that had given back depth had it again a block later, so a slow consumer held eight blocks for ever.
+/// A consumer that takes each block when the one behind it has long been read. The costs are the requests ahead of it. Regression:
+/// a scan that had reduced its depth raised it again a block later, so a slow consumer held eight blocks for ever.
 fn slow_scans(points: Points) {
-    // Memory for all reads of a scan in flight, and the block that was taken.
+    // Memory for all reads of a scan in flight, and the last returned block.
     judge_with(16 * MIB, async |engine| {
         let file = engine.open("/disk/file", Open::read()).await?;
         // Eight, and behind the 64th block one less for each 33 that were there before they were asked for.

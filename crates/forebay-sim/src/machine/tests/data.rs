@@ -88,7 +88,7 @@ fn an_operation_has_its_effect_when_it_ends() {
     let (old, new) = (memory(&[0; 4096]), memory(&[2; 4096]));
     let read = rig.start(OpKind::Read, file, 0, Some(old));
     let write = rig.start(OpKind::Write, file, 0, Some(new));
-    // The write is faster than the read, takes its bytes when it ends, and the read sees them.
+    // The write is faster than the read, uses the bytes at its end, and the read sees them.
     new[0].set(9);
     assert_eq!(rig.result(write), 4096);
     new[1].set(8);
