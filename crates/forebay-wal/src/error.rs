@@ -45,8 +45,8 @@ pub enum ErrorKind {
     /// An earlier write or flush of this log failed; the error's text and cause are those of that first
     /// failure. Opening the log again recovers it.
     Poisoned,
-    /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max), or a value, or all
-    /// values together, are longer than a log takes.
+    /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max), or a value, or all values
+    /// together, are longer than a log accepts.
     TooLarge {
         /// Maximum length of a record, a value or all values, in bytes.
         limit: usize,

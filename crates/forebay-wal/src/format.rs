@@ -70,10 +70,10 @@ pub(crate) fn group_bytes(payload_len: usize, unit: u32) -> u32 {
     (bytes as u32).next_multiple_of(unit)
 }
 
-/// Writes `header` with its checksum into the first [`HEADER_BYTES`] of `group`. Returns the checksum, which
-/// becomes the next group's `previous`. The records and the zeros after them are in place already. The
-/// header's `total_len` becomes `group.len()`, and its version this one, whatever their values were. A slice shorter than a header is left
-/// unchanged, and the function returns 0.
+/// Writes `header` with its checksum into the first [`HEADER_BYTES`] of `group`. Returns the checksum, which becomes the next
+/// group's `previous`. The records and the zeros after them are in place already. The header's `total_len` becomes `group.len()`,
+/// and its version this one, regardless of their values. A slice shorter than a header is left unchanged, and the function returns
+/// 0.
 pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
     let total = group.len() as u32;
     let Some(head) = group.first_chunk_mut::<HEADER_BYTES>() else { return 0 };

@@ -186,10 +186,10 @@ impl Report {
 
 /// Inspects the log in `dir` and returns a report.
 ///
-/// Reads every segment in full, one after the other, in pieces of 1 MiB. It needs memory for one piece, for
-/// the longest group, and some 250 bytes for each group. It holds the log's lock shared while it reads, so a
-/// program that opens the log meanwhile fails. A log that is open already is read all the same, and the
-/// report states that. Parts that the drive cannot read are listed in the report and judged as damage.
+/// Reads every segment in full, one after the other, in pieces of 1 MiB. It needs memory for one piece, for the longest group, and
+/// some 250 bytes for each group. It holds the log's lock shared while it reads, so a program that opens the log meanwhile fails.
+/// An open log is read as well, and the report states that. Parts that the drive cannot read are listed in the report and judged as
+/// damage.
 ///
 /// # Errors
 /// System errors, if the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] if `dir` is not a directory;

@@ -35,11 +35,11 @@
 //! | to read from a record on | [`Wal::read_from`], [`Reader::follow`] |
 //! | to read a range, also of records that are not durable yet | [`Wal::read`] |
 //! | to wait for a record | [`Wal::wait_queued`], [`Wal::wait_durable`] |
-//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_from`], [`Wal::reset_to`] |
+//! | old or the newest records removed | [`Wal::truncate_before`], [`Wal::truncate_from`], [`Wal::reset_to`] |
 //! | the loss of the newest records noticed | [`Wal::record_end`] |
 //! | an orderly end | [`Wal::close`] |
 //! | counts and times | [`Wal::stats`] |
-//! | to look at a log that is not open, or save a damaged one | `inspect::inspect`, `inspect::records`, `inspect::repair` (feature `inspect`) |
+//! | inspect a log that is not open, or repair a damaged log | `inspect::inspect`, `inspect::records`, `inspect::repair` (feature `inspect`) |
 //!
 //! # Features
 //!

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mutant {
-    /// Recovery treats every damaged place as the log's end, whatever the watermark of a later group proves.
+    /// Recovery treats every damaged place as the log's end, despite the watermark of a later group.
     WatermarkIgnored,
     /// After a failed write or flush the writer continues with the next group.
     PoisonIgnored,

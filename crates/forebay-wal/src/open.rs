@@ -51,8 +51,8 @@ impl Wal {
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for these, for the longest
     /// group (a damaged one may claim to be as long as its segment), and some 250 bytes for each group. A log that was not closed
     /// continues in a fresh segment, so that damage is never followed by new groups. With [`Fill::Zeros`](crate::Fill::Zeros) and
-    /// the default a new segment is written through once, which takes about as long as writing [`Options::segment_bytes`] does. The
-    /// work starts with the call; dropping the future closes the log again.
+    /// the default a new segment is written through once, which lasts as long as writing [`Options::segment_bytes`]. The work
+    /// starts with the call; dropping the future closes the log again.
     ///
     /// The log stays in the directory that `dir` leads to now. It keeps working there when the directory is
     /// moved, and touches nothing that is put in its place. When the directory or the segment is removed, the
@@ -200,7 +200,7 @@ impl Where {
 /// takes the lock shared; it makes no file, as a copy of a log may lack it.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] if it [stays taken](holders_of_taken).
+/// [`ErrorKind::Locked`] if it [remains held](holders_of_taken).
 async fn lock_log(engine: &Engine, dir: &Dir, options: &Options) -> Result<Option<File>> {
     let is_reader = options.read_only;
     let (open, lock) =
@@ -220,9 +220,9 @@ async fn lock_log(engine: &Engine, dir: &Dir, options: &Options) -> Result<Optio
     Ok(Some(file))
 }
 
-/// Takes a log's lock, and returns its holders if it stays taken. If this same process has the log open, the call waits for up to a second:
-/// the last drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to ten: the kernel
-/// keeps the locks of a killed process until it has taken down its rings.
+/// Takes a log's lock, and returns its holders if it remains held. If this same process has the log open, the call waits for up to
+/// a second: the last drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to
+/// ten: the kernel keeps the locks of a killed process until it has torn down its rings.
 pub(crate) async fn holders_of_taken(engine: &Engine, file: &File, lock: Lock) -> Result<Option<Holders>> {
     if locked_in_time(file, lock, Duration::ZERO).await? {
         return Ok(None);

@@ -89,12 +89,12 @@ pub(crate) struct QueueState {
     groups: VecDeque<Group>,
     /// Groups whose memory can be reused.
     free: Vec<Group>,
-    /// The group that was taken last, with its waiters.
+    /// The group that was dequeued last, with its waiters.
     in_flight: InFlightGroup,
     /// Records written before that.
     recent: Recent,
     hint: Hint,
-    /// Wakers of reads that wait for the header of the group that was taken last.
+    /// Wakers of reads that wait for the header of the group that was dequeued last.
     readers: Vec<Waker>,
     next_group: u64,
     pub(crate) next_lsn: u64,
@@ -121,7 +121,7 @@ pub(crate) struct QueueState {
     lone_groups: u8,
     failed: Option<Error>,
     closing: bool,
-    /// The log has no writer, and takes no changes.
+    /// The log has no writer, and accepts no changes.
     pub(crate) is_read_only: bool,
     /// The engine has ended, so the log's thread is to end immediately.
     engine_ended: bool,
@@ -227,7 +227,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the state that the open produced as the current one.
+    /// Adopts the state that the open produced.
     pub(crate) fn settle(&self, next_lsn: u64) {
         let mut state = self.lock();
         state.next_lsn = next_lsn;
@@ -380,9 +380,9 @@ impl Queue {
         wake_all(woken);
     }
 
-    /// Completes the group taken last, which is durable, lies in `block` and has `framed` bytes of framed records: `update` changes
-    /// the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are its records, if they
-    /// stay in memory. Returns the memory of the short records that they replace.
+    /// Completes the group dequeued last, which is durable, lies in `block` and has `framed` bytes of framed records: `update`
+    /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are its records,
+    /// if they stay in memory. Returns the memory of the short records that they replace.
     pub(crate) fn complete(
         &self,
         mut group: Group,
@@ -535,7 +535,7 @@ impl QueueState {
         }
     }
 
-    /// Takes the next group that is due, if it fits into the `room` of the segment.
+    /// Dequeues the next group that is due, if it fits into the `room` of the segment.
     fn next_group(&mut self, limits: &Limits, room: u64) -> Option<Work> {
         if !self.closing && self.is_all_deferred() {
             return None;

@@ -59,7 +59,7 @@ pub struct Recovery {
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
     pub lost: Vec<Loss>,
-    /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns older
+    /// The damage that destroyed the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns older
     /// values, or `None`. If a salvage was interrupted after that, the next open names the place in `damage` alone.
     pub values_lost: Option<Damage>,
 }

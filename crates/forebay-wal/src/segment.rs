@@ -349,7 +349,7 @@ pub(crate) async fn locked_in_time(file: &File, lock: Lock, patience: Duration) 
 pub(crate) const READ_BYTES: usize = 256 << 10;
 pub(crate) const READ_DEPTH: usize = 4;
 
-/// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
+/// Scans a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
 pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
     let mut scanner = Scanner::new(path, generation, file.len().await?);
     let mut blocks = file.scan().request_bytes(READ_BYTES).depth(READ_DEPTH).start();

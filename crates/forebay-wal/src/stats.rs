@@ -11,7 +11,7 @@ use forebay::{Flush, Latency};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Durable groups, including those without records. Each took one write and one flush.
+    /// Durable groups, including those without records. Each is one write and one flush.
     pub groups: u64,
     /// The part of `groups` without records: marks, truncations, resets, values alone.
     pub control_groups: u64,
@@ -25,7 +25,7 @@ pub struct Stats {
     pub write_bytes: u64,
     /// Time from a group's submission until it was durable.
     pub flush_ns: Latency,
-    /// The way in which groups become durable, and what either way takes.
+    /// The way in which groups become durable, and the time of either way.
     pub way: GroupWay,
     /// Time from the arrival of a group's first record until the group's submission.
     pub queued_ns: Latency,
@@ -71,7 +71,7 @@ impl Stats {
     }
 }
 
-/// The way in which a log makes its groups durable, and what either way takes on its drive.
+/// The way in which a log makes its groups durable, and the time of either way on its drive.
 ///
 /// Without [`Options::flush`](crate::Options::flush) the log learns it: at most one group in 1,000 uses the other way, and the way
 /// changes when that was clearly faster several times. Its `Display` is one readable line.

@@ -20,7 +20,7 @@ use crate::values::ValueChange;
 /// ([`Options::own_thread`](crate::Options::own_thread)), or by the only thread that appends, in its `.wait()`.
 ///
 /// Its operations are futures that also have `.wait()`. They start when they are first polled. **Dropping the future of an append
-/// does not take the record back**: once polled, the record may be in the log, or may still get there.
+/// does not withdraw the record**: once polled, the record may be in the log, or may still get there.
 ///
 /// A failed write or flush *poisons* the log: all pending calls and every later call fail with
 /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), with the first failure as cause. The contents of the
@@ -124,7 +124,7 @@ impl Wal {
     }
 
     /// Queues a batch immediately, or nothing. Returns `None` if too much is pending already or an append waits for its turn;
-    /// [`room`](Wal::room) reports when to try again. What it takes is what [`append`](Wal::append) takes.
+    /// [`room`](Wal::room) reports when to try again. It accepts the same batches as [`append`](Wal::append).
     ///
     /// For programs that need a record's LSN while they hold a lock: this call never waits.
     ///
@@ -159,9 +159,9 @@ impl Wal {
 
     /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by themselves.
     /// They are written with the next records or values that are not deferred, once a group is full of them, when an append or
-    /// [`room`](Wal::room) finds too little room, with a truncation, and at the close. Whatever waits for one of them (the future
-    /// returned, [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued) causes the write. A
-    /// crash before that loses them, and their LSNs are given again. For the store.
+    /// [`room`](Wal::room) finds too little room, with a truncation, and at the close. A wait for one of them (the future returned,
+    /// [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued) causes the write. A crash before
+    /// that loses them, and their LSNs are assigned again. For the store.
     #[doc(hidden)]
     pub fn try_append_deferred<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
         PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Deferred)
@@ -306,13 +306,13 @@ impl Wal {
     ///
     /// For the few words that must be as durable as the records and share their flush: a vote, an applied index, a cursor. The
     /// value is queued by the call itself, behind all appends and changes before it; it never waits for room. The future completes
-    /// when it is durable, and dropping it takes nothing back. Each group that changes a value has all values of the log, and so
-    /// has each segment's first group: keep them few and short. Use [`Batch::set`] for a value and records together.
+    /// when it is durable, and dropping it withdraws nothing. Each group that changes a value has all values of the log, and so has
+    /// each segment's first group: keep them few and short. Use [`Batch::set`] for a value and records together.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if the log
     /// has 64 others; [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a value of more than 1,024 bytes, or if all of them
-    /// together would take more than a quarter of a segment; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// together would exceed a quarter of a segment; [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
     ///
     /// ```
@@ -533,7 +533,7 @@ impl Wal {
     /// fate of the queued records.
     ///
     /// # Errors
-    /// The failure that poisoned the log. It is closed all the same.
+    /// The failure that poisoned the log. The log is still closed.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

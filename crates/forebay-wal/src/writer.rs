@@ -1,4 +1,4 @@
-//! The log's task: takes groups from the queue and makes them durable, one after the other.
+//! The log's task: makes queued groups durable, one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -352,7 +352,7 @@ impl Writer {
         self.table.len()
     }
 
-    /// Returns the records of a durable group that stay in memory: the group's own memory, or a copy that takes less.
+    /// Returns the records of a durable group that stay in memory: the group's own memory, or a smaller copy.
     fn kept(&mut self, group: &Group, block: &Block, framed: usize) -> Option<Block> {
         let keeps = self.shared.limits.recent_bytes;
         if group.count == 0 || keeps == 0 {

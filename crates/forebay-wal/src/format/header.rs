@@ -123,7 +123,7 @@ pub(crate) struct Header {
     pub(crate) offset: u64,
     /// The epoch, including an increment by this group itself.
     pub(crate) epochs: Epochs,
-    /// The LSN of the group's first record. Without records: the next LSN before the group takes effect.
+    /// The LSN of the group's first record. Without records: the next LSN before the group's effect.
     pub(crate) first_lsn: u64,
     /// Number of records in the group.
     pub(crate) record_count: u32,

@@ -143,8 +143,8 @@ fn another_version() {
     assert_eq!(judge(&group), Content::Version(3));
 }
 
-/// A field that has no meaning yet, such as the number of one of several logs, makes a group one of a later program: it
-/// is refused, and not taken for damage.
+/// A field that has no meaning yet, such as the number of one of several logs, makes a group one of a later program: it is refused,
+/// and not mistaken for damage.
 #[test]
 fn fields_of_a_later_program() {
     for byte in [212, 215, 216, 255] {
@@ -397,7 +397,7 @@ fn the_fixtures_of_version_1() {
     }
 }
 
-/// A segment of a later version is an error that names the version, whatever else the log contains.
+/// A segment of a later version is an error that names the version, with any other content of the log.
 #[test]
 fn the_fixture_of_another_version() {
     let mut segments = fixtures(1);

@@ -75,7 +75,7 @@ pub fn repair(
             });
         };
         let made_dir = prepare(engine, dir, out).await?;
-        // Derive another number, so that segments of the two logs are never taken for those of one log.
+        // Derive another number, so that segments of the two logs are never mistaken for those of one log.
         let log_id = outcome.log_id.rotate_left(64) ^ 0x5265_7061_6972_6564;
         let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
         let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));

@@ -48,8 +48,8 @@ pub fn make_dirs<'a>(engine: &'a Engine, dir: &'a Path) -> Work<'a> {
     })
 }
 
-/// Makes a directory's own name durable, which its maker may not have done. Where the parent may not be read, or the directory has been
-/// moved since it was opened, it stays the maker's. A place where another file system is mounted is nobody's to sync. For our crates.
+/// Makes a directory's own name durable, which its maker may not have done. Where the parent may not be read, or the directory has
+/// been moved since it was opened, this is left to the maker. A mount point needs no sync. For our crates.
 ///
 /// # Errors
 /// Those of fsync(2) on the parent.

@@ -14,7 +14,7 @@ use crate::wal::Wal;
 use crate::writer::EndGuard;
 
 impl Scene {
-    /// Takes the records where they are, also those that an open for writing would copy into a fresh segment.
+    /// Uses the records where they are, also those that an open for writing would copy into a fresh segment.
     pub(super) async fn read_only(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
         let values = Arc::new(self.values(&outcome).await?);
         let (groups, next_lsn) = (outcome.groups.len(), outcome.next_lsn);

@@ -12,8 +12,8 @@ use crate::recover::{Outcome, recover};
 use crate::segment::Segment;
 
 impl Scene {
-    /// Finds a segment for the REOPEN group that takes no space: the one prepared after the log's end, or the
-    /// reserve. `cause` is the reason why no fresh one could be created.
+    /// Finds a segment for the REOPEN group that needs no space: the one prepared after the log's end, or the reserve. `cause` is
+    /// the reason for the lack of a fresh one.
     ///
     /// # Errors
     /// `NoSpace` without such a segment, or without a long enough one.
@@ -63,7 +63,7 @@ impl Scene {
             }
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => Err(error.into()),
             _ => {
-                // What was allocated, too: a group with FUA does not take it along.
+                // The allocation as well: a group with FUA does not make it durable.
                 segment.file.sync(Durability::All).await?;
                 Ok(Some((plan, segment)))
             }

@@ -1,7 +1,7 @@
-//! The duty to write the queue. It is tied to the waker of the log's thread: the caller that takes that out of the queue wakes the
-//! thread. A thread in `.wait()` whose appends are alone writes its group itself instead, which saves two changes of threads: on a
-//! fast device a good part of the time of the write. It writes one group, so appends of that time wait for one system call at most,
-//! and then gives the duty back. A task never does this: it would block its runtime.
+//! The duty to write the queue. It is tied to the waker of the log's thread: the caller that removes the waker from the queue wakes
+//! the thread. A thread in `.wait()` whose appends are alone writes its group itself instead, which saves two changes of threads:
+//! on a fast device a good part of the time of the write. It writes one group, so appends of that time wait for one system call at
+//! most, and then returns the duty. A task never does this: it would block its runtime.
 
 use std::sync::Weak;
 use std::task::Waker;
@@ -54,7 +54,7 @@ impl Queue {
 }
 
 impl QueueState {
-    /// Takes the waker of the log's thread, which has work now, and returns it unless `theirs` takes the duty.
+    /// Takes the waker of the log's thread, which has work now, and returns it unless `theirs` accepts the duty.
     pub(super) fn writer_for(&mut self, shared: &Queue, theirs: Option<&mut Duty>) -> Option<Waker> {
         if self.is_all_deferred() {
             return None;

@@ -42,7 +42,7 @@ struct Waiter {
     refusals: u32,
 }
 
-/// Time that others wait for a called waiter: longer than a busy machine takes to run its thread.
+/// Time that others wait for a called waiter: longer than the scheduling delay of its thread on a busy machine.
 const PATIENCE_NS: u64 = 50_000_000;
 /// The time doubles with each refusal, at most this many times.
 const REFUSALS_MAX: u32 = 3;

@@ -50,7 +50,7 @@ pub(super) struct InFlightGroup {
 }
 
 impl InFlightGroup {
-    /// Notes the group that is taken from the queue.
+    /// Notes the group that is dequeued.
     pub(super) fn take(&mut self, group: &mut Group) {
         debug_assert!(self.wakers.is_empty(), "the waiters of the group before were woken");
         self.number = group.number;
@@ -149,8 +149,8 @@ impl Queue {
         wake_all(readers);
     }
 
-    /// Finds the records from `lsn` on, before `end`. Waits while their group gets its header, which takes no
-    /// operation of a device.
+    /// Finds the records from `lsn` on, before `end`. Waits while their group gets its header, which needs no operation of a
+    /// device.
     pub(crate) fn poll_find(
         &self,
         lsn: u64,

@@ -341,7 +341,7 @@ impl QueueState {
         }
     }
 
-    /// Ensures that the last group in the queue can take a table of values of this length.
+    /// Ensures that a table of values of this length fits into the last group in the queue.
     fn room_for_values(&mut self, shared: &Queue, values_bytes: usize) {
         let fits = |last: &Group| {
             last.kind == Kind::Records && last.framed_bytes() + values_bytes <= shared.limits.framed_bytes

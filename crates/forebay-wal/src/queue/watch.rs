@@ -62,7 +62,7 @@ mod tests {
         for (id, lsn) in ids.iter_mut().zip([7, 3, 7, 9]) {
             watch.wait(lsn, id, Waker::noop());
         }
-        // Another poll takes no second entry.
+        // Another poll adds no second entry.
         watch.wait(9, &mut ids[3], Waker::noop());
         assert_eq!(watch.reached(3).count(), 0);
         assert_eq!(watch.reached(4).count(), 1);

@@ -76,7 +76,7 @@ impl Scanner {
         Scanner { scan, offset: 0, held: Vec::new(), wanted: 0 }
     }
 
-    /// Takes the next bytes; the caller passes all bytes in order.
+    /// Scans the next bytes; the caller passes all bytes in order.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         if !self.held.is_empty() {
             self.held.extend_from_slice(piece);

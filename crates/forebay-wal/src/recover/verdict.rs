@@ -212,8 +212,7 @@ fn proven(walk: &Walk, kept: usize) -> ReopenBase {
             let (next, epochs) = (walk.next_lsn, walk.epochs);
             ReopenBase { end: walk.end, crc: last.crc, next, first: next, epochs }
         }
-        // Damage between the two that destroyed no record: the REOPEN group takes its place, and that of a
-        // copy that did so before.
+        // Damage between the two that destroyed no record: the REOPEN group replaces it, and that of a copy that did so before.
         (Some(last), Some(copied)) if gap.is_none_or(|gap| gap.lost.is_empty()) => {
             let reopened = copied.flags.reopen().then_some(copied.epochs.firsts[0]);
             let first = gap.map(|gap| gap.replaced).or(reopened).unwrap_or(copied.first_lsn);
@@ -239,7 +238,7 @@ fn leap(walk: &Walk, proven: &ReopenBase, number: u64) -> u64 {
     proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)
 }
 
-/// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt to open took a new
+/// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt to open used a new
 /// segment, and an epoch one higher than the attempt before.
 fn reopen_epoch(proven: &ReopenBase, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
     let since = |epoch: u64, generation: u64| {

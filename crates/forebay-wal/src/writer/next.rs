@@ -92,8 +92,8 @@ impl Next {
         let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
-        // In the log's class: with a second class the scheduler divides the log's own writes for a while, and takes them from the
-        // log's thread. The pace keeps zeros out of the way of groups.
+        // In the log's class: with a second class the scheduler divides the log's own writes for a while, and withholds them from
+        // the log's thread. The pace keeps zeros out of the way of groups.
         let task = maker.engine.clone().spawn_on_shard(maker.shard, maker.class, move || async move {
             let segment = if found {
                 maker.adopt(generation).await
@@ -244,13 +244,13 @@ impl Next {
         (Arc::strong_count(oldest) == 1).then_some(0)
     }
 
-    /// Takes segments that the log no longer needs according to its newest group.
+    /// Accepts segments that the log no longer needs according to its newest group.
     pub(crate) fn retire(&mut self, retired: Vec<Arc<Segment>>) {
         self.leaving.extend(retired);
     }
 
-    /// Releases the segments given up by earlier groups, as a later group is durable. Called before the
-    /// segments given up by that group are [retired](Self::retire).
+    /// Releases the segments retired by earlier groups, as a later group is durable. Called before the segments of that group are
+    /// [retired](Self::retire).
     pub(crate) fn settle(&mut self, maker: &Maker) {
         for segment in std::mem::take(&mut self.leaving) {
             if segment.bytes == maker.bytes {

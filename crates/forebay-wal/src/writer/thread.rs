@@ -135,7 +135,7 @@ impl SeatState {
 
 impl Server for Seat {
     fn write_group(&self) -> bool {
-        // After a panic amid a group nobody continues with the writer.
+        // After a panic amid a group the writer is not used any more.
         let Ok(mut place) = self.0.lock() else { return true };
         let Some(seated) = place.as_mut().filter(|seated| seated.failure.is_none()) else {
             return true;
@@ -146,7 +146,7 @@ impl Server for Seat {
         if let Some(error) = seated.failure.as_ref().filter(|error| error.kind() != ErrorKind::Closed) {
             seated.writer.shared.fail(error);
         }
-        // The step may have slept, and have taken a wake-up that was for the future around it: that is polled again.
+        // The step may have slept, and have consumed a wake-up of the future around it, which is polled again.
         forebay::thread_waker().wake();
         seated.failure.is_some() || !seated.is_ticking
     }

@@ -1,5 +1,5 @@
 //! The way in which groups become durable: by `RWF_DSYNC`, which a drive may carry out as a write with FUA, or by a write and a
-//! flush. On some drives one takes twice the time of the other. No name says which, so the log compares them.
+//! flush. On some drives one is twice as slow as the other. No name says which, so the log compares them.
 //!
 //! Each group earns a thousandth of a try: a group that uses the other way, and is compared with the group before it. Up to four
 //! tries are saved. A try without a reason needs all four. With a reason, a try follows as soon as it is earned: the other way was
@@ -7,8 +7,7 @@
 //! that stays as it is sees one try in a thousand groups.
 //!
 //! The way may change with each group, as either makes its group durable by itself. The state that a group relies on outside of its
-//! sectors was flushed before: a segment's name, length and extents when it was made or taken up again, and `wal.end` with each
-//! record.
+//! sectors was flushed before: a segment's name, length and extents when it was made or reopened, and `wal.end` with each record.
 
 use forebay::Flush;
 
@@ -89,7 +88,7 @@ impl WayChooser {
         self.figures
     }
 
-    /// Returns whether the other way is worth a try, by the last comparison or by what either usually takes.
+    /// Returns whether the other way is worth a try, by the last comparison or by the usual times.
     fn looks_slower(&mut self) -> bool {
         let flush = self.figures.flush;
         let (usual_ns, other_ns) = (*self.usual_ns(flush), *self.usual_ns(other(flush)));

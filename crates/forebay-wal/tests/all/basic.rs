@@ -403,7 +403,7 @@ fn a_file_that_is_no_segment_gets_no_lock() {
     }
 }
 
-/// A log without its lock, as a backup may have it, is one all the same.
+/// A log without its lock file, as in a backup, is still a log.
 #[test]
 fn a_copy_without_a_lock_opens() {
     let (engine, dir) = (engine(), dir());

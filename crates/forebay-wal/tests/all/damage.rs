@@ -312,7 +312,7 @@ fn garbage_behind_the_end() {
     }
 }
 
-/// The older content of a recycled segment belongs to another time, whatever its checksums are.
+/// The older content of a recycled segment belongs to another time, with any checksums.
 #[test]
 fn a_stale_recycled_segment() {
     for (with_mark, unproven) in [(true, 0), (false, 1)] {
@@ -324,8 +324,8 @@ fn a_stale_recycled_segment() {
     }
 }
 
-/// A log gets its name once its first group is durable, so one without any group has lost everything: it is
-/// never taken for a new one.
+/// A log gets its name once its first group is durable, so a log without any group has lost everything: it is never mistaken for a
+/// new log.
 #[test]
 fn nothing_is_left() {
     let (dir, engine) = (tempfile::tempdir().expect("a directory"), engine());

@@ -107,7 +107,7 @@ fn they_give_their_room_back_to_those_that_wait_for_it() {
             drop(deferred(&wal));
             wal.append(&[1; 4_000]).await.expect("a record");
         }
-        // Nothing is waited for now, and a group that is full is written all the same.
+        // Nothing is waited for now, and a full group is written nevertheless.
         let _ = sim::sleep(20_000 * US).await;
         let durable = wal.durable_lsn();
         for _ in 0..500 {
@@ -119,7 +119,7 @@ fn they_give_their_room_back_to_those_that_wait_for_it() {
     lived.expect("a world without faults");
 }
 
-/// A crash takes them, and nothing else has their numbers then. A close does not.
+/// A crash loses them, and their numbers are then unused. A close does not.
 #[test]
 fn a_crash_takes_them_and_a_close_does_not() {
     for is_closed in [false, true] {

@@ -137,7 +137,7 @@ fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
 }
 
 /// Regression: after a loss that salvage had declared, the end was truncated, newer records were appended, and everything up to a
-/// number within the loss was given up. The first segment of the log then had no proof of the loss, and the log was refused. Found
+/// number within the loss was removed. The first segment of the log then had no proof of the loss, and the log was refused. Found
 /// in a simulated world.
 #[test]
 fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
@@ -160,10 +160,10 @@ fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     assert_eq!(all(&wal), expected(55..=62));
 }
 
-/// Regression: the last group of a log was damaged, only the record outside of the segments proved its end, and the power
-/// failed while the log was opened: its new segment was there, behind a number that is passed over in this case, without its first
-/// group or with a part of it. The next open took the number for that of a removed segment and refused the log. Found in a
-/// simulated world.
+/// Regression: the last group of a log was damaged, only the record outside of the segments proved its end, and the power failed
+/// while the log was opened: its new segment was there, behind a number that is passed over in this case, without its first group
+/// or with a part of it. The next open mistook the number for that of a removed segment and refused the log. Found in a simulated
+/// world.
 #[test]
 fn an_open_that_ended_early_behind_a_lost_end_is_no_loss() {
     let (engine, dir) = (engine(), dir());

@@ -12,7 +12,7 @@ fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
 
 /// Regression: a segment was renamed to be reused under number 9, and groups were written to it. The drive had lied: after a power
 /// cut the file had its old name again, and those groups were still in it. The log had been closed before, so it continued in
-/// place, in the same epoch. It reached number 9 once more and took the same file. Its first new groups were followed by old whole
+/// place, in the same epoch. It reached number 9 once more and used the same file. Its first new groups were followed by old whole
 /// groups at their exact places, which proved a loss that had not happened.
 #[test]
 fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {

@@ -17,7 +17,7 @@ async fn open(engine: &Engine) -> (Wal, forebay_wal::Recovery) {
     Wal::open(engine, "/log", small()).await.unwrap()
 }
 
-/// Takes all space that is left on the disk.
+/// Fills all space that is left on the disk.
 async fn fill(engine: &Engine) -> File {
     let filler = engine.open("/filler", Open::create()).await.unwrap();
     let mut at = filler.len().await.unwrap();
@@ -164,7 +164,7 @@ async fn open_full(engine: &Engine, last: u64) -> Wal {
     wal
 }
 
-/// Gives up all records but the last, then appends `count` and truncates whenever space is lacking. Returns the last record.
+/// Removes all records but the last, then appends `count` and truncates whenever space is lacking. Returns the last record.
 async fn resume(wal: &Wal, count: u64) -> u64 {
     wal.truncate_before(wal.durable_lsn()).await.unwrap();
     until_space(wal).await;

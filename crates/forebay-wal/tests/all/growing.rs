@@ -45,7 +45,7 @@ fn burst_bytes(seed: u64, profile: Profile) -> u64 {
 }
 
 /// Story: the next segment was written through in one go behind the first quarter of a segment, and the appends of that time waited
-/// for a device that wrote 64 MiB of zeros. Now each group earns its share, and the segment is ready in time all the same.
+/// for a device that wrote 64 MiB of zeros. Now each group earns its share, and the segment is still ready in time.
 #[test]
 fn zeros_follow_appends_and_no_burst_comes_beside_them() {
     for (seed, profile) in [(0, Profile::ideal()), (1, Profile::nand())] {

@@ -82,7 +82,7 @@ fn a_mark_follows_a_group_that_a_thread_wrote_itself() {
     }
 }
 
-/// A wake-up for the future around a write was taken by the write.
+/// A wake-up for the future around a write was consumed by the write.
 #[test]
 fn a_future_beside_a_write_is_polled_again() {
     let (engine, dir) = (engine(), dir());

@@ -103,8 +103,8 @@ fn what_the_drive_cannot_read_is_named_and_the_rest_is_saved() {
     assert!(ran.expect("the world runs") == all_but(&[33]));
 }
 
-/// Regression: records before and after a mark were lost, so recovery reported two adjacent losses. The new
-/// log had one gap for both, and repair took that for a fault of the new log.
+/// Regression: records before and after a mark were lost, so recovery reported two adjacent losses. The new log had one gap for
+/// both, and repair mistook that for a fault of the new log.
 #[test]
 fn losses_on_both_sides_of_a_mark_are_one_gap() {
     let mut world = world(2);
@@ -168,8 +168,8 @@ fn a_repair_that_fails_leaves_nothing() {
     }
 }
 
-/// The power fails at the first operation of the repair, then at the second, and so on. The damaged log stays
-/// as it is, and an incomplete result is never taken for a log with fewer records.
+/// The power fails at the first operation of the repair, then at the second, and so on. The damaged log stays as it is, and an
+/// incomplete result is never mistaken for a log with fewer records.
 #[test]
 fn a_power_cut_in_a_repair_never_leaves_a_log_with_less() {
     let mut whole = 0;
@@ -271,7 +271,7 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     Some(listed)
 }
 
-/// The locks of a process that was killed stay until the kernel has taken down its rings. `inspect`, `records` and `repair` failed
+/// The locks of a process that was killed stay until the kernel has torn down its rings. `inspect`, `records` and `repair` failed
 /// immediately with a log in use, where an open waited.
 #[test]
 fn a_lock_that_goes_late_is_waited_for() {

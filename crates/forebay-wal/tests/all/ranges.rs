@@ -215,7 +215,7 @@ fn a_log_begins_at_0() {
     wal.reset_to(Lsn(0)).wait().unwrap();
     assert_eq!(wal.append(b"again").wait().unwrap(), Lsn(0));
     wal.close().wait().unwrap();
-    // An existing log keeps its numbers, whatever the options say.
+    // An existing log keeps its numbers, with any options.
     let (wal, recovery) = Wal::open(&engine, dir.path(), common::options()).wait().unwrap();
     assert_eq!((recovery.first, recovery.last, range(&wal)), (Lsn(0), Lsn(0), 0..1));
     assert_eq!(&wal.read(.., 9).wait().unwrap()[0][..], b"again");

@@ -186,7 +186,7 @@ fn a_closed_log_has_no_lock_left_on_any_file() {
             lsn += 1;
             wal.append(&record(lsn)).wait().unwrap();
         }
-        // This file alone keeps its name; others are renamed under a look at each.
+        // This file alone keeps its name; others are renamed during the check of each.
         assert!(!is_free(&dir.path().join("wal.lock")), "an open log has a lock");
         // A log that was not closed continues in a new segment.
         forebay_test::live_files::copy(dir.path(), copy.path());

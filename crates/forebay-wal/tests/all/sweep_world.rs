@@ -108,7 +108,7 @@ static VALUES: Axis = Axis {
     steps: &[],
     limit: Some(Limit { most: 64, words: &["64", "unset one"] }),
 };
-/// In segments of 64 KiB, a quarter of which values may take together.
+/// In segments of 64 KiB, a quarter of which is the limit of all values.
 static VALUE_TABLE: Axis = Axis {
     name: "log values together",
     unit: "bytes",
@@ -273,7 +273,7 @@ async fn values(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Sets values that take so many bytes together, in one batch.
+/// Sets values of so many bytes together, in one batch.
 async fn value_table(engine: Engine, at: u64) -> Attempt {
     /// The bytes of a table without entries, and of an entry in addition to its value: their lengths, and a key of three bytes.
     const TABLE: u64 = 2;

@@ -8,7 +8,7 @@ use forebay::Flush;
 use forebay_sim::{self as sim, Profile, World};
 use forebay_wal::{Fill, GroupWay, Options, Wal};
 
-/// No zeros among groups: on a shard a group is written and flushed while another operation is in flight, whatever its way.
+/// No zeros among groups: on a shard a group is written and flushed while another operation is in flight, in either way.
 fn options() -> Options {
     Options::new().segment_bytes(64 << 20).fill(Fill::Allocated).log_id(7)
 }
@@ -23,7 +23,7 @@ fn drive((fua, flush): Costs, change: Duration, then: Costs) -> Profile {
     drive.durable_from(change, us(then.1), us(then.0))
 }
 
-/// Appends one record after the other until a time of the world. Returns what each took, in nanoseconds.
+/// Appends one record after the other until a time of the world. Returns the time of each, in nanoseconds.
 async fn append_until(wal: &Wal, end: Duration) -> Vec<u64> {
     let mut times = Vec::new();
     while sim::world_time() < end {
@@ -74,7 +74,7 @@ fn times(flush: Option<Flush>) -> (Vec<u64>, GroupWay) {
     ran.unwrap()
 }
 
-/// In the middle of a log's life a write with FUA takes four times as long as before. One append in a thousand is the price.
+/// In the middle of a log's life a write with FUA becomes four times as slow. One append in a thousand is the price.
 #[test]
 fn the_slow_appends_are_those_of_the_best_fixed_way() {
     let p99 = |mut times: Vec<u64>| {

@@ -38,7 +38,7 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) 
 /// An open waits for a log that this process has dropped, which ends in the background, for a second of the shard's clock.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// Opens a log whose last handle was dropped, for as long as its end takes on a slow disk. An early refusal is a failure.
+/// Opens a log whose last handle was dropped, within the time of its end on a slow disk. An early refusal is a failure.
 pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
     loop {
         let begun = Instant::now();

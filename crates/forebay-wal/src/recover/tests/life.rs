@@ -132,7 +132,7 @@ fn copied_again_and_again_behind_a_rotten_mark() {
     }
 }
 
-/// The same with a mark that is damaged later: it is before a group whose epoch is five higher, because four earlier opens took a
+/// The same with a mark that is damaged later: it is before a group whose epoch is five higher, because four earlier opens used a
 /// segment and were killed.
 #[test]
 fn a_mark_that_rots_before_a_late_reopening() {

@@ -27,7 +27,7 @@ pub(crate) struct Shape {
     pub(crate) first_lsn: u64,
     pub(crate) recent_bytes: usize,
     pub(crate) try_every: u32,
-    /// The disk has writes with FUA, and what they and flushes take changes.
+    /// The disk has writes with FUA, and the times of these and of flushes change.
     pub(crate) has_fua: bool,
 }
 

@@ -3,7 +3,7 @@
 //! The model has a *base*, which is content that is certain, and the requests made since then: appends whose place is known or not,
 //! acknowledged or not, and at most one truncation of the log's end or reset, which is only requested while the base is complete.
 //! So the possible contents after a crash are known exactly, except for the order in which unacknowledged appends of different
-//! tasks were taken.
+//! tasks were queued.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +177,7 @@ impl Values {
         Ok(())
     }
 
-    /// Checks the values of a log with nothing under way, and takes them as the base.
+    /// Checks the values of a log without operations in flight, and adopts them as the base.
     pub(crate) fn settle(&mut self, found: [Option<u64>; 3], is_lying: bool) -> Result<(), Wrong> {
         for (key, (history, value)) in self.0.iter().zip(found).enumerate() {
             let newest = history.since.last().map_or(history.base, |set| Some(set.value));
@@ -337,7 +337,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns whether no record from here on was given up by a salvage.
+    /// Returns whether no record from here on was lost in a salvage.
     pub(crate) fn has_no_gap(&self, from: u64) -> bool {
         self.base.gaps.range(from..).next().is_none()
     }
@@ -363,7 +363,7 @@ impl Model {
         self.earlier.clear();
     }
 
-    /// Compares the contents of an open log without requests in flight, and takes them as the base.
+    /// Compares the contents of an open log without requests in flight, and adopts them as the base.
     pub(crate) fn settle(&mut self, found: &Content) -> Result<(), Wrong> {
         let missing = self.compare(&self.base, &self.sent, self.firsts(), found, &[])?;
         if !missing.is_empty() {
@@ -488,7 +488,7 @@ impl Model {
         }
     }
 
-    /// Judges an open that succeeded, and takes the contents found as the base.
+    /// Judges an open that succeeded, and adopts the contents found as the base.
     pub(crate) fn opened(
         &mut self,
         found: &Content,
@@ -538,7 +538,7 @@ impl Model {
         ))
     }
 
-    /// Judges the values of an open that succeeded, and takes them as the base.
+    /// Judges the values of an open that succeeded, and adopts them as the base.
     fn opened_values(
         &mut self,
         found: &Content,

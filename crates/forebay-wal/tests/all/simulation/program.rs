@@ -413,7 +413,7 @@ async fn appends(log: &Log, shared: &SharedModel, steps: u64) -> Result<(), Stop
                 let value = next();
                 let setting = log.set(records::KEYS[key], value);
                 let queued = shared.lock().values.queued(key, value, None);
-                // Dropping it takes nothing back.
+                // Dropping it withdraws nothing.
                 if sim::random(3) == 0 {
                     drop(setting);
                 } else {
@@ -459,7 +459,7 @@ async fn appends(log: &Log, shared: &SharedModel, steps: u64) -> Result<(), Stop
     Ok(())
 }
 
-/// Takes the error of a call on a record that was removed from the front meanwhile.
+/// Accepts the error of a call on a record that was removed from the front meanwhile.
 fn is_removed(error: Error) -> Result<(), Stop> {
     if matches!(error.kind(), ErrorKind::OutOfRange { .. }) { Ok(()) } else { Err(error.into()) }
 }
