@@ -1,11 +1,11 @@
-//! The conformance suite: one contract, whatever the driver.
+//! The conformance suite: one contract for all drivers.
 //!
 //! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a fresh directory. A case passes, is
 //! skipped with the reason (it [needs](Need) something that is missing), or fails with a text of the expected and the actual
 //! result. It never panics. After each case the runner checks that all memory and all slots of the engine were released. No clock
 //! decides the outcome of a case, except that a hang fails after a minute.
 //!
-//! In a task of any executor, and in the program of a simulated world, [`run`] takes an [`Env`].
+//! In a task of any executor, and in the program of a simulated world, [`run`] accepts an [`Env`].
 //!
 //! The behaviour of handles in a forked child is not a case: code that does not know a program's threads cannot soundly fork the
 //! program in their midst. `tests/fork.rs` of the core does it in a separate process.
@@ -158,8 +158,8 @@ impl std::error::Error for Failure {}
 
 /// Runs a case and returns its verdict. The directory of `env` should be the case's own, and empty.
 ///
-/// A case may block its thread for as long as a few hundred operations take, and those that need
-/// [`Need::Threads`] start threads; so does [`Env::elsewhere`].
+/// A case may block its thread for the time of a few hundred operations, and those that need [`Need::Threads`] start threads; so
+/// does [`Env::elsewhere`].
 ///
 /// # Errors
 /// The promise that was not kept; a panic of the case counts as one.
@@ -173,7 +173,7 @@ pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
         Err(Stop::Skipped(why)) => return Ok(Verdict::Skipped(why)),
         Err(Stop::Failed(reason)) => return Err(Failure { case: case.name, reason }),
     }
-    // Operations that were given up may still be under way; nothing of them may stay.
+    // Dropped operations may still be in flight; nothing of them may stay.
     match guarded(tools::at_rest(env, env.engine())).await {
         Ok(()) => Ok(Verdict::Passed),
         Err(Stop::Failed(reason) | Stop::Skipped(reason)) => {

@@ -53,7 +53,7 @@ fn run_in_task(driver: DriverChoice, group: &str) {
         let config = common::config().driver(driver).shards(2);
         runtime.block_on(async {
             let env = Env::start(config, &path).await.map_err(|error| error.to_string())?;
-            // The first operation has the ring made, which is used once the runtime has polled its attendant.
+            // The first operation makes the ring, which is used once the runtime has polled its attendant.
             env.engine().nop().await.map_err(|error| error.to_string())?;
             let health = env.engine().health();
             let expected = if driver == DriverChoice::Uring { "uring" } else { "aio" };

@@ -1,4 +1,4 @@
-//! Streams through a file, its length, and the space that it takes.
+//! Streams through a file, its length, and its allocated space.
 
 use std::ops::Range;
 

@@ -177,7 +177,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns any offset, mostly one that a device could take.
+    /// Returns any offset, mostly a valid one for a device.
     fn offset(&mut self) -> u64 {
         match self.below(10) {
             0..6 => self.below(OFFSETS / BLOCK) * BLOCK,
@@ -186,7 +186,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns any length, mostly one that a device could take; sometimes zero.
+    /// Returns any length, mostly a valid one for a device; sometimes zero.
     fn length(&mut self) -> u64 {
         match self.below(10) {
             0..6 => (1 + self.below(3)) * BLOCK,

@@ -315,7 +315,7 @@ fn is_misaligned(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Misaligned { .. })
 }
 
-/// Returns why an operation must fail, whatever the file holds.
+/// Returns why an operation must fail with any content of the file.
 fn refusal(op: &Op, file: &File, writable: bool) -> Option<RefusalReason> {
     let alignment = file.alignment();
     let off = |offset: u64, len: u32, grain: u32| {

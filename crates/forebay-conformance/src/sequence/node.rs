@@ -10,7 +10,7 @@ use super::Length;
 use super::sector::{Patch, SECTOR, Sector};
 pub(super) use comparison::Wrong;
 
-/// A file, whatever names it has.
+/// A file, independent of its names.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     sectors: Vec<State>,

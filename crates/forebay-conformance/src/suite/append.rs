@@ -124,7 +124,7 @@ async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
                 _ => poll_times(&mut Box::pin(append.write(&data)), times).await,
             };
             answer.unwrap_or(Ok(()))?;
-            // For a call that was given up, the position shows how much it had taken.
+            // For a dropped call, the position shows how much it had accepted.
             let taken = append.position() as usize - expected.len();
             expected.extend_from_slice(&data[..taken]);
         }

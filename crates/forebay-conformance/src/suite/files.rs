@@ -213,7 +213,7 @@ async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
     }
     let refused = two.lock_within(Lock::Shared, Duration::from_millis(12)).await;
     fails_with("a lock that stays", refused, ErrorKind::Locked)?;
-    // The waiter has it as soon as the other lets go.
+    // The waiter has it as soon as the other releases it.
     let mut waiting: SendFuture<_> = Box::pin(two.lock_within(Lock::Shared, Duration::from_secs(60)));
     holds("it waits", poll_now(&mut waiting).is_pending())?;
     one.unlock().await?;

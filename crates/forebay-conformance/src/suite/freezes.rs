@@ -144,7 +144,8 @@ fn kinds(env: &Env, engine: &Engine, scene: &Scene) -> BTreeMap<&'static str, Ve
     kinds
 }
 
-/// Numbers of polls after which all of a kind are frozen together, in addition to "polled once, all before the shard can take any".
+/// Numbers of polls after which all of a kind are frozen together, in addition to "polled once, all before the shard can receive
+/// any".
 const AFTER: [u64; 3] = [1, 2, 4];
 
 async fn many_of_each_kind_at_the_smallest_depths(env: &Env) -> Outcome {
@@ -229,7 +230,7 @@ async fn senders_that_wait_for_room(env: &Env) -> Outcome {
     at_rest(env, &engine).await
 }
 
-/// Futures frozen by one task, which any task may take.
+/// Futures frozen by one task, which any task may poll.
 type Frozen = Arc<Mutex<Vec<Operation>>>;
 
 /// Carries out operations in some order. Some are frozen at some await and left to other tasks. Of those that
@@ -284,7 +285,7 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
             Box::pin(async { on_shards.await.into_iter().try_for_each(|outcome| outcome?) }),
         ];
         each(boxed).await.into_iter().collect::<Outcome>()?;
-        // Those that no task took, one after the other: each may end only while the others stay frozen.
+        // Those that no task polled, one after the other: each may end only while the others stay frozen.
         let left = std::mem::take(&mut *frozen.lock().unwrap_or_else(PoisonError::into_inner));
         env.elsewhere(finish(left)).await?
     };
@@ -349,8 +350,7 @@ async fn at_rest_but_memory(env: &Env, engine: &Engine) -> Outcome {
     Ok(())
 }
 
-/// Batches and streams with more results than their queues take: their requests end, and hold no slot that
-/// others need.
+/// Batches and streams with more results than their queues hold: their requests end, and hold no slot that others need.
 async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(2))?;
     let scene = scene(env, &engine).await?;

@@ -13,7 +13,7 @@ use super::tools::{Dice, bytes_of};
 pub(super) struct Hike {
     pub(super) dice: Dice,
     pub(super) hops: u32,
-    /// Concurrent reads; one of several is followed and the others are given up, or all are awaited.
+    /// Concurrent reads; one of several is followed and the others are dropped, or all are awaited.
     pub(super) width: u64,
     pub(super) waits: bool,
     pub(super) under_way: u64,

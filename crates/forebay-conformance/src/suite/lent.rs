@@ -1,4 +1,4 @@
-//! Memory of the program's own: read into, written from, given back, and given up.
+//! Memory of the program's own: read into, written from, returned, and abandoned.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,7 +214,7 @@ async fn batches_go_into_memory_side_by_side(env: &Env) -> Outcome {
     at_rest(env, env.engine()).await
 }
 
-/// Memory that was given back.
+/// Memory that was returned.
 type ReturnList = Arc<Mutex<Vec<&'static mut [u8]>>>;
 
 /// Memory that is never freed: its drop puts it onto a list, filled with a pattern that nothing may change any more.

@@ -44,7 +44,7 @@ async fn give_up(calls: Vec<Call>, times: u64) {
     }
 }
 
-/// Lets whatever is left in a queue have its turn.
+/// Lets all queued calls have their turn.
 async fn later(env: &Env) -> Outcome {
     if env.is_simulated() {
         return Ok(forebay_sim::sleep(Duration::from_millis(100)).await?);

@@ -267,8 +267,8 @@ async fn a_call_whose_answer_is_dropped_harms_nobody(env: &Env) -> Outcome {
     fails_with("a closed file", closed.len().await, ErrorKind::FileClosed).map(drop)
 }
 
-/// Story: a store that named its files by path changed whatever was at that path later. `mv data data.old; mv
-/// good data` under it destroyed the good copy.
+/// Story: a store that named its files by path changed any file at that path later. `mv data data.old; mv good data` under it
+/// destroyed the good copy.
 async fn an_open_directory_stays_the_same_wherever_it_is_moved(env: &Env) -> Outcome {
     let engine = env.engine();
     let (data, moved) = (env.path("data"), env.path("moved"));

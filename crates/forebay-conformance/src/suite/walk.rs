@@ -197,7 +197,7 @@ async fn states_are_dropped_once_however_walks_end(env: &Env) -> Outcome {
     let file = env.open(put(env, "a", LEN).await?, Open::read()).await?;
     let ledger = Ledger::default();
     for times in some(env, 6) {
-        // Given up after this many polls, alone and in a batch, from outside and on a shard.
+        // Dropped after this many polls, alone and in a batch, from outside and on a shard.
         let mut one = file.walk(Hike::ROOT, endless(times, &ledger)).hops_max(u32::MAX).into_future();
         let batch = (0..9).map(|seed| (Hike::ROOT, endless(seed, &ledger)));
         let mut many = file.walk_many(batch).depth(4).hops_max(u32::MAX).into_future();

@@ -175,7 +175,7 @@ fn a_wake_up_that_a_frozen_future_swallows_is_caught() {
     }
 }
 
-/// Memory of the program that is given back while the device still has its address, and ends of it that stay in I/O memory.
+/// Memory of the program that is returned while the device still has its address, and ends of it that stay in I/O memory.
 #[test]
 fn lent_memory_given_back_early_and_a_bounce_not_copied_are_caught() {
     for (mutant, case) in [

@@ -96,7 +96,7 @@ fn on_driver(driver: DriverChoice, test: &str) {
 fn on_worker_ring(driver: DriverChoice, test: &str) {
     let Some(engine) = start(driver) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // The first operation has the ring made, which is used once the runtime has polled its attendant.
+    // The first operation makes the ring, which is used once the runtime has polled its attendant.
     runtime.block_on(async {
         engine.nop().await.expect("a first operation");
         tokio::task::yield_now().await;
