@@ -125,7 +125,8 @@ impl Ledger {
         Ledger { process: std::process::id(), entries: Mutex::default(), none: Condvar::new() }
     }
 
-    /// Returns whether it takes writes. A forked child has a copy without the threads that would end its writes, and perhaps locked.
+    /// Returns whether it accepts writes. A forked child has a copy without the threads that would end its writes, and perhaps
+    /// locked.
     fn is_open(&self) -> bool {
         self.process == std::process::id() && !self.lock().has_ended
     }
@@ -141,7 +142,7 @@ impl Ledger {
         Some(AcceptedWrite { ledger: self.clone() })
     }
 
-    /// Takes no further writes. Returns whether some are in flight.
+    /// Rejects further writes. Returns whether some are in flight.
     fn close(&self) -> bool {
         if self.process != std::process::id() {
             return false;
@@ -151,7 +152,7 @@ impl Ledger {
         entries.writes > 0
     }
 
-    /// Takes no further writes, and blocks until the others have ended.
+    /// Rejects further writes, and blocks until the others have ended.
     fn end(&self) {
         if !self.close() {
             return;

@@ -54,7 +54,7 @@ impl Buffer {
         self.held.start += len;
     }
 
-    /// Takes up to `most` bytes of a writer, and returns how many.
+    /// Copies up to `most` bytes of a writer, and returns their number.
     pub(crate) fn take(&mut self, slices: &[IoSlice<'_>], most: usize) -> usize {
         self.memory.clear();
         for slice in slices {
@@ -73,7 +73,7 @@ impl Buffer {
     }
 }
 
-/// Returns memory that takes no pages before they are used: a file may allow reads of gigabytes.
+/// Returns memory whose pages are allocated when they are used: a file may allow reads of gigabytes.
 fn zeros(len: usize) -> Vec<u8> {
     vec![0; len]
 }

@@ -26,10 +26,10 @@ pub(crate) struct Descriptor {
     engine: Option<Engine>,
     /// The same file in the engine, with a second descriptor; `None` inside where the system's calls serve it better.
     engine_file: OnceLock<Option<forebay::File>>,
-    /// Its bytes lie at offsets: a read that is given up, or made again, takes nothing away. Known once a thread has looked: fstat(2) may
-    /// wait for a server.
+    /// Its bytes lie at offsets: a dropped or repeated read consumes nothing. Known once a thread has checked: fstat(2) may wait
+    /// for a server.
     has_offsets: OnceLock<bool>,
-    /// It takes no reads that must not wait.
+    /// Reads that must not wait are refused.
     refuses_tries: AtomicBool,
     /// Held by clones while the engine moves bytes at the cursor, which the kernel does not hold then.
     cursor: Arc<Mutex<()>>,

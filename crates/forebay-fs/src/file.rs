@@ -30,7 +30,7 @@ use crate::times::FileTimes;
 const BUFFER_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The most bytes that one positioned read moves; longer reads are made of several.
 const POSITIONED_BYTES_MAX: usize = 8 << 20;
-/// The most reads that do without a try for the page cache after one that was in vain.
+/// The most reads without a try for the page cache after a failed try.
 const TRIES_LEFT_OUT_MAX: u32 = 15;
 /// The read of a device with which a file is opened in the engine: the first may be its only one.
 const ENGINE_READ: u32 = 2;
@@ -84,7 +84,7 @@ struct Inner {
     pos: u64,
     /// A clone may move the cursor at any time: only the kernel's own reads are right.
     is_shared: bool,
-    /// Reads that do without a try for the page cache, now and after the next try that is in vain.
+    /// Reads without a try for the page cache, now and after the next failed try.
     tries_left_out: u32,
     tries_to_leave_out: u32,
     /// Reads that were moved to a thread.
@@ -104,7 +104,7 @@ enum Operation {
     Seek(io::Result<u64>),
 }
 
-// Whatever a panic interrupts, the state is whole: operations run on other threads and hand over values.
+// A panic at any point leaves the state whole: operations run on other threads and hand over values.
 impl std::panic::UnwindSafe for File {}
 
 impl File {
@@ -265,7 +265,7 @@ impl File {
                 Err(file) => self = file,
             }
             self.must_be_of_machine();
-            // A call that was given up, such as for metadata, still has the file on one of the threads.
+            // A dropped call, such as for metadata, still has the file on one of the threads.
             let _ = threads::run(|| ()).await;
         }
     }
@@ -721,7 +721,7 @@ impl AsyncRead for File {
                 return Poll::Ready(Ok(()));
             }
             let len = dst.remaining().min(me.max_buf_size);
-            // A task whose reads never wait gives way to others all the same.
+            // A task whose reads never wait still yields to others.
             let budget = ready!(coop::poll_proceed(cx));
             if inner.try_read(&me.handle, dst, len) {
                 budget.made_progress();
@@ -743,7 +743,7 @@ impl AsyncSeek for File {
             ));
         }
         let mut buffer = inner.take_buffer();
-        // The cursor is behind the bytes that were read and not taken.
+        // The cursor is behind the bytes that were read and not returned.
         let mut skip = buffer.discard();
         if let SeekFrom::Current(distance) = &mut pos
             && let Some(whole) = distance.checked_add(skip)

@@ -1,4 +1,4 @@
-//! `tokio::fs` by name: change the import, and a program's files do without the runtime's blocking threads, and run in simulated
+//! `tokio::fs` by name: change the import, and a program's files need no blocking threads of the runtime, and run in simulated
 //! worlds.
 //!
 //! ```
@@ -43,7 +43,7 @@
 //!
 //! - A paused clock (`start_paused`) advances while a call is in flight: it stands still for the runtime's own blocking threads
 //!   alone.
-//! - `Runtime::shutdown_timeout` waits for accepted writes as long as they take.
+//! - `Runtime::shutdown_timeout` waits for accepted writes without a limit.
 //! - Calls work without a runtime and on one that is shut down, where tokio's fail or panic.
 //!
 //! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/tokio-fs.md) says what else differs, and what worlds have

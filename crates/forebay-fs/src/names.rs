@@ -253,7 +253,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 /// ```
 pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
-    // Given up here: what lends the bytes may belong to this thread.
+    // Dropped here: the owner of the bytes may belong to this thread.
     let contents = {
         let lender = contents;
         lender.as_ref().to_vec()

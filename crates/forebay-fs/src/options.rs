@@ -112,8 +112,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether reads take bytes from the page cache where it has them, and pass it by for the rest; see
-    /// [Which mode](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#modes). Writes are as with
+    /// Sets whether reads use the page cache for the bytes that it has, and bypass it for the rest; see [Which
+    /// mode](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#modes). Writes are as with
     /// [`direct`](OpenOptions::direct). Where the file system has no direct I/O the file is as any other.
     pub fn adaptive(&mut self, adaptive: bool) -> &mut OpenOptions {
         self.mode = if adaptive { Mode::Adaptive } else { Mode::Buffered };

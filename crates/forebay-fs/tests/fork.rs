@@ -14,7 +14,7 @@ fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: alarm(2) and _exit(2) take plain numbers.
+            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
             unsafe { libc::alarm(30) };
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
             // SAFETY: as above.

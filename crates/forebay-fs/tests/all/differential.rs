@@ -48,7 +48,7 @@ macro_rules! subject {
             }
 
             async fn through_std(self) -> (Self, std::fs::File) {
-                // tokio's `into_std` panics while a call for metadata that was given up still has the file.
+                // tokio's `into_std` panics while a dropped call for metadata still has the file.
                 let mut file = self;
                 let std = loop {
                     match file.try_into_std() {

@@ -99,7 +99,7 @@ fn a_pipe_between_tasks_does_not_hold_up_the_end_of_their_runtime() {
             let write = async { File::options().write(true).open(&path).await.unwrap() };
             let read = async { File::open(&path).await.unwrap() };
             let (mut writer, reader) = futures::future::join(write, read).await;
-            // More than a pipe takes without a reader.
+            // More than a pipe holds without a reader.
             assert_eq!(writer.write(&bytes(2 << 20)).await.unwrap(), 2 << 20);
             drop(tokio::spawn(async move {
                 let _reader = reader;
@@ -195,7 +195,7 @@ async fn a_call_that_is_dropped_goes_on() {
     assert!(forebay_fs::read(&path).await.unwrap() == bytes(500_000));
 }
 
-/// A read that was polled once and given up leaves its bytes to the next one.
+/// A read that was polled once and dropped leaves its bytes to the next one.
 #[tokio::test]
 async fn the_bytes_of_a_read_that_is_dropped_come_with_the_next() {
     let dir = dir();

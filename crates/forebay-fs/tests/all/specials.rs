@@ -1,4 +1,4 @@
-//! Whatever open(2) opens: pipes, devices, procfs, directories.
+//! Everything that open(2) opens: pipes, devices, procfs, directories.
 
 use std::process::Command;
 
