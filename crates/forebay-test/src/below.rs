@@ -88,8 +88,8 @@ impl<C: Debug> Display for Case<C> {
 }
 
 impl<C: Debug> Case<C> {
-    /// Runs the case in a world whose power fails after the call: `act` prepares all and makes the call [around](Case::around) the event,
-    /// `find` looks at the disk afterwards. Returns the outputs of both.
+    /// Runs the case in a world whose power fails after the call: `act` prepares all and makes the call [around](Case::around) the
+    /// event, `find` inspects the disk afterwards. Returns the outputs of both.
     ///
     /// # Panics
     /// The world failed.

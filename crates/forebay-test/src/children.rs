@@ -14,7 +14,7 @@ use crate::system_calls::{Filter, IO_URING};
 
 pub use libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM};
 
-/// Has the kernel kill the process that `command` starts, once the thread that starts it has ended, in whatever way.
+/// Makes the kernel kill the process that `command` starts, once the thread that starts it has ended in any way.
 ///
 /// The thread must live as long as the process is to: a test's own does, a blocking pool's does not.
 #[cfg(target_os = "linux")]
@@ -107,7 +107,7 @@ impl Restriction {
         Restriction::Calls(Filter::refusing(&[&IO_URING, calls].concat(), libc::EPERM))
     }
 
-    /// Takes it away from this process. It makes system calls alone, and allocates nothing.
+    /// Removes it from this process. It makes system calls only, and does not allocate.
     fn apply(&self) -> io::Result<()> {
         // SAFETY: system calls with plain numbers, and with a structure, a string and a byte that outlive them.
         let is_done = unsafe {
@@ -139,7 +139,7 @@ impl Restriction {
     }
 }
 
-/// Takes these away from the process that `command` starts.
+/// Removes these from the process that `command` starts.
 pub fn restrict(command: &mut Command, restrictions: Vec<Restriction>) -> &mut Command {
     let begin = move || restrictions.iter().try_for_each(Restriction::apply);
     // SAFETY: between fork and exec it makes system calls alone, and allocates nothing.
@@ -182,7 +182,7 @@ impl Scene {
         self
     }
 
-    /// Takes these away from the child.
+    /// Removes these from the child.
     pub fn without(mut self, restrictions: Vec<Restriction>) -> Scene {
         restrict(&mut self.command, restrictions);
         self
@@ -202,7 +202,7 @@ impl Scene {
     /// Runs the child. Returns its standard output.
     ///
     /// # Errors
-    /// It cannot be started: this process may not take something away, for instance.
+    /// It cannot be started: this process may lack the right to remove something, for instance.
     ///
     /// # Panics
     /// It failed, or ran into [`Restriction::Time`].
@@ -239,7 +239,7 @@ pub fn with_descriptors(test: &str, limits: &[u64], body: impl FnOnce(u64)) {
     }
 }
 
-/// The variable that is set where [`run_tests`] has taken something away.
+/// The variable that is set where [`run_tests`] has removed something.
 const RESTRICTED: &str = "FOREBAY_TEST_RESTRICTED";
 
 /// Runs the tests of this program whose names contain one of `names` in a child that lacks these. There [`restricted`] returns `what`.
@@ -261,7 +261,7 @@ pub fn restricted() -> Option<String> {
     std::env::var(RESTRICTED).ok()
 }
 
-/// Takes all descriptors that this process has left, until the result is dropped.
+/// Opens all descriptors that this process has left, until the result is dropped.
 pub fn all_descriptors() -> Vec<std::fs::File> {
     std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
 }

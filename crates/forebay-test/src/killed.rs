@@ -36,7 +36,7 @@ pub struct Kills<'a> {
 }
 
 impl Kills<'_> {
-    /// Starts the processes and kills them. `check` takes the number of each life and its lines, after its end.
+    /// Starts the processes and kills them. `check` gets the number of each life and its lines, after its end.
     ///
     /// # Panics
     /// A process ended by itself, or cannot be started.

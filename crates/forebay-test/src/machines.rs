@@ -227,7 +227,7 @@ impl Machines {
         let free = Command::new("df").args(["--output=avail", "-B1"]).arg(&dir).output()?.stdout;
         let free =
             String::from_utf8_lossy(&free).lines().last().and_then(|line| line.trim().parse::<u64>().ok());
-        // Most of it without writing, which takes no time.
+        // Most of it without writing, which is fast.
         let most_bytes = free.unwrap_or(0).saturating_sub(WRITTEN_BYTES);
         if most_bytes > 0 {
             run("fallocate", &["-l", &most_bytes.to_string(), &ballast.to_string_lossy()]);
@@ -275,7 +275,7 @@ impl Drop for Machines {
             self.remove_network();
         }
         for node in 0..self.count {
-            // With a limit an unmount would take its time.
+            // With a limit an unmount would be slow.
             let _ = self.release(node);
             unmount(&self.dir_of(node));
         }

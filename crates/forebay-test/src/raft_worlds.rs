@@ -316,7 +316,7 @@ async fn live<S: Subject>(
                                 return Err(format!("{count} entries were installed, and are not there"));
                             }
                             Err(Finding::Wrong(why)) => return Err(why),
-                            // What was installed is there all the same.
+                            // The installed entries are there nevertheless.
                             Err(Finding::Unread(_)) if !plan.rules.is_empty() => {}
                             Err(Finding::Unread(why)) => return Err(why),
                         }

@@ -72,7 +72,7 @@ impl History {
         self.note(process, key, Response(op));
     }
 
-    /// Takes the last call of a process back, which no node has taken.
+    /// Withdraws the last call of a process, which no node has accepted.
     pub fn take_back(&self, process: usize, key: &str) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(actions) = keys.get_mut(key) else { return };

@@ -11,13 +11,13 @@ use super::{Axis, Cost, Sweep};
 /// The cost of an operation at a point, or its error.
 pub type Attempt = Result<Cost, Box<dyn Error>>;
 
-/// The time of every read, write and sync, whatever its length and however many are in flight. It is so long that the program's
-/// steps, of half a microsecond each, do not count.
+/// The time of every read, write and sync, for any length and any number in flight. It is so long that the program's steps, of half
+/// a microsecond each, do not count.
 const ROUND: Duration = Duration::from_millis(100);
 /// Requests that the disk works on at the same time.
 const TOGETHER: u32 = 1 << 14;
 
-/// Returns a world with one disk, at `/disk`, that has blocks of 4 KiB. Calls about names take no time, and nothing happens by
+/// Returns a world with one disk, at `/disk`, that has blocks of 4 KiB. Calls about names are instantaneous, and nothing happens by
 /// chance but the order of the tasks.
 pub fn world() -> World {
     let disk = Profile::ideal().at("/disk").sector(4096).latency(ROUND, ROUND, ROUND);
