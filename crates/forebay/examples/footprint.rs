@@ -1,4 +1,4 @@
-//! What an engine takes: the time of its start, threads, memory, the first read, and wake-ups without work.
+//! The resources of an engine: the time of its start, threads, memory, the first read, and wake-ups without work.
 //!
 //! Run with `cargo run --release -p forebay --example footprint --features tokio [repeats]`; it writes 1 MiB into the current
 //! folder and removes it again. Each engine is in a separate process, to measure its memory alone; the figures are medians of that
@@ -119,7 +119,7 @@ fn measure(path: &Path, shards: usize, driver: &str, from: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads once: from this thread, on each shard, or from a task of Tokio. Returns how long that took.
+/// Reads once: from this thread, on each shard, or from a task of Tokio. Returns the time.
 fn read(engine: &Engine, file: &File, from: &str, runtime: Option<&Runtime>) -> Result<Duration> {
     let begun = Instant::now();
     match (from, runtime) {

@@ -121,7 +121,7 @@ impl<'f> FileInternals<'f> {
         FileInternals(file)
     }
 
-    /// Returns an error if the file's engine takes no calls from here. Writers refuse a call before they take their lock.
+    /// Returns an error if the file's engine accepts no calls from here. Writers refuse a call before they take their lock.
     pub fn check(self, operation: &'static str) -> Result<()> {
         let core = self.0.core();
         core.engine().check(operation).map_err(|error| core.describe(error))
@@ -138,7 +138,7 @@ impl<'f> FileInternals<'f> {
     }
 
     /// Starts a task in `class` on a shard, counted from the file's home shard. Once the engine has ended, `make` is dropped. A
-    /// writer's task serves all its handles, in the writer's class, whoever made it.
+    /// writer's task serves all its handles, in the writer's class, regardless of its creator.
     pub fn spawn<F>(self, shard: usize, class: Class, make: impl FnOnce() -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,

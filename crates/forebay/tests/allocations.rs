@@ -21,8 +21,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const FILE_BYTES: u64 = 16 << 20;
 
-/// Returns the allocations that are allowed however many operations run. A ring needs zero. The driver of threads starts a thread
-/// when all others are busy for a moment, at most 64 times, and each start takes some allocations.
+/// Returns the allocations that are allowed for any number of operations. A ring needs zero. The driver of threads starts a thread
+/// when all others are busy for a moment, at most 64 times, and each start makes some allocations.
 fn allowance(engine: &Engine) -> u64 {
     if engine.driver() == "threads" { 64 * 8 } else { 0 }
 }
@@ -31,7 +31,7 @@ fn scene() -> (Engine, tempfile::TempDir, File) {
     let dir = dir();
     let path = dir.path().join("a");
     write_file(&path, FILE_BYTES);
-    // The list of stalls takes memory for a task that lost the processor for 10 ms, as happens on a busy machine.
+    // The list of stalls allocates for a task that lost the processor for 10 ms, as happens on a busy machine.
     let engine = Engine::start(config().shards(1).stall_after(Duration::from_secs(60))).unwrap();
     let file = engine.open(&path, Open::write()).wait().unwrap();
     (engine, dir, file)
@@ -240,7 +240,7 @@ impl Walk for Chain {
     }
 }
 
-/// One read, whose step takes longer than a step may; a type for each `N`.
+/// One read, whose step is longer than a step may be; a type for each `N`.
 struct Slow<const N: usize>;
 
 impl<const N: usize> Walk for Slow<N> {
@@ -303,7 +303,7 @@ fn walks_allocate_nothing_on_a_shard() {
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 100 walks of 40 hops");
 }
 
-/// Regression: a sender that had sent its result made an error when it was dropped, which took memory and was not sent.
+/// Regression: a sender that had sent its result made an error when it was dropped, which allocated and was not sent.
 #[test]
 fn a_task_allocates_its_parts_alone() {
     let (engine, _dir, _file) = scene();

@@ -205,7 +205,7 @@ fn in_child(body: impl FnOnce()) {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: alarm(2) and _exit(2) take plain numbers.
+            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
             unsafe { libc::alarm(200) };
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             // SAFETY: as above.
@@ -245,7 +245,7 @@ fn a_program_with_a_handler_of_its_own_keeps_it() {
         assert!(complaint(&engine).unwrap().contains("handles SIGURG itself"));
         assert!(watchers().is_empty(), "nobody looks for what cannot be had");
         let task = || async {
-            // SAFETY: raise(3) takes a plain number.
+            // SAFETY: raise(3) has no pointer arguments.
             unsafe { libc::raise(libc::SIGURG) };
         };
         engine.spawn_on_shard(0, Class::DEFAULT, task).wait().unwrap();
@@ -295,7 +295,7 @@ fn a_signal_that_nobody_asked_for_does_nothing() {
     let _alone = alone();
     let engine = watched();
     let raises = || async {
-        // SAFETY: raise(3) takes a plain number.
+        // SAFETY: raise(3) has no pointer arguments.
         (0..100).for_each(|_| assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0));
     };
     engine.spawn_on_shard(0, Class::DEFAULT, raises).wait().unwrap();
@@ -374,7 +374,7 @@ fn stalls_while_engines_start_and_stop() {
 fn a_watcher_of_an_idle_engine_sleeps_and_is_woken() {
     let _alone = alone();
     let engine = watched();
-    // Windows of wall time, whatever the machine's load: looks are by the clock, if any.
+    // Windows of wall time, at any load of the machine: looks are by the clock, if any.
     until("it does not look", || {
         let (begun, before) = (Instant::now(), looks());
         while begun.elapsed() < Duration::from_millis(1_100) {

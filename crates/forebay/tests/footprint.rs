@@ -4,8 +4,8 @@
 //!
 //! Each engine is in a separate process, this program again. Memory and wake-ups are the kernel's counts for that process.
 //!
-//! Seen to fail: with 8 MiB of I/O memory from the start; with inboxes made at the start, for 16 shards; when shard 0 never stopped to
-//! look at the rings of a runtime; when the stall profiler's thread checked once a second.
+//! Seen to fail: with 8 MiB of I/O memory from the start; with inboxes made at the start, for 16 shards; when shard 0 never stopped
+//! checking the rings of a runtime; when the stall profiler's thread checked once a second.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -44,7 +44,7 @@ struct Process {
 impl Process {
     fn now() -> Process {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        // The kernel may take memory back at any time: into swap space, which counts here too.
+        // The kernel may reclaim memory at any time: into swap space, which counts here too.
         let resident_kib = number(&status, "VmRSS:") + number(&status, "VmSwap:");
         Process { threads: number(&status, "Threads:"), resident_kib }
     }
@@ -103,7 +103,7 @@ fn read_everywhere(engine: &Engine) {
     }
 }
 
-/// Starts an engine, uses it, lets it rest, and checks what it takes at each step.
+/// Starts an engine, uses it, lets it rest, and checks its resources at each step.
 fn is_small(shards: usize, start: impl FnOnce(Config) -> Engine) {
     let before = Process::now();
     let engine = start(config());
@@ -150,7 +150,7 @@ fn memory_that_was_asked_for_exists_from_the_start() {
     });
 }
 
-/// Rings of a runtime's workers, and the shard that looks after them, are at rest when no operation is in flight.
+/// Rings of a runtime's workers, and the shard that serves them, are at rest when no operation is in flight.
 #[test]
 #[cfg(feature = "tokio")]
 fn rings_of_a_runtime_are_at_rest_without_work() {

@@ -3,9 +3,9 @@
 //! A forked child and the handles it inherits: every kind of call returns `Forked` there, dropping them does
 //! nothing, and the parent is not affected.
 //!
-//! Regression: of a child's calls `spawn_on_shard` and `File::close` hung. `Engine::block` and writes of
-//! borrowed bytes ended the process (I/O memory is not inherited, so it wrote to addresses where nothing was
-//! mapped). The engine that the error's text advises to start in the child took itself for the parent's.
+//! Regression: of a child's calls `spawn_on_shard` and `File::close` hung. `Engine::block` and writes of borrowed bytes ended the
+//! process (I/O memory is not inherited, so it wrote to addresses where nothing was mapped). The engine that the error's text
+//! advises to start in the child counted itself as the parent's.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -24,7 +24,7 @@ fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: alarm(2) and _exit(2) take plain numbers.
+            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
             unsafe { libc::alarm(30) };
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
             // SAFETY: as above.
@@ -172,8 +172,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// A runtime continues in a forked child, and with it the task that looks after a worker's ring: it must leave the parent's ring
-/// alone.
+/// A runtime continues in a forked child, and with it the task that drives a worker's ring: it must leave the parent's ring alone.
 #[cfg(feature = "tokio")]
 #[test]
 fn a_childs_runtime_leaves_the_parents_rings_alone() {

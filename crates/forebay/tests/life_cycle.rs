@@ -1,8 +1,8 @@
 //! A separate program: it executes files right after their close, and children that other tests start hold copies of descriptors
 //! until they have executed theirs.
 //!
-//! Calls about names, lengths and space have the life of every operation: a drop takes a queued one out, a close waits for the one
-//! that runs, and nothing of it happens afterwards.
+//! Calls about names, lengths and space have the life of every operation: a drop withdraws a queued call, a close waits for a
+//! running call, and nothing of it happens afterwards.
 //!
 //! The story: a program gave up a `truncate` while the threads of the engine's pool were busy, closed the file, and wrote 64 KiB
 //! durably through another handle. The close had returned immediately, with the truncation still in the pool's queue: it was

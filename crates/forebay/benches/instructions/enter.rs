@@ -42,9 +42,8 @@ fn real() -> Syscall {
     })
 }
 
-/// Takes the place of the C library's variadic function. Integers travel the same way on the platforms that
-/// io_uring is used on. Arguments that a call lacks are read as whatever is there, which the kernel does not
-/// read.
+/// Replaces the C library's variadic function. Integers are passed in the same way on the platforms of io_uring. Missing arguments
+/// have arbitrary values, which the kernel does not read.
 ///
 /// # Safety
 /// As syscall(2).

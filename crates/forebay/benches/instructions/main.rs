@@ -1,4 +1,4 @@
-//! Instructions that one operation takes in user space, counted by callgrind: `scripts/bench instructions`.
+//! Instructions of one operation in user space, counted by callgrind: `scripts/bench instructions`.
 //!
 //! A time differs from run to run by more than a change of the hot path costs; the number of instructions of
 //! one thread does not. The program runs itself under callgrind, once a row and repeat, with one shard and

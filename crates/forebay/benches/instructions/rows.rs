@@ -31,7 +31,7 @@ pub(crate) struct Row {
     workload: Workload,
     /// The thread whose instructions are counted: the shard's, or the caller's.
     pub(crate) side: Side,
-    /// Operations of a segment: a multiple of 32, because one operation in 32 has its times taken.
+    /// Operations of a segment: a multiple of 32, because one operation in 32 is timed.
     pub(crate) operations: u64,
 }
 

@@ -115,9 +115,8 @@ impl ClassSpec {
         self
     }
 
-    /// Sets a goal for the device's time for most operations of the class. Where the device takes longer
-    /// while classes compete, fewer requests are dispatched to it, at the cost of bandwidth. Zero, the
-    /// default, is not a goal. Used by tests alone.
+    /// Sets a goal for the device's time for most operations of the class. Where the device is slower while classes compete, fewer
+    /// requests are dispatched to it, at the cost of bandwidth. Zero, the default, is not a goal. Used by tests alone.
     #[doc(hidden)]
     pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
         self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);

@@ -7,10 +7,10 @@ use std::task::{Poll, Waker};
 
 use crate::base::wakes;
 
-/// Counts what keeps an owner from having closed: calls of the pool of threads, entries in tables of files, and dropped
-/// operations that no shard has taken yet.
+/// Counts what keeps an owner from having closed: calls of the pool of threads, entries in tables of files, and dropped operations
+/// that no shard has received yet.
 ///
-/// It is apart from its owner, so that whatever is in flight can first release its count of the owner and is reported then: the
+/// It is apart from its owner, so that an operation in flight can first release its count of the owner and then report its end: the
 /// descriptor is closed when the closer is notified.
 #[derive(Default)]
 pub(crate) struct InFlight {
@@ -68,7 +68,7 @@ impl InFlight {
     }
 }
 
-/// One that is in flight; its drop reports the end. Whatever refers to the owner must be dropped before.
+/// One that is in flight; its drop reports the end. All references to the owner must be dropped before.
 pub struct Stay(Arc<InFlight>);
 
 impl fmt::Debug for Stay {

@@ -65,15 +65,15 @@ pub enum Mutant {
     SecondLookSkipped,
     /// Wakers run while a visited shard is locked.
     WokenUnderLock,
-    /// Shard 0 does not look after visited shards that no thread visits.
+    /// Shard 0 does not serve visited shards that no thread visits.
     RingsUnwatched,
-    /// A power cut of one node of a world takes the volatile data of all.
+    /// A power cut of one node of a world loses the volatile data of all.
     CutReachesOthers,
     /// Sockets outlive the power of their node.
     SocketsOutliveCut,
     /// A cut link carries messages.
     CutLinkCarries,
-    /// Timers of shards run by the world's time, whatever their node's clock shows.
+    /// Timers of shards run by the world's time instead of their node's clock.
     DriftIgnored,
     /// A message arrives when it is sent.
     ArrivesAtOnce,

@@ -181,7 +181,7 @@ impl<T> Call<T> {
         polled
     }
 
-    /// Gives up the result.
+    /// Drops the result.
     fn leave(&mut self, detached: bool) {
         match self.turn.take() {
             // The queue is the parent's, whose threads may have held its lock at the fork.
@@ -250,7 +250,7 @@ crate::_debug_parts!([T] Sender<T>, |sender| operation: sender.operation);
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // An error takes memory, and nearly every sender has been used.
+        // An error allocates, and nearly every sender has been used.
         if self.cell.is_some() {
             self.finish(Err(Error::new(ErrorKind::EngineClosed, self.operation)));
         }

@@ -5,10 +5,10 @@ use crate::base::sync::atomic::{AtomicU8, Ordering};
 
 const FREE: u8 = 0;
 const HELD: u8 = 1;
-/// Held, and somebody wants the holder to look again.
+/// Held, and another thread wants the holder to look again.
 const WANTED: u8 = 2;
 
-/// Looks at a lock that is held, each with the processor's pause: 1 to 2 us.
+/// Checks of a held lock, each with the processor's pause: 1 to 2 us.
 const SPINS: u32 = 50;
 
 /// The lock of a visited shard.

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-/// The least alignment of I/O memory, whatever the kernel reports.
+/// The least alignment of I/O memory, even if the kernel reports less.
 ///
 /// statx(2) reports 512 on many devices. A kernel (6.18, zram) was seen to accept a direct read into memory
 /// aligned like that, return success, and overwrite memory outside the buffer. Page-aligned memory was never
@@ -38,14 +38,14 @@ impl Alignment {
         if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
     }
 
-    /// Returns the alignment of a device with blocks of that size, whose commands take any memory.
+    /// Returns the alignment of a device with blocks of that size, whose commands accept any memory.
     #[cfg(target_os = "linux")]
     pub(crate) fn of_blocks(bytes: u32) -> Alignment {
         let offset = bytes.next_power_of_two();
         Alignment { memory: MEMORY_MIN, offset, read_offset: offset, reported: true, direct: true }
     }
 
-    /// The alignment of files in the page cache, which takes anything.
+    /// The alignment of files in the page cache, which accepts anything.
     pub(crate) const BUFFERED: Alignment =
         Alignment { memory: 1, offset: 1, read_offset: 1, reported: true, direct: false };
 

@@ -198,7 +198,7 @@ impl Device {
         self.limits.request_bytes_max
     }
 
-    /// Returns the most bytes of one request that the hardware could take (`max_hw_sectors_kb`).
+    /// Returns the most bytes of one request that the hardware supports (`max_hw_sectors_kb`).
     pub fn hw_request_bytes_max(&self) -> Option<u64> {
         self.limits.hw_request_bytes_max
     }
@@ -208,7 +208,7 @@ impl Device {
         self.limits.segments_max
     }
 
-    /// Returns how many requests each of the device's queues takes (`nr_requests`).
+    /// Returns the number of requests of each of the device's queues (`nr_requests`).
     pub fn queue_depth(&self) -> Option<u32> {
         self.limits.queue_depth
     }
@@ -276,7 +276,7 @@ impl Device {
     /// 100. `None` unless the only [`physical`](Device::physical) device is one of NVMe, and this process may send it
     /// commands (as root).
     ///
-    /// Asks the device, at each call. This blocks for as long as the device takes.
+    /// Queries the device at each call, and blocks for its reply.
     pub fn wear_percent(&self) -> Option<u8> {
         let mut disks = self.physical();
         match (disks.next(), disks.next()) {

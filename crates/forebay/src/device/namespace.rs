@@ -175,7 +175,7 @@ fn users(block: &str) -> String {
 /// Reads the namespace's properties from the device.
 fn identify(file: &File, device: &Device, claim: Option<OwnedFd>) -> Result<Namespace> {
     let unsupported = |note: String| Error::new(ErrorKind::Unsupported, "open_nvme").with_note(note);
-    // SAFETY: this ioctl takes no memory.
+    // SAFETY: this ioctl has no pointer arguments.
     let id = match unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID as _) } {
         id if id > 0 => id as u32,
         _ => return Err(Error::io("open_nvme", io::Error::last_os_error())),
@@ -212,7 +212,7 @@ fn format_of(identified: &[u8; 4096]) -> std::result::Result<u8, String> {
 }
 
 /// Returns the most bytes of one command. The limits are the controller's (MDTS, in pages of 4 KiB; 0 for unlimited), and those of
-/// the memory that the kernel maps for one command, whatever the memory's pages are.
+/// the memory that the kernel maps for one command, for any pages of the memory.
 fn command_bytes_max(mdts: u8, block_shift: u8, request: Option<u64>, segments: Option<u32>) -> u32 {
     let by_controller = if mdts == 0 { u64::MAX } else { 4096 << mdts.min(20) };
     // One more segment if the memory starts inside of a page.
@@ -271,7 +271,7 @@ unsafe fn send(file: BorrowedFd<'_>, ioctl: u64, command: &mut NvmeCommand) -> R
 }
 
 impl Namespace {
-    /// Deallocates the range, so that it reads as zeros. Blocks for as long as the device takes.
+    /// Deallocates the range, so that it reads as zeros. Blocks until the device is done.
     pub(crate) fn punch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         const OPERATION: &str = "punch_hole";
         let grain = (1u64 << self.block_shift) - 1;

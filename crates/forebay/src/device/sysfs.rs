@@ -95,7 +95,7 @@ fn parse_scheduler(text: &str) -> Option<String> {
         .map(str::to_string)
 }
 
-/// Returns the device's size. sysfs counts sectors of 512 bytes, whatever the device's own sector size is.
+/// Returns the device's size. sysfs counts sectors of 512 bytes, regardless of the device's sector size.
 pub(crate) fn size_bytes(device: &Path) -> Option<u64> {
     number::<u64>(&device.join("size")).and_then(|sectors| sectors.checked_mul(512))
 }

@@ -4,7 +4,7 @@
 //! of the driver (`driver/threads`) make everything else, and each request that the kernel would have to wait for. Both kinds of
 //! completions signal one event descriptor, which the runtime's poller watches as it watches a ring's.
 //!
-//! The descriptor is never read while the runtime is driven: its poller sees each signal as an edge, whatever the counter is.
+//! The descriptor is never read while the runtime is driven: its poller sees each signal as an edge, regardless of the counter.
 //!
 //! A request in flight cannot be cancelled: disks support no io_cancel(2). A cancelled one completes as the device does.
 
@@ -231,8 +231,9 @@ impl AioDriver {
         let mut sent = 0;
         while sent < self.staged.len() {
             self.enters += 1;
-            // SAFETY: the blocks lie in `flights`, and `&mut self` makes this their only user. `Driver::submit` promises that memory and
-            // file of each stay until its completion is reported, which happens no earlier than it is taken from the context.
+            // SAFETY: the blocks lie in `flights`, and `&mut self` makes this their only user. `Driver::submit` promises that
+            // memory and file of each stay until its completion is reported, which happens no earlier than its removal from the
+            // context.
             let taken = unsafe { (self.submit)(context, &self.blocks[sent..]) };
             let refused = match taken {
                 Ok(taken @ 1..) => {

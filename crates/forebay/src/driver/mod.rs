@@ -123,8 +123,8 @@ pub(crate) struct FileRegistration {
     pub(crate) is_news: bool,
 }
 
-/// The result of a request that must take the ordinary route, because its file or device cannot be polled
-/// after all. No errno is this large.
+/// The result of a request that must use the ordinary route, because its file or device turned out not to support polling. No errno
+/// is this large.
 pub(crate) const NOT_POLLABLE: i32 = i32::MIN;
 
 /// Counters of completion polling.
@@ -173,7 +173,7 @@ impl Driver {
     ///
     /// Returns `Ok(true)` for a write whose sync the driver performs too. It has one completion. Its result is 0 if all bytes were
     /// written and synced. A positive count means that this many bytes were written, and that the rest was not done, the sync
-    /// included. Returns `Ok(false)` otherwise: the driver took only the write.
+    /// included. Returns `Ok(false)` otherwise: the driver accepted only the write.
     ///
     /// # Safety
     /// The memory and the file must stay valid until the completion for `key` was reported.

@@ -18,7 +18,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(5);
 /// Threads that run jobs in order of arrival, at most `threads_max` at a time.
 ///
 /// Threads start for more jobs than idle threads, and end after five idle seconds. A [call](Pool::run) belongs to its `Pending`,
-/// whose drop takes it out of the queue; so the queue grows with the calls that the program holds. A job without a caller is
+/// whose drop removes it from the queue; so the queue grows with the calls that the program holds. A job without a caller is
 /// refused while `queue_max` wait. When the last clone is dropped the pool closes, and the drop waits for no thread, so a job may
 /// hold a clone.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(crate) struct Pool {
 /// A call for the pool to make.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// The reason why the pool did not take a job.
+/// The reason why the pool refused a job.
 #[derive(Debug)]
 pub(crate) enum SubmitError {
     /// The queue is full; the job was dropped.
@@ -190,7 +190,7 @@ impl PoolCore {
         }
         if state.queue.len() >= state.idle && state.threads < this.threads_max {
             let shared = this.clone();
-            // A shard's priority and processor are for its I/O, not for calls that may take long.
+            // A shard's priority and processor are for its I/O, not for calls that may be slow.
             let before = Before::of_thread();
             let body = unpinned(move || {
                 before.into_iter().for_each(Before::restore);

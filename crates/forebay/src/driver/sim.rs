@@ -222,7 +222,7 @@ impl SimWake {
         self.woken.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether it was woken, and takes the wake-up.
+    /// Returns whether it was woken, and consumes the wake-up.
     pub fn take(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }

@@ -35,10 +35,10 @@ pub(crate) struct ThreadsDriver {
     completions: Arc<CompletionQueue>,
     /// Submitted requests, which the next `complete` hands over together.
     buffered: Vec<QueuedRequest>,
-    /// Results taken out of the completion queue; empty between calls.
+    /// Results from the completion queue; empty between calls.
     taken: Vec<(OpKey, i32)>,
     depth: u32,
-    /// Requests that were taken and whose completion was not reported yet.
+    /// Requests that were accepted and whose completion was not reported yet.
     unreported: u32,
     enters: u64,
     degraded: Vec<Degradation>,
@@ -95,7 +95,7 @@ impl ThreadsDriver {
         Ok(request.sync.is_some())
     }
 
-    /// Completes a request with `ECANCELED` if no thread has taken it; any other runs to its own end.
+    /// Completes a request with `ECANCELED` if no thread has started it; any other runs to its end.
     pub(crate) fn cancel(&mut self, key: OpKey) {
         let buffered = self.buffered.iter().position(|queued| queued.key() == key);
         let taken_back = match buffered {

@@ -148,7 +148,7 @@ impl UringDriver {
     }
 
     /// A sync is not linked to its write. Linking saved one enter of two and no time (two cores, idle and busy, 1 to 32 in flight).
-    /// A kernel short of memory may also take only the first half of a pair, whose success is then never reported.
+    /// A kernel short of memory may also accept only the first half of a pair, whose success is then never reported.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).

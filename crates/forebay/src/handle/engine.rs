@@ -39,7 +39,7 @@ pub(crate) use gather::{gather, gather_files};
 
 /// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
-/// The most jobs without a caller (growth of the I/O memory) that are taken while calls wait in the pool.
+/// The most jobs without a caller (growth of the I/O memory) that are accepted while calls wait in the pool.
 const POOL_QUEUE_MAX: usize = 1024;
 
 /// The engine of a program: its shards, their I/O memory and its open files. A handle that is cheap to clone; one engine is
@@ -81,9 +81,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the shards, which takes a millisecond or two, and returns the engine. I/O memory is mapped by the first
-    /// operation, unless [`Config::arena_bytes`] was set. See the guide
-    /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#containers) for what an engine takes.
+    /// Starts the shards, which takes a millisecond or two, and returns the engine. I/O memory is mapped by the first operation,
+    /// unless [`Config::arena_bytes`] was set. See the guide
+    /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#containers) for the resources of an engine.
     ///
     /// # Errors
     /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.
@@ -112,7 +112,7 @@ impl Engine {
 
     /// Starts an engine that has this much of the machine.
     pub(crate) fn start_on(config: Config, host: Host) -> Result<Engine> {
-        // The rate of the processor's counter is measured over the time that the start takes.
+        // The rate of the processor's counter is measured during the start.
         Clock::begin();
         let (engine, ends) = Engine::build(config, host, Environment::Here)?;
         let weak = Arc::downgrade(&engine.shared);

@@ -46,7 +46,7 @@ impl Open {
         Open { how, mode: Mode::Direct, shard: None }
     }
 
-    /// Returns the number of descriptors that a file takes.
+    /// Returns the number of the file's descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         if self.mode == Mode::Adaptive { 2 } else { 1 }
     }
@@ -205,7 +205,7 @@ pub(crate) fn open(engine: &Engine, at: At, open: Open) -> Pending<File> {
     begin(engine, request(engine, at, open), path, open, |file| file)
 }
 
-/// Opens a file and gives the result to `then`, on the thread that has it. The call takes its turn although nothing waits for it; if the
+/// Opens a file and gives the result to `then`, on the thread that has it. The call is queued although nothing waits for it; if the
 /// engine ends before that, `then` is dropped.
 pub(crate) fn open_then(
     engine: &Engine,
@@ -253,7 +253,7 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
     let shared = engine.shared().clone();
     shared.run("open", None, move || {
         let fd = OwnedFd::from(file);
-        // pwrite(2): with O_APPEND data is appended to the file, whatever the offset.
+        // pwrite(2): with O_APPEND data is appended to the file, regardless of the offset.
         if flags(&fd)?.contains(rustix::fs::OFlags::APPEND) {
             let text = "the file was opened to append (O_APPEND), so every write would land at its end instead of at its \
                         offset; open it without, and use File::append";
@@ -269,7 +269,7 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
     })
 }
 
-/// Returns an error when the engine takes no requests, or has no such shard.
+/// Returns an error if the engine accepts no requests, or lacks the shard.
 pub(crate) fn check(shared: &EngineShared, operation: &'static str, shard: Option<usize>) -> Result<()> {
     shared.check(operation)?;
     shard.map_or(Ok(()), |shard| shared.check_shard(operation, shard))
@@ -313,7 +313,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<Fil
     let mut rw_flags = 0;
     if open.mode == Mode::Uncached || (open.mode == Mode::Adaptive && !alignment.direct) {
         rw_flags = dont_cache_flag(&fd);
-        // Advice after a read would drop what others have cached: an adaptive file does without.
+        // Advice after a read would drop pages that others have cached: an adaptive file omits it.
         if rw_flags == 0 && open.mode == Mode::Uncached {
             shared.degrade_once(
                 "uncached",
@@ -469,8 +469,7 @@ fn polled_route(engine: &Engine, alignment: &Alignment, device: &Device) -> Rout
     }
 }
 
-/// Returns the most bytes that a device takes as one request, whatever the memory's pages are; 0 if that is
-/// less than one aligned piece.
+/// Returns the most bytes of one request to a device, for any pages of the memory; 0 if that is less than one aligned piece.
 fn polled_bytes_max(alignment: &Alignment, request: Option<u64>, segments: Option<u32>) -> u32 {
     let request = request.unwrap_or(POLLED_BYTES_UNKNOWN);
     let by_segments = segments.map_or(POLLED_BYTES_UNKNOWN, |segments| u64::from(segments) * 4096);
@@ -532,8 +531,8 @@ mod tests {
         assert_eq!(polled_bytes_max(&large, Some(100 << 10), None), 96 << 10, "parts end at the grain");
     }
 
-    /// Opens a file as one that took `O_DIRECT`, for which no alignment is reported and whose requests are then refused: it is said to take
-    /// any. `None` where the kernel takes them, too.
+    /// Opens a file as one that accepted `O_DIRECT`, without a reported alignment, and whose requests are then refused: any
+    /// alignment is assumed. `None` where the kernel accepts them, too.
     #[cfg(target_os = "linux")]
     fn refused_later(engine: &Engine, path: &Path) -> Option<File> {
         use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};

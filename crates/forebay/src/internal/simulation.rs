@@ -1,6 +1,6 @@
 //! The part of the door for `forebay-sim` and `forebay-conformance`.
 //!
-//! A world sets itself as its thread's ([`set_current_world`]); an engine that starts there takes the world's trait object, and
+//! A world sets itself as its thread's ([`set_current_world`]); an engine that starts there gets the world's trait object, and
 //! neither knows more of the other than is here.
 
 use std::ffi::OsString;
@@ -81,8 +81,8 @@ pub fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
     crate::reactor::shard::as_no_shard(run)
 }
 
-/// Returns how often, over all devices of an engine, leases were taken, refused and given back, and shards woken because of
-/// released room. A test of the simulator counts what shards write in common.
+/// Returns how often, over all devices of an engine, leases were taken, refused and returned, and shards woken because of released
+/// room. A test of the simulator counts what shards write in common.
 pub fn lease_writes(engine: &Engine) -> [u64; 4] {
     let schedulers = engine.shared().lock_devices().schedulers();
     schedulers
@@ -91,9 +91,9 @@ pub fn lease_writes(engine: &Engine) -> [u64; 4] {
         .fold([0; 4], |sums, counts| std::array::from_fn(|at| sums[at] + counts[at]))
 }
 
-/// Starts an engine as [`Engine::start`] does on a machine of that many processors (at least 1), whatever this one has: with as
-/// many shards, places for rings of runtimes and caches of waiting threads. The memory is this machine's. A test has the footprint
-/// of a large machine.
+/// Starts an engine as [`Engine::start`] does on a machine of that many processors (at least 1), regardless of this machine's: with
+/// as many shards, places for rings of runtimes and caches of waiting threads. The memory is this machine's. A test has the
+/// footprint of a large machine.
 ///
 /// # Errors
 /// Those of [`Engine::start`].

@@ -52,11 +52,10 @@ pub enum Polling {
     /// A shard with polled requests in flight polls for their completions without pause (`IORING_SETUP_IOPOLL`): the lowest
     /// latency, at the cost of a dedicated processor.
     On,
-    /// As [`On`](Polling::On), but before the kernel first polls for a request it sleeps for half of the time
-    /// that the fastest one took so far (`IORING_SETUP_HYBRID_IOPOLL`). At depth 1 half of the processor is
-    /// free for other threads. The shard does nothing else during that sleep, once for each request: not for
-    /// deep queues. NVMe commands are polled for as with `On`. Before Linux 6.13 everything is, and
-    /// [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
+    /// As [`On`](Polling::On), but before the kernel first polls for a request it sleeps for half of the time of the fastest one so
+    /// far (`IORING_SETUP_HYBRID_IOPOLL`). At depth 1 half of the processor is free for other threads. The shard does nothing else
+    /// during that sleep, once for each request: not for deep queues. NVMe commands are polled for as with `On`. Before Linux 6.13
+    /// everything is, and [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
     Hybrid,
 }
 
@@ -150,7 +149,7 @@ impl Config {
     /// Sets the I/O memory that exists from the start, in bytes; never more than a quarter of the memory that this process may use.
     /// Default: 0. The first operation then maps 2 MiB, one huge page, and the arena grows by such steps, ahead of need where it
     /// can. A step takes 0.3 ms, and milliseconds on a virtual machine whose host has the memory elsewhere: with this setting
-    /// [`Engine::start`](crate::Engine::start) takes that time, and no operation does.
+    /// [`Engine::start`](crate::Engine::start) takes that time instead of an operation.
     ///
     /// I/O memory is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
     /// engines of a process register half of that limit at most, which leaves the rest to the user's other rings. Memory beyond
@@ -189,13 +188,13 @@ impl Config {
         self
     }
 
-    /// Sets the most descriptors that files take which libraries on the engine keep open for later use: an object store, the tables of
-    /// a key-value store. Past it the least recently used one that nothing uses is closed, and opened again when it is needed. Files
-    /// that the program opened itself do not count. Default: half of the descriptors beyond the first 32 that the process may have when
-    /// the engine starts (the soft limit of `RLIMIT_NOFILE`, `ulimit -n`), at least 4 and at most 16,384; of 1,024 that is 496.
+    /// Sets the most descriptors of files that libraries on the engine keep open for later use: an object store, the tables of a
+    /// key-value store. Beyond it the least recently used idle file is closed, and reopened when it is needed. Files that the
+    /// program opened itself do not count. Default: half of the descriptors beyond the first 32 that the process may have when the
+    /// engine starts (the soft limit of `RLIMIT_NOFILE`, `ulimit -n`), at least 4 and at most 16,384; of 1,024 that is 496.
     ///
-    /// When the process, or the system, has no descriptor left (`EMFILE`, `ENFILE`), such files are closed as well, whatever this
-    /// says, and the call that needs one is made again.
+    /// When the process, or the system, has no descriptor left (`EMFILE`, `ENFILE`), such files are closed as well, regardless of
+    /// this limit, and the call that needs a descriptor is repeated.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -244,8 +243,8 @@ impl Config {
     /// Polling costs processor time and saves wake-ups. It stops by itself while it brings no gain, and is
     /// off on one CPU and where [`Priority::RealTime`] was requested. Zero turns it off.
     ///
-    /// Default: 30 us for messages when nothing is in flight and the device's last completion took at most 20
-    /// us, so that a program that makes one request after the other finds the shard awake; else nothing.
+    /// Default: 30 us for messages when nothing is in flight and the device's last completion was within 20 us, so that a program
+    /// that makes one request after the other finds the shard awake; else nothing.
     pub fn spin(mut self, spin: Duration) -> Config {
         self.spin = Some(spin);
         self
@@ -265,10 +264,10 @@ impl Config {
     /// Sets the processors on which the shards run, each on one of them. Default: [`Placement::Unpinned`].
     /// [`Health::processors`](crate::Health::processors) has each shard's.
     ///
-    /// Shards take one hardware thread of each core, of the memory nodes in turn, before any second one; shards beyond the number
-    /// of processors share. Without [`shards`](Config::shards) the default is one up to seven of these processors, then one per
-    /// four. The I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the
-    /// node has memory.
+    /// Shards use one hardware thread of each core, of the memory nodes in turn, before any second one; shards beyond the number of
+    /// processors share. Without [`shards`](Config::shards) the default is one up to seven of these processors, then one per four.
+    /// The I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the node
+    /// has memory.
     ///
     /// Threads of the engine that carry out blocking calls run wherever the process may, as do the kernel's workers of a ring: they
     /// copy and wait for long, and would hold up the shard on its only processor. The workers of a runtime are the program's: see
@@ -294,10 +293,10 @@ impl Config {
     /// [`Polling::Off`].
     ///
     /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight the shard
-    /// does not sleep. It takes a whole processor, in exchange for no interrupt and no wake-up on the way of a read. With nothing
-    /// in flight it sleeps as usual. Syncs, files through the page cache, and files on devices without poll queues take the
-    /// ordinary path at the same time. A request larger than the device's limit is split into parts, and a request of more than 16
-    /// parts takes the ordinary path. Worth it for small reads on fast devices, on machines with a processor to spare.
+    /// does not sleep. It uses a whole processor, and saves an interrupt and a wake-up per read. With nothing in flight it sleeps
+    /// as usual. Syncs, files through the page cache, and files on devices without poll queues take the ordinary path at the same
+    /// time. A request larger than the device's limit is split into parts, and a request of more than 16 parts takes the ordinary
+    /// path. Worth it for small reads on fast devices, on machines with a processor to spare.
     /// [`ShardStats::polls_empty`](crate::ShardStats::polls_empty) shows the cost.
     ///
     /// Not with [`Priority::RealTime`], nor where io_uring is not used: [`Engine::health`](crate::Engine::health) reports that, and

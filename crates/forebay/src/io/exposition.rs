@@ -50,7 +50,7 @@ pub struct Exposition {
     is_open_metrics: bool,
 }
 
-/// A family of an [`Exposition`], which takes the family's samples.
+/// A family of an [`Exposition`], which its samples are added to.
 #[derive(Debug)]
 pub struct Family<'e> {
     text: &'e mut String,
@@ -170,8 +170,8 @@ impl Exposition {
         self.family(Gauge, "forebay_files_left_out", "Open files with fewer operations.").value(left_out);
     }
 
-    /// Adds a family for each column; nanoseconds become seconds. Of rows with the same labels, counts are added and of other figures the
-    /// largest is taken.
+    /// Adds a family for each column; nanoseconds become seconds. Of rows with the same labels, counts are added and of other
+    /// figures the largest is used.
     fn table<T>(&mut self, prefix: &str, columns: &[Column<T>], rows: &Rows<'_, T>) {
         for (kind, name, help, value) in columns {
             let total = if *kind == Counter { "_total" } else { "" };

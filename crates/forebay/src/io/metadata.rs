@@ -86,8 +86,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the file's length in bytes. For a block device it is the size when taken from an open file,
-    /// and 0 when taken by path.
+    /// Returns the file's length in bytes. For a block device it is the size for an open file, and 0 for a path.
     #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
     pub fn len(&self) -> u64 {
         self.len
@@ -108,8 +107,7 @@ impl Metadata {
         self.kind == FileKind::Dir
     }
 
-    /// Returns the bytes of space that it takes on the device: less than its length when it has holes, more
-    /// when space was reserved.
+    /// Returns its allocated bytes on the device: less than its length when it has holes, more when space was reserved.
     pub fn blocks_bytes(&self) -> u64 {
         self.blocks_bytes
     }
@@ -170,7 +168,7 @@ impl Metadata {
         Metadata {
             kind: FileKind::from_std(found.file_type()),
             len: found.len(),
-            // stat(2): st_blocks counts 512 bytes each, whatever the file system's own blocks are.
+            // stat(2): st_blocks counts 512 bytes each, regardless of the file system's blocks.
             blocks_bytes: found.blocks() * 512,
             mode: found.mode(),
             inode: found.ino(),

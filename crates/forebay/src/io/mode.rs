@@ -1,4 +1,4 @@
-//! The path that bytes take between a file and memory.
+//! The path of bytes between a file and memory.
 
 /// The I/O mode of a file: whether its bytes bypass the page cache.
 ///
@@ -12,8 +12,8 @@ pub enum Mode {
     Direct,
     /// Through the page cache: right for bytes that are read again and again and fit in memory.
     Buffered,
-    /// Through the page cache, which drops the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice
-    /// after each read): any alignment, no cache taken from others.
+    /// Through the page cache, which drops the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice after each read): any
+    /// alignment, without evicting pages of others.
     Uncached,
     /// Reads cached bytes from the page cache, the rest as with `Direct`: right where it is unknown whether files are in memory. A
     /// range that is read again is kept there while memory is free; it evicts nothing. See

@@ -117,9 +117,9 @@ pub enum Flush {
     ///
     /// No other thread takes part, so on busy processors one less is waited for. **Nothing else on that shard runs in the
     /// meantime**: tasks, completions and timers of all its files wait for the device's flush, tenths of a millisecond on a good
-    /// drive and as long as it takes on a bad one. A write that has started cannot be cancelled, and an engine that closes waits
-    /// for it. For a shard that does one thing, such as a log. Only the write's own bytes are made durable, where the sync of a
-    /// queued write also covers the file's writes completed before.
+    /// drive and arbitrarily long on a bad one. A write that has started cannot be cancelled, and an engine that closes waits for
+    /// it. For a shard that does one thing, such as a log. Only the write's own bytes are made durable, where the sync of a queued
+    /// write also covers the file's writes completed before.
     ///
     /// With the driver `threads` one of its threads makes the call, and the shard continues; in a simulated world the write is a
     /// queued one, or one operation where its disk has FUA.
@@ -156,7 +156,7 @@ impl Durability {
 #[derive(Debug)]
 pub(crate) enum OpBuffer {
     None,
-    /// A read that takes its buffer only when it is about to be submitted, so that memory held = I/O in flight.
+    /// A read that allocates its buffer only when it is about to be submitted, so that memory held = I/O in flight.
     Late,
     /// Such a read that waits in line for ordinary memory, however short it is: its caller found no arena memory, and needs it for
     /// a copy only.
@@ -194,7 +194,7 @@ impl OpRequest {
         OpRequest { kind, class, durability, flush, offset, len, asked: len, buffer }
     }
 
-    /// Takes the request with its buffer out, for a slot or a cell that owns it from now on.
+    /// Moves the request with its buffer out, for a slot or a cell that owns it from now on.
     pub(crate) fn take(&mut self) -> OpRequest {
         OpRequest { buffer: self.buffer.take(), ..*self }
     }
@@ -206,9 +206,8 @@ impl OpRequest {
 }
 
 impl OpBuffer {
-    /// Does `*self = from.take()` onto a value that holds no memory, tag by tag. A move of the whole enum
-    /// right after its fields were written stalls the processor for longer than the rest of the operation
-    /// takes.
+    /// Does `*self = from.take()` onto a value that holds no memory, tag by tag. A move of the whole enum right after its fields
+    /// were written stalls the processor for longer than the rest of the operation.
     #[inline]
     pub(crate) fn move_from(&mut self, from: &mut OpBuffer) {
         debug_assert!(matches!(self, OpBuffer::None | OpBuffer::Late), "nothing is dropped here");
@@ -243,7 +242,7 @@ impl OpBuffer {
         !matches!(self, OpBuffer::Mut(_))
     }
 
-    /// Takes the memory out. Most operations carry no memory at this point, and then only a tag is written.
+    /// Moves the memory out. Most operations carry no memory at this point, and then only a tag is written.
     #[inline]
     pub(crate) fn take(&mut self) -> OpBuffer {
         match self {

@@ -1,4 +1,4 @@
-//! Which processors the shards run on, and with that from which memory node they take memory.
+//! The processors of the shards, and with them the memory nodes of their memory.
 
 mod topology;
 
@@ -118,7 +118,7 @@ fn processors_near(device: &Device, topology: &Topology) -> std::result::Result<
 /// The processors that a placement chose for shards.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    /// In the order in which shards take them, cyclically. Empty: the shards are unpinned.
+    /// In the order of the shards, cyclically. Empty: the shards are unpinned.
     seats: Vec<Seat>,
     /// The processors that the process may use of each node with a seat.
     nodes: BTreeMap<u32, Affinity>,

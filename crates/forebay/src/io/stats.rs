@@ -105,7 +105,7 @@ pub struct ShardStats {
     pub turns: u64,
     /// System calls that entered the driver; at most one a turn.
     pub enters: u64,
-    /// Wake-ups by other threads that took a system call.
+    /// Wake-ups by other threads that needed a system call.
     pub kicks: u64,
     /// Waits that started by spinning.
     pub spins: u64,
@@ -149,8 +149,7 @@ pub struct WalkStats {
     pub boxed_states: u64,
     /// Wake-ups at the end of a walk, or of a batch of walks.
     pub wakes: u64,
-    /// Steps that took longer than 20 us, by the walk's type. Where the processor has no steady counter, one
-    /// step in 32 is timed.
+    /// Steps of more than 20 us, by the walk's type. Where the processor has no steady counter, one step in 32 is timed.
     pub slow_steps: Vec<SlowStep>,
 }
 
@@ -160,7 +159,7 @@ pub struct WalkStats {
 pub struct SlowStep {
     /// The walk's type.
     pub walk: &'static str,
-    /// Steps that took longer than 20 us.
+    /// Steps of more than 20 us.
     pub steps: u64,
     /// The time of the longest of them, in nanoseconds.
     pub longest_ns: u64,
@@ -205,7 +204,7 @@ pub struct MemoryStats {
     pub held_bytes: u64,
     /// Bytes of ordinary memory in use because the arena was empty.
     pub overflow_bytes: u64,
-    /// Times that ordinary memory was taken because the arena was empty.
+    /// Allocations of ordinary memory because the arena was empty.
     pub overflow_allocations: u64,
     /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits, and
     /// of reads that are [long](crate::File::read) for the arena.

@@ -26,8 +26,8 @@
 //! closed. After that each is unmapped by the thread that returns its last buffer, and one with a leaked
 //! buffer is leaked whole: a device that still writes into it cannot reach memory that was reused.
 //!
-//! **Nodes**: where shards are pinned, each region is of one memory node (`nodes.rs`). A shard takes memory of its own node first,
-//! then lets the arena grow there, and then takes any other node's memory.
+//! **Nodes**: where shards are pinned, each region is of one memory node (`nodes.rs`). A shard uses memory of its own node first,
+//! then lets the arena grow there, and then uses any other node's memory.
 //!
 //! **Fork**: regions are not inherited (MADV_DONTFORK). A child must not touch the bytes of an inherited
 //! block; dropping one is harmless.
@@ -193,8 +193,8 @@ impl Arena {
         ordinary::allocate_long(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
     }
 
-    /// Returns whether a read of `len` bytes may take its memory now, on its caller's thread: a long read if it fits, with the
-    /// blocks of others, into the line's allowance. So no read waits for one that its program does not poll.
+    /// Returns whether a read of `len` bytes may allocate now, on its caller's thread: a long read if it fits, with the blocks of
+    /// others, into the line's allowance. So no read waits for one that its program does not poll.
     pub(crate) fn has_room_now(&self, len: usize) -> bool {
         let held = self.0.0.long_bytes.load(std::sync::atomic::Ordering::Relaxed);
         len <= self.short_bytes_max() || held == 0 || held.saturating_add(len) <= self.bytes_max()
@@ -214,8 +214,8 @@ impl Arena {
         .ok_or_else(|| shared.no_memory())
     }
 
-    /// Takes `bytes` of the line's allowance for an operation of this shard. If it has to wait, `ticket` becomes or stays its place in the
-    /// line, and the shard is woken when it should try again.
+    /// Reserves `bytes` of the line's allowance for an operation of this shard. If it has to wait, `ticket` becomes or stays its
+    /// place in the line, and the shard is woken when it should try again.
     pub(crate) fn enter_line(
         &self,
         shard: usize,
@@ -225,13 +225,13 @@ impl Arena {
         line::enter(&self.0.0, shard, bytes, ticket)
     }
 
-    /// Gives back what was taken by [`enter_line`](Self::enter_line) and [kept](UnderWay::keep) until an operation's end.
+    /// Returns the bytes reserved by [`enter_line`](Self::enter_line) and [kept](UnderWay::keep) until an operation's end.
     #[cold]
     pub(crate) fn leave_line(&self, bytes: usize) {
         line::leave_kept(&self.0.0, bytes);
     }
 
-    /// Checks, before a shard sleeps, that whatever waits in the line there waits for somebody.
+    /// Checks, before a shard sleeps, that each of its waiters in the line waits for an operation in flight.
     #[cfg(debug_assertions)]
     pub(crate) fn check_line(&self, shard: usize) {
         self.0.0.line.check(shard);
@@ -303,8 +303,7 @@ impl Arena {
         self.0.0.set_growth_asker(ask);
     }
 
-    /// Maps and populates regions while memory is scarce. Each takes milliseconds, so this is not for a
-    /// shard's thread.
+    /// Maps and populates regions while memory is scarce. Each needs milliseconds, so this is not for a shard's thread.
     pub(crate) fn grow_ahead(&self) {
         self.0.0.grow_ahead();
     }

@@ -208,7 +208,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         if let Some(header) = self.header {
-            // SAFETY: our reference keeps the header until it is given up; if it was the last, the buffer is ours.
+            // SAFETY: our reference keeps the header until it is released; if it was the last, the buffer is ours.
             unsafe {
                 if header.as_ref().refs_drop() {
                     arena::release(header);

@@ -72,7 +72,7 @@ pub unsafe trait IoMemory: Default + Send + 'static {
     /// for the operation; the start may be anything where the length is 0.
     fn memory(&mut self) -> (*mut u8, usize);
 
-    /// Takes the I/O memory out, for operations that travel with it as it is, and leaves the default.
+    /// Moves the I/O memory out, for operations that use it directly, and leaves the default.
     #[doc(hidden)]
     fn take_block(&mut self) -> Option<BlockMut> {
         None
@@ -175,7 +175,7 @@ impl IoSource for Vec<u8> {
     }
 }
 
-/// Drops owners of memory where that holds up nothing.
+/// Drops owners of memory where that blocks nothing.
 pub(crate) trait Releaser: Send + Sync {
     fn release(&self, owner: Box<dyn Send>);
 }
@@ -229,7 +229,7 @@ impl<B: Send + 'static> Lender<B> {
 
 impl<B: Send + 'static> Drop for Lender<B> {
     fn drop(&mut self) {
-        // SAFETY: the only place that takes it from a lender that is dropped.
+        // SAFETY: the only place that moves it out of a lender, which is dropped.
         let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
         match self.releaser.take() {
             Some(releaser) => releaser.release(Box::new(owner)),

@@ -153,7 +153,7 @@ impl AppendBuilder {
 /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and the append can continue from
 /// [`position`](Append::position).
 ///
-/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered bytes are lost. Writes in
+/// **Dropping** an `Append` without [`close`](Append::close) discards the bytes not written yet. Buffered bytes are lost. Writes in
 /// flight may or may not happen, and their memory stays with the engine until the device is done with it. After the future of a
 /// write is dropped, [`position`](Append::position) returns the end of the accepted bytes; a dropped sync is left to the next one.
 /// Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a little later: await a
@@ -250,7 +250,7 @@ impl Append {
         self.writer.file()
     }
 
-    /// Returns the offset in the file of the next byte: [`AppendBuilder::at`] plus all bytes taken since.
+    /// Returns the offset in the file of the next byte: [`AppendBuilder::at`] plus all bytes accepted since.
     pub fn position(&self) -> u64 {
         self.writer.position()
     }

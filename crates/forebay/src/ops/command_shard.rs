@@ -44,8 +44,8 @@ impl File {
 }
 
 impl File {
-    /// Adds an entry to the health of the file's engine, as [`Engine::add_degradation`](crate::Engine::add_degradation) does, where
-    /// nobody has a handle of the engine.
+    /// Adds an entry to the health of the file's engine, as [`Engine::add_degradation`](crate::Engine::add_degradation) does, for
+    /// callers without a handle of the engine.
     #[doc(hidden)]
     pub fn add_degradation(&self, what: &str, why: &str, remedy: &str) {
         self.core().engine().degrade_once(what, why, remedy);

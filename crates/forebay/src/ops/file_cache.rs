@@ -226,9 +226,9 @@ impl FileCache {
         FileCount::new(&self.core.line)
     }
 
-    /// Runs a call that opens a file of the cache. While few are being opened, and few are in use beyond those that stay open, it runs
-    /// where it is polled. Any further one runs as a task of the engine's and waits there for a place: such a task is always polled, so
-    /// that a call which the program keeps unpolled holds up no other one. Dropping the future stops the call.
+    /// Runs a call that opens a file of the cache. While few are being opened, and few are in use beyond those that stay open, it
+    /// runs where it is polled. Any further one runs as a task of the engine's and waits there for a place: such a task is always
+    /// polled, so that a call which the program keeps unpolled does not block others. Dropping the future stops the call.
     ///
     /// # Errors
     /// Those of a task.
@@ -409,7 +409,7 @@ impl Drop for FileEntry {
     }
 }
 
-/// A use that was counted, or is about to be, by a caller that may give up before the file is open.
+/// A use that was counted, or is about to be, by a caller that may be dropped before the file is open.
 struct Use<'e>(&'e Arc<Slot<File>>);
 
 impl Use<'_> {
@@ -452,7 +452,7 @@ impl Drop for FileUse {
 }
 
 impl FilePlace {
-    /// That of a call which takes no turn.
+    /// The place of a call outside of the line.
     pub const NONE: FilePlace = FilePlace(None);
 
     /// Returns whether others wait for the end of the call.

@@ -30,7 +30,7 @@ pub(super) struct LentOp<'f, B: IoMemory> {
     flush: Flush,
     memory: LentMemory,
     parts: VecDeque<Part<'f>>,
-    /// The operation that ends it where no part does: a sync, or for no bytes a look at whether file and engine are open.
+    /// The operation that ends it where no part does: a sync, or, for zero bytes, a check that file and engine are open.
     last: Option<OpFuture<'f>>,
     needs_last: bool,
     /// `None` once the owner was returned.
@@ -65,7 +65,7 @@ struct Part<'f> {
 }
 
 impl<'f, B: IoMemory> LentOp<'f, B> {
-    /// Takes `owner` for a read or a write at `offset`, which the caller has checked.
+    /// Lends `owner` to a read or a write at `offset`, which the caller has checked.
     pub(super) fn new(core: FileRef<'f>, kind: OpKind, offset: u64, owner: B) -> LentOp<'f, B> {
         let (lender, memory, len) = Lender::new(owner, &core.engine().releases);
         let len = len as u64;
@@ -296,7 +296,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         }
     }
 
-    /// Polls all parts, and takes those at the front that have ended. Returns whether more may start.
+    /// Polls all parts, and finishes those at the front that have ended. Returns whether more may start.
     fn poll_parts(&mut self, context: &mut Context<'_>) -> bool {
         let name = self.name();
         let mut in_flight = self.parts.iter().filter(|part| part.moved.is_none() && !part.is_starved).count();
@@ -318,7 +318,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             let buffer = part.op.take_buffer();
             let moved = match result {
                 Ok(bytes) => part.finish(u64::from(bytes), &buffer, &self.memory),
-                // Alone it takes ordinary memory, which it needs for a copy only.
+                // Alone it uses ordinary memory, which it needs for a copy only.
                 Err(OpFailure::NoMemory) if in_flight > 0 || !part.is_apart => {
                     part.is_starved = true;
                     if in_flight == 0 {

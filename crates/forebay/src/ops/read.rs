@@ -20,7 +20,7 @@ pub(crate) use range::RangeRead;
 
 impl File {
     /// Reads exactly the bytes of `range`, at any offset and of any length up to 1 GiB, the limit of one block.
-    /// [`read_many`](File::read_many) and [`read_into`](File::read_into) take longer ranges.
+    /// [`read_many`](File::read_many) and [`read_into`](File::read_into) read longer ranges.
     ///
     /// Direct reads fetch the aligned range around it, and the block is the slice requested. Costs one
     /// request to the device; on a shard no allocation.
@@ -143,8 +143,7 @@ pub struct ReadUpTo<'f> {
     inner: RangeRead<'f>,
 }
 
-/// Implements the common part of the operations of one file, whose `inner` sets a class and gives up its
-/// file.
+/// Implements the common part of the operations of one file, whose `inner` sets a class and releases its file.
 macro_rules! operation {
     ($name:ident) => {
         impl $name<'_> {

@@ -281,7 +281,7 @@ impl ReadMany {
 
     /// Returns a stream of the results as they arrive, each with the number of its range, in no particular order. Each number is
     /// returned once: where the batch fails as a whole, because the file or the engine is closed, every range that has no result
-    /// yet gets that error. The depth bounds the memory held by results that were not taken.
+    /// yet gets that error. The depth bounds the memory held by results that were not consumed.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -318,7 +318,7 @@ impl ReadMany {
 }
 
 impl Ask {
-    /// Moves the request out: the ranges are taken, the rest is copied.
+    /// Moves the request out: the ranges are moved, the rest is copied.
     fn take(&mut self) -> Ask {
         Ask { files: std::mem::take(&mut self.files), ranges: std::mem::take(&mut self.ranges), ..*self }
     }

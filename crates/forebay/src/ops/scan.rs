@@ -56,7 +56,7 @@ const ADAPTIVE_DEPTH: u32 = 8;
 /// counts as slower than the device, and the count continues from the first limit.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
-/// A file of length 0 may have bytes all the same, as those of procfs and of control groups have. So many of them are read at most.
+/// A file of length 0 may still have bytes, as in procfs and in control groups. At most so many are read.
 const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;
@@ -127,10 +127,10 @@ impl Scan {
     /// last one shorter.
     ///
     /// # Errors
-    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks. If
-    /// only read-ahead lacks memory, the scan continues with less of it. [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge)
-    /// for a file of length 0 that has more than 1 GiB all the same. An error ends the scan. A file that is truncated meanwhile
-    /// ends early, without an error.
+    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks. If only
+    /// read-ahead lacks memory, the scan continues with less of it. [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a file
+    /// of length 0 that has more than 1 GiB. An error ends the scan. A file that is truncated meanwhile ends early, without an
+    /// error.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
         Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
@@ -260,8 +260,7 @@ impl Scan {
     fn fill(&mut self) {
         let depth = if self.alone { 1 } else { self.pace.depth };
         while self.next < self.end && (self.in_flight.len() as u32) < depth {
-            // Requests end at multiples of their size, so that all but the first are aligned whatever the
-            // start.
+            // Requests end at multiples of their size, so that all but the first are aligned for any start.
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
             let len = (end - self.next) as u32;
@@ -361,8 +360,8 @@ crate::_debug_parts!(Scan, |scan| file: scan.file, next: scan.next, pace: scan.p
 /// Settings of a scan, which reads a file from front to back; see [`File::scan`].
 ///
 /// Without [`request_bytes`](ScanBuilder::request_bytes) and [`depth`](ScanBuilder::depth) the scan adapts. It starts with two
-/// requests of 128 KiB and doubles the bytes in flight with every block taken, up to eight requests of 512 KiB (4 MiB), which was
-/// the best of all cells measured. A consumer that is slower than the device makes it reduce the depth.
+/// requests of 128 KiB and doubles the bytes in flight with every block returned, up to eight requests of 512 KiB (4 MiB), which
+/// was the best of all cells measured. A consumer that is slower than the device makes it reduce the depth.
 ///
 /// Values out of range are clamped.
 #[derive(Clone, Debug)]

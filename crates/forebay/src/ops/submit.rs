@@ -1,6 +1,6 @@
 //! The future of one operation, on a shard or anywhere else.
 //!
-//! First polled on a shard it takes a slot immediately: no message, no allocation. First polled elsewhere it sends a cell through
+//! First polled on a shard it uses a slot immediately: no message, no allocation. First polled elsewhere it sends a cell through
 //! the home shard's inbox. **A future remembers where its slot lives**: polled or dropped on any other thread it never touches the
 //! slot, but notifies the owner.
 
@@ -143,7 +143,7 @@ impl<'f> OpFuture<'f> {
         OpFuture { target, request: self.request.take(), state }
     }
 
-    /// Returns the result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
+    /// Returns the result once it is there; the memory is then returned by [`take_buffer`](Self::take_buffer).
     #[inline]
     pub(crate) fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
         match self.state {
@@ -283,7 +283,7 @@ impl<'f> OpFuture<'f> {
         Attempt::Waiting
     }
 
-    /// Ends the operation before its start. Its memory stays here to be taken.
+    /// Ends the operation before its start. Its memory stays here.
     #[cold]
     fn fail(&mut self, failure: OpFailure) -> Poll<OpResult> {
         self.state = State::Over;
@@ -365,7 +365,7 @@ impl Drop for OpFuture<'_> {
 }
 
 impl OpFuture<'_> {
-    /// Gives up an operation whose future is dropped before the outcome was taken.
+    /// Abandons an operation whose future is dropped before its outcome was returned.
     #[cold]
     fn give_up(&mut self) {
         // A child forked within a task of a shard still has the shard's copy, but not its ring.
@@ -408,8 +408,8 @@ fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
         if pushed {
             inbox.kick();
         } else {
-            // The shard has ended: take back the count that the list would have owned.
-            // SAFETY: the node was not pushed, so this is its one taker.
+            // The shard has ended: release the count that the list would have owned.
+            // SAFETY: the node was not pushed, so only this call has it.
             drop(unsafe { RemoteCell::from_node(node) });
         }
     }

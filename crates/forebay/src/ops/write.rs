@@ -166,7 +166,7 @@ impl WriteData<'_> {
         }
     }
 
-    /// Returns whether one request to this file takes the bytes from their place.
+    /// Returns whether one request to this file uses the bytes in place.
     pub(super) fn goes_in_place(&self, core: &FileCore) -> bool {
         let bytes = self.bytes();
         let is_one = bytes.len() <= BUFFER_BYTES_MAX;
@@ -177,7 +177,7 @@ impl WriteData<'_> {
         }
     }
 
-    /// Returns the memory for a request to this file: the bytes in their place if it takes them from there, else a copy.
+    /// Returns the memory for a request to this file: the bytes in place if possible, else a copy.
     pub(super) fn into_buffer(self, core: &FileCore) -> Result<OpBuffer> {
         match self.0 {
             Source::Mut(block) => Ok(OpBuffer::Mut(block)),
@@ -399,13 +399,12 @@ impl<'f> Sync<'f> {
     }
 }
 
-/// Returns whether the device can take the bytes from their place. A later part of a block, and memory of the allocator, may start
-/// anywhere.
+/// Returns whether the device can use the bytes in place. A later part of a block, and memory of the allocator, may start anywhere.
 fn is_aligned(core: &FileCore, bytes: &[u8]) -> bool {
     bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(core.alignment().memory.max(1) as usize)
 }
 
-/// Returns bytes that the operation owns, in their place if the file takes them from there.
+/// Returns bytes that the operation owns, in place if the file can use them there.
 fn lent(core: &FileCore, source: impl IoSource) -> Result<OpBuffer> {
     let bytes = source.bytes();
     if bytes.is_empty() || !is_aligned(core, bytes) {

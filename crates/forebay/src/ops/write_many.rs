@@ -315,7 +315,7 @@ impl WriteMany {
         OpFuture::new(Target::Owned(core.clone()), request)
     }
 
-    /// Polls requests, takes those that have ended, and returns whether any has.
+    /// Polls requests, removes those that have ended, and returns whether any has.
     fn poll_requests(
         requests: &mut Vec<Request>,
         order: &[usize],

@@ -7,7 +7,7 @@
 //! - Numbers are assigned to the shards, then the worker rings, then the stripes. By them an account knows its place in a file's
 //!   list of entries, its line in a device's scheduler, and its cache of I/O memory.
 //! - At the start the device's share admits the operation (`DeviceQueues`), and the file's entry counts a use (`FileTable::enter`).
-//! - At the end [`Account::end`] counts it by class, device and file, and takes the use back; the share takes its charge back.
+//! - At the end [`Account::end`] counts it by class, device and file, and releases the use; the share releases its charge.
 //! - A file's close waits for its entries, and each of them for its uses. A shard gets a notice; a stripe is locked by the closer.
 //! - The engine's end waits for the slots of its shards, and for the uses in its stripes.
 //! - Statistics are an [`AccountReport`] and a list of files: shards send them when asked, those of stripes are read under the lock.
@@ -67,7 +67,7 @@ impl Account {
         self.begun.is_multiple_of(SAMPLE_EVERY)
     }
 
-    /// Counts an operation that has ended, and takes its use of the file's entry back. Returns true if the entry must be removed now.
+    /// Counts an operation that has ended, and releases its use of the file's entry. Returns true if the entry must be removed now.
     // Always: it is small, and its argument would be passed through memory.
     #[inline(always)]
     pub(crate) fn end(&mut self, file: u32, class: Class, device: u16, op: EndedOp) -> bool {

@@ -1,10 +1,10 @@
 //! Operations that a thread in `.wait()` carries out itself, by a blocking system call.
 //!
-//! Such a thread can do nothing else until its operation has ended. Sent to a shard, the operation would cost two changes of threads
-//! more, which is most of the time that a fast device takes and as much processor time as the read itself.
+//! Such a thread can do nothing else until its operation has ended. Sent to a shard, the operation would cost two changes of
+//! threads more, which is most of the time of a fast device and as much processor time as the read itself.
 //!
 //! An operation is still sent to its home shard if the shard decides on its submission or on its source:
-//! - its class has caps, or it is larger than a piece (a durable write may be longer: its flush takes the device anyway);
+//! - its class has caps, or it is larger than a piece (a durable write may be longer: its flush occupies the device anyway);
 //! - another class uses the device at the time, and operations wait for room or for their turn, or it is not a read
 //!   ([`DeviceQueues::admit_call`](crate::reactor::scheduler::DeviceQueues::admit_call));
 //! - its file has polled completions or is an NVMe namespace;

@@ -142,7 +142,7 @@ impl EngineShared {
         self.origin.is_elsewhere()
     }
 
-    /// Returns the reason why this engine takes no requests here, if any.
+    /// Returns the reason why this engine accepts no requests here, if any.
     #[inline]
     pub(crate) fn failure(&self) -> Option<OpFailure> {
         if self.is_forked() {
@@ -362,7 +362,7 @@ impl EngineShared {
         if let Some(known) = self.lock_devices().find(number) {
             return known;
         }
-        // Read from sysfs outside the lock: it takes some system calls.
+        // Read from sysfs outside the lock: it needs some system calls.
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
         self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.accounts_max())

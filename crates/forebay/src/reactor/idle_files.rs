@@ -10,7 +10,7 @@ use crate::base::fork::Origin;
 
 /// The least descriptors that are released together when the process has used all of them, if so many belong to idle files.
 const GIVEN_BACK_MIN: usize = 8;
-/// Of all descriptors of the list one in so many is given back.
+/// The reciprocal of the part of the list's descriptors that is released.
 const GIVEN_BACK_PART: usize = 8;
 
 /// The open files of an engine's file caches. Past the limit, and when the process has no descriptor left, those that nothing uses
@@ -53,7 +53,7 @@ trait IdleFile: Send + Sync {
     fn used_at(&self) -> u64;
     fn is_idle(&self) -> bool;
     fn list_at(&self, time: u64);
-    /// Takes the file out unless it is in use. It is dropped without the lock.
+    /// Removes the file unless it is in use. It is dropped without the lock.
     fn take(&self) -> Option<Box<dyn Send>>;
 }
 
@@ -152,7 +152,7 @@ impl IdleFiles {
         self.is_over.store(is_over, Ordering::Relaxed);
     }
 
-    /// Lets `choose` take files out and drops them without the lock. Returns whether it took any.
+    /// Lets `choose` remove files and drops them without the lock. Returns whether it removed any.
     fn close(&self, choose: impl FnOnce(&mut Lists, u64, &mut Vec<Box<dyn Send>>)) -> bool {
         // A fork may have copied the lock while it was held, and the files are the parent's.
         if self.origin.is_elsewhere() {
@@ -258,8 +258,9 @@ pub(crate) struct Slot<F: Send + Sync + 'static> {
     file: UnsafeCell<MaybeUninit<F>>,
 }
 
-// SAFETY: `file` is written by the holder of the list's lock while `OPEN` is not set and no use reads it; it is read by uses that have
-// seen `OPEN`, and taken only in a step that finds `OPEN` and no use. So threads share it as they share an `&F`, and pass it on as an `F`.
+// SAFETY: `file` is written by the holder of the list's lock while `OPEN` is not set and no use reads it; it is read by uses that
+// have seen `OPEN`, and removed only in a step that finds `OPEN` and no use. So threads share it as they share an `&F`, and pass it
+// on as an `F`.
 unsafe impl<F: Send + Sync + 'static> Sync for Slot<F> {}
 
 impl<F: Send + Sync + 'static> Slot<F> {
@@ -312,7 +313,7 @@ impl<F: Send + Sync + 'static> Slot<F> {
         unsafe { (*self.file.get()).assume_init_ref() }
     }
 
-    /// Puts in the file, which takes so many descriptors, and closes others where that exceeds a limit. Called for a slot that is not
+    /// Stores the file, which has so many descriptors, and closes others where that exceeds a limit. Called for a slot that is not
     /// open, by one caller at a time. The file of a slot that was removed is dropped.
     pub(crate) fn open(self: &Arc<Self>, file: F, descriptors: usize) {
         let list = &self.list;
@@ -332,7 +333,7 @@ impl<F: Send + Sync + 'static> Slot<F> {
         });
     }
 
-    /// Takes the slot out of the list. The file is closed now, or with the end of its last use.
+    /// Removes the slot from the list. The file is closed now, or with the end of its last use.
     pub(crate) fn remove(&self) {
         self.list.close(|lists, _, closed| {
             self.is_removed.store(true, Ordering::Relaxed);

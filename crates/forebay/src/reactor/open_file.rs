@@ -174,7 +174,7 @@ impl FileCore {
         matches!(self.route, Route::Nvme(target) if target.writable)
     }
 
-    /// Returns the route that the file's operations take through the driver.
+    /// Returns the driver's route of the file's operations.
     pub(crate) fn route(&self) -> Route {
         self.route
     }
@@ -184,7 +184,8 @@ impl FileCore {
         &self.alignment
     }
 
-    /// Returns whether the kernel may refuse the file's direct requests although it took `O_DIRECT`: it reports no alignment for them.
+    /// Returns whether the kernel may refuse the file's direct requests although it accepted `O_DIRECT`: it reports no alignment
+    /// for them.
     #[cold]
     pub(crate) fn may_refuse_direct(&self) -> bool {
         self.alignment.direct && !self.alignment.reported && !self.engine.is_simulated()
@@ -256,7 +257,7 @@ impl FileCore {
         in_flight.remove();
     }
 
-    /// Keeps the close waiting for the file's last traces in a dropped operation that no shard may have taken yet.
+    /// Keeps the close waiting for the file's last traces in a dropped operation that may not have reached a shard yet.
     #[cold]
     pub(crate) fn stay(&self) -> Stay {
         self.in_flight.enter()
@@ -397,9 +398,8 @@ pub(crate) struct CloseNode {
     file: std::cell::UnsafeCell<Option<Arc<FileCore>>>,
 }
 
-// SAFETY: `file` is written by the thread that turned `queued` from false to true, and read by the shard that
-// took the node from the list, whose push and take order the two. The shard turns `queued` back only after
-// that.
+// SAFETY: `file` is written by the thread that turned `queued` from false to true, and read by the shard that removed the node from
+// the list, whose push and take order the two. The shard turns `queued` back only after that.
 unsafe impl Sync for CloseNode {}
 
 impl CloseNode {
@@ -416,15 +416,15 @@ impl CloseNode {
         if self.queued.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // SAFETY: the flag makes this the only access until the node is taken.
+        // SAFETY: the flag makes this the only access until the node is removed from the list.
         unsafe { *self.file.get() = Some(file.clone()) };
         Some(NonNull::from(self).cast())
     }
 
-    /// Takes the file out of a node.
+    /// Moves the file out of a node.
     ///
     /// # Safety
-    /// `node` must be from `give`, and be taken once.
+    /// `node` must be from `give`, and be passed once.
     pub(crate) unsafe fn take(node: NonNull<RemoteNode>) -> Arc<FileCore> {
         // SAFETY: the node is the first field of a repr(C) CloseNode, which the file that it holds keeps alive, and
         // `give` derived the pointer from the whole.
@@ -434,7 +434,7 @@ impl CloseNode {
         this.queued.store(false, Ordering::Release);
         match file {
             Some(file) => file,
-            // SAFETY: `give` stored a count before the node could be taken.
+            // SAFETY: `give` stored a count before the node could be removed.
             None => unsafe { std::hint::unreachable_unchecked() },
         }
     }

@@ -35,8 +35,8 @@ pub(crate) use loads::PaidWindow;
 
 /// The longest range that is copied by one poll: about half a millisecond. A longer lone read of an adaptive file is made in parts.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
-/// A read of at least this many bytes tries whatever happened to those before it: a failed attempt is a hundredth of the device's
-/// time, and a file may have few such reads (a footer, a column).
+/// A read of at least this many bytes always tries: a failed attempt is a hundredth of the device's time, and a file may have few
+/// such reads (a footer, a column).
 const TRY_ALWAYS_BYTES: u64 = 256 << 10;
 /// The part of a file for which one check costs less than a check for each read: at worst 15 ns a page.
 const LOOK_BYTES_A_READ: u64 = 16 * 4096;
@@ -66,7 +66,7 @@ pub(crate) struct PageCache {
     rate: HitRate,
     /// `None` where only the reads that always load the page cache do.
     loading: Option<FileLoads>,
-    /// The longest lone read that is copied by one poll. A long read takes its memory in the line, on the file's shard.
+    /// The longest lone read that is copied by one poll. A long read allocates in the line, on the file's shard.
     lone_bytes_max: u64,
     counts: Arc<PageCacheCounts>,
     /// The device's read-ahead.
@@ -323,7 +323,7 @@ impl Attempt<'_> {
             Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if cache.is_adaptive() => {
                 cache.turn_off(self.core);
             }
-            // The pages were there, but not their bytes: somebody else loads them.
+            // The pages were there, but not their bytes: another reader loads them.
             Err(libc::EAGAIN) if self.has_looked => cache.rate.stay_away(),
             _ => {}
         }

@@ -3,8 +3,8 @@
 //! A task of a Tokio runtime that reads would cost two changes of threads on a file's home shard. So each worker of the runtime has
 //! its own ring: a [`Shard`] like any other, with an op table, a driver, device queues and a cache of I/O memory, behind a lock.
 //! Its driver is a ring of io_uring or, where the kernel refuses that, a context of native AIO (`driver/aio.rs`); both are called
-//! rings here. The task enters it, stages its operation, submits it and takes what has completed. An operation that completes
-//! within the submitting call is ready in the first poll. For the others the runtime's own poller watches the ring's descriptor
+//! rings here. The task enters it, stages its operation, submits it and handles completions. An operation that completes within the
+//! submitting call is ready in the first poll. For the others the runtime's own poller watches the ring's descriptor
 //! (`runtime.rs`).
 //!
 //! Rules:
@@ -58,7 +58,7 @@ pub(crate) use interface::Interface;
 pub use simulated::InterruptedVisit;
 pub(crate) use watch::visit_all;
 
-/// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.
+/// A visitor that finds more to do repeats at most this often before it leaves the rest to shard 0.
 const LOOKS_MAX: u32 = 4;
 
 /// The most visited shards of an engine.
@@ -86,7 +86,7 @@ pub struct VisitedShard {
     seat: Seat,
     /// Operations that have not completed, as the last visitor left it.
     load: AtomicU32,
-    /// Counts visits, so that shard 0 sees which rings no thread looks after.
+    /// Counts visits, so that shard 0 sees which rings no thread visits.
     visits: AtomicU64,
     /// Whether the last operation that was submitted immediately also completed immediately.
     is_inline: AtomicBool,
@@ -104,7 +104,7 @@ pub struct VisitedShard {
     leased: AtomicBool,
     /// The earliest time at which shard 0 will visit for an operation's turn; 0 if unset.
     timer_ns: AtomicU64,
-    /// Set once the engine's end has taken the shard out.
+    /// Set once the engine's end has removed the shard.
     over: AtomicBool,
     origin: Origin,
     /// The engine's end no longer waits for the visitor that is inside: the visitor ends the shard when it leaves.
@@ -122,8 +122,8 @@ struct Seat {
 // SAFETY: everything in the seat is accessed by the lock's holder only, and the lock orders one holder after the other. The shard
 // itself is bound to no thread: its driver has a ring or a context that any thread may enter, it has no tasks (whose futures need
 // not be Send), and its wakers, cells and files are Send. A simulated driver is its world's thread's alone: operations on other
-// threads fail before they get here, and the shard is taken out at the engine's end, in the world. Its cache of memory is taken off
-// the thread before the lock is released.
+// threads fail before they get here, and the shard is removed at the engine's end, in the world. Its cache of memory is removed
+// from the thread before the lock is released.
 unsafe impl Send for Seat {}
 // SAFETY: as above.
 unsafe impl Sync for Seat {}
@@ -172,7 +172,7 @@ impl VisitedShard {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
+    /// Handles completions and everything else that is ready, or lets the thread do it that is inside.
     pub fn visit(&self) {
         // A runtime that continues in a forked child drives its attendants there, and the parent's ring is not inherited.
         if self.origin.is_elsewhere() {
@@ -190,7 +190,7 @@ impl VisitedShard {
         if self.lock.try_lock_briefly() { self.stay(act) } else { None }
     }
 
-    /// Runs `act` with the lock held, looks after the rest, releases the lock and wakes.
+    /// Runs `act` with the lock held, does the remaining work, releases the lock and wakes.
     #[inline]
     fn stay<T>(&self, act: impl FnOnce(&Shard) -> T) -> Option<T> {
         // A thread that ends may have lost the list already.
@@ -344,7 +344,7 @@ pub(crate) struct VisitedShards {
     first: usize,
     places: Box<[OnceLock<Arc<VisitedShard>>]>,
     made: Mutex<ShardCount>,
-    /// Whether shard 0 has the timer by which it looks after rings.
+    /// Whether shard 0 has the timer for its visits to rings.
     watched: WatchFlag,
     /// Shards that have not ended; the last one ends the visited shards.
     running: AtomicUsize,
@@ -393,7 +393,7 @@ impl VisitedShards {
         }
     }
 
-    /// Has rings be made from now on.
+    /// Allows rings to be made from now on.
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     pub(crate) fn begin(&self, interface: Interface) {
         let first = self.interface.set(interface);

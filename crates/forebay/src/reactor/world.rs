@@ -21,7 +21,7 @@ pub struct MachineCall {
     pub operation: &'static str,
     /// Whether a `Pending` is its owner.
     pub has_caller: bool,
-    /// Takes the reply. Dropped, it sends an error.
+    /// Receives the reply. Dropped, it sends an error.
     pub answer: Box<dyn FnOnce(Result<MetaReply>) + Send>,
 }
 
@@ -45,7 +45,7 @@ impl MachineCall {
 
 crate::_debug_parts!(MachineCall, |machine_call| operation: machine_call.operation);
 
-/// What takes the reply of a call. Whatever the call names is dropped before its sender, which tells its waiter.
+/// The receiver of a call's reply. All objects that the call names are dropped before its sender, which notifies its waiter.
 struct Answer<T, F> {
     engine: usize,
     /// Where the call is made again, if it may be.

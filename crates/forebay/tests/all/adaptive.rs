@@ -43,7 +43,7 @@ pub(crate) fn evict(path: &Path) {
     }
 }
 
-/// Pages that stay in the page cache: locked in a mapping of this process. The kernel takes back others whenever it likes.
+/// Pages that stay in the page cache: locked in a mapping of this process. The kernel may reclaim others at any time.
 pub(crate) struct ResidentPages {
     start: *mut libc::c_void,
     len: usize,
@@ -277,7 +277,7 @@ fn a_scan_beyond_what_another_reader_has_cached_loads_nothing() {
         }
     }
     let after = pages(&path, 0..48 * MIB);
-    // The kernel may have taken some back.
+    // The kernel may have reclaimed some.
     assert!(after <= before, "{} pages more", after - before);
 }
 

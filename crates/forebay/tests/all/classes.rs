@@ -71,7 +71,7 @@ fn a_class_may_be_changed_and_what_is_wrong_is_refused() {
     assert!(other.set_class(ClassSpec::new("d").tenant(tenant)).is_err(), "another engine's tenant");
 }
 
-/// Its polls take any time: with a bound of zero each of them is too long.
+/// Its polls last any time: with a bound of zero each of them is too long.
 async fn holds_its_shard() {
     shard::yield_now().await;
 }

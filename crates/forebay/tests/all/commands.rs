@@ -1,4 +1,4 @@
-//! Commands to a descriptor of the program's own on a shard's ring, as `forebay-kernel` uses them; `/dev/null` takes any.
+//! Commands to a descriptor of the program's own on a shard's ring, as `forebay-kernel` uses them; `/dev/null` accepts any.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;

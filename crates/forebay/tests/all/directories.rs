@@ -122,7 +122,7 @@ fn metadata_is_known_at_once_where_the_kernel_has_the_names() {
     };
     assert_eq!(found.unwrap(), engine.metadata(&data).wait().unwrap());
     // Stories: these failed on a busy machine. The kernel sets the access time of a link that is followed while that time is no
-    // later than the link's change, which is more than a look into its cache: for the first tick of its clock. And the kernel may
+    // later than the link's change, which is more than a lookup in its cache: for the first tick of its clock. And the kernel may
     // forget a name at any time.
     let known = |path: &Path| {
         let found = (0..10_000).find_map(|_| {

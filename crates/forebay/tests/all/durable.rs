@@ -66,8 +66,8 @@ fn a_write_that_fails_is_an_error_either_way_and_the_next_one_works() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// A file of /proc that takes writes, and supports neither a sync nor the flags with which one call would do
-/// both. It sets the content of a core dump, which is of no concern here.
+/// A file of /proc that accepts writes, and supports neither a sync nor the flags with which one call would do both. It sets the
+/// content of a core dump, which is of no concern here.
 #[test]
 fn a_sync_that_fails_after_a_good_write_is_an_error_either_way() {
     const FILTER: &str = "/proc/self/coredump_filter";
@@ -141,7 +141,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// More of them than the ring, the queue or the shard takes together, concurrently with reads, at the smallest depths.
+/// More of them than the ring, the queue or the shard accepts together, concurrently with reads, at the smallest depths.
 #[test]
 fn thousands_at_once_at_small_depths() {
     const WRITES: u64 = 2000;

@@ -258,7 +258,7 @@ fn memory_that_never_was_there_is_not_blamed_on_blocks() {
     text_has(&error, &["no memory for that many bytes", "arena_bytes_max", "overflow_bytes_max"]);
     assert!(!error.to_string().contains("drop blocks"), "{error}");
     assert_eq!(file.read(0..100).wait().unwrap()[..], bytes_of(0..100)[..], "a shorter one goes");
-    // The limits were taken without a word.
+    // The limits were accepted without an error.
     for bytes in [0, 4096] {
         let engine = Engine::start(common::config().arena_bytes_max(bytes)).unwrap();
         let health = engine.health();

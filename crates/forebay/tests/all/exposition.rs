@@ -1,4 +1,4 @@
-//! Shows: figures are text that every reader of Prometheus's formats takes, whatever names files and tasks have. How: a parser that
+//! Shows: figures are text that every reader of Prometheus's formats accepts, with any names of files and tasks. How: a parser that
 //! was written after the specification.
 
 use forebay::{Engine, Exposition, FileStats, MetricKind, Open, Stats};

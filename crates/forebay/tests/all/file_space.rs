@@ -101,8 +101,8 @@ fn advice_reaches_the_page_cache() {
         for advice in [Advice::Normal, Advice::Sequential, Advice::Random, Advice::NoReuse] {
             file.advise(0..1 << 20, advice).wait().unwrap();
         }
-        // Regression: an empty range was advice for all of the rest of the file, because the kernel reads
-        // length 0 like that. The kernel may take pages back by itself, but not each time.
+        // Regression: an empty range was advice for all of the rest of the file, because the kernel reads length 0 like that. The
+        // kernel may reclaim pages by itself, but not each time.
         until("all pages stay", || {
             std::fs::read(&path).unwrap();
             file.advise(4096..4096, Advice::DontNeed).wait().unwrap();

@@ -1,4 +1,4 @@
-//! Operations are futures: the combinators of futures and Tokio take them as they are.
+//! Operations are futures: the combinators of futures and Tokio accept them.
 //!
 //! Regression: `file.read(range)` was only `IntoFuture`, so `join_all(ranges.map(|r| file.read(r)))`,
 //! `try_join!`, `FuturesUnordered`, `select!` over `&mut read` and `tokio::spawn(file.read(r))` all failed to

@@ -1,6 +1,7 @@
-//! Shows: memory that a program lends to reads and writes is theirs until the kernel is done with it, and its drop holds up
-//! nothing. How: real files and devices, long reads, dropped operations whose memory takes a lock when it is dropped,
-//! and an engine that ends; a fork is in `tests/fork.rs`. What any driver must do is in the conformance suite (`forebay_conformance::suite`, group `lent`).
+//! Shows: memory that a program lends to reads and writes is theirs until the kernel is done with it, and its drop blocks nothing.
+//! How: real files and devices, long reads, dropped operations whose memory takes a lock when it is dropped, and an engine that
+//! ends; a fork is in `tests/fork.rs`. What any driver must do is in the conformance suite (`forebay_conformance::suite`, group
+//! `lent`).
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! Shows: reads of any length end, whatever the size of I/O memory, and do not wait for memory that is never released. How: I/O
-//! memory of a megabyte with reads of half to five times of it, from threads, tasks of Tokio and tasks on shards (in worlds:
+//! Shows: reads of any length end with I/O memory of any size, and do not wait for memory that is never released. How: I/O memory
+//! of a megabyte with reads of half to five times of it, from threads, tasks of Tokio and tasks on shards (in worlds:
 //! `forebay-sim`); and a few lengths around 512 MiB and 1 GiB as they are.
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// The I/O memory of these engines.
 const ARENA: u64 = MIB;
-/// A call that takes longer hangs.
+/// A longer call hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const GIB: u64 = 1 << 30;
 
@@ -148,8 +148,8 @@ fn reads_of_up_to_four_times_io_memory_end_from_threads_tasks_and_shards() {
     }
 }
 
-/// Regression: two requests of a batch into memory of the program that found no I/O memory for their copies took the turn to be read with
-/// ordinary memory from each other, for ever, and the thread with them.
+/// Regression: two requests of a batch into the program's memory that found no I/O memory for their copies withdrew each other's
+/// turn to be read with ordinary memory, for ever, which occupied the thread.
 #[test]
 fn copies_of_a_batch_that_find_no_memory_take_turns() {
     let (_dir, path) = place(5 * MIB);

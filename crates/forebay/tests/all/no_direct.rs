@@ -1,5 +1,5 @@
-//! Shows: a file that took `O_DIRECT` and refuses each direct request is read and written all the same. How: an overlay over a file system
-//! without direct I/O, which is what an image of squashfs or erofs is to a container.
+//! Shows: a file that accepted `O_DIRECT` and refuses each direct request is still read and written. How: an overlay over a file
+//! system without direct I/O, which is what an image of squashfs or erofs is to a container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::{byte_at, bytes_of, config, dir};
 
 const LEN: u64 = 100_001;
 
-/// An overlay whose files take the flag by fcntl(2) and refuse the requests; unmounted with this value.
+/// An overlay whose files accept the flag by fcntl(2) and refuse the requests; unmounted with this value.
 struct Overlay {
     mounts: Vec<PathBuf>,
     top: PathBuf,
@@ -91,8 +91,9 @@ fn check(file: &File) {
     assert_eq!(read, LEN);
 }
 
-/// An adaptive file of a container's image, which lay on squashfs below overlayfs, opened and failed every read with EINVAL, and the
-/// engine's health said nothing: the overlay takes the flag, the file system below refuses the requests, and no alignment is reported.
+/// An adaptive file of a container's image, which lay on squashfs below overlayfs, opened and failed every read with EINVAL, and
+/// the engine's health said nothing: the overlay accepts the flag, the file system below refuses the requests, and no alignment is
+/// reported.
 #[test]
 fn an_adaptive_file_without_direct_requests_is_read_through_the_page_cache() {
     with_overlay(|top| {

@@ -358,7 +358,7 @@ fn an_unaligned_direct_write_names_what_does_it() {
     }
 }
 
-/// Regression: a scan took closed ranges only, although it has the file's end.
+/// Regression: a scan accepted closed ranges only, although it has the file's end.
 #[test]
 fn scans_take_open_ends() {
     let (engine, dir) = (engine(), dir());

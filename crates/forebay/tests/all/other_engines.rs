@@ -48,8 +48,7 @@ fn blocks_of_another_engine_are_written_and_filled() {
     }
 }
 
-/// Regression: `from_std` took a file that was opened with `O_APPEND`, and `write(0, ..)` landed at its end
-/// with success.
+/// Regression: `from_std` accepted a file that was opened with `O_APPEND`, and `write(0, ..)` landed at its end with success.
 #[test]
 fn a_file_opened_to_append_is_refused() {
     let (engine, dir) = (Engine::start(config()).unwrap(), dir());

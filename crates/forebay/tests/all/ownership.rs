@@ -403,8 +403,8 @@ fn an_inbox_of_one_loses_none_of_thousands_of_senders() {
     comes_to_rest(&scene.engine);
 }
 
-/// Regression: spawns that found the inbox full waited outside of it, and the shard took them after its first 256 messages, before
-/// spawns of the same thread that lay further behind in the inbox.
+/// Regression: spawns that found the inbox full waited outside of it, and the shard received them after its first 256 messages,
+/// before spawns of the same thread that lay further behind in the inbox.
 #[test]
 fn spawns_of_one_thread_begin_in_their_order() {
     const INBOX: usize = 1000;
@@ -429,8 +429,8 @@ fn spawns_of_one_thread_begin_in_their_order() {
     assert!(order.lock().unwrap().is_sorted());
 }
 
-/// Regression: the first use of a file on a shard counted a table entry before it saw that the file was
-/// closed, and did not take the count back; a caller that waited for that close waited for ever.
+/// Regression: the first use of a file on a shard counted a table entry before it saw that the file was closed, and did not release
+/// the count; a caller that waited for that close waited for ever.
 #[test]
 fn closing_ends_although_a_read_comes_too_late() {
     let scene = scene(config().shards(2));

@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu};
 
 use crate::common::{bytes_of, config, dir};
 
-/// A child that takes longer hangs.
+/// A longer child hangs.
 const DEADLINE_S: u32 = 120;
 
 /// Returns the processors of the calling thread.

@@ -320,7 +320,7 @@ fn a_stream_bounds_the_memory_of_results_that_are_not_taken() {
     let path = dir.path().join("a");
     write_file(&path, 16 << 20);
     let file = engine.open(&path, Open::read()).wait().unwrap();
-    // 16 MiB through 4 MiB of memory: works only if results not taken hold requests back.
+    // 16 MiB through 4 MiB of memory: works only if unconsumed results hold requests back.
     let ranges: Vec<_> = (0..4096).map(|n| n * 4 * KIB..(n + 1) * 4 * KIB).collect();
     let mut stream = file.read_many(ranges.clone()).request_bytes_max(0).depth(32).stream();
     let mut held_max = 0;
@@ -555,7 +555,7 @@ fn a_closed_file_of_several_fails_alone_and_a_foreign_one_all() {
     assert!(nothing.requests.is_empty() && (nothing.amplification() - 1.0).abs() < f64::EPSILON);
 }
 
-/// Takes a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number was returned once.
+/// Reads a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number was returned once.
 #[track_caller]
 fn failed_with(kind: ErrorKind, mut stream: forebay::ReadManyStream, ranges: &[Range<u64>]) -> Vec<usize> {
     let mut seen = vec![false; ranges.len()];

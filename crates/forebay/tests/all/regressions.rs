@@ -43,10 +43,9 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Regression: a message that the closing shard refused was dropped where it was taken out, and with a task's
-/// closure the values that it had captured. A destructor of the program's that panicked there ended the
-/// refusing: the shard counted as lost, and the messages behind failed with the error that its thread had
-/// died.
+/// Regression: a message that the closing shard refused was dropped where it was received, and with a task's closure the values
+/// that it had captured. A destructor of the program's that panicked there ended the refusing: the shard counted as lost, and the
+/// messages behind failed with the error that its thread had died.
 #[test]
 fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
     struct Panics;
@@ -157,8 +156,7 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     for _ in 0..20 {
         let engine = Engine::start(config().shards(1)).unwrap();
         let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
-        // While this runs the messages below gather in the inbox; a turn takes one batch, and the first to
-        // wake ends it.
+        // While this runs the messages below gather in the inbox; a turn receives one batch, and the first to wake ends it.
         let busy = engine.spawn_on_shard(0, Class::DEFAULT, || async {
             let began = std::time::Instant::now();
             while began.elapsed().as_millis() < 5 {}
@@ -199,7 +197,7 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
             releases.push(release);
         }
     }
-    // Far more than the queue takes: the first are in it, the others in the line.
+    // Far more than the queue holds: the first are in it, the others in the line.
     let mut frozen: Vec<_> = (0..3000).map(|_| call()).collect();
     for pending in &mut frozen {
         assert!(poll_once(pending).is_pending());

@@ -87,8 +87,8 @@ fn memories() -> [Config; 2] {
     ]
 }
 
-/// Reads are dropped while the device has them, and other buffers are taken immediately, on the same shard, whose last freed buffer
-/// is handed out first.
+/// Reads are dropped while the device has them, and other buffers are allocated immediately, on the same shard, whose last freed
+/// buffer is handed out first.
 ///
 /// Seen to fail in the first two rounds, on both drivers, when `Shard::drop_op` released the buffer of an
 /// operation in flight.
@@ -164,7 +164,7 @@ fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
             for read in &mut reads {
                 let _ = Pin::new(read).poll(&mut context);
             }
-            // The shard has taken the reads when it has replied to this.
+            // The shard has received the reads when it has replied to this.
             engine.nop().wait().unwrap();
             if round % 2 == 0 {
                 reads.clear();

@@ -189,7 +189,7 @@ fn classes_that_compete_for_room_go_through_the_shard_until_one_is_idle() {
         assert!(queued("background"), "{:?}", stats.classes);
     });
     assert!(received(&bench, "default") > 0 && received(&bench, "background") > 0, "both had their shares");
-    // Idle classes count no more: a read takes no share.
+    // Idle classes count no more: a read is charged to no share.
     loop {
         let before = received(&bench, "default");
         if bench.makes_calls(|| drop(bench.read(1))) && received(&bench, "default") == before {
@@ -264,7 +264,7 @@ fn threads_share_a_small_arena() {
             }
         })
     });
-    // Joined one by one: the end of a scope waits for what its threads run, but not for their caches to be taken down.
+    // Joined one by one: the end of a scope waits for what its threads run, but not for the removal of their caches.
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
     assert!(bench.calls() > 0);
     // The memory in the threads' caches is there for others.

@@ -409,7 +409,7 @@ fn walks_that_never_wait_give_way() {
     write_file(&dir.path().join("a"), LEN);
     let engine = Engine::start(config().shards(1)).unwrap();
     let file = engine.open(dir.path().join("a"), Open::read().buffered()).wait().unwrap();
-    // The kernel may take others back.
+    // The kernel may reclaim others.
     #[cfg(target_os = "linux")]
     let Some(_loaded) = crate::adaptive::load(&dir.path().join("a"), 0..LEN / 4096) else { return };
     let turns = Arc::new(AtomicU64::new(0));

@@ -271,8 +271,7 @@ fn by_its_own_step() {
             let inner = file.clone();
             let mut future: MovingWalk = Box::pin(async move { inner.walk(0..1, walk).await });
             let begin = move || {
-                // Locked while it is polled: the step waits for its future to be in the place that it takes
-                // it from.
+                // Locked while it is polled: the step waits for its future to be in place.
                 let mut slot = place.lock().unwrap();
                 assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
                 *slot = Some(future);

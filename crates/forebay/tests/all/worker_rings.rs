@@ -295,7 +295,8 @@ fn operations_outlive_the_runtime_that_began_them() {
     assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
-/// A `.wait()` and a foreign executor inside of a task take the thread that drives the runtime: their operations need nothing of it.
+/// A `.wait()` and a foreign executor inside of a task occupy the thread that drives the runtime: their operations need nothing of
+/// it.
 #[test]
 fn a_thread_that_waits_inside_of_its_runtime_is_not_needed() {
     let bench = Bench::new();
@@ -315,7 +316,7 @@ fn a_thread_that_waits_inside_of_its_runtime_is_not_needed() {
     });
 }
 
-/// A runtime that is not driven any more keeps nobody waiting who took its operations elsewhere.
+/// A runtime that is not driven any more does not delay operations that were moved elsewhere.
 #[test]
 fn a_runtime_that_nobody_drives_keeps_nobody_waiting() {
     let bench = Bench::new();
@@ -483,8 +484,8 @@ fn a_cap_holds_in_rings() {
     assert_eq!(flow.reads, 200);
 }
 
-/// A worker submits reads whose results are awaited elsewhere, and then sleeps or computes for as long as they take. The runtime's other
-/// worker takes the completions; with all workers taken, shard 0 does.
+/// A worker submits reads whose results are awaited elsewhere, and then sleeps or computes meanwhile. The runtime's other worker
+/// handles the completions; with all workers busy, shard 0 does.
 #[test]
 fn reads_complete_while_the_worker_that_submitted_them_is_taken() {
     const LIMIT: Duration = Duration::from_secs(60);

@@ -10,12 +10,12 @@
 //! - *Relaxed stores to flags.* Loom does not model that a read-modify-write directly follows the value it read. It may put a plain
 //!   store of another thread between the two, and then report a flag that no thread could see. So these are swaps.
 //! - *Queues.* Crossbeam tests its queues; the tests here check the protocol around them. The model is a bounded ring of numbered
-//!   places with the orderings that crossbeam's has. Only taking has the fence above: one after a push would hide that the protocol
-//!   needs its own.
+//!   places with the orderings that crossbeam's has. Only the pop has the fence above: one after a push would hide that the
+//!   protocol needs its own.
 //! - *AtomicWaker.* A lock around a waker, which orders `register` and `wake` as the real one promises.
 //!
-//! A test that passes proves little until it is known that it can fail. So properties that rest on an
-//! ordering have a twin that must fail, in which [`breaking`] takes that ordering away.
+//! A test that passes proves little until it is known that it can fail. So properties that rest on an ordering have a twin that
+//! must fail, in which [`breaking`] removes that ordering.
 
 pub(crate) mod atomic;
 mod queues;
@@ -29,7 +29,7 @@ pub(crate) use queues::{ArrayQueue, SegQueue};
 
 use atomic::Ordering;
 
-/// A guarantee that a twin takes away.
+/// A guarantee that a twin removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guarantee {
     /// Fences do nothing.

@@ -191,14 +191,14 @@ impl Context {
         Some(start)
     }
 
-    /// Submits requests and returns how many the kernel took, from the first on.
+    /// Submits requests and returns how many the kernel accepted, from the first on.
     ///
     /// # Errors
-    /// The reason for which it did not take the first one.
+    /// The reason for which the first one was refused.
     ///
     /// # Safety
-    /// Each pointer must be to a valid block that is not used elsewhere during the call. Memory and file that it names must stay until the
-    /// request's completion was taken, or for ever.
+    /// Each pointer must be to a valid block that is not used elsewhere during the call. Memory and file that it names must stay
+    /// until the request's completion was returned, or for ever.
     pub(super) unsafe fn submit(&self, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
         // SAFETY: the caller's blocks; the kernel reads the pointers and the blocks, and writes each block's `key`.
         let taken = unsafe {
@@ -220,7 +220,7 @@ impl Context {
         self.ring.map(|ring| unsafe { ring.as_ref() })
     }
 
-    /// Takes the completions that are there. Returns the number of system calls that it made.
+    /// Removes the available completions. Returns the number of system calls.
     #[inline]
     pub(super) fn take(&mut self, each: impl FnMut(Event)) -> u64 {
         match self.ring {
@@ -232,7 +232,7 @@ impl Context {
         }
     }
 
-    /// Takes completions out of the mapped ring. `&mut self` makes this the only reader.
+    /// Removes completions from the mapped ring. `&mut self` makes this the only reader.
     #[inline]
     fn take_mapped(&mut self, ring: NonNull<RingHeader>, mut each: impl FnMut(Event)) {
         // SAFETY: as in `header`.
@@ -262,7 +262,7 @@ impl Context {
         loop {
             let mut events = [const { MaybeUninit::<Event>::uninit() }; BATCH];
             calls += 1;
-            // An interrupted call has taken nothing, and the next visit makes another one.
+            // An interrupted call has removed nothing, and the next visit makes another one.
             let Ok(count) = self.get_events(&mut events) else { return calls };
             for event in &events[..count] {
                 // SAFETY: the kernel has written this many.
@@ -327,7 +327,7 @@ impl Context {
 }
 
 fn destroy(id: libc::c_ulong) {
-    // SAFETY: the number is of a context whose owner was taken by `Context::destroy`, so its ring is not read any more.
+    // SAFETY: the number is of a context whose owner was consumed by `Context::destroy`, so its ring is not read any more.
     unsafe { libc::syscall(libc::SYS_io_destroy, id) };
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::driver::{Driver, Route};
 use crate::io::op::Flush;
 
-/// Longer than any test takes, so that a hang fails and shows its place.
+/// Longer than any test, so that a hang fails and shows its place.
 const HANGS: Duration = Duration::from_secs(60);
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
@@ -266,7 +266,7 @@ fn the_kernel_may_take_a_part_of_what_is_submitted() {
 
 #[test]
 fn what_the_kernel_does_not_take_goes_to_threads() {
-    /// Takes five, and is full then.
+    /// Accepts five, and is full then.
     unsafe fn no_room(context: &Context, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
         if count_call() > 0 {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
@@ -446,7 +446,7 @@ fn only_writes_inside_of_the_file_go_to_the_kernel() {
     // The size that was seen is a hint: such a write is refused by the kernel's own check.
     assert!(files.admits(&inside_of_file));
     assert!(!files.admits(&request(1, OpKind::Write, &bench, &mut page.0, (PAGES * PAGE) as u64)));
-    // The look at the file has found its end.
+    // The check of the file has found its end.
     assert!(!files.admits(&inside_of_file));
     bench.file.set_len((PAGES * PAGE) as u64).unwrap();
     assert!(files.admits(&inside_of_file), "the file has grown");

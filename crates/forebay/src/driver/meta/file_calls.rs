@@ -84,8 +84,7 @@ pub(crate) fn is_removed(file: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{AtFlags, StatxFlags};
-        // statx(2): AT_STATX_DONT_SYNC takes the attributes cached on this machine, without a request to a
-        // server.
+        // statx(2): AT_STATX_DONT_SYNC returns the attributes cached on this machine, without a request to a server.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         if let Ok(found) = retry(|| rustix::fs::statx(file, c"", flags, StatxFlags::NLINK)) {
             return Ok(found.stx_nlink == 0);

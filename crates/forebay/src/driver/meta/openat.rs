@@ -131,8 +131,8 @@ pub(crate) fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> rustix::io::Result
     rustix::fs::fcntl_setfl(fd, flags)
 }
 
-/// Reads the first block of a file that has `O_DIRECT`. Returns whether its file system takes direct requests; `None` where that does not
-/// show, because the file is empty or was not opened to read.
+/// Reads the first block of a file that has `O_DIRECT`. Returns whether its file system supports direct requests; `None` where that
+/// does not show, because the file is empty or was not opened to read.
 pub(crate) fn takes_direct(fd: BorrowedFd<'_>) -> Option<bool> {
     #[repr(C, align(4096))]
     struct Page([u8; 4096]);

@@ -10,7 +10,7 @@ use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::driver::Wait;
 use crate::io::op::OpKey;
 
-/// Results that were not taken yet, and the notification that ends a wait for them.
+/// Results that were not returned yet, and the notification that ends a wait for them.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     state: Mutex<State>,

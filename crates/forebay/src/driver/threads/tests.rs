@@ -12,7 +12,7 @@ use super::*;
 use crate::driver::Driver;
 use crate::io::op::{Flush, OpKind};
 
-/// Longer than any test takes, so that a hang fails and shows its place.
+/// Longer than any test, so that a hang fails and shows its place.
 const HANGS: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -64,7 +64,7 @@ fn submit(driver: &mut Driver, request: &IoRequest) {
 
 fn complete(driver: &mut Driver, wait: Wait) -> Vec<(u32, i32)> {
     let mut seen = Vec::new();
-    // An error reports new degradations; the completions are reported all the same.
+    // An error reports new degradations; the completions are still reported.
     let _ = driver.complete(wait, |key, result| seen.push((key.index, result)));
     seen.sort_unstable();
     seen
@@ -100,8 +100,8 @@ fn file_of(bytes: &[u8]) -> File {
     file
 }
 
-/// Builds a read that hangs until the pipe has bytes. preadv2(2) takes the offset -1 for the file's own
-/// position, and a flag makes the driver use that call.
+/// Builds a read that hangs until the pipe has bytes. for preadv2(2) the offset -1 is the file's own position, and a flag makes the
+/// driver use that call.
 #[cfg(target_os = "linux")]
 fn hanging(index: u32, pipe: &std::io::PipeReader, memory: &mut [u8]) -> IoRequest {
     let read = request(index, OpKind::Read, pipe.as_raw_fd(), memory, u64::MAX);

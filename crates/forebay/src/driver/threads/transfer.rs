@@ -107,7 +107,8 @@ unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 #[cfg(not(target_os = "linux"))]
 unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
-    // `RWF_*` exist on Linux only, so no flags are applied. SAFETY: the caller's promise is passed on unchanged.
+    // `RWF_*` exist on Linux only, so no flags are applied.
+    // SAFETY: the caller's promise is passed on unchanged.
     unsafe { plain(request, memory) }
 }
 
@@ -134,8 +135,8 @@ unsafe fn plain(request: &IoRequest, memory: *mut u8) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 #[cfg(target_os = "linux")]
 unsafe fn with_flags(request: &IoRequest, memory: *mut u8, rw_flags: i32) -> i32 {
-    // Called by number, because not every C library has the wrapper. The kernel takes the offset in two
-    // halves and, where a long holds all of it, ignores the second.
+    // Called by number, because not every C library has the wrapper. The kernel expects the offset in two halves and, where a long
+    // holds all of it, ignores the second.
     let call = match request.kind {
         OpKind::Write => libc::SYS_pwritev2,
         _ => libc::SYS_preadv2,
@@ -159,7 +160,7 @@ unsafe fn with_flags(request: &IoRequest, memory: *mut u8, rw_flags: i32) -> i32
     target_os = "solaris",
 ))]
 fn sync_data(fd: RawFd) -> i32 {
-    // SAFETY: fdatasync(2) takes no memory and checks the descriptor.
+    // SAFETY: fdatasync(2) has no pointer arguments and checks the descriptor.
     retry(|| unsafe { libc::fdatasync(fd) } as isize)
 }
 
@@ -180,9 +181,8 @@ fn sync_data(fd: RawFd) -> i32 {
 fn sync_all(fd: RawFd) -> i32 {
     #[cfg(target_vendor = "apple")]
     {
-        // On these systems fsync(2) leaves the bytes in the device's volatile cache; this call flushes that
-        // cache.
-        // SAFETY: F_FULLFSYNC takes no memory, and fcntl(2) checks the descriptor.
+        // On these systems fsync(2) leaves the bytes in the device's volatile cache; this call flushes that cache.
+        // SAFETY: F_FULLFSYNC has no pointer arguments, and fcntl(2) checks the descriptor.
         let result = retry(|| unsafe { libc::fcntl(fd, libc::F_FULLFSYNC) } as isize);
         // The weaker call is only for file systems that do not support this one; an I/O error must be
         // reported.
@@ -190,7 +190,7 @@ fn sync_all(fd: RawFd) -> i32 {
             return result;
         }
     }
-    // SAFETY: fsync(2) takes no memory and checks the descriptor.
+    // SAFETY: fsync(2) has no pointer arguments and checks the descriptor.
     retry(|| unsafe { libc::fsync(fd) } as isize)
 }
 

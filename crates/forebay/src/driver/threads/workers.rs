@@ -1,4 +1,4 @@
-//! The threads that execute requests, and the queue they take them from.
+//! The threads that execute requests, and their queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,9 +24,8 @@ pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
 /// A request on its way to a thread.
 pub(super) struct QueuedRequest(IoRequest);
 
-// SAFETY: the pointer is used by the one thread that takes the request out of the queue, and by its kernel
-// call only; the slot that owns the memory leaves it alone until that thread has reported the completion
-// (`QueuedRequest::new`).
+// SAFETY: the pointer is used by the one thread that dequeues the request, and by its kernel call only; the slot that owns the
+// memory leaves it alone until that thread has reported the completion (`QueuedRequest::new`).
 unsafe impl Send for QueuedRequest {}
 
 impl QueuedRequest {

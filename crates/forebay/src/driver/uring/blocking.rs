@@ -15,7 +15,7 @@ impl UringDriver {
         if !self.ring.submission().is_empty() {
             let _ = self.enter(0, None, None);
         }
-        // SAFETY: the caller's promise; the descriptor is the file's own, whatever the ring's table says.
+        // SAFETY: the caller's promise; the descriptor is the file's own, not that of the ring's table.
         let result = unsafe { transfer::run(request) };
         self.made.push((request.key, result));
     }

@@ -122,8 +122,8 @@ impl Door {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            // EINTR: a signal; ETIME: the limit passed; EBUSY and EAGAIN: the completion queue must be reaped
-            // or memory is short, and the entries not taken stay queued for the next turn.
+            // EINTR: a signal; ETIME: the limit passed; EBUSY and EAGAIN: the completion queue must be reaped or memory is short,
+            // and the entries not accepted stay queued for the next turn.
             Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
             _ => Err(error),
         }

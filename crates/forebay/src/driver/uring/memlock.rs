@@ -1,8 +1,8 @@
 //! The share of a limit on locked memory that this process registers with its rings.
 //!
-//! Registered memory counts against RLIMIT_MEMLOCK, for all rings of a user together. Other rings need some
-//! of it as well: a session of `forebay-kernel` that opened before an engine's first read could not open
-//! after it, because the arena had taken everything. So half of a limit stays free.
+//! Registered memory counts against RLIMIT_MEMLOCK, for all rings of a user together. Other rings need some of it as well: a
+//! session of `forebay-kernel` that opened before an engine's first read could not open after it, because the arena had used
+//! everything. So half of a limit stays free.
 
 use std::io;
 use std::ptr;

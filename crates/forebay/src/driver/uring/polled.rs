@@ -132,7 +132,7 @@ impl PolledRing {
         for completion in self.ring.completion() {
             self.in_flight -= 1;
             let mut result = completion.result();
-            // A file system or device that cannot be polled after all; the first ring takes such requests.
+            // A file system or device that turned out not to support polling; the first ring serves such requests.
             if result == -libc::EOPNOTSUPP {
                 result = NOT_POLLABLE;
             }

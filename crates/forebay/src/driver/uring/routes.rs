@@ -239,7 +239,7 @@ impl UringDriver {
         self.enter(1, None, Some(limit))
     }
 
-    /// Sets up the route that a file requests, if it is available; the first such file has the ring made.
+    /// Sets up the route that a file requests, if it is available; the first such file makes the ring.
     #[cold]
     pub(super) fn begin_route(
         &mut self,

@@ -81,7 +81,7 @@ impl UringWake {
 }
 
 fn event_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: eventfd(2) takes no memory; the result is checked before it is owned.
+    // SAFETY: eventfd(2) has no pointer arguments; the result is checked before it is owned.
     match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: a fresh descriptor without another owner.

@@ -1,4 +1,4 @@
-//! The memory that nothing uses: pages that the kernel can add to its cache without taking others back.
+//! Free memory: pages that the kernel can add to its cache without reclaiming others.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::{groups, meminfo_bytes};
 /// This part of each limit does not count as free: the kernel starts to reclaim pages before a limit is reached, and the numbers
 /// are a moment old.
 const RESERVE_PART: u64 = 32;
-/// The counter of pages of files that were read again soon after the kernel had taken them back, in memory.stat and in /proc/vmstat.
+/// The counter of pages of files that were read again soon after the kernel had reclaimed them, in memory.stat and in /proc/vmstat.
 const REFAULTS: &str = "workingset_refault_file";
 /// The same of a group of the first version with all groups below it, where `REFAULTS` is its own; the second version has one for both.
 const REFAULTS_IN_ALL: &str = "total_workingset_refault_file";
@@ -19,14 +19,14 @@ const STEALS: [&str; 2] = ["pgsteal_kswapd", "pgsteal_direct"];
 /// The free memory of the process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Headroom {
-    /// The least of the machine's free bytes, of those below the limit of the process's control group, and below that of each of its
-    /// ancestors. Pages that hold a file's bytes count as used: the kernel would take them back, and their readers would wait.
+    /// The least of the machine's free bytes, of those below the limit of the process's control group, and below that of each of
+    /// its ancestors. Pages that hold a file's bytes count as used: the kernel would reclaim them, and their readers would wait.
     pub(crate) bytes: u64,
     /// How many pages were read again so far: in the process's group and in its ancestors that have a limit, or in the machine if the process
     /// is in no group.
     pub(crate) refaults: u64,
-    /// How many pages the kernel took back so far because memory was short, in the machine and in those groups that have a limit.
-    /// `None` where one of them does not say.
+    /// How many pages the kernel reclaimed so far because memory was short, in the machine and in those groups that have a limit.
+    /// `None` where one of them does not report it.
     pub(crate) steals: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Headroom {
             let stat = counts.then(|| read(&group.file("memory.stat"))).flatten().unwrap_or_default();
             if let Some(count) = counter(&stat, REFAULTS_IN_ALL).or_else(|| counter(&stat, REFAULTS)) {
                 refaults = Some(refaults.unwrap_or(0) + count);
-                // What a group's own limit takes back does not count for the machine.
+                // Pages reclaimed for a group's own limit do not count for the machine.
                 if limit.is_some() {
                     steals = steals.zip(steals_of(&stat)).map(|(all, these)| all + these);
                 }

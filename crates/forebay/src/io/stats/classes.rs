@@ -48,7 +48,7 @@ pub struct DeviceStats {
 pub struct Stall {
     /// The type of the task's future, which names the place in the source where it was written.
     pub task: &'static str,
-    /// Polls that took too long.
+    /// Polls that were too long.
     pub polls: u64,
     /// The time of the longest of them, in nanoseconds.
     pub longest_ns: u64,
@@ -57,11 +57,11 @@ pub struct Stall {
     /// task's own future: at most 128 frames, and those that were inlined there. `None` without the feature,
     /// and until some milliseconds after the poll.
     ///
-    /// A poll that takes twice [`Config::stall_after`](crate::Config::stall_after) is sampled while it runs, and so are some that
-    /// take less. With the feature `tracing` an event is emitted immediately, also for a task that never yields its shard. A thread
-    /// of each engine, `forebay-watch`, checks the shards every half of that time (1 ms at least, 1 s at most), and once a second
-    /// after one second without polls. It interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does
-    /// not restart (poll(2), nanosleep(2)) then end early there.
+    /// A poll of twice [`Config::stall_after`](crate::Config::stall_after) is sampled while it runs, and so are some shorter polls.
+    /// With the feature `tracing` an event is emitted immediately, also for a task that never yields its shard. A thread of each
+    /// engine, `forebay-watch`, checks the shards every half of that time (1 ms at least, 1 s at most), and once a second after one
+    /// second without polls. It interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does not restart
+    /// (poll(2), nanosleep(2)) then end early there.
     ///
     /// A program that handles, ignores or blocks SIGURG when the engine starts keeps it so, and an entry `back-traces` of
     /// [`Engine::health`](crate::Engine::health) reports that. Otherwise the handler stays after the engine's end, and does

@@ -3,7 +3,7 @@
 use super::header::CLASSES;
 
 /// Free pages of a region of any number of pages, in powers of two; a buffer of `2^class` pages starts at a multiple of its length.
-/// Taking and returning are O(classes) and do not allocate.
+/// Allocation and return are O(classes) and do not allocate.
 pub(super) struct Buddy {
     pages: u32,
     free_pages: u32,
@@ -28,7 +28,7 @@ impl Buddy {
             previous: vec![0; pages as usize],
             free_class: vec![0; pages as usize],
         };
-        // From the end, so that the lowest run of each class is taken first.
+        // From the end, so that the lowest run of each class is used first.
         let mut runs = Vec::new();
         let mut page = 0;
         while page < pages {
@@ -47,7 +47,7 @@ impl Buddy {
         self.free_pages
     }
 
-    /// Takes a run of `2^class` pages and returns its first page.
+    /// Allocates a run of `2^class` pages and returns its first page.
     pub(super) fn take(&mut self, class: usize) -> Option<u32> {
         let candidates = self.lists >> class;
         if candidates == 0 {

@@ -24,9 +24,9 @@ impl Aside {
     /// No cache, as on a thread that is not a shard's.
     pub(crate) const NOTHING: Aside = Aside(ptr::null());
 
-    /// Exchanges the thread's caches for these and returns the thread's. Each `Aside` that holds caches must
-    /// be put back once, on the thread that it was taken from: forgetting it leaks the caches. A shard's own `Aside` may be
-    /// put onto another thread for its next turn, by the thread that holds that shard's lock.
+    /// Exchanges the thread's caches for these and returns the thread's. Each `Aside` that holds caches must be put back once, on
+    /// its original thread: forgetting it leaks the caches. A shard's own `Aside` may be put onto another thread for its next turn,
+    /// by the thread that holds that shard's lock.
     #[inline]
     pub(crate) fn swap(self) -> Aside {
         Aside(NEWEST.replace(self.0))
@@ -115,8 +115,7 @@ impl Cache {
         true
     }
 
-    /// Takes this arena's newest cache off this thread, with everything in it. Returns the shard that it
-    /// belonged to.
+    /// Removes this arena's newest cache from this thread, with everything in it. Returns the shard that it belonged to.
     pub(super) fn remove(shared: &Arc<ArenaCore>) -> Option<u16> {
         let mut newer: *mut Cache = ptr::null_mut();
         let mut found = NEWEST.get().cast_mut();
@@ -173,8 +172,7 @@ impl Cache {
         wanted.min(self.lists[class].count_max / 2)
     }
 
-    /// Adds a buffer whatever the limits are: the caller has checked [`Cache::has_room`] or
-    /// [`Cache::refill_count`].
+    /// Adds a buffer regardless of the limits: the caller has checked [`Cache::has_room`] or [`Cache::refill_count`].
     #[inline]
     pub(super) fn push(&self, header: NonNull<Header>) {
         // SAFETY: the caller gives the buffer to the cache.
@@ -194,7 +192,7 @@ impl Cache {
         self.counts().get(class) < self.lists[class].count_max
     }
 
-    /// Takes all but the newest `keep` buffers of a class out, and returns them.
+    /// Removes all but the newest `keep` buffers of a class, and returns them.
     pub(super) fn cut(&self, class: usize, keep: u32) -> Chain {
         let list = &self.lists[class];
         let count = self.counts().get(class);

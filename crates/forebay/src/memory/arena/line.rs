@@ -36,13 +36,13 @@ struct Waiter {
     is_called: bool,
 }
 
-/// A place in the line, given up when it is dropped.
+/// A place in the line, released when it is dropped.
 pub(crate) struct Ticket {
     shared: Arc<ArenaCore>,
     number: u64,
 }
 
-/// A part of the allowance, given back when it is dropped.
+/// A part of the allowance, returned when it is dropped.
 pub(crate) struct UnderWay {
     shared: Arc<ArenaCore>,
     bytes: usize,
@@ -144,7 +144,7 @@ fn leave(shared: &ArenaCore, bytes: usize) {
 }
 
 impl Ticket {
-    /// Drops a ticket whose place in the line is given up already.
+    /// Drops a ticket whose place in the line is released already.
     fn forget(self) {
         let ticket = std::mem::ManuallyDrop::new(self);
         // SAFETY: moved out once; the ticket itself is never dropped.

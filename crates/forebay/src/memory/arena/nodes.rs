@@ -25,7 +25,7 @@ impl Nodes {
         self.processors.len().max(1)
     }
 
-    /// Returns the node whose memory this shard takes first; `None` where all regions are of one node, and for shards without a
+    /// Returns the node whose memory this shard uses first; `None` where all regions are of one node, and for shards without a
     /// thread.
     pub(super) fn of(&self, shard: u16) -> Option<usize> {
         self.of_shards.get(usize::from(shard)).copied().filter(|_| self.processors.len() > 1)

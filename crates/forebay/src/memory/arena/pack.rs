@@ -33,7 +33,7 @@ static PAUSE: AtomicU32 = AtomicU32::new(0);
 ///
 /// A slab is freed with its last result: a result keeps at most a slab from other use, or its own length, if that is more.
 ///
-/// Results that are long for these slabs and short all the same have slabs that grow with their number, to `SHORT_RESULTS` times the
+/// Results that are long for these slabs but still short have slabs that grow with their number, to `SHORT_RESULTS` times the
 /// length of each.
 pub(crate) struct Packer {
     shared: Arc<ArenaCore>,

@@ -121,7 +121,7 @@ impl Region {
     /// Counts a buffer that was returned after the arena was closed.
     ///
     /// # Safety
-    /// The caller gives up the buffer with this call, and uses neither it nor the region afterwards.
+    /// The caller passes the ownership of the buffer, and uses neither it nor the region afterwards.
     pub(super) unsafe fn count_down(this: NonNull<Region>) {
         // SAFETY: our buffer is counted in `live`, or will be, so the region is not freed before this subtraction.
         unsafe {
@@ -149,7 +149,7 @@ impl Region {
     }
 }
 
-/// Returns whether the kernel takes a request for huge pages. Maps some addresses, and no memory.
+/// Returns whether the kernel accepts a request for huge pages. Maps addresses without memory.
 pub(super) fn are_huge_pages_granted() -> bool {
     let Ok(start) = memory::map(HUGE_BYTES) else { return false };
     let granted = memory::advise(start, HUGE_BYTES);
@@ -178,8 +178,8 @@ pub(super) fn advise_huge(start: NonNull<u8>, bytes: usize) {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-/// Makes `bytes` bytes of memory that was just allocated present in huge pages. Returns whether they are present, in pages of
-/// whatever size.
+/// Makes `bytes` bytes of memory that was just allocated present in huge pages. Returns whether they are present, in pages of any
+/// size.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn populate_huge(start: NonNull<u8>, bytes: usize) -> bool {
     use rustix::mm::{Advice, madvise};

@@ -19,7 +19,7 @@ use crate::base::fork::Origin;
 
 mod growth;
 
-/// The limit for regions. Growth takes larger steps so that `bytes_max` is reached before.
+/// The limit for regions. Growth has larger steps so that `bytes_max` is reached before.
 const REGIONS_MAX: usize = 2048;
 
 /// The arena behind its handles. Regions and overflow buffers keep it alive too.
@@ -159,13 +159,12 @@ impl ArenaCore {
         None
     }
 
-    /// Returns the node whose memory this shard takes first, if it is not all one.
+    /// Returns the node whose memory this shard uses first, if the arena has several.
     fn node_of(&self, cache: Option<&Cache>) -> Option<usize> {
         cache.and_then(|cache| self.nodes.of(cache.shard()))
     }
 
-    /// Takes the buffers that other threads returned: as many as the limits allow into the cache, the others
-    /// to the central stack.
+    /// Moves the buffers that other threads returned: as many as the limits allow into the cache, the others to the central stack.
     fn drain_own_returns(&self, cache: &Cache) {
         let mut rest: *mut Header = ptr::null_mut();
         for header in self.returns_of(cache.shard()).take_all() {
@@ -183,7 +182,7 @@ impl ArenaCore {
         self.give_back_chain(Chain(rest));
     }
 
-    /// Takes a buffer out of the shared free memory, of `node` if one is named.
+    /// Allocates a buffer from the shared free memory, of `node` if one is named.
     fn take_central(
         &self,
         class: usize,

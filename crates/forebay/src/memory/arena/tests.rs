@@ -108,8 +108,8 @@ fn a_shard_takes_memory_of_its_node_first_and_any_other_before_none() {
     assert_eq!(arena.counts().bytes_held, 0);
 }
 
-/// Story: where a full arena had nothing left of a shard's node, each refill emptied the shard's cache and all stacks of returns before it
-/// took memory of another node, which had plenty.
+/// Story: where a full arena had nothing left of a shard's node, each refill emptied the shard's cache and all stacks of returns
+/// before it used memory of another node, which had plenty.
 #[test]
 #[cfg_attr(miri, ignore = "asks the system for the thread's processors")]
 fn a_refill_from_another_node_leaves_the_cache_as_it_is() {

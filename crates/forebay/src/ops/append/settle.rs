@@ -37,14 +37,14 @@ impl Settlement {
         Settlement { length: None, length_asked: None, behind: None, padded_to: None, cut: Cut::No }
     }
 
-    /// Drops the read for the old end, which is of no use after more bytes were taken.
+    /// Drops the read for the old end, which is useless after more bytes were accepted.
     pub(super) fn forget_reads(&mut self) {
         self.behind = None;
     }
 }
 
 impl Writer {
-    /// Completes when everything taken so far is in the file, at its exact length.
+    /// Completes when everything accepted so far is in the file, at its exact length.
     pub(super) fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.check(0)?;
         if self.handed < self.position {
@@ -117,7 +117,7 @@ impl Writer {
         Poll::Ready(self.noted(behind))
     }
 
-    /// Takes our padding off the end of the file. Nothing may be in flight.
+    /// Truncates our padding at the end of the file. Nothing may be in flight.
     fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(padded_to) = self.settling.padded_to else { return Poll::Ready(Ok(())) };
         let length = self.position.max(self.settling.length.unwrap_or(0));

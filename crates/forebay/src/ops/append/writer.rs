@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) class: Class,
 }
 
-/// Takes bytes, and keeps writes in flight.
+/// Accepts bytes, and keeps writes in flight.
 pub(super) struct Writer {
     pub(super) file: File,
     pub(super) class: Class,
@@ -102,7 +102,7 @@ impl Writer {
         Poll::Ready(Ok(taken))
     }
 
-    /// Takes all of `left`. While this is pending, `left` is the part still to take.
+    /// Accepts all of `left`. While this is pending, `left` is the part still to be accepted.
     pub(super) fn poll_write_block(
         &mut self,
         context: &mut Context<'_>,

@@ -15,8 +15,8 @@ use crate::handle::engine::{Engine, WeakEngine};
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
 
-/// An open directory. Its calls reach the entries *of this directory*, wherever it is moved to, whatever is
-/// put in its old place, and whatever the working directory of the process becomes.
+/// An open directory. Its calls reach the entries *of this directory*, also after it was moved, after another was put in its old
+/// place, and after a change of the process's working directory.
 ///
 /// A path is looked up anew by every call. A program that keeps several files in a directory opens the directory once
 /// and names them here; otherwise `mv data data.old; mv other data` makes it change the wrong directory.

@@ -25,9 +25,9 @@ struct State {
     next: u64,
     /// Calls in places, without those that wait for a descriptor themselves.
     running: isize,
-    /// The number of places that were given back.
+    /// The number of returned places.
     ended: u64,
-    /// Calls that wait until a place is given back.
+    /// Calls that wait for a returned place.
     lacking: Vec<Waker>,
 }
 
@@ -109,7 +109,7 @@ impl Drop for Place {
     }
 }
 
-/// A call that waits until a place is given back.
+/// A call that waits for a returned place.
 struct Lack<'l> {
     line: &'l Line,
     has_place: bool,

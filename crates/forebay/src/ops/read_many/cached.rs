@@ -28,7 +28,7 @@ const SKIP_BYTES: u64 = 64;
 /// A batch on its way through the page cache.
 pub(super) struct CachedBatch {
     ask: Ask,
-    /// The next range to look at.
+    /// The next range to try.
     next: u32,
     /// Ranges that the device has to read, in their order.
     missed: Vec<u32>,
@@ -38,7 +38,7 @@ pub(super) struct CachedBatch {
 }
 
 impl CachedBatch {
-    /// Returns the batch if any of its files is adaptive; otherwise it is given back.
+    /// Returns the batch if any of its files is adaptive; otherwise returns it.
     pub(super) fn of(ask: Ask, streams: bool) -> Result<Box<CachedBatch>, Ask> {
         // A batch without ranges has its failures, too.
         let tries = ask.ranges.len() > 0 && ask.files.iter().any(|core| core.is_adaptive());
@@ -172,7 +172,7 @@ impl CachedBatchInto {
         };
         *spent_bytes += ATTEMPT_BYTES + (range.end - range.start);
         let place = self.memory.from(self.starts[number as usize] as usize).start();
-        // SAFETY: the ranges fit into the memory side by side, and no request for it has been made yet.
+        // SAFETY: the ranges fit into the memory contiguously, and no request for it has been made yet.
         unsafe { attempt.read(place) }
     }
 

@@ -179,8 +179,8 @@ fn is_dead(path: &Path) -> rustix::io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// Regression: a process that ended after our bind had failed at its socket, and before our check of it,
-    /// took the name along. That was an error, though the name is free then.
+    /// Regression: a process that ended after our bind had failed at its socket, and before our check of it, removed the name as
+    /// well. That was an error, though the name is free then.
     #[test]
     fn a_name_that_has_gone_by_itself_is_free() {
         let dir = tempfile::tempdir().unwrap();

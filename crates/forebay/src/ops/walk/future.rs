@@ -249,7 +249,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         error.with_range(self.root.start, self.root.end.saturating_sub(self.root.start))
     }
 
-    /// Returns the error of a walk that was taken out of its slot: at its shard's end, or by a caller that cancelled it.
+    /// Returns the error of a walk that was removed from its slot: at its shard's end, or by a caller that cancelled it.
     fn lost(&self) -> Error {
         match self.core.engine().failure() {
             Some(failure) => self.failed(failure),
@@ -281,7 +281,7 @@ impl<W: Walk> Drop for WalkOne<'_, W> {
 }
 
 impl<W: Walk> WalkOne<'_, W> {
-    /// Gives up the walk of a future that is dropped before its ending was taken.
+    /// Abandons the walk of a future that is dropped before its ending was returned.
     #[cold]
     fn give_up(&mut self, uid: u32, key: WalkKey) {
         // A child forked within a task of a shard still has the shard's copy, but not its ring.
@@ -404,8 +404,7 @@ impl Run {
     /// Returns the states of walks that no shard has.
     fn unsent<W: Walk>(&mut self) -> impl Iterator<Item = &mut W> {
         let places = (!self.sent).then(|| {
-            // SAFETY: no shard has a batch that was not sent, and sending it takes this `Run`, which the
-            // result borrows.
+            // SAFETY: no shard has a batch that was not sent, and sending it needs this `Run`, which the result borrows.
             unsafe { &mut *self.batch.places() }
         });
         places.into_iter().flatten().filter_map(|place| match place {

@@ -25,7 +25,7 @@ struct Entry {
     core: Arc<FileCore>,
     fd: RawFd,
     fixed: bool,
-    /// The file's route through the driver, and whether operations still take it.
+    /// The file's route through the driver, and whether operations still use it.
     route: u32,
     on_route: bool,
     rw_flags: i32,

@@ -65,9 +65,9 @@ pub(crate) struct Loads {
 struct Refaults {
     /// The count at the last look.
     count: u64,
-    /// The pages that the kernel had taken back at the last look.
+    /// The pages that the kernel had reclaimed at the last look.
     steals: Option<u64>,
-    /// When it was last seen to have taken pages back.
+    /// The last time at which it was seen to have reclaimed pages.
     short_ns: Option<u64>,
     /// No loads before this time.
     closed_until_ns: u64,
@@ -173,7 +173,7 @@ impl Loads {
         self.is_looking.store(false, Ordering::Release);
     }
 
-    /// Returns the room until the next look. Half of the headroom: others may take some meanwhile, and loads that are under way use more.
+    /// Returns the room until the next look. Half of the headroom: others may use some meanwhile, and loads in flight use more.
     fn room_bytes_of(&self, found: Headroom, now_ns: u64) -> u64 {
         let mut known = self.refaults.lock().unwrap_or_else(PoisonError::into_inner);
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);

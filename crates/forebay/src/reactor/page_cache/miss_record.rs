@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The unit of the record, whatever the machine's pages are.
+/// The unit of the record, for any page size of the machine.
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// An entry has a bit for each page of a window.
 const WINDOW_PAGES: u64 = 16;

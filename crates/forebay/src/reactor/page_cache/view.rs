@@ -19,9 +19,9 @@ pub(crate) struct Refusal {
     pub(crate) lacks_descriptor: bool,
 }
 
-/// Opens the file of `fd` once more, without `O_DIRECT` and to read only, and finds out how its page cache can be tried. Loads by the
-/// new descriptor that follow each other are read ahead by the kernel: set to random access, a load of 4 KiB took twice the time of a
-/// direct read, and one of 512 KiB three times.
+/// Opens the file of `fd` once more, without `O_DIRECT` and to read only, and determines how its page cache can be tried. Loads by
+/// the new descriptor that follow each other are read ahead by the kernel: set to random access, a load of 4 KiB was twice as slow
+/// as a direct read, and a load of 512 KiB three times.
 pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<(OwnedFd, Tries), Refusal> {
     let view = reopen(fd).map_err(|error| Refusal {
         why: format!("the file cannot be opened a second time through /proc/self/fd: {error}"),

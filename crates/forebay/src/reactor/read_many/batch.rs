@@ -38,7 +38,7 @@ pub(crate) struct Batch {
     queued: AtomicBool,
     pub(crate) cancelled: AtomicBool,
     pub(crate) done: AtomicBool,
-    /// The stream's queue was full: the consumer notifies the shard once it has taken results.
+    /// The stream's queue was full: the consumer notifies the shard once it has consumed results.
     stalled: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
@@ -81,7 +81,8 @@ pub(crate) struct Progress {
     pub(crate) long: LongRanges,
     /// The place in the line of the long range that starts next.
     pub(crate) ticket: Option<Ticket>,
-    /// The request that found no memory although it was alone, of a batch into the program's memory: it takes ordinary memory for its copy.
+    /// The request that found no memory although it was alone, of a batch into the program's memory: it uses ordinary memory for
+    /// its copy.
     pub(crate) apart: Option<u32>,
     /// It is among its shard's batches that are to be tried again.
     pub(crate) is_blocked: bool,
@@ -97,7 +98,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Gives up the memory and the place in the line of ranges that get no result. Requests in flight keep theirs.
+    /// Releases the memory and the place in the line of ranges that get no result. Requests in flight keep theirs.
     pub(crate) fn give_up(&mut self) {
         self.long = LongRanges::default();
         self.ticket = None;
@@ -259,7 +260,7 @@ impl Batch {
         let mut taken = pop();
         if taken.is_none() {
             let done = self.is_done_or_wakes(waker);
-            // Takes a result that arrived between the check and the registration.
+            // Returns a result that arrived between the check and the registration.
             taken = pop();
             if taken.is_none() {
                 return if done { Poll::Ready(None) } else { Poll::Pending };
@@ -298,7 +299,7 @@ impl Batch {
         let raw = Arc::into_raw(self.clone()).cast_mut().cast::<RemoteNode>();
         // SAFETY: a pointer out of an Arc is never null.
         let node = unsafe { NonNull::new_unchecked(raw) };
-        // SAFETY: the flag says that the node is in no list; the list owns the count that was just taken.
+        // SAFETY: the flag says that the node is in no list; the list owns the new count.
         if unsafe { inbox.remote_list.push(node) } {
             inbox.kick();
         } else {
@@ -307,7 +308,7 @@ impl Batch {
         }
     }
 
-    /// Returns the batch of a node, for the shard that took it.
+    /// Returns the batch of a node, for the shard that removed it.
     ///
     /// # Safety
     /// `node` must be from `notify_shard`, and be used once.
@@ -441,7 +442,7 @@ impl Batch {
         }
     }
 
-    /// Wakes the consumer of a stream, which takes results while others are still in flight.
+    /// Wakes the consumer of a stream, which consumes results while others are still in flight.
     #[inline]
     pub(crate) fn wake_consumer(&self) {
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {

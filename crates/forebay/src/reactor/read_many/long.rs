@@ -6,8 +6,8 @@
 //! A batch has up to `DEPTH` parts in flight, because the kernel looks for the pages of each on the shard's thread.
 //!
 //! *Owner*: the batch, by its progress; a part that is in flight has a count of the memory in its slot. *Limit*: a range in the
-//! engine's memory takes its length of the line's allowance until it has ended (`memory/arena/line.rs`); the batch waits for that
-//! before it starts its next request.
+//! engine's memory reserves its length of the line's allowance until it has ended (`memory/arena/line.rs`); the batch waits for
+//! that before it starts its next request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -237,7 +237,7 @@ impl LongRange {
         }
     }
 
-    /// Takes `bytes` bytes that a part's request has read.
+    /// Accepts `bytes` bytes that a part's request has read.
     fn take(&mut self, part: &Part, bytes: u64, buffer: &OpBuffer) {
         let AlignedRange { offset, len } = part.place;
         if bytes < u64::from(len) {

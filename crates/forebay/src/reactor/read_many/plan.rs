@@ -208,7 +208,7 @@ impl Open {
             return false;
         }
         let inside = range.end <= self.end;
-        // Bytes of the same device block are read anyway, whatever the limits.
+        // Bytes of the same device block are read anyway, regardless of the limits.
         let touched = self.end.next_multiple_of(u64::from(self.grain.max(1)));
         let gap = range.start.saturating_sub(touched);
         let fits = range.end - self.start <= limits.request_bytes_max.min(limits.part_bytes)

@@ -56,7 +56,7 @@ pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     go_on(shard, &batch);
 }
 
-/// Continues a batch that sent a notification: its consumer took results, or was dropped.
+/// Continues a batch that sent a notification: its consumer has consumed results, or was dropped.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     // SAFETY: on the batch's shard; `begun` is set once the batch's message has arrived.
     let begun = unsafe { (*batch.progress.get()).begun };
@@ -114,7 +114,7 @@ fn is_made_again(batch: &Batch, piece: u32, outcome: &OpOutcome) -> bool {
         }
         Err(OpFailure::NoMemory) if batch.has_destination() && progress.apart != Some(piece) => {
             progress.apart = Some(piece);
-            // Before the others, which would take its turn from it.
+            // Before the others, which would use up its turn.
             progress.again.push_front(piece);
             return true;
         }
@@ -178,8 +178,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let mut whole = Some(whole);
     for (at, &number) in members.iter().enumerate() {
         let result = whole_range(batch, number, place.offset, bytes).and_then(|part| {
-            // The last range takes over the whole, so that a request with one range needs no reference
-            // counting.
+            // The last range owns the whole, so that a request with one range needs no reference counting.
             let block = if at + 1 == members.len() { whole.take() } else { whole.clone() };
             let block = block.and_then(|whole| whole.into_slice(part));
             let block = block.map(|block| match batch.destination(number) {
@@ -225,8 +224,8 @@ fn direct_place(batch: &Batch, members: &[u32], place: AlignedRange) -> Option<L
 /// Returns whether the results of one request are copied out of its buffer, which serves the next request then, instead of
 /// keeping it.
 ///
-/// A copy takes a tenth of the time that a device needs for the bytes. Memory that is mapped for results takes as long as the
-/// device, so results that are kept should take no more of it than their length.
+/// A copy costs a tenth of the device's time for the bytes. Mapping memory for results costs as much as the device, so kept results
+/// should use no more of it than their length.
 fn copies_pay(batch: &Batch, members: &[u32], pinned_bytes: usize) -> bool {
     let ranges = members.iter().map(|&number| batch.plan.ranges.get(number));
     let wanted_bytes: u64 = ranges.map(|range| range.end - range.start).sum();
@@ -274,7 +273,7 @@ const STREAM_SPARED_PART: u64 = 16;
 const COLLECT_SPARED_PART: u64 = 8;
 /// The most I/O memory that a batch's collected results keep; more are copied.
 const KEPT_BYTES_MAX: usize = 16 << 20;
-/// Up to here a batch keeps memory without a look at how much the arena has.
+/// Up to here a batch keeps memory without a check of the arena's size.
 const KEPT_BYTES_UNASKED: usize = 1 << 20;
 /// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
 /// allocator's own bytes fit in addition.
@@ -296,7 +295,7 @@ pub(crate) fn packer(engine: &EngineShared, streams: bool, detached: bool) -> Pa
         (false, true) => (STREAM_SLAB_BYTES, 0),
         (false, false) => (COLLECT_SLAB_BYTES, 0),
     };
-    // A simulated world repeats itself: nothing in it may depend on how long something takes here.
+    // A simulated world repeats itself: nothing in it may depend on real time.
     let may_be_huge = !streams && !detached && !engine.is_simulated();
     Packer::new(&engine.arena, slab_bytes, short_bytes_max, may_be_huge)
 }

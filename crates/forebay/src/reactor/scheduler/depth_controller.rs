@@ -102,7 +102,7 @@ impl DepthController {
         debug_assert!((LEAST..=BUDGET_MAX).contains(&self.budget), "the budget keeps its limits");
         let rate = window.cost.saturating_mul(1_000_000) / window.ns.max(1);
         if window.missed > window.met / 8 {
-            // Too many operations missed their class's latency goal: reduce the budget, whatever that costs.
+            // Too many operations missed their class's latency goal: reduce the budget at any cost.
             self.phase = Phase::Steady;
             self.set(self.budget - self.budget / 4);
             return false;

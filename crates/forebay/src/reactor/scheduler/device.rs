@@ -197,7 +197,7 @@ impl DeviceScheduler {
         f64::from(self.write_ratio.load(Ordering::Relaxed)) / f64::from(EVEN)
     }
 
-    /// Returns the amount that an operation of this kind takes from its class's share: `cost` for a read.
+    /// Returns the charge of an operation of this kind to its class's share: `cost` for a read.
     #[inline]
     pub(super) fn weigh(&self, kind: OpKind, cost: u64) -> u64 {
         match kind {
@@ -250,7 +250,7 @@ impl DeviceScheduler {
         }
     }
 
-    /// Returns how often leases were taken, refused and given back, and shards woken because of released room.
+    /// Returns how often leases were taken, refused and returned, and shards woken because of released room.
     #[cfg(feature = "_sim")]
     pub(crate) fn lease_writes(&self) -> [u64; 4] {
         let LeaseWrites { taken, refused, given_back, wakes } = &self.lease_writes;
@@ -315,8 +315,7 @@ impl DeviceScheduler {
         self.window.late.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a timed operation of a class with a latency goal as met or missed; `ns` is the time that the
-    /// device took.
+    /// Counts a timed operation of a class with a latency goal as met or missed; `ns` is the device's time.
     pub(super) fn note_time(&self, ns: u64, goal_ns: u64) {
         let counter = if ns <= goal_ns { &self.window.met } else { &self.window.missed };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -353,8 +352,7 @@ impl DeviceScheduler {
         let all = self.window.cost.swap(0, Ordering::Relaxed);
         let mix = Mix { reads: all.saturating_sub(writes + others), writes, others, ns };
         let window = Window {
-            // Counted by the device time taken, so that the device's capability does not change with the mix
-            // of requests.
+            // Counted by the device's time, so that the device's capability does not change with the mix of requests.
             cost: weight(mix, estimates.write_cost.ratio),
             ns,
             limited: self.window.limited.swap(false, Ordering::Relaxed),

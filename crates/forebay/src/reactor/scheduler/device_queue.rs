@@ -201,7 +201,7 @@ impl DeviceQueue {
 
     /// Returns whether `cost` fits into the lease, extending it if possible.
     fn has_room(&mut self, cost: u64) -> bool {
-        // Each shard may always have one operation, whatever others hold.
+        // Each shard may always have one operation, regardless of the others.
         self.extend_lease(cost) || self.used == 0
     }
 
@@ -415,7 +415,7 @@ impl DeviceQueue {
         if spec.is_capped() {
             self.shared.charge_caps(class, spec, request.is_write(), request.bytes, view.now_ns);
         }
-        // Limited to the slot's u32, so that exactly the amount taken is returned later.
+        // Limited to the slot's u32, so that exactly the reserved amount is returned later.
         let cost = cost(request.bytes).min(u64::from(u32::MAX));
         self.used += cost;
         if self.used > self.lease {

@@ -185,7 +185,7 @@ impl DeviceQueues {
         }
     }
 
-    /// Takes the charge of such an operation back when it has ended. Returns the shards to wake, one bit each.
+    /// Releases the charge of such an operation at its end. Returns the shards to wake, one bit each.
     #[cold]
     pub(crate) fn end_call(
         &mut self,

@@ -127,7 +127,7 @@ fn rest(ns: u64, known: Pace, cost: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Returns a window of a device that takes `read_ns` and `write_ns` per MiB.
+    /// Returns a window of a device with `read_ns` and `write_ns` per MiB.
     fn window(read_ns: u64, write_ns: u64, reads: u64, writes: u64) -> Mix {
         Mix { reads, writes, others: 0, ns: (reads * read_ns + writes * write_ns) >> 20 }
     }

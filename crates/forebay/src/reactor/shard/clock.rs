@@ -36,7 +36,7 @@ enum Counter {
 }
 
 impl Clock {
-    /// Returns the process's clock. The first call ends the measurement of the counter's rate, which takes 0.5 ms from
+    /// Returns the process's clock. The first call ends the measurement of the counter's rate, which lasts 0.5 ms from
     /// [`begin`](Clock::begin) on, or from this call.
     pub(crate) fn system() -> Clock {
         static CLOCK: OnceLock<Clock> = OnceLock::new();

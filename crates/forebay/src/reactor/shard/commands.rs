@@ -13,7 +13,7 @@ impl Shard {
     /// Puts the command with this number of its owner into a slot; the end of this turn submits it.
     ///
     /// # Errors
-    /// The engine ends, the ring takes no commands, or the op table is full.
+    /// The engine ends, the ring does not support commands, or the op table is full.
     pub(crate) fn begin_command(&self, owner: &Arc<dyn Commands>, number: u32) -> Result<(), OpFailure> {
         // Not the engine's state alone: an operation that is staged during the shard's end would be submitted.
         let failure = self.engine.failure().or_else(|| self.inbox.failure());

@@ -51,8 +51,8 @@ impl Shard {
         }
     }
 
-    /// The second part: waits for completions, for at most `limit`, and takes the available completions. Returns whether nothing is
-    /// left to wait for.
+    /// The second part: waits for completions, for at most `limit`, and handles the available completions. Returns whether nothing
+    /// is left to wait for.
     pub(crate) fn drain(&self, limit: Duration) -> bool {
         let in_flight = self.ops.with(|ops| ops.in_flight);
         if in_flight > 0 {
@@ -115,8 +115,8 @@ impl Shard {
         }
     }
 
-    /// Drops every task's future on this thread, where it was polled. `patience` is the number of checks of
-    /// an empty queue after which it gives up on tasks that no thread delivers.
+    /// Drops every task's future on this thread, where it was polled. `patience` is the number of checks of an empty queue after
+    /// which it abandons tasks that no thread delivers.
     fn end_tasks(&self, mut patience: u32) {
         self.executor.close();
         loop {
@@ -127,7 +127,7 @@ impl Shard {
                 break;
             }
             if self.executor.is_idle() {
-                // A waker on another thread is between taking the task and pushing it.
+                // A waker on another thread is about to push the task.
                 if patience == 0 {
                     break;
                 }

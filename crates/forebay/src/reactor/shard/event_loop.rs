@@ -1,4 +1,4 @@
-//! The shard's turns: check for messages, run tasks, submit, wait, take completions.
+//! The shard's turns: check for messages, run tasks, submit, wait, handle completions.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Shard {
         self.choose_wait()
     }
 
-    /// Runs the second half of a turn: waits in the driver and takes the completions.
+    /// Runs the second half of a turn: waits in the driver and handles the completions.
     #[inline]
     pub(crate) fn rest(&self, wait: Wait) {
         self.take_completions(wait);
@@ -136,7 +136,7 @@ impl Shard {
         // SAFETY: nodes in the list are live, and this call owns the object at whose start each of them is.
         match unsafe { node.as_ref() }.kind {
             NodeKind::Remote => {
-                // SAFETY: a node of this kind is from `RemoteCell::queue` or `cancel`, and is taken once.
+                // SAFETY: a node of this kind is from `RemoteCell::queue` or `cancel`, and is passed once.
                 let (cell, cancelled) = unsafe { RemoteCell::from_node(node) };
                 match (cell.key(), cancelled) {
                     (Some(key), true) => self.drop_op(key),
@@ -157,12 +157,12 @@ impl Shard {
                 }
             }
             NodeKind::Batch => {
-                // SAFETY: a node of this kind is from `Batch::queue`, and is taken once.
+                // SAFETY: a node of this kind is from `Batch::queue`, and is passed once.
                 let batch = unsafe { Batch::from_node(node) };
                 read_many::resume(self, &batch);
             }
             NodeKind::Walks => {
-                // SAFETY: a node of this kind is from `walk::Batch::notify_shard`, and is taken once.
+                // SAFETY: a node of this kind is from `walk::Batch::notify_shard`, and is passed once.
                 let batch = unsafe { walk::Batch::from_node(node) };
                 walk::resume(self, &batch);
             }
@@ -222,7 +222,7 @@ impl Shard {
             return Wait::Poll;
         }
         let in_flight = self.ops.with(|ops| ops.in_flight);
-        // Whatever ended while this thread span may be what others here wait for.
+        // An operation that ended while this thread span may be what others here wait for.
         if in_flight < before && self.waiting() > 0 {
             return Wait::Poll;
         }
@@ -269,7 +269,7 @@ impl Shard {
     #[inline]
     fn spin_until_news(&self, in_flight: u32) -> bool {
         let (limit, state) = match in_flight {
-            // With a device slower than a wake-up, spinning would only take the processor from the program.
+            // With a device slower than a wake-up, spinning would only deprive the program of the processor.
             0 if self.engine.config.spin.is_none() && self.device_ns.get() > FAST_DEVICE_NS => return false,
             0 => (self.spin_idle_max, &self.spin_idle),
             _ => (self.spin_flying_max, &self.spin_flying),

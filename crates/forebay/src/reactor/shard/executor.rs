@@ -52,7 +52,7 @@ pub(crate) struct Executor {
     slice_began: Cell<Option<Ticks>>,
     /// The task that is running.
     current: Cell<u32>,
-    /// A poll that takes longer is recorded as a stall.
+    /// A longer poll is recorded as a stall.
     stall: Ticks,
     stalls: LocalCell<Stalls>,
     /// Notified of every poll, for back-traces of long polls.
@@ -164,7 +164,7 @@ impl Executor {
 
     fn run_ready(&self, shard: &Shard) {
         let mut polls = 0;
-        // No reading is taken where one costs as much as half an operation.
+        // The clock is not read where a reading costs as much as half an operation.
         let timed = shard.clock().is_cheap();
         let mut began = if timed { shard.clock().now() } else { 0 };
         while let Some(runnable) = self.queues.with(|queues| queues.pop(&shard.engine().classes)) {

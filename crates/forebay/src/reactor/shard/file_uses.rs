@@ -12,7 +12,7 @@ use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Slot;
 
 impl Shard {
-    /// Returns the file's entry on this shard, with one more use. [`stage`](Shard::stage) takes over the use.
+    /// Returns the file's entry on this shard, with one more use. [`stage`](Shard::stage) owns the use.
     #[inline]
     pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
         let register = |index, fd, route: Route| {

@@ -22,7 +22,7 @@ use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::shard::remote_list::RemoteList;
 use crate::reactor::walk::{self, WALKS_MAX};
 
-/// The number of messages, and of late calls, that a turn takes before tasks and completions have their turn.
+/// The number of messages, and of late calls, of a turn before tasks and completions have their turn.
 pub(crate) const MESSAGES_PER_TURN: usize = 256;
 
 /// Work for the shard to start.
@@ -37,16 +37,16 @@ pub(crate) enum Message {
 /// A function that a shard runs on its thread.
 pub(crate) type Call = Box<dyn FnOnce(&Shard) + Send>;
 
-/// The shard's view of the calls that found an inbox full. It takes them after all older messages of their
-/// senders, so that calls of one thread stay in order.
+/// The shard's view of the calls that found an inbox full. It receives them after all older messages of their senders, so that
+/// calls of one thread stay in order.
 #[derive(Default)]
 pub(crate) struct LateCalls {
-    /// A pair `(calls, messages)`: this many calls are taken once this many messages have been taken.
+    /// A pair `(calls, messages)`: this many calls are received once this many messages have been received.
     due: Cell<Option<(usize, usize)>>,
 }
 
 impl LateCalls {
-    /// Checks for calls that found the inbox full; runs before messages are taken.
+    /// Checks for calls that found the inbox full; runs before messages are received.
     #[inline]
     pub(crate) fn look(&self, inbox: &Inbox) {
         if self.due.get().is_none() && inbox.has_calls() {
@@ -57,13 +57,13 @@ impl LateCalls {
     #[inline(never)]
     fn count(&self, inbox: &Inbox) {
         let _alone = inbox.gate.enter();
-        // Calls are counted first: any message that the sender of one of them sent before it is by now in the
-        // queue, or was taken.
+        // Calls are counted first: any message that the sender of one of them sent before it is by now in the queue, or was
+        // received.
         let calls = inbox.calls.len();
         self.due.set(Some((calls, inbox.len())));
     }
 
-    /// Takes some calls after all earlier messages have been taken, counting the `taken` messages of this turn.
+    /// Receives some calls after all earlier messages, counting the `taken` messages of this turn.
     #[inline]
     pub(crate) fn take(&self, inbox: &Inbox, taken: usize, run: impl FnMut(Call)) {
         if let Some((calls, ahead)) = self.due.get() {
@@ -95,10 +95,9 @@ pub(crate) struct Inbox {
     /// Submissions. Bounded; senders wait while it is full. Made for the first message: most rings never get one.
     messages: OnceLock<ArrayQueue<Message>>,
     depth: usize,
-    /// Calls that found that queue full. Unbounded: the work that a call starts takes more memory than the
-    /// call itself.
+    /// Calls that found that queue full. Unbounded: the work that a call starts needs more memory than the call itself.
     calls: SegQueue<Call>,
-    /// Set for good before the first of these calls: until then no turn needs to look at the queue.
+    /// Set for good before the first of these calls: until then no turn needs to check the queue.
     had_calls: AtomicBool,
     /// Cancels, adoptions and closes. Never full.
     pub(crate) remote_list: RemoteList,
@@ -253,7 +252,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the next message; called by the shard.
+    /// Pops the next message; called by the shard.
     #[inline]
     pub(crate) fn pop(&self) -> Option<Message> {
         // The queue's own check for emptiness costs a memory barrier; this one costs two loads.
@@ -275,7 +274,7 @@ impl Inbox {
         self.had_calls.load(Ordering::Relaxed) && !self.calls.is_empty()
     }
 
-    /// Takes the next call that found the inbox full.
+    /// Pops the next call that found the inbox full.
     fn pop_call(&self) -> Option<Call> {
         let _alone = self.gate.enter();
         self.calls.pop()
@@ -283,7 +282,7 @@ impl Inbox {
 
     /// Wakes senders that found the inbox full, one for each of the `taken` messages in the order of arrival, or all if no message
     /// is left: a sender that does not return then blocks no other, and messages that are left cause a next turn. Called by the
-    /// shard after it took messages.
+    /// shard after it received messages.
     #[inline]
     pub(crate) fn notify_room(&self, taken: usize) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
@@ -357,7 +356,7 @@ impl Inbox {
         self.kick();
     }
 
-    /// Takes such a call; called by the shard before it tries again.
+    /// Clears such a call; called by the shard before it tries again.
     #[inline]
     pub(crate) fn take_memory_call(&self) {
         if self.memory_called.load(Ordering::Relaxed) {

@@ -20,7 +20,7 @@ impl Ops {
         );
     }
 
-    /// Checks what takes a look at every slot. A large table is left out: the tests that fill one would take minutes.
+    /// Checks every slot. A large table is left out: the tests that fill one would need minutes.
     #[cfg(debug_assertions)]
     fn check_invariants(&self, queues: &DeviceQueues) {
         const CHECKED_SLOTS_MAX: u32 = 1024;

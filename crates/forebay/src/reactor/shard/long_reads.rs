@@ -1,6 +1,6 @@
-//! Long reads of a shard, which take ordinary memory when it is their turn (`memory/arena/line.rs`).
+//! Long reads of a shard, which allocate ordinary memory at their turn (`memory/arena/line.rs`).
 //!
-//! They take it before their device admits them: so those that wait keep their order, and need no second admission.
+//! They allocate before their device admits them: so those that wait keep their order, and need no second admission.
 
 use crate::io::op::{OpBuffer, OpFailure};
 use crate::memory::arena::{Arena, Ticket};

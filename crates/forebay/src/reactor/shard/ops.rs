@@ -82,7 +82,7 @@ struct Next {
 enum Step {
     /// It was submitted, or waits in a queue.
     GoOn,
-    /// The driver takes no more in this turn.
+    /// The driver accepts no more in this turn.
     DriverIsFull,
 }
 
@@ -429,7 +429,7 @@ impl Shard {
         })
     }
 
-    /// Takes the next operation out of its queue.
+    /// Dequeues the next operation.
     #[inline(always)]
     fn next_to_submit(&self, ops: &mut Ops, round: &mut Round) -> Option<Next> {
         let retry = !round.starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
@@ -574,7 +574,7 @@ impl Shard {
     /// Hands a request to the driver. Returns false if the driver is full; the slot is then as before.
     #[inline(always)]
     fn hand_over(&self, slot: &mut Slot, request: &IoRequest, device: u16, now: &mut Option<Ticks>) -> bool {
-        // Recorded before the driver runs, which may execute a durable write itself and take time for it.
+        // Recorded before the driver runs, which may execute a durable write itself.
         let staged = slot.stamp;
         let queued_ns = slot.sampled.then(|| self.pass(slot, now));
         // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;

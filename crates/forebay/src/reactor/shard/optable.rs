@@ -20,7 +20,7 @@ pub(crate) enum SlotState {
     /// Waits for its turn to be submitted, or for memory.
     Staged,
     InFlight,
-    /// Ended; the future has not yet taken the outcome.
+    /// Ended; the future has not yet returned the outcome.
     Done,
 }
 
@@ -114,7 +114,7 @@ impl OpTable {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
 
-    /// Takes the slot that was freed last. Returns `None` if `SLOTS_MAX` operations already exist.
+    /// Allocates the slot that was freed last. Returns `None` if `SLOTS_MAX` operations already exist.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<OpKey> {
         if self.free == NIL {
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn grows_by_chunks_and_gives_them_back_without_reviving_old_keys() {
-        // Fewer keys where an interpreter would take minutes.
+        // Fewer keys where an interpreter would need minutes.
         const KEYS: u32 = if cfg!(miri) { 300 } else { 1000 };
         let mut table = OpTable::new();
         let keys: Vec<OpKey> = (0..KEYS).map(|_| table.take().unwrap()).collect();

@@ -18,10 +18,9 @@ pub(crate) type RemotePtr = Arc<RemoteCell>;
 
 /// One operation shared between two threads.
 ///
-/// Life of a cell that carries a request: the future fills `request` and sends the cell through the inbox.
-/// The shard takes the request, runs it, fills `outcome`, sets `DONE` and wakes the future. A cell that
-/// adopts an operation (its future was first polled on the shard and then elsewhere) carries the slot's key
-/// instead and travels through the foreign list.
+/// Life of a cell that carries a request: the future fills `request` and sends the cell through the inbox. The shard reads the
+/// request, runs it, fills `outcome`, sets `DONE` and wakes the future. A cell that adopts an operation (its future was first
+/// polled on the shard and then elsewhere) carries the slot's key instead and is passed through the foreign list.
 #[repr(C)]
 pub(crate) struct RemoteCell {
     node: RemoteNode,
@@ -109,7 +108,7 @@ impl RemoteCell {
         }
     }
 
-    /// Takes the request, once; called by the shard, and by a sender that found the inbox closed.
+    /// Returns the request, once; called by the shard, and by a sender that found the inbox closed.
     ///
     /// # Safety
     /// The caller must hold the cell as a message: popped from the inbox, or not yet sent.
@@ -120,7 +119,7 @@ impl RemoteCell {
 
     /// Completes the operation with its outcome and wakes the future; called by the shard.
     pub(crate) fn finish(&self, outcome: OpOutcome) {
-        // A model checker would take the load for one more step of each thread.
+        // For a model checker the load would be one more step of each thread.
         debug_assert!(cfg!(all(forebay_loom, test)) || !self.is_done(), "a cell gets its outcome once");
         // SAFETY: only the shard (or the sender, if no shard ever saw the cell) finishes, once; the future
         // reads only after DONE.
@@ -164,7 +163,7 @@ impl RemoteCell {
     }
 
     /// Marks that no task waits any more; called by the future's drop. Returns a node to push, unless one is already in the list;
-    /// the shard will then see the mark when it takes that node.
+    /// the shard will then see the mark when it removes that node.
     pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<RemoteNode>> {
         if self.is_done() {
             return None;
@@ -173,13 +172,13 @@ impl RemoteCell {
         (before & QUEUED == 0).then(|| into_node(self))
     }
 
-    /// Returns the cell of a node that the shard took, and whether its future was dropped.
+    /// Returns the cell of a node that the shard removed, and whether its future was dropped.
     ///
     /// # Safety
     /// `node` must be from [`queue`](Self::queue) or [`cancel`](Self::cancel), and be used once.
     pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> (RemotePtr, bool) {
-        // SAFETY: `into_node` made the pointer from an Arc whose count this takes over; the node is the first field
-        // of a repr(C) struct and the pointer kept the provenance of the whole.
+        // SAFETY: `into_node` made the pointer from an Arc whose count this owns now; the node is the first field of a repr(C)
+        // struct and the pointer kept the provenance of the whole.
         let cell = unsafe { Arc::from_raw(node.as_ptr().cast::<RemoteCell>().cast_const()) };
         let flags = cell.flags.fetch_and(!QUEUED, Ordering::AcqRel);
         (cell, flags & CANCELLED != 0)

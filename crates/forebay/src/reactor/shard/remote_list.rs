@@ -2,7 +2,7 @@
 //! allocating.
 //!
 //! Destructors may neither wait nor fail, so their notice to a shard is a link that is part of the object itself. The number of
-//! existing objects therefore bounds the list, and it is never full. Pushes are onto a stack. The shard takes the whole stack, so
+//! existing objects therefore bounds the list, and it is never full. Pushes are onto a stack. The shard removes the whole stack, so
 //! no node is ever compared with one that was freed and reused in between (no ABA).
 
 use std::ptr::{self, NonNull};
@@ -40,7 +40,7 @@ impl RemoteNode {
 /// - a future polled elsewhere (`OpFuture::adopt`, `walk::Batch::notify_shard`) waits for the reply;
 /// - a stream that was full (`read_many::Batch::poll_next`) waits for further results;
 /// - a dropped one (`drop_remote`, both `Batch::cancel`) waits for nothing, but others do for its memory and its file's close. Its
-///   operation may have ended since the last look at it, and then no completion wakes the shard either;
+///   operation may have ended since the last check, and then no completion wakes the shard either;
 /// - a file's close (`FileCore::release`) waits for its entry in the table.
 ///
 /// `VisitedShard::adopt` does not kick: it visits, or marks the lock for the visitor that is inside. A drop that leaves a bit in a
@@ -63,7 +63,7 @@ impl RemoteList {
     ///
     /// # Safety
     /// `node` must point to a live node outside of lists, with permission to access the object at whose start it is. It must stay
-    /// live until the shard has taken it.
+    /// live until the shard has removed it.
     pub(crate) unsafe fn push(&self, node: NonNull<RemoteNode>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -73,7 +73,7 @@ impl RemoteList {
             // SAFETY: the caller guarantees that the node is live and in no list, so only this call uses its
             // link.
             unsafe { node.as_ref() }.next.store(head, Ordering::Relaxed);
-            // Release: the shard sees the node's contents and link when it takes the stack.
+            // Release: the shard sees the node's contents and link when it removes the stack.
             match self.head.compare_exchange_weak(head, node.as_ptr(), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
@@ -86,7 +86,7 @@ impl RemoteList {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes all nodes, oldest first, and passes each to `visit`, which then owns it.
+    /// Removes all nodes, oldest first, and passes each to `visit`, which then owns it.
     pub(crate) fn take_all(&self, visit: impl FnMut(NonNull<RemoteNode>)) {
         if !self.is_empty() {
             let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
@@ -104,8 +104,7 @@ impl RemoteList {
         let mut oldest: *mut RemoteNode = ptr::null_mut();
         while head != CLOSED {
             let Some(node) = NonNull::new(head) else { break };
-            // SAFETY: nodes in the taken stack are live (the push's contract) and owned by this call alone
-            // since the swap.
+            // SAFETY: nodes in the removed stack are live (the push's contract) and owned by this call alone since the swap.
             let link = &unsafe { node.as_ref() }.next;
             head = link.load(Ordering::Relaxed);
             link.store(oldest, Ordering::Relaxed);

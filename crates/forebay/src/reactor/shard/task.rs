@@ -74,8 +74,8 @@ where
     .ok_or_else(|| Error::new(ErrorKind::NotOnShard, "spawn"))
 }
 
-/// Blocks until each shard has taken the notices left for it before, such as the drop of a file's last handle: a turn takes notices
-/// before it runs tasks. A closing or ended shard is not waited for. Must not be called on a shard's thread.
+/// Blocks until each shard has handled all earlier notices, such as the drop of a file's last handle: a turn handles notices before
+/// it runs tasks. A closing or ended shard is not waited for. Must not be called on a shard's thread.
 pub(crate) fn wait_for_a_turn(inboxes: &[Arc<Inbox>]) {
     let tasks: Vec<_> = inboxes.iter().map(|inbox| spawn_on(inbox, Class::DEFAULT, || async {})).collect();
     for task in tasks {

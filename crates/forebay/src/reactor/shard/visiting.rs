@@ -32,7 +32,7 @@ const MEMORY_LOOK_NS: u64 = 1_000_000;
 pub(crate) struct ExitState {
     /// Operations and walks that have not completed.
     pub(crate) load: u32,
-    /// Operations are staged that the device would take, or blocks wait for their walks.
+    /// Operations are staged that the device would accept, or blocks wait for their walks.
     pub(crate) staged: bool,
     /// Shard 0 should visit.
     pub(crate) asks_shard: bool,
@@ -61,10 +61,10 @@ impl Shard {
         }
     }
 
-    /// Starts an operation, submits it unless more are worth waiting for, and takes what has completed.
+    /// Starts an operation, submits it unless more are worth waiting for, and handles completions.
     ///
-    /// When it ends, `cell` has the outcome; without one the outcome stays in the slot. `waits`: more are worth waiting for however few
-    /// are in flight. It takes a cell.
+    /// When it ends, `cell` has the outcome; without one the outcome stays in the slot. `waits`: more are worth waiting for even
+    /// with few in flight. It needs a cell.
     #[inline]
     pub(crate) fn begin_visiting(
         &self,
@@ -131,7 +131,7 @@ impl Shard {
         self.clock.ns(now.wrapping_sub(self.gathers_since.get())) < STAGED_NS_MAX
     }
 
-    /// Submits and takes completions, which may request more.
+    /// Submits and handles completions, which may request more.
     fn submit_rounds(&self) {
         let began = self.clock.now();
         for _ in 0..ROUNDS_MAX {
@@ -184,7 +184,7 @@ impl Shard {
         }
     }
 
-    /// Returns whether operations are staged that the device would take.
+    /// Returns whether operations are staged that the device would accept.
     fn has_staged(&self) -> bool {
         self.ops.with(|ops| ops.has_staged() && ops.in_flight < self.depth)
     }

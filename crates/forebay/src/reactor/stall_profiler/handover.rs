@@ -10,8 +10,8 @@ mod loom_tests;
 ///
 /// A writer may be late, or never write. No thread waits for it, and a new request replaces an unserved one. While a thread writes
 /// or reads the value nothing else can start. The whole protocol is one word: the number of the requested poll and one of five
-/// states. Each step is one compare-and-swap from the state that it needs, so the protocol holds however many threads take each
-/// part.
+/// states. Each step is one compare-and-swap from the state that it needs, so the protocol holds for any number of threads on each
+/// side.
 pub(crate) struct Handover<T> {
     word: AtomicU64,
     value: UnsafeCell<T>,

@@ -34,9 +34,9 @@ struct ProfilerState {
 
 /// The means by which the first poll after idleness wakes the watcher.
 ///
-/// A shard stores its poll and then loads `asleep`; the watcher stores `asleep` and then looks at the polls. So one of them sees the
-/// other, if neither processor keeps its store back. The watcher has the kernel see to that on all processors (membarrier(2)), which
-/// spares each poll a barrier.
+/// A shard stores its poll and then loads `asleep`; the watcher stores `asleep` and then checks the polls. So one of them sees the
+/// other, if neither processor keeps its store back. The watcher lets the kernel ensure that on all processors (membarrier(2)),
+/// which spares each poll a barrier.
 #[derive(Default)]
 struct Alarm {
     asleep: AtomicBool,
@@ -50,7 +50,7 @@ pub(crate) struct Beat(Arc<Pulse>);
 struct Pulse {
     /// Odd while a poll runs, and then its number; changed by the shard's thread only.
     now: CachePadded<AtomicU64>,
-    /// The last poll that a sample was taken of; changed by the shard's thread only, in the handler.
+    /// The last sampled poll; changed by the shard's thread only, in the handler.
     sampled: AtomicU64,
     /// The time at which the watcher first saw the poll that it requested a sample of last.
     since: AtomicU64,
@@ -186,8 +186,8 @@ impl Beat {
         self.0.now.store(now & !1, Ordering::Relaxed);
     }
 
-    /// Returns, after a poll's end on the shard's thread, its number and the time when it was first seen, if
-    /// a sample was taken of it. The sample's text is among the [`findings`](Self::findings) soon.
+    /// Returns, after a poll's end on the shard's thread, its number and the time when it was first seen, if it was sampled. The
+    /// sample's text is among the [`findings`](Self::findings) soon.
     #[inline]
     pub(crate) fn sampled(&self) -> Option<(u64, Ticks)> {
         let poll = self.0.now.load(Ordering::Relaxed) | 1;
@@ -208,8 +208,7 @@ impl Pulse {
         Some(self.now.load(Ordering::Relaxed)).filter(|now| now & 1 == 1)
     }
 
-    /// Takes the sample if it is requested and its poll still runs. Called in the handler, on the shard's
-    /// thread.
+    /// Makes the sample if it is requested and its poll still runs. Called in the handler, on the shard's thread.
     ///
     /// # Safety
     /// `registers` are those of this thread's, which does not run until this returns.

@@ -67,7 +67,7 @@ fn begin_in(
     // Where operations complete while they are submitted, those that are submitted immediately need no cell.
     let is_inline = ring.is_inline.load(Ordering::Relaxed);
     let waits = is_inline && ring.gathering.begin();
-    // Its waker is registered by the poll that follows: what completes until then wakes nobody.
+    // Its waker is registered by the poll that follows: earlier completions wake no task.
     let cell = (!is_inline || waits).then(RemoteCell::waiting);
     let mut is_inside = false;
     let entered = ring.enter(|shard| {

@@ -25,7 +25,7 @@ pub(super) fn with_ring<T>(
         debug_assert!(here::is_on_shard(), "no code of the program but steps runs under a ring's lock");
         return None;
     }
-    // A thread in a `.wait()` cannot drive its runtime. Without shard 0 no thread would look after a ring.
+    // A thread in a `.wait()` cannot drive its runtime. Without shard 0 no thread would serve a ring.
     if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Which ring a thread has: each worker of a Tokio runtime gets one, and the runtime's own poller watches it.
 //!
-//! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, has the ring's descriptor registered with
-//! the runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready
-//! had their turn. The drop of a runtime drops its tasks, and the drop of an attendant gives up the whole group: shard 0 takes over
+//! A runtime's rings are a *group*. For each ring a task of the runtime, the *attendant*, registers the ring's descriptor with the
+//! runtime's poller. It visits when the descriptor becomes readable, and submits what is staged once the tasks that are ready had
+//! their turn. The drop of a runtime drops its tasks, and the drop of an attendant gives up the whole group: shard 0 takes over
 //! operations in flight, and each ring is free for another runtime after the drop of its attendant. The rings are the engine's: a
 //! thread knows its ring by number, so that a thread which has driven a current-thread runtime keeps neither ring nor runtime
 //! alive.
@@ -235,10 +235,10 @@ impl Group {
         Some(ring)
     }
 
-    /// Ends the attendants, which leave their rings to other runtimes. Operations in flight are shard 0's to look after.
+    /// Ends the attendants, which leave their rings to other runtimes. Shard 0 takes over operations in flight.
     ///
-    /// An attendant may be polled on another thread meanwhile. It looks after it has left its waker: either this finds the waker, or the
-    /// attendant finds the group given up.
+    /// An attendant may be polled on another thread meanwhile. It checks after it has left its waker: either this finds the waker,
+    /// or the attendant finds the group given up.
     fn give_up(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
             let rings = std::mem::take(&mut *self.lock());
@@ -250,7 +250,7 @@ impl Group {
 /// Registers a ring's descriptor with the poller of the runtime that this thread is in.
 ///
 /// # Errors
-/// The reason for which the runtime does not take it.
+/// The reason for the runtime's refusal.
 fn watched(ring: &VisitedShard, choice: WorkerRings) -> Result<AsyncFd<OwnedFd>, String> {
     let descriptor = ring.descriptor.get().ok_or("the ring has no descriptor")?;
     let descriptor = descriptor.try_clone().map_err(|error| error.to_string())?;
@@ -294,7 +294,7 @@ fn quietly<T>(run: impl FnOnce() -> T) -> Option<T> {
     result.ok()
 }
 
-/// The task of a runtime that looks after one of its rings.
+/// The task of a runtime that drives one of its rings.
 struct Attendant {
     ring: Arc<VisitedShard>,
     group: Arc<Group>,

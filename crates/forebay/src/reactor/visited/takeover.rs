@@ -62,7 +62,7 @@ impl VisitedShards {
 }
 
 impl VisitedShard {
-    /// Takes the shard out, for its end. `Ok(None)` if it was lost before.
+    /// Removes the shard, for its end. `Ok(None)` if it was lost before.
     ///
     /// # Errors
     /// The number of its operations, if a visitor did not leave before the deadline.

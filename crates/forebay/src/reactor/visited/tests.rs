@@ -49,7 +49,7 @@ impl Bench {
     }
 }
 
-/// Takes the lock of a ring. Shard 0 may be inside for a moment, to look after what a visitor has left.
+/// Takes the lock of a ring. Shard 0 may be inside for a moment, for work that a visitor has left.
 fn lock(ring: &VisitedShard) {
     while !ring.lock.try_lock() {
         std::thread::yield_now();

@@ -24,7 +24,7 @@ pub(crate) fn visit_all(shard: &Shard, mut asked: u64) {
     }
 }
 
-/// Has shard 0 look after the rings from now on, if it does not.
+/// Starts shard 0's visits to the rings, unless it has them already.
 #[inline]
 pub(super) fn begin(engine: &Arc<EngineShared>) {
     if crate::_is_broken!(RingsUnwatched) {

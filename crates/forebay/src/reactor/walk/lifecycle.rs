@@ -20,7 +20,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Clock;
 
-/// A step that takes longer is counted under its walk's type.
+/// A longer step is counted under its walk's type.
 const STEP_NS_SLOW: u64 = 20_000;
 /// Where reading the clock costs as much as half an operation, one step in this many is timed.
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
@@ -234,7 +234,7 @@ fn step(shard: &Shard, arrival: Arrival) {
     }
 }
 
-/// Runs a step, the one with this number of its account. Returns also the time that it took if that was too long.
+/// Runs a step, the one with this number of its account. Returns also its time if that was too long.
 #[inline]
 pub(crate) fn timed(clock: &Clock, number: u64, step: impl FnOnce() -> Next) -> (Next, Option<u64>) {
     let began = (clock.is_cheap() || number.is_multiple_of(STEPS_PER_SLOW_CLOCK)).then(|| clock.now());

@@ -54,9 +54,8 @@ pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 /// task asked, or the thread that is in the walk's `.wait()`.
 ///
 /// # Rules for steps
-/// - Short: a step holds up everything else of its shard or ring. Microseconds are fine. A step of more than 20 us is
-///   counted under its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, in
-///   the task that awaits it.
+/// - Short: a step delays everything else of its shard or ring. Microseconds are fine. A step of more than 20 us is counted under
+///   its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, in the task that awaits it.
 /// - No waiting: no locks that other threads hold for long, no blocking calls. [`wait`](crate::WalkOne::wait) in a
 ///   step is an error.
 /// - A panic is caught and is the walk's error ([`TaskPanicked`](crate::ErrorKind::TaskPanicked)).

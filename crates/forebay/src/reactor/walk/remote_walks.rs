@@ -55,7 +55,7 @@ pub(crate) enum BatchEntry {
     /// Runs in this slot of the shard's walks.
     Running(u32),
     Over(Job),
-    /// Its ending is lost, or was taken.
+    /// Its ending is lost, or was returned.
     Gone,
 }
 
@@ -152,7 +152,7 @@ impl Batch {
         let raw = Arc::into_raw(self.clone()).cast_mut().cast::<RemoteNode>();
         // SAFETY: a pointer out of an Arc is never null.
         let node = unsafe { NonNull::new_unchecked(raw) };
-        // SAFETY: the flag shows that the node is in no list; the list owns the count that was just taken.
+        // SAFETY: the flag shows that the node is in no list; the list owns the new count.
         let pushed = unsafe { inbox.remote_list.push(node) };
         if pushed {
             inbox.kick();
@@ -163,7 +163,7 @@ impl Batch {
         pushed
     }
 
-    /// Takes the batch back from its node, for the shard that popped it.
+    /// Returns the batch of a node, for the shard that popped it.
     ///
     /// # Safety
     /// `node` must be from `notify_shard`, and be used once.

@@ -14,14 +14,14 @@ use super::step::{Ranges, Step};
 use crate::base::error::Error;
 use crate::memory::block::Block;
 
-/// Bytes that a walk may take without a box: 128 of state, and the tag that distinguishes state from result.
+/// Bytes of a walk without a box: 128 of state, and the tag that distinguishes state from result.
 const ROOM_BYTES: usize = 144;
 
 /// The result or failure of a walk.
 pub(crate) type WalkEnding<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
 
 /// The failure of a walk, for the walk's or the core's reason. The core's error becomes the walk's own type where the result is
-/// taken, since that conversion is the program's code.
+/// returned, since that conversion is the program's code.
 pub(crate) enum Failure<E> {
     Own(E),
     Core(Error),

@@ -35,7 +35,7 @@ pub(crate) enum WalkState {
     Reading,
     /// Its step has the job, and returns it.
     Stepping,
-    /// Its future has not yet taken the ending.
+    /// Its future has not yet returned the ending.
     Over,
 }
 
@@ -197,7 +197,7 @@ impl Walks {
         Some(WalkKey { index, generation })
     }
 
-    /// Frees a slot whose job, owner and file were taken out.
+    /// Frees a slot whose job, owner and file were moved out.
     #[inline]
     pub(crate) fn give_back(&mut self, index: u32) {
         let head = self.free;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use forebay_test::children::{self, Restriction, Scene};
 
-/// A child that takes longer hangs: the kernel ends it with SIGALRM.
+/// A longer child hangs: the kernel ends it with SIGALRM.
 const DEADLINE_S: libc::c_uint = 120;
 /// Of capabilities(7): those of root that lift the limits which the scenes set. IPC_LOCK stays: without it the
 /// rings of all scenes count against one limit, and scenes about locked memory become another user instead.

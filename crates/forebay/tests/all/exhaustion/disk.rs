@@ -203,8 +203,8 @@ fn a_disk_without_room_for_names() {
 /// The kernel sends SIGXFSZ to the thread whose write crosses RLIMIT_FSIZE, which ends the process by
 /// default.
 ///
-/// Regression: a write through the engine did that to the whole program. The engine's threads take no such
-/// signal, so the write fails with EFBIG, which the error's text explains.
+/// Regression: a write through the engine did that to the whole program. The engine's threads block that signal, so the write fails
+/// with EFBIG, which the error's text explains.
 #[test]
 fn a_file_may_not_grow() {
     scene("disk::a_file_may_not_grow", || {

@@ -77,7 +77,7 @@ fn half_of_the_locked_memory_is_left_for_other_rings() {
         }
         let engine = Engine::start(config().driver(DriverChoice::Uring)).unwrap();
         everything_works(&engine, dir.path());
-        // A quarter of the limit, as a session of walks may take it.
+        // A quarter of the limit, as a session of walks may use it.
         let mut memory = vec![1_u8; 2 << 20];
         let other = io_uring::IoUring::new(8).unwrap();
         let buffer = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };

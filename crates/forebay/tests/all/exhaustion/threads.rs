@@ -14,7 +14,7 @@ fn become_nobody() -> tempfile::TempDir {
     let dir = dir();
     if is_root() {
         let path = std::ffi::CString::new(dir.path().as_os_str().as_encoded_bytes()).unwrap();
-        // SAFETY: chown(2) reads the path; setresuid(2) takes plain numbers and, in this C library, changes all threads.
+        // SAFETY: chown(2) reads the path; setresuid(2) has no pointer arguments and, in this C library, changes all threads.
         unsafe {
             assert_eq!(libc::chown(path.as_ptr(), nobody, nobody), 0);
             assert_eq!(libc::setresuid(nobody, nobody, nobody), 0);

@@ -2,7 +2,7 @@
 
 use forebay_test::children::{Restriction, Scene, is_child, print_skipped};
 
-/// A child that takes longer hangs: the kernel ends it with SIGALRM.
+/// A longer child hangs: the kernel ends it with SIGALRM.
 const DEADLINE_S: libc::c_uint = 120;
 /// Number in capabilities(7) of the one that lifts the limits of priorities.
 const CAP_SYS_NICE: libc::c_ulong = 23;
@@ -28,7 +28,7 @@ pub(crate) fn scene(name: &str, rights: Rights, body: impl FnOnce()) {
         restrictions.extend([limit, Restriction::Capability(CAP_SYS_NICE)]);
     }
     match Scene::new(&name).without(restrictions).run() {
-        // Raising it takes CAP_SYS_RESOURCE.
+        // Raising it needs CAP_SYS_RESOURCE.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             println!("skipped: this process may not raise RLIMIT_RTPRIO");
         }

@@ -19,8 +19,8 @@ pub(super) fn fence_of(order: Ordering) {
     }
 }
 
-/// Returns the part of an ordering that loads have. The next two functions do it for stores and for
-/// read-modify-writes, without the parts that a twin takes away.
+/// Returns the part of an ordering that loads have. The next two functions do it for stores and for read-modify-writes, without the
+/// parts that a twin removes.
 fn loads(order: Ordering) -> Ordering {
     match order {
         Ordering::SeqCst | Ordering::AcqRel => Ordering::Acquire,

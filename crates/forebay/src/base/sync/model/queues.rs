@@ -56,7 +56,7 @@ impl<T> ArrayQueue<T> {
                     Err(now) => tail = now,
                 }
             } else {
-                // A place of the lap before: full, unless another thread is just taking it.
+                // A place of the lap before: full, unless another thread is popping it.
                 fence(Ordering::SeqCst);
                 if self.head.load(Ordering::Relaxed) + self.places.len() == tail {
                     return Err(value);

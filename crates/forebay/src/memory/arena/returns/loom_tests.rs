@@ -19,7 +19,7 @@ impl BareHeader {
         BareHeader(NonNull::from(Box::leak(Box::new(Header::ordinary(0, ptr::null_mut())))))
     }
 
-    /// Writes the number and pushes the header. Returns the number, if the stack took it.
+    /// Writes the number and pushes the header. Returns the number, if the stack accepted it.
     fn give(self, stack: &ReturnStack, number: u16) -> Option<u16> {
         // SAFETY: the header is ours alone; it is a chain of one.
         let pushed = unsafe {

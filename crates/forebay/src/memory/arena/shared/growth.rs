@@ -18,9 +18,8 @@ const GROWTH_BYTES_MIN: usize = HUGE_BYTES;
 /// A new region is at least the mapped bytes divided by this: 256 regions up to 512 MiB, then 128 with each
 /// doubling.
 const GROWTH_PART: usize = 256;
-/// Limits for the free memory below which the next region is made ready. Between them the bound is the mapped
-/// bytes divided by `SCARCE_PART`: an arena that has grown much is one whose cache is filling, which takes
-/// memory as fast as the device delivers.
+/// Limits for the free memory below which the next region is made ready. Between them the bound is the mapped bytes divided by
+/// `SCARCE_PART`: an arena that has grown much is one whose cache is filling, which allocates as fast as the device delivers.
 const SCARCE_BYTES_MIN: usize = 2 << 20;
 const SCARCE_BYTES_MAX: usize = 16 << 20;
 const SCARCE_PART: usize = 16;

@@ -1,6 +1,6 @@
 //! Shows: a range is loaded with its second miss and not with its first, in every kind of read, while room is left; bytes are those
 //! of the file, also with concurrent writes. How: the files of a made-up machine, and real files with as much room as the test
-//! gives. Which pages the page cache keeps is the kernel's choice, so loads are counted by the room that they take.
+//! gives. Which pages the page cache keeps is the kernel's choice, so loads are counted by the room that they use.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -135,8 +135,8 @@ fn rising_refaults_close_it_for_a_while() {
     assert_eq!(look(&loads, 100 * SECOND), open);
 }
 
-/// The story: on a machine with 20 GiB free a reclaimer of pages that were idle took some back. Whoever read them again closed the loads for five
-/// seconds, again and again, so a file that fits was read past the page cache for ever.
+/// Story: on a machine with 20 GiB free a reclaimer of idle pages reclaimed some. A read of them closed the loads for five seconds,
+/// again and again, so a file that fits was read past the page cache for ever.
 #[test]
 fn refaults_close_it_where_memory_was_short() {
     let (root, loads) = loads(1000);
@@ -283,7 +283,7 @@ fn the_second_pass_loads_all_of_a_file_that_finds_room() {
     }
 }
 
-/// The story: buffered passes over a file larger than memory load it again and again, and take all other pages for it.
+/// Story: buffered passes over a file larger than memory load it again and again, and evict all other pages for it.
 #[test]
 fn loads_take_no_more_than_the_room() {
     for way in WAYS {

@@ -8,8 +8,7 @@ use crate::reactor::scheduler::cost::PIECE_COST;
 use crate::reactor::scheduler::device::{TAG_SHIFT, top};
 use crate::reactor::shard::optable::{Continuation, OpTable};
 
-/// The longest time for which a shard that is ahead lets others catch up. A share that is not taken is given
-/// away.
+/// The longest time for which a shard that is ahead lets others catch up. An unused share is given away.
 const HOLD_NS_MAX: u64 = 1_000_000;
 /// How far ahead a shard may be before it waits, in pieces.
 const AHEAD_PIECES: u64 = 4;

@@ -47,7 +47,7 @@ impl Queues {
         self.ready[class].push_back(runnable);
     }
 
-    /// Takes the next task by stride scheduling (Waldspurger 1995), with a poll as the unit.
+    /// Dequeues the next task by stride scheduling (Waldspurger 1995), with a poll as the unit.
     #[inline]
     pub(super) fn pop(&mut self, classes: &ClassTable) -> Option<Runnable> {
         let class = match self.nonempty {

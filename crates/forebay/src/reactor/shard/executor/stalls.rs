@@ -1,5 +1,4 @@
-//! Tasks that hold their shard for too long: one reading of the counter per poll, and the task's name if the
-//! poll took long.
+//! Tasks that hold their shard for too long: one reading of the counter per poll, and the task's name if the poll was long.
 
 use crate::io::stats::Stall;
 use crate::reactor::stall_profiler::Beat;
@@ -52,8 +51,7 @@ impl Stalls {
         self.list.iter().map(|record| record.stall.clone()).collect()
     }
 
-    /// Takes the back-traces of polls that have ended. Those of polls that were not the longest are
-    /// discarded.
+    /// Collects the back-traces of polls that have ended. Those of polls that were not the longest are discarded.
     fn take(&mut self, beat: &Beat) {
         beat.findings(|poll, back_trace| {
             if let Some(record) = self.list.iter_mut().find(|record| record.awaited == Some(poll)) {

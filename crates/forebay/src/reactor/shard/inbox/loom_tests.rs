@@ -29,7 +29,7 @@ impl ModelShard {
         ModelShard { inbox, driver }
     }
 
-    /// Runs turns until the given numbers of messages and nodes were taken, or the shard is to end.
+    /// Runs turns until the given numbers of messages and nodes were received, or the shard is to end.
     fn run_until(&mut self, messages: usize, nodes: usize) {
         let (mut messages_taken, mut nodes_taken) = (0, 0);
         while !self.inbox.is_ending() {
@@ -215,7 +215,7 @@ fn without_its_fences_the_end_is_missed() {
     breaking(&[Guarantee::Fences, Guarantee::SeqCst], the_end_wakes_a_sleeping_shard);
 }
 
-/// In an inbox for one message, the second sender waits for the shard to take the first message.
+/// In an inbox for one message, the second sender waits for the shard to receive the first message.
 fn senders_wait_for_room() {
     let mut shard = ModelShard::new(1);
     let senders = [(), ()].map(|()| shard.other(|inbox| send_until_taken(inbox, message())));
@@ -290,7 +290,7 @@ fn nobody_waits_for_room_in_a_closed_inbox() {
     check_large(waiting_senders_see_the_close);
 }
 
-/// Records its number when its call is taken: the model has no shard to run the call on.
+/// Records its number when its call is received: the model has no shard to run the call on.
 struct Mark(u32, Arc<std::sync::Mutex<Vec<u32>>>);
 
 impl Drop for Mark {
@@ -299,7 +299,7 @@ impl Drop for Mark {
     }
 }
 
-/// One thread sends `SENT` calls to an inbox for two, of which a turn takes one.
+/// One thread sends `SENT` calls to an inbox for two, of which a turn receives one.
 fn calls_of_one_thread<const SENT: u32>() {
     let shard = ModelShard::new(2);
     let (late, order) = (LateCalls::default(), Arc::new(std::sync::Mutex::new(Vec::new())));
@@ -340,9 +340,9 @@ fn slots_are_dropped_elsewhere() {
     assert_eq!(seen, [1, 64], "each slot is named once");
 }
 
-/// Regression: the flag was once a plain store. When two threads set it, the shard that took it was ordered
-/// after the second only. It could miss the first one's bit although it had cleared the flag, so that slot
-/// stayed taken until another one was dropped.
+/// Regression: the flag was once a plain store. When two threads set it, the shard that cleared it was ordered after the second
+/// only. It could miss the first one's bit although it had cleared the flag, so that slot stayed in use until another one was
+/// dropped.
 #[test]
 fn every_dropped_slot_is_named_once() {
     check(slots_are_dropped_elsewhere);

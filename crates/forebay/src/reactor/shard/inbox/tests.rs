@@ -19,9 +19,8 @@ fn message() -> Message {
     Message::Call(Box::new(|_| ()))
 }
 
-/// Regression: a sender put its message into an inbox that was just closed, and took it out again to reject
-/// it. Another sender had found the inbox full of that message and waited for room. No shard reported room
-/// any more, so it waited for ever.
+/// Regression: a sender put its message into an inbox that was just closed, and removed it again to reject it. Another sender had
+/// found the inbox full of that message and waited for room. No shard reported room any more, so it waited for ever.
 #[test]
 fn who_waits_for_room_in_a_closed_inbox_is_told() {
     let inbox = Inbox::new(0, 1);
@@ -49,8 +48,8 @@ fn a_close_tells_those_who_wait_for_room() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
 }
 
-/// Regression: all senders that waited were woken whenever a turn had taken messages. With ten thousand tasks that waited for one
-/// place, a read cost twice the processor time.
+/// Regression: all senders that waited were woken whenever a turn had received messages. With ten thousand tasks that waited for
+/// one place, a read cost twice the processor time.
 #[test]
 fn as_many_senders_are_woken_as_there_is_room_for_and_all_when_it_is_empty() {
     let inbox = Inbox::new(0, 2);
@@ -65,7 +64,7 @@ fn as_many_senders_are_woken_as_there_is_room_for_and_all_when_it_is_empty() {
     assert!(inbox.pop().is_some());
     inbox.notify_room(1);
     assert_eq!(woken(), [1, 0, 0, 0]);
-    // Without a taken message, no sender is woken.
+    // Without a received message, no sender is woken.
     inbox.notify_room(0);
     assert_eq!(woken(), [1, 0, 0, 0]);
     // The first one does not return. It blocks no other once the inbox is empty.

@@ -1,5 +1,5 @@
-//! A shard without a thread in every interleaving: its inbox, its lock, and the shard that visits when asked. Whatever is posted is
-//! seen, a dropped future and its completion free the cell once, and the end finds nobody inside.
+//! A shard without a thread in every interleaving: its inbox, its lock, and the shard that visits when asked. Every post is seen, a
+//! dropped future and its completion free the cell once, and the end finds no visitor inside.
 //!
 //! The steps are those of `reactor/visited.rs` in their order, with the real lock, inbox and cell. Each model has twins with a
 //! mistake planted, which must fail.
@@ -30,7 +30,7 @@ enum Mistake {
     NoMark,
     /// The holder releases a marked lock and does not look again.
     NoSecondLook,
-    /// The end takes the shard out although a visitor is inside.
+    /// The end removes the shard although a visitor is inside.
     EndsAnyway,
 }
 
@@ -259,7 +259,7 @@ fn without_its_fences_a_leaving_visitor_misses_a_message() {
     breaking(&[Guarantee::Fences], || a_post_meets_a_leaving_visitor(Mistake::None));
 }
 
-/// A task drops its future and visits for its next operation, while the runtime's poller takes the completion.
+/// A task drops its future and visits for its next operation, while the runtime's poller handles the completion.
 fn a_drop_meets_a_completion(mistake: Mistake) {
     let cell = request();
     cell.set_key(KEY);
@@ -310,7 +310,7 @@ fn without_release_the_completion_is_torn() {
     breaking(&[Guarantee::Release], || a_drop_meets_a_completion(Mistake::None));
 }
 
-/// The last visitor sends an operation and visits, while the engine's end takes the shard out.
+/// The last visitor sends an operation and visits, while the engine's end removes the shard.
 fn a_visitor_meets_the_end(mistake: Mistake) {
     let ring = Ring::new(mistake, Seat::default());
     let cell = request();

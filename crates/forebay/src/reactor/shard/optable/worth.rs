@@ -1,5 +1,5 @@
-//! Measures the benefit of the op table: a slot taken, filled field by field, completed and freed. The
-//! alternatives are a boxed allocation for each operation, and clearing the whole slot first.
+//! Measures the benefit of the op table: a slot allocated, filled field by field, completed and freed. The alternatives are a boxed
+//! allocation for each operation, and clearing the whole slot first.
 //!
 //! Time: `cargo test --release -p forebay --lib op_table_worth -- --ignored --nocapture`. Instructions: the same test
 //! program under `valgrind --tool=callgrind --dump-instr=no`, whose `callgrind_annotate --inclusive=yes` lists the three
@@ -74,9 +74,8 @@ fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
 fn slots_cleared_whole(table: &mut OpTable, rounds: u64) {
     through_the_table(table, rounds, |slot| {
         let (generation, slot) = (slot.generation, std::ptr::from_mut(slot));
-        // SAFETY: a slot that was just taken holds nothing to drop. After the clearing, every field for which
-        // all-zero bytes may be invalid is set, so it is a valid slot again. The compiler may not assume that
-        // the clearing is useless.
+        // SAFETY: a slot that was just allocated holds nothing to drop. After the clearing, every field for which all-zero bytes
+        // may be invalid is set, so it is a valid slot again. The compiler may not assume that the clearing is useless.
         unsafe {
             slot.write_bytes(0, 1);
             let slot = black_box(slot);

@@ -33,7 +33,7 @@ fn push(list: &RemoteList, node: NonNull<RemoteNode>) {
     assert!(unsafe { list.push(node) });
 }
 
-/// Takes the cells in the list and visits each with its key and whether its future was dropped.
+/// Removes the cells from the list and visits each with its key and whether its future was dropped.
 fn handle_node(list: &RemoteList, mut visit: impl FnMut(Option<OpKey>, bool)) {
     list.take_all(|node| {
         // SAFETY: the list holds only cells, and returns each node once.

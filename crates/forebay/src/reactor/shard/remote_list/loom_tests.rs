@@ -1,4 +1,4 @@
-//! The foreign list in every interleaving: each node is taken once, whole and in order, or stays with its owner.
+//! The foreign list in every interleaving: each node is removed once, whole and in order, or stays with its owner.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Word {
     }
 
     /// # Safety
-    /// `node` was created by [`Word::boxed`] and was taken once.
+    /// `node` was created by [`Word::boxed`] and is passed once.
     unsafe fn take(node: NonNull<RemoteNode>) -> u32 {
         // SAFETY: the caller owns the word, whose first field the node is.
         let word = unsafe { Box::from_raw(node.cast::<Word>().as_ptr()) };
@@ -31,7 +31,7 @@ impl Word {
     }
 }
 
-/// Leaves a word. Returns true if the list took it.
+/// Leaves a word. Returns true if the list accepted it.
 fn leave(list: &RemoteList, said: u32) -> bool {
     let node = Word::boxed(said);
     // SAFETY: a fresh, complete word; if the list rejects it, this function still owns it.

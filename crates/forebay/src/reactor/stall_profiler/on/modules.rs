@@ -14,8 +14,7 @@ pub(super) struct Module {
 
 /// A copy of the unwinder's input, with the addresses that it has in memory less the bias.
 ///
-/// Copied under the loader's lock, so that no dlclose(3) takes it away meanwhile; borrowed, it would have to
-/// stay.
+/// Copied under the loader's lock, so that a dlclose(3) cannot unmap it meanwhile; borrowed, it would have to stay.
 pub(super) struct Frames {
     pub(super) index_at: Range<u64>,
     pub(super) index: Vec<u8>,

@@ -11,7 +11,7 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct Registers {
     pub(super) pc: u64,
     pub(super) sp: u64,
-    /// The frame pointer, or whatever else the code kept in its register.
+    /// The frame pointer, or any other value that the code kept in its register.
     pub(super) fp: u64,
     /// The return address of a leaf function; x86_64 has it on the stack.
     #[cfg(target_arch = "aarch64")]
@@ -55,10 +55,9 @@ impl Sample {
         let mut copied = 0;
         for (word, copy) in self.words.spare_capacity_mut().iter_mut().enumerate().take(words) {
             let from = std::ptr::with_exposed_provenance::<u64>(self.begin + word * WORD);
-            // SAFETY: an aligned word between the thread's stack pointer and its stack's end is mapped for as
-            // long as the thread lives, and it lives here. The word may hold bytes of anything, also bytes
-            // that another thread or the kernel writes now. A volatile read takes them as the processor sees
-            // them, and they are used only as addresses that are looked up.
+            // SAFETY: an aligned word between the thread's stack pointer and its stack's end is mapped for as long as the thread
+            // lives, and it lives here. The word may hold bytes of anything, also bytes that another thread or the kernel writes
+            // now. A volatile read returns them as the processor sees them, and they are used only as addresses that are looked up.
             copy.write(unsafe { from.read_volatile() });
             copied = word + 1;
         }

@@ -40,12 +40,12 @@ pub(super) fn is_blocked() -> bool {
 
 /// Sends the signal to the thread. The caller knows that the thread has not ended.
 pub(super) fn ask(thread: i32) {
-    // SAFETY: tgkill(2) takes plain numbers. The process is this one, the thread one of its shards, and the
-    // handler was ours a moment ago; had the program taken it since, its own handler would run.
+    // SAFETY: tgkill(2) has no pointer arguments. The process is this one, the thread one of its shards, and the handler was ours a
+    // moment ago; had the program replaced it since, its own handler would run.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
 }
 
-/// Takes the signal unless other code has it; the error's sentence names the present handler.
+/// Installs the handler unless other code has one; the error's sentence names the present handler.
 pub(super) fn claim() -> Result<(), String> {
     let known = disposition()?;
     if known == own() {
@@ -66,7 +66,7 @@ pub(super) fn claim() -> Result<(), String> {
     }
     let before_handler = before.sa_sigaction;
     if before_handler != libc::SIG_DFL && before_handler != own() {
-        // Another thread or library took the signal in between.
+        // Another thread or library installed a handler in between.
         // SAFETY: the action just read is put back.
         unsafe { libc::sigaction(SIGNAL, &before, ptr::null_mut()) };
         return Err(taken(before_handler));
@@ -105,7 +105,7 @@ fn disposition() -> Result<libc::sighandler_t, String> {
 }
 
 /// The handler. It is async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes into a prepared
-/// buffer. It allocates nothing, takes no lock, makes no system call (so errno stays) and cannot panic. The signal may arrive
+/// buffer. It does not allocate, takes no lock, makes no system call (so errno stays) and cannot panic. The signal may arrive
 /// without a request, late, or from another process: then it does nothing.
 extern "C" fn on_signal(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Ok(seat) = SEAT.try_with(Cell::get) else { return };

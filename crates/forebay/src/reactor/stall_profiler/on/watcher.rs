@@ -54,7 +54,7 @@ impl Watcher {
             let now = Instant::now();
             let Some(news) = self.look(now) else { return };
             if news {
-                // After the look: names for a sample may take longer than the whole time.
+                // After the look: names for a sample may need longer than the whole time.
                 active = Some(Instant::now());
             }
             if active.is_some_and(|active| active.elapsed() < AWAKE) {
@@ -166,7 +166,7 @@ fn barrier() -> bool {
 }
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier(2) takes numbers only.
+    // SAFETY: membarrier(2) has no pointer arguments.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 

@@ -62,7 +62,7 @@ fn lives_and_ends_once<const BYTES: usize>(boxed: bool) {
     assert!(matches!(job.step(&block, 0..1), Next::Over), "what is over stays over");
     let Some(Ok(output)) = job.into_ending::<SizedWalk<BYTES>>() else { panic!("it is done") };
     assert_eq!(&output[..], &vec![9; BYTES][..]);
-    // Its own failure, a failure of the core's, a panic, a drop midway, and an ending that is never taken.
+    // Its own failure, a failure of the core's, a panic, a drop midway, and an ending that is never returned.
     for way in 0..5 {
         let (mut job, drops) = sized::<BYTES>();
         match way {
