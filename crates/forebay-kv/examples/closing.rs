@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the microseconds that the end with this number takes on the calling thread.
+/// Returns the microseconds that the end with this number spends on the calling thread.
 fn ended(index: usize, dir: &Path) -> Result<f64> {
     let engine = Engine::start(Config::new())?;
     let waits = !index.is_multiple_of(2);

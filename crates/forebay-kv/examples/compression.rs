@@ -1,9 +1,8 @@
-//! What compression costs and saves: a load, gets of cached keys, gets of a store much larger than its cache,
-//! a scan and an overwrite, with values that compress to about half and with random ones. Times are processor
-//! time of the whole process.
+//! What compression costs and saves: a load, gets of cached keys, gets of a store much larger than its cache, a scan and an
+//! overwrite, with values that compress to about half and with random values. Times are processor time of the whole process.
 //!
-//! `compression DIR [RECORDS] [ROUNDS]` makes its stores below DIR, a new directory, and removes them. The
-//! compressions take turns; figures are medians of the rounds.
+//! `compression DIR [RECORDS] [ROUNDS]` makes its stores below DIR, a new directory, and removes them. The compressions alternate;
+//! figures are medians of the rounds.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Fills a store until its disk is full, deletes everything and fills it again; in every second round another process takes
-//! what is left of the disk before, and in half of the rounds the store is opened again on the full disk. Fails if the store refuses
-//! deletes for a minute, becomes read-only, or does not give all space back. `scripts/checks/full-disk` runs it on small file systems.
+//! Fills a store until its disk is full, deletes everything and fills it again; in every second round another process first fills
+//! the rest of the disk, and in half of the rounds the store is opened again on the full disk. Fails if the store refuses deletes
+//! for a minute, becomes read-only, or does not give all space back. `scripts/checks/full-disk` runs it on small file systems.
 //!
 //! ```text
 //! cargo run --release -p forebay-kv --example full_disk -- DIR plain|separated|keyspaces ROUNDS
@@ -126,7 +126,7 @@ fn patiently(mut call: impl FnMut() -> forebay_kv::Result<()>) -> Outcome {
     }
 }
 
-/// Takes the rest of the disk by another process.
+/// Fills the rest of the disk in another process.
 fn take_the_rest(filler: &Path) -> Outcome {
     let mut to = std::ffi::OsString::from("of=");
     to.push(filler);

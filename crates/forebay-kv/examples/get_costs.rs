@@ -1,12 +1,11 @@
 //! The costs of gets in a store that is larger than its cache: processor time, device reads, and memory that
 //! is touched for the first time.
 //!
-//! Run with `cargo run --release -p forebay-kv --features forebay/tokio --example get_costs -- [WAY...]`. A way
-//! is a caller and a number of gets in flight: `wait-1`, `wait-32`, `tokio-1`, `tokio-32`, `shard-1`,
-//! `shard-32`; without one, all of these run in turn. The environment changes the sizes: `GETS` (60,000),
-//! `KEYS` (2,000,000), `MEMORY_MIB` (64), `SPAN` (all keys; the first so many are requested), and `PUTS` (0;
-//! threads that put meanwhile, whose work is in the figures). The store is made in the current directory once
-//! and kept as `get-costs-KEYS`, so that a second run begins at once.
+//! Run with `cargo run --release -p forebay-kv --features forebay/tokio --example get_costs -- [WAY...]`. A way names a caller and
+//! the number of gets in flight: `wait-1`, `wait-32`, `tokio-1`, `tokio-32`, `shard-1`, `shard-32`; by default all of these run in
+//! turn. The environment changes the sizes: `GETS` (60,000), `KEYS` (2,000,000), `MEMORY_MIB` (64), `SPAN` (default: all keys; gets
+//! request the first `SPAN` keys), and `PUTS` (0; threads that put concurrently; the figures include their work). The store is
+//! created once in the current directory and kept as `get-costs-KEYS`, so that a second run starts immediately.
 //!
 //! Each way opens the store with an empty cache, and prints three parts of its gets: the first tenth, the
 //! rest of the first half, and the second half.
@@ -65,7 +64,7 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Makes the store if there is none, with all data in tables of the last level.
+/// Creates the store if it does not exist, with all data in tables of the last level.
 fn load(dir: &Path, sizes: &Sizes) -> Result<()> {
     if dir.exists() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! How a store's costs grow with its keys and keyspaces. Each line is a store of its own, in the current directory, which is
-//! removed at its end.
+//! How a store's costs grow with its keys and keyspaces. Each line measures a new store in the current directory, which is
+//! removed afterwards.
 //!
 //! ```text
 //! cargo run --release -p forebay-kv --example growth -- keys 1 10 100       millions of keys of 16 + 200 bytes

@@ -3,10 +3,9 @@
 //! They run with and without walks inside the kernel, or with the store's own choice. Every value read is
 //! checked.
 //!
-//! `kernel_gets plant DIR RECORDS` makes the store. `kernel_gets run DIR RECORDS THREADS OPERATIONS
-//! REPEATS [PART OF A NAME]` measures: the ways take turns, and figures are medians of the repeats with the minimum and
-//! the maximum. Where the clock counts instructions (`vm/run --icount`), nanoseconds are instructions.
-//! `scripts/checks/kernel-walks --bench-store` does all of it.
+//! `kernel_gets plant DIR RECORDS` makes the store. `kernel_gets run DIR RECORDS THREADS OPERATIONS REPEATS [PART OF A NAME]`
+//! measures: the ways alternate, and figures are medians of the repeats with the minimum and the maximum. Where the clock counts
+//! instructions (`vm/run --icount`), nanoseconds are instructions. `scripts/checks/kernel-walks --bench-store` does all of it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -36,8 +35,8 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Returns options with the smallest budget, half of which is the cache. The index would fill two of it, so
-/// blocks come and go.
+/// Returns options with the smallest budget, half of which is the cache. The index is twice the cache, so blocks are evicted and
+/// read again.
 fn options() -> Options {
     Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).pinned_bytes(1 << 20)
 }
@@ -130,8 +129,8 @@ const WORKLOADS: [Workload; 12] = [
     uniform("range of 10", Shape::Range(10)),
 ];
 
-/// The ways that take turns. Ranges are not walked in the kernel: they are measured with inner nodes on the
-/// device and in memory: the cost of a descent.
+/// The ways that alternate. Ranges are not walked in the kernel: they are measured with inner nodes on the device and in memory:
+/// the cost of a descent.
 fn ways(shape: Shape) -> [(&'static str, Options); 3] {
     match shape {
         Shape::Range(_) => {
@@ -175,7 +174,7 @@ fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64, on
         let mut samples = [Vec::new(), Vec::new(), Vec::new()];
         let of = if let Shape::Threads(of) = workload.shape { of } else { threads };
         for repeat in 0..repeats {
-            // Each of the ways goes first equally often.
+            // Each way runs first equally often.
             for turn in (0..3).map(|turn| (turn + repeat as usize) % 3) {
                 let (options, seed) = (ways[turn].1.clone(), mix(repeat << 8 | seed));
                 samples[turn].push(sample(dir, options, workload, &dice, of, operations, seed)?);

@@ -1,15 +1,13 @@
-//! Admission of reads: limits the bytes of blocks that are read at once, and handles blocks that the
-//! program does not take.
+//! Admission of reads: limits the bytes of blocks that are read concurrently, and handles blocks that the program does not collect.
 //!
-//! A [`Permit`] belongs to the read, not to the future that requested it. It travels with the read's state
-//! to the shard and is released when the read completes there, whether or not the program polls. The block
-//! is then left in the pool ([`Permit::leave`]), where its future finds it. Blocks in the pool push each
-//! other out, the oldest first, and a future that comes too late reads again. So a future that is never
-//! polled again holds no permit, and its block makes room for others.
+//! A [`Permit`] belongs to the read, not to the future that requested it. It travels with the read's state to the shard and is
+//! released when the read completes there, whether or not the program polls. The block is then left in the pool
+//! ([`Permit::leave`]), where its future finds it. A full pool evicts its oldest block, and a future that polls too late reads
+//! again. So a future that is never polled again holds no permit, and its block does not keep others out.
 //!
-//! Futures that find no room wait in a line, first come, first served. A future whose turn comes is
-//! *called*: it is woken, and its bytes are reserved. A called future that does not come loses its
-//! reservation once it is the last thing that others could wait for, that is, when no read is in flight.
+//! Futures without memory wait in a FIFO queue. At its turn a future is *called*: it is woken, and its bytes are reserved. A
+//! called future that does not poll loses its reservation once nothing else remains that could admit others, that is, when no read
+//! is in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -23,11 +21,10 @@ use forebay::{Block, Walk, WalkMany, WalkOne};
 use crate::is_broken;
 use crate::value::HeldShare;
 
-/// Number of completed reads after which a called future that did not come loses its reservation in any
-/// case.
+/// Number of completed reads after which a called future that has not polled loses its reservation in any case.
 const LATE: u64 = 1024;
 
-/// A share of memory for reads in flight and for blocks that their futures have not taken yet.
+/// A share of memory for reads in flight and for blocks that their futures have not collected yet.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// The limit for bytes of reads in flight. A single read may be longer.
@@ -42,7 +39,7 @@ pub(crate) struct Pool {
     left: Mutex<LeftBlocks>,
 }
 
-/// Futures that found no room, in the order of their arrival.
+/// Futures that wait for memory, in the order of their arrival.
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
@@ -63,7 +60,7 @@ struct LeftBlocks {
     first: u64,
     evictable: VecDeque<Option<LeftBlock>>,
     bytes: u64,
-    /// Blocks whose futures came too late once already. They are kept, up to half of the share.
+    /// Blocks whose futures polled too late once already. They are kept, up to half of the share.
     kept: BTreeMap<u64, LeftBlock>,
     kept_bytes: u64,
     next_kept: u64,
@@ -85,7 +82,7 @@ pub(crate) struct Permit {
 /// The place where a block was left for its future. Dropping it removes the block if it is still there.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// `None` once the block was taken.
+    /// `None` once the block was collected.
     pool: Option<Arc<Pool>>,
     number: u64,
     is_kept: bool,
@@ -123,12 +120,12 @@ impl Pool {
         self.reads.load(Ordering::Relaxed) + left.bytes + left.kept_bytes
     }
 
-    /// Waits until a read of `bytes` bytes may begin. A read alone is always admitted, however long it is.
+    /// Waits until a read of `bytes` bytes may start. A read alone is always admitted, however long it is.
     pub(crate) fn begin(self: &Arc<Self>, bytes: u64) -> Waiter {
         Waiter { pool: self.clone(), bytes, number: None }
     }
 
-    /// Returns a permit for a read of `bytes` bytes if there is room now and the line is empty.
+    /// Returns a permit for a read of `bytes` bytes if it fits now and the line is empty.
     pub(crate) fn try_begin(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let is_free = self.queued.load(Ordering::SeqCst) == 0 && self.take(bytes, 0);
         is_free.then(|| Permit { pool: self.clone(), bytes })
@@ -148,8 +145,7 @@ impl Pool {
     fn end(&self, bytes: u64) {
         let reads = self.reads.fetch_sub(bytes, Ordering::SeqCst);
         debug_assert!(reads >= bytes, "a permit is given back once");
-        // Either a future that begins to wait sees the bytes released above, or this check sees that it
-        // waits.
+        // Either a future that starts to wait sees the bytes released above, or this check sees that it waits.
         if self.queued.load(Ordering::SeqCst) > 0 {
             let mut line = self.line();
             line.ends += 1;
@@ -157,7 +153,7 @@ impl Pool {
         }
     }
 
-    /// Calls the futures at the head of the line for which there is room.
+    /// Calls the futures at the head of the line whose reads fit.
     fn call(&self, mut line: MutexGuard<'_, Line>) {
         let mut wakers = Vec::new();
         let is_last = self.reads.load(Ordering::SeqCst) == 0 && !is_broken!(WokenKeepsItsRoom);
@@ -175,8 +171,8 @@ impl Pool {
             line.reserved += bytes;
         }
         if is_last {
-            // No read is left whose completion could call the others, and the called futures may never
-            // come. So all waiting futures are woken and check for themselves.
+            // No read in flight remains whose completion could call the others, and the called futures may never poll. So all
+            // waiting futures are woken and check for themselves.
             wakers.extend(std::mem::take(&mut line.waiting).into_values().map(|(_, waker)| waker));
         }
         self.count(&line);
@@ -214,7 +210,7 @@ impl Pool {
         Ticket { pool: Some(self.clone()), number, is_kept }
     }
 
-    /// Drops all left blocks that may be evicted. Returns whether there were any.
+    /// Drops all left blocks that may be evicted. Returns whether it dropped any.
     pub(crate) fn evict(&self) -> bool {
         let evicted = {
             let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +223,7 @@ impl Pool {
 }
 
 impl Line {
-    /// Cancels the reservations of called futures that have not come.
+    /// Cancels the reservations of called futures that have not polled.
     fn forget_late(&mut self, is_last: bool) {
         while let Some(first) = self.called.first_entry() {
             let (bytes, called) = *first.get();
@@ -277,7 +273,7 @@ impl LeftBlocks {
 }
 
 impl Permit {
-    /// Splits off up to `bytes` bytes and returns them as a permit of their own.
+    /// Splits off up to `bytes` bytes as a separate permit.
     pub(crate) fn split(&mut self, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -348,7 +344,7 @@ impl Future for Waiter {
         }
         line.waiting.remove(&number);
         self.number = None;
-        // There may be room for more futures of the line.
+        // More futures of the line may fit now.
         pool.call(line);
         Poll::Ready(Permit { pool, bytes })
     }
@@ -367,7 +363,7 @@ impl Drop for Waiter {
     }
 }
 
-/// A walk that needs a permit to begin.
+/// A walk that needs a permit to start.
 pub(crate) trait PermitHolder: Walk {
     /// Returns the slot of its permit, which is `None` once the permit has moved on.
     fn permit(&mut self) -> &mut Option<Permit>;
@@ -393,8 +389,8 @@ impl<W: PermitHolder> WalkHandle for WalkMany<W> {
 
 /// Walks that have their permits, until they complete.
 ///
-/// While the shard has no room for them, they are still in the program's hands. Their permits then go back
-/// to the pool, and new ones are requested before the next attempt.
+/// While the shard's inbox is full, the walks are still in the program's hands. Their permits return to the pool, and new permits
+/// are requested before the next attempt.
 pub(crate) struct Admission<H> {
     walks: H,
     /// Bytes per walk, and the wait for new permits.
@@ -422,7 +418,7 @@ impl<H: WalkHandle> Admission<H> {
                     given_up = Some((permit.bytes, sum, permit.pool.clone()));
                 }
             });
-            // The waker is already registered where the walks wait for room on the shard.
+            // The waker is already registered where the walks wait for the shard's inbox.
             self.missing = given_up.map(|(each, sum, pool)| (each, pool.begin(sum)));
         }
         polled
@@ -480,9 +476,8 @@ mod tests {
         assert!(pool.try_begin(100).is_some());
     }
 
-    /// Regression: many keys requested at once need nearly all of the share. A read that released little
-    /// while half of the share was free woke no waiter, and the future that needed more than half waited
-    /// forever.
+    /// Regression: many keys requested together need nearly all of the share. A read that released little while half of the share
+    /// was free woke no waiter, and the future that needed more than half waited forever.
     #[test]
     fn one_that_waits_for_much_is_woken_by_one_that_had_little() {
         let (pool, count) = (Pool::new(100, 0), Arc::default());
@@ -494,8 +489,8 @@ mod tests {
         assert!(poll(&mut much, &count).is_some());
     }
 
-    /// Regression: newcomers that requested little took the released room, and a future that had waited
-    /// longer for much room never found enough.
+    /// Regression: newcomers that requested little got the released memory, and a future that had waited longer for much memory
+    /// never got enough.
     #[test]
     fn newcomers_do_not_overtake_the_line() {
         let (pool, count) = (Pool::new(100, 0), Arc::default());
@@ -530,7 +525,7 @@ mod tests {
         drop((fourth, fifth));
         assert!(poll(&mut waiting[5], &counts[5]).is_some());
         assert!(pool.try_begin(10).is_some());
-        // The called futures come late and are admitted.
+        // The called futures poll late and are admitted.
         assert!(poll(&mut waiting[0], &counts[0]).is_some());
     }
 

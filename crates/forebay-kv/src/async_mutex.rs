@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::event::Event;
 
-/// A lock that may be held across awaits. Few tasks wait for it, so there is no queue of waiters.
+/// A lock that may be held across awaits. Few tasks wait for it, so it keeps no queue of waiters.
 #[derive(Debug, Default)]
 pub(crate) struct AsyncMutex {
     is_taken: AtomicBool,
@@ -16,7 +16,7 @@ pub(crate) struct AsyncMutex {
 pub(crate) struct AsyncGuard<'a>(&'a AsyncMutex);
 
 impl AsyncMutex {
-    /// Waits until no other task has the turn, and takes it.
+    /// Waits until no other task has the turn, and acquires it.
     pub(crate) async fn take(&self) -> AsyncGuard<'_> {
         self.free.until(|| (!self.is_taken.swap(true, Ordering::Acquire)).then(|| AsyncGuard(self))).await
     }
@@ -40,7 +40,7 @@ mod tests {
             let first = turn.take().await;
             let second = turn.take();
             let mut second = std::pin::pin!(second);
-            // Each attempt of a waiter once released the turn, so that its next attempt took it.
+            // Each attempt of a waiter once released the turn, so that its next attempt acquired it.
             for _ in 0..3 {
                 assert!(futures::poll!(&mut second).is_pending());
             }

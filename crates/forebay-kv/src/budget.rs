@@ -11,7 +11,7 @@
 //! | buffers of flushes and compactions | 1/10, 2 MiB at least | the same, at most 16 MiB together |
 //! | gets under way | 1/32 | 1/16, at most 16 MiB together |
 //! | held by programs, with the record of recent changes | 1/16 | 1/16 |
-//! | lost by I/O memory between buffers | none | 1/4, at most 8 MiB |
+//! | lost by I/O memory between buffers | 0 | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
 //! While nobody writes, the cache has most of the memtables' share, and most of that for programs while these hold little (`engine/loan.rs`).
@@ -19,22 +19,20 @@
 //! A small store is assumed to be mostly read: its cache has the larger part, of which fifteen sixteenths
 //! may be pinned. The case that decided it is 40 MiB for 4 M keys of 16 bytes with values of 1,000, 4 GB:
 //!
-//! * four records fill a leaf of 4 KiB, so there are 1,000,000 leaves;
+//! * four records fill a leaf of 4 KiB, so the last level has 1,000,000 leaves;
 //! * an inner node has 4,076 bytes for entries of 8 + 4 bytes and 3 to 4 of the separator, about 260, so
 //!   the lowest inner level has 3,850 nodes: 15.0 MiB;
 //! * the level above has 15 nodes and a root, or one root for each table: 0.1 to 0.6 MiB;
-//! * tables of all levels but the last have a tenth of the keys, whose filters take 10 bits a key: 0.5 MiB;
-//! * together 16.2 MiB. The cache has 22.9 MiB and may pin 21.4 of them. So every get of an existing key
-//!   reads one leaf, and one leaf more only when a filter is wrong (one time in a hundred), and 6 MiB are
-//!   left for leaves. A quarter of these is for filters of the last level, which have 4.3 MiB: a third of them
-//!   fit, and take the place of 0.04 % of the leaves.
+//! * tables of all levels but the last have a tenth of the keys, whose filters have 10 bits a key: 0.5 MiB;
+//! * together 16.2 MiB. The cache has 22.9 MiB and may pin 21.4 of them. So every get of an existing key reads one leaf, and one
+//!   leaf more only when a filter is wrong (one time in a hundred), and 6 MiB are left for leaves. A quarter of these is for
+//!   filters of the last level, which have 4.3 MiB: a third of them fit, in place of 0.04 % of the leaves.
 //!
-//! Beyond the budget the process takes the rounding of the arena, which keeps some MiB free ahead of need, its caches, and the
-//! allocator's slack: up to 16 MiB together. An engine without a store has no I/O memory. Memory that is
-//! allocated and freed on different threads is I/O memory, or mapped by itself: the allocator keeps freed
-//! memory per thread, and that was more than the memory in use. With larger budgets, long values have
-//! buffers of several megabytes, powers of two that lie in one piece; between blocks that come and go no
-//! such piece is free.
+//! Beyond the budget the process uses up to 16 MiB for the rounding of the arena, which keeps some MiB free ahead of need, for the
+//! arena's caches, and for the allocator's slack. An engine without a store has no I/O memory. Memory that is allocated and freed
+//! on different threads is I/O memory, or mapped by itself: the allocator keeps freed memory per thread, and that was more than the
+//! memory in use. With larger budgets, long values have buffers of several megabytes, contiguous powers of two; between cached
+//! blocks no such piece is free.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,9 +52,9 @@ use crate::value::HeldBytes;
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) total: u64,
-    /// Memtables, the active one and sealed ones.
+    /// Memtables, active and sealed.
     pub(crate) memtables: u64,
-    /// What they may have allocated beyond that: the rests of pages, which small ones do not leave room for.
+    /// Memory that memtables may have allocated beyond that: the unused ends of pages, too short for another entry.
     pub(crate) memtables_slack: u64,
     /// Bytes at which a memtable is sealed.
     pub(crate) memtable: u64,
@@ -70,7 +68,7 @@ pub(crate) struct Budget {
     pub(crate) gets: u64,
     /// Values held by programs, and memtables that only snapshots need.
     pub(crate) held: u64,
-    /// Losses of I/O memory: buffers are powers of two, and long ones find no room between others.
+    /// Losses of I/O memory: buffers are powers of two, and long buffers do not fit between others.
     pub(crate) spare: u64,
     /// The rest: top levels, filters, blocks.
     pub(crate) cache: u64,
@@ -84,8 +82,8 @@ pub(crate) struct Budget {
     pub(crate) record: usize,
     /// Bytes of memtables that only snapshots need.
     snapshots: Arc<AtomicU64>,
-    /// Three quarters of the share are for reads in flight. One quarter is for blocks that were read and
-    /// not taken yet: a block keeps a leaf, while a read has three times as much.
+    /// Three quarters of the share are for reads in flight. One quarter is for blocks that were read and not collected yet: a block
+    /// keeps a leaf, while a read has three times as much.
     pub(crate) gets_under_way: Arc<Pool>,
     /// Reads of long values, which count as held by the program. Limits the part of that share that may be
     /// in flight.
@@ -102,12 +100,12 @@ const RESERVE_MAX: u64 = 192 * MIB;
 const RESERVE_STEPS: u64 = 16;
 /// Budgets up to this size give the cache the larger part.
 const SMALL: u64 = 40 * MIB;
-/// Bytes that a group of the log has beside its only record: header, length and number of values.
+/// Bytes of a log group with one record, apart from the record: header, length and number of values.
 const GROUP_FRAMING: u64 = 256 + 4 + 2;
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: u64 = 10_000;
-/// Bytes of memory for each keyspace that a store may have. A third of it at least is the cache's, which has room there for the metadata
-/// of the keyspace and of two tables: one of the last level, and one of a flush (`CROWDED_PART` in `engine/compact/pick.rs`).
+/// Bytes of memory for each keyspace that a store may have. At least a third of it is the cache's, for the metadata of the keyspace
+/// and of two tables: one of the last level, and one of a flush (`CROWDED_PART` in `engine/compact/pick.rs`).
 const KEYSPACE_BYTES: u64 = 16 << 10;
 /// The smallest memtable that can be configured.
 const MEMTABLE_MIN: u64 = 16 << 10;
@@ -130,7 +128,7 @@ impl Budget {
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         let memtables = memtable * 3;
-        // An empty one takes a record of fifteen sixteenths.
+        // An empty memtable fits a record of fifteen sixteenths.
         let memtables_slack = 3 * SLACK_BYTES.saturating_sub(memtable / 16);
         let log = part(16, 8).min(32 * MIB);
         let manifest = (total / 64).min(MIB);
@@ -168,8 +166,7 @@ impl Budget {
         })
     }
 
-    /// Returns the budget of a store of this engine. Reserves its memory, and sets it in the options if
-    /// none was chosen there.
+    /// Returns the budget of a store of this engine. Reserves its memory, and sets it in the options if they leave it open.
     ///
     /// # Errors `InvalidInput`, with both figures, when the engine has less.
     pub(crate) fn of(engine: &Engine, options: &mut Options) -> Result<Budget> {
@@ -219,7 +216,7 @@ impl Budget {
         Err(Error::new(ErrorKind::TooLarge { limit }, text))
     }
 
-    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if the store has no room for it.
+    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if it does not fit into the store.
     pub(crate) fn check_record(&self, bytes: usize, entries: usize, cost: u64) -> Result<()> {
         if bytes <= self.record && cost <= self.memtable {
             return Ok(());
@@ -250,8 +247,8 @@ impl Budget {
         options.pinned_bytes.map_or(most, |bytes| bytes.min(most))
     }
 
-    /// Returns two limits in bytes: of the log's pending records, and of one of its groups. Groups grow by
-    /// doubling, and two empty ones are kept.
+    /// Returns two limits in bytes: of the log's pending records, and of one of its groups. Groups grow by doubling, and two empty
+    /// groups are kept.
     pub(crate) fn log_limits(&self) -> (usize, usize) {
         let pending = self.log / 3;
         (pending as usize, ((pending / 4).min(MIB) as usize).max(4096))
@@ -262,19 +259,19 @@ impl Budget {
         (self.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
     }
 
-    /// Returns the bytes of a segment of the log. About as long as a memtable: a flush then gives up few segments at once, and
-    /// the log uses those again instead of writing new ones through.
+    /// Returns the bytes of a segment of the log. About as long as a memtable: a flush then frees few segments at a time, and the
+    /// log reuses those instead of writing new segments through.
     pub(crate) fn log_segment_bytes(&self, options: &Options) -> u64 {
         let usual = (self.record as u64 + (64 << 10)).max(self.memtable).next_power_of_two();
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 
-    /// Returns the space on disk that a full store needs to go on, with so many bytes in memtables and in tables.
-    /// Everything in memory goes to tables, one table of the last level is rewritten, and either log gets its next
-    /// segment. With deletions each such step frees more than it takes.
+    /// Returns the disk space that a full store needs to continue, with these bytes in memtables and in tables. All memory is
+    /// flushed to tables, one table of the last level is rewritten, and each log gets its next segment. With deletions each such
+    /// step frees more than it uses.
     ///
-    /// The result is a multiple of a sixteenth of the largest store's need, with one step more: room until the
-    /// reserve has grown.
+    /// The result is a multiple of a sixteenth of the largest store's need, plus one step, which suffices until the reserve has
+    /// grown.
     pub(crate) fn reserve(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
         let needed = self.space_to_go_on(options, memtables, tables);
         let step = self.reserve_step(options);

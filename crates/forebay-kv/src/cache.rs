@@ -11,10 +11,10 @@ use forebay_cache::BlockCache;
 use crate::error::Error;
 use crate::value::HeldBytes;
 
-/// Number of reads of tables from one look for room to the next.
+/// Number of reads of tables between two checks of the free memory.
 const LOOK_EVERY: u64 = 1024;
 
-/// The blocks of all tables in memory. Pinned blocks are only counted here; the others come and go.
+/// The blocks of all tables in memory. Pinned blocks are only counted here; the others are evictable.
 pub(crate) struct Cache {
     blocks: Arc<BlockCache>,
     /// The limit for the bytes of both kinds together.
@@ -33,10 +33,10 @@ pub(crate) struct Cache {
 /// Figures of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheStats {
-    /// The limit in bytes, pinned ones included.
+    /// The limit in bytes, including pinned blocks.
     pub(crate) bytes_max: u64,
     pub(crate) pinned: PinnedBytes,
-    /// Bytes of blocks that come and go, with the cache's own memory for them.
+    /// Bytes of evictable blocks, including the cache's memory to track them.
     pub(crate) block_bytes: u64,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
@@ -45,7 +45,7 @@ pub(crate) struct CacheStats {
     pub(crate) evictions: u64,
 }
 
-/// What is pinned, and what of it may go.
+/// Pinned memory, and which of it may be released.
 #[derive(Default)]
 struct PinnedMemory {
     bytes: PinnedBytes,
@@ -80,14 +80,14 @@ pub(crate) enum PinPurpose {
     Lent,
     /// Filters of the last level, which give way to all others.
     LastFilters,
-    /// No memory, but a table with an inner level that found no room.
+    /// No memory, but a table with an inner level that did not fit.
     LeftOut,
 }
 
-/// Filters of the last level take at most this part of the memory that nothing else is pinned in: gets of existing keys gain
-/// nothing from them, and the blocks that come and go have the rest.
+/// Filters of the last level use at most this part of the memory that nothing else pins: gets of existing keys gain nothing from
+/// them, and evictable blocks have the rest.
 const LAST_FILTERS_PART: u64 = 4;
-/// The part of the cache that is left to blocks that come and go.
+/// The part of the cache that is reserved for evictable blocks.
 const BLOCKS_PART: u64 = 16;
 
 impl PinnedBytes {
@@ -111,7 +111,7 @@ impl PinnedBytes {
 }
 
 impl PinnedMemory {
-    /// Takes filters off the list, the latest first, until all of the last level take no more than `most` bytes.
+    /// Removes filters from the list, the latest first, until those of the last level use at most `most` bytes.
     fn surplus(&mut self, most: u64) -> Vec<Weak<dyn FilterOwner>> {
         let mut surplus = Vec::new();
         if self.bytes.of(PinPurpose::LastFilters) > most {
@@ -141,7 +141,7 @@ pub(crate) fn lasting_max(bytes_max: u64) -> u64 {
 }
 
 impl Cache {
-    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned beside loans to the program.
+    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned in addition to loans to the program.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
         let blocks = Arc::new(BlockCache::new(bytes_max));
         Arc::new(Cache {
@@ -156,7 +156,7 @@ impl Cache {
         })
     }
 
-    /// Returns the block of a table that begins at `offset`. Blocks in the cache were checked before.
+    /// Returns the block of a table at `offset`. Blocks in the cache were checked before.
     pub(crate) fn get(&self, table: u32, offset: u64) -> Option<Block> {
         self.blocks.get(u64::from(table), offset)
     }
@@ -171,20 +171,21 @@ impl Cache {
         self.blocks.insert(u64::from(table), offset, block);
     }
 
-    /// Inserts a checked block while there is room. Afterwards it is worth its memory only if it is read again: one that was
-    /// offered before, not long ago.
+    /// Inserts a checked block while memory is free. A full cache keeps only blocks that are read again: those that were offered
+    /// before, not long ago.
     pub(crate) fn offer(&self, table: u32, offset: u64, block: &Block) {
         if !self.blocks.fill(u64::from(table), offset, block) {
             self.blocks.offer(u64::from(table), offset, block);
         }
     }
 
-    /// Returns whether it would keep a block of so many bytes that was read: it has room, or the block was read before, not long ago.
+    /// Returns whether it would keep a block of so many bytes that was read: it has free memory, or the block was read before, not
+    /// long ago.
     pub(crate) fn wants(&self, table: u32, offset: u64, bytes: usize) -> bool {
         self.blocks.has_room(bytes) || self.blocks.note(u64::from(table), offset)
     }
 
-    /// Inserts a copy of a part of a table that was just written, while there is room: no other block leaves for it.
+    /// Inserts a copy of a part of a table that was just written, while memory is free: it evicts no other block.
     pub(crate) fn fill(&self, engine: &Engine, table: u32, offset: u64, bytes: &[u8]) {
         if self.blocks.has_room(bytes.len())
             && let Ok(block) = engine.block_from(bytes)
@@ -193,35 +194,35 @@ impl Cache {
         }
     }
 
-    /// Removes a block of a table that goes, and leaves its room to the next [`fill`](Self::fill).
+    /// Removes a block of a table that is being deleted, and leaves its memory to the next [`fill`](Self::fill).
     pub(crate) fn give_up(&self, table: u32, offset: u64) {
         self.blocks.give_up(u64::from(table), offset);
     }
 
-    /// Notes a read of a block that went past the cache. Returns whether the block is worth its memory by now, so that
-    /// an [`offer`](Self::offer) of it would insert it.
+    /// Notes a read of a block that bypassed the cache. Returns whether the block is worth its memory by now, so that an
+    /// [`offer`](Self::offer) of it would insert it.
     #[cfg(all(feature = "kernel", target_os = "linux"))]
     pub(crate) fn note(&self, table: u32, offset: u64) -> bool {
         self.blocks.note(u64::from(table), offset)
     }
 
-    /// Counts reads of tables. Returns whether it is time to look for room: a look takes locks.
+    /// Counts reads of tables. Returns whether it is time to check the free memory: a check takes locks.
     pub(crate) fn is_look_due(&self, reads: u64) -> bool {
         let before = self.reads.fetch_add(reads, Ordering::Relaxed);
         before == 0 || before / LOOK_EVERY != (before + reads) / LOOK_EVERY
     }
 
-    /// Finds out how much room there is for blocks that are read once.
+    /// Finds out how much memory is free for blocks that are read once.
     pub(crate) fn look_for_room(&self) {
         self.blocks.look_for_room();
     }
 
-    /// Lends the cache up to `bytes` bytes beyond its limit for blocks that come and go.
+    /// Lends the cache up to `bytes` bytes beyond its limit for evictable blocks.
     pub(crate) fn lend(&self, bytes: u64) {
         self.blocks.lend(bytes);
     }
 
-    /// Takes back a step of what it was lent, for which a block leaves. Returns the bytes; 0 if nothing is lent.
+    /// Takes back a step of its loan, for which a block is evicted. Returns the bytes; 0 if nothing is lent.
     pub(crate) fn take_back(&self) -> u64 {
         self.blocks.take_back()
     }
@@ -236,14 +237,14 @@ impl Cache {
         self.held.lent_bytes(&self.blocks)
     }
 
-    /// Returns the limit in bytes, pinned ones included.
+    /// Returns the limit in bytes, including pinned blocks.
     #[cfg(all(feature = "kernel", target_os = "linux"))]
     pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
-    /// less room, and filters of the last level give way.
+    /// Pins `bytes` of memory for long use, if the limit allows it. Evictable blocks lose that much memory, and filters of the last
+    /// level are released for it.
     pub(crate) fn pin(self: &Arc<Self>, what: PinPurpose, bytes: u64) -> Option<Pin> {
         self.take(what, bytes, false).then(|| Pin { cache: self.clone(), what, bytes })
     }
@@ -269,8 +270,8 @@ impl Cache {
         true
     }
 
-    /// Returns the most bytes that filters of the last level may take beside what is pinned for other purposes: none while an
-    /// inner level of a table found no room.
+    /// Returns the most bytes that filters of the last level may use in addition to memory pinned for other purposes: 0 while an
+    /// inner level of a table is not pinned for lack of memory.
     fn last_filters_max(&self, pinned: &PinnedBytes) -> u64 {
         if pinned.of(PinPurpose::LeftOut) > 0 {
             return 0;
@@ -287,7 +288,7 @@ impl Cache {
         match what {
             PinPurpose::LastFilters => pinned.of(what).saturating_add(bytes) <= self.last_filters_max(pinned),
             PinPurpose::Lent => all <= self.lasting_bytes_max,
-            // As much again as the metadata take is left to those of tables to come, which must have it.
+            // The size of the present metadata is also reserved for the metadata of new tables, which must fit.
             _ => {
                 pinned.own().saturating_add(bytes) <= self.pinned_bytes_max
                     && all.saturating_add(pinned.of(PinPurpose::Tables)) <= self.lasting_bytes_max
@@ -306,7 +307,7 @@ impl Cache {
             self.blocks.set_bytes_max(self.bytes_max.saturating_sub(pinned.bytes.sum()));
             pinned.surplus(last_filters_max)
         };
-        // Outside of the lock, which the pin of each filter takes.
+        // Outside of the lock, which the pin of each filter acquires.
         surplus.iter().filter_map(Weak::upgrade).for_each(|owner| owner.give_back());
         true
     }
@@ -315,13 +316,13 @@ impl Cache {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Evicts all blocks that come and go.
+    /// Evicts all evictable blocks.
     pub(crate) fn clear(&self) {
         self.blocks.clear();
     }
 
-    /// Evicts an eighth of the blocks that come and go if `error` reports that the engine has no I/O memory
-    /// left. Returns whether another attempt is worthwhile.
+    /// Evicts an eighth of the evictable blocks if `error` reports that the engine is out of I/O memory. Returns whether another
+    /// attempt is worthwhile.
     pub(crate) fn gives_way(&self, error: &Error) -> bool {
         error.cause().is_some_and(|core| self.blocks.give_way(core))
     }
@@ -379,12 +380,12 @@ forebay::_debug_parts!(Pin, |pin| bytes: pin.bytes);
 
 forebay::_debug_parts!(Cache, |cache| stats: cache.stats());
 
-/// Files of retired tables that are no longer in use. The last owner to drop a table must not wait for the
-/// file system, so a task of the store empties this list.
+/// Files of retired tables that are no longer in use. The last owner to drop a table must not wait for the file system, so a task
+/// of the store deletes these files.
 #[derive(Default)]
 pub(crate) struct Removals {
     files: Mutex<Vec<PathBuf>>,
-    /// Files that were added and are not removed yet, on the list or taken.
+    /// Files that were added and are not removed yet, in the list or handed out.
     pending: AtomicUsize,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -395,13 +396,13 @@ impl Removals {
         self.pending.load(Ordering::Acquire) == 0
     }
 
-    /// Notes that so many of the files taken were removed.
+    /// Notes that `files` of the handed-out files were removed.
     pub(crate) fn removed(&self, files: usize) {
         let before = self.pending.fetch_sub(files, Ordering::AcqRel);
         debug_assert!(before >= files, "files are removed once");
     }
 
-    /// Takes all files off the list; the caller removes them and calls [`removed`](Self::removed).
+    /// Empties the list; the caller removes them and calls [`removed`](Self::removed).
     pub(crate) fn take(&self) -> Vec<PathBuf> {
         std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -459,7 +460,7 @@ mod tests {
         assert!(cache.pin(PinPurpose::Filters, 8 * MIB).is_some());
     }
 
-    /// Metadata of tables must have their memory, so filters leave room for as much again.
+    /// Metadata of tables must have their memory, so filters leave free as much again.
     #[test]
     fn what_may_be_left_out_leaves_room_for_what_may_not() {
         let cache = Cache::new(64 * MIB, 60 * MIB);

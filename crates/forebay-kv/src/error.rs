@@ -20,7 +20,7 @@ struct Inner {
     cause: Option<Cause>,
 }
 
-/// The error of a lower layer that an [`Error`] comes from.
+/// The error of a lower layer that caused an [`Error`].
 #[derive(Clone, Debug)]
 enum Cause {
     Core(Arc<forebay::Error>),
@@ -41,13 +41,13 @@ pub enum ErrorKind {
     Corruption,
     /// A table that the manifest names is not there, or is shorter than it was. Nothing was changed on disk.
     MissingTable,
-    /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is
-    /// lost. An open store goes on: reads and deletes work, compaction frees the space of deleted keys, and
-    /// puts are accepted again as soon as there is space.
+    /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is lost. An open store
+    /// remains usable: reads and deletes work, compaction frees the space of deleted keys, and puts are accepted again as soon as
+    /// space is free.
     NoSpace,
-    /// An earlier write of this store failed, and no more writes are possible. Reads go on. The text and
-    /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again
-    /// recovers. Or the store was opened with [`Options::read_only`](crate::Options::read_only); then there is no source.
+    /// An earlier write of this store failed, and no more writes are possible. Reads still work. The text and
+    /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again recovers. Or the store was
+    /// opened with [`Options::read_only`](crate::Options::read_only); then it has no source.
     ReadOnly,
     /// A key, a value, or a batch exceeds its limit.
     TooLarge {
@@ -55,7 +55,8 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The store's memory is used up by values, snapshots and streams that the program holds. From an open with
-    /// [`Options::read_only`](crate::Options::read_only): the log has more records that are in no table than the memtables take.
+    /// [`Options::read_only`](crate::Options::read_only): the log has more records that are in no table than fit into the
+    /// memtables.
     MemoryBudget {
         /// Bytes that the program holds, or that the memtables have.
         held: u64,
@@ -80,11 +81,11 @@ pub enum ErrorKind {
     AlreadyExists,
     /// A checkpoint into this directory was not finished. The directory may be removed.
     Unfinished,
-    /// A transaction was not committed: a key that it read or writes was changed since it began, or so much was
-    /// written since that the store cannot tell. Nothing was written. Run the transaction again from its beginning.
+    /// A transaction was not committed: a key that it read or wrote was changed since its start, or so many keys were changed since
+    /// that the store cannot rule that out. Nothing was written. Run the transaction again from its start.
     Conflict,
-    /// A feed of changes cannot go on: the log no longer has its next record, or the store has changed in a way that is
-    /// not in the log. Begin again with a new feed, and then a snapshot.
+    /// A feed of changes cannot continue: the log no longer has its next record, or the store has changed in a way that is not in
+    /// the log. Create a new feed, and then a snapshot.
     Lagged,
     /// The store or its engine was closed.
     Closed,
@@ -183,7 +184,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the file or directory concerned, if there is one.
+    /// Returns the file or directory concerned, if any.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref().or_else(|| match self.0.cause.as_ref()? {
             Cause::Core(core) => core.path(),
@@ -201,7 +202,7 @@ impl Error {
         })
     }
 
-    /// Returns the core's error that caused this one.
+    /// Returns the core's error that caused this error.
     pub fn cause(&self) -> Option<&forebay::Error> {
         match self.0.cause.as_ref()? {
             Cause::Core(core) => Some(core),
@@ -210,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Returns the log's error that caused this one: of the store's log or of its manifest.
+    /// Returns the log's error that caused this error: of the store's log or of its manifest.
     pub fn log(&self) -> Option<&forebay_wal::Error> {
         match self.0.cause.as_ref()? {
             Cause::Core(_) => None,

@@ -22,9 +22,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! For programs that keep more data than memory in their own process, beside other work: services, indexes,
-//! metadata of larger systems. Gets need no threads, writes are durable when they complete, and
-//! [`Options::memory_bytes_max`] bounds all memory of the store.
+//! For programs that embed a store with more data than memory in their process: services, indexes, metadata of larger systems. Gets
+//! need no threads, writes are durable when they complete, and [`Options::memory_bytes_max`] bounds all memory of the store.
 //!
 //! | you want | use |
 //! |---|---|
@@ -32,14 +31,14 @@
 //! | keys of one kind apart from others | [`Store::keyspace`], [`Store::keyspaces`] |
 //! | one value, or several at one moment | [`Keyspace::get`], [`Keyspace::multi_get`] |
 //! | a durable change | [`Keyspace::put`], [`Keyspace::put_until`], [`Keyspace::delete`] |
-//! | several changes, all or none | [`Batch`], [`Store::write`] |
+//! | several changes, atomically | [`Batch`], [`Store::write`] |
 //! | a change only if the value is still the same | [`Keyspace::compare_and_set`] |
-//! | reads and changes together, unless another write comes between | [`Store::transaction`], [`Store::transact`] |
+//! | reads and changes together, unless another write conflicts | [`Store::transaction`], [`Store::transact`] |
 //! | entries in order, in either direction | [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`], [`Range::rev`] |
 //! | the store as it was at one moment | [`Store::snapshot`] |
 //! | every write in order, as it becomes durable | [`Store::changes`] |
 //! | sorted entries loaded fast | [`Keyspace::bulk_load`], [`Keyspace::loader`] |
-//! | sorted files written elsewhere, taken over as they are | [`SortedFile`], [`Store::ingest`] |
+//! | sorted files written elsewhere, ingested unchanged | [`SortedFile`], [`Store::ingest`] |
 //! | background work done now | [`Store::flush`], [`Store::compact`], [`Store::settle`] |
 //! | a copy that opens as a store | [`Store::checkpoint`] |
 //! | to read a store of which nothing may change | [`Options::read_only`] |

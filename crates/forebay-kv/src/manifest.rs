@@ -1,9 +1,9 @@
 //! The store's manifest: a log of edits that lists the store's tables, its keyspaces and its part of the
 //! write-ahead log.
 //!
-//! The log is one of forebay's own, in `manifest/`. An edit is one record, or several consecutive ones if it
-//! is long; [`edit`] describes the format. From time to time the whole state is written as one edit that
-//! starts from nothing, and everything before it is dropped.
+//! The log is a `forebay_wal` log, in `manifest/`. An edit is one record, or several consecutive records if it is long; [`edit`]
+//! describes the format. From time to time the whole state is written as one edit that starts from nothing, and everything before
+//! it is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,7 @@ pub(crate) use state::ManifestState;
 const EDITS_MAX: u64 = 256;
 /// Minimum of edits for writing the whole state early while the disk is full.
 const EDITS_MIN: u64 = 32;
-/// Bytes kept free in the last segment while there is no space for another: with fewer left no flush or
-/// compaction begins.
+/// Bytes kept free in the last segment while the disk has no space for another: with less, no flush or compaction starts.
 const ROOM_MIN: u64 = 64 << 10;
 
 /// The manifest of an open store.
@@ -98,7 +97,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) create: bool,
-    /// Takes the usable part of a damaged manifest.
+    /// Recovers the usable part of a damaged manifest.
     pub(crate) salvage: bool,
     /// Changes nothing.
     pub(crate) read_only: bool,
@@ -211,12 +210,12 @@ impl Manifest {
         no_space(&self.wal)
     }
 
-    /// Returns the bytes that its log takes without new space.
+    /// Returns the bytes that fit into its log without new space.
     fn room(&self) -> u64 {
         self.wal.segment_bytes_left().max(self.wal.reserve_bytes().unwrap_or(0))
     }
 
-    /// Fails if the log has no space for another segment and too little room for edits is left.
+    /// Fails if the log has no space for another segment and little of the last is left for edits.
     pub(crate) fn check_room(&self) -> Result<()> {
         match self.no_space() {
             Some(error) if self.room() < ROOM_MIN => Err(error),

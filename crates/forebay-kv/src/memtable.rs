@@ -38,8 +38,7 @@ pub(crate) struct Memtables {
     expected: AtomicU64,
     /// The newest record in the memtable, or expected.
     last_lsn: AtomicU64,
-    /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this
-    /// one is dropped.
+    /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this memtable is dropped.
     held: Arc<AtomicU64>,
     is_held: AtomicBool,
 }
@@ -188,14 +187,14 @@ impl Memtables {
         self.last_lsn.store(lsn, Ordering::Release);
     }
 
-    /// Adds a record at once: expects it and inserts it.
+    /// Adds a record in one step: expects it and inserts it.
     pub(crate) fn add(&self, record: &[u8], places: &[u32], lsn: u64) {
         self.expect(cost(record.len(), places.len()), lsn);
         self.insert(record, places, lsn);
     }
 
-    /// Adds the entries of an expected record, which are at these places, all at once. Records come in the
-    /// order of their numbers. If a record changes a key several times, the last change counts.
+    /// Adds the entries of an expected record, which are at these places, in one step. Records are added in the order of their
+    /// numbers. If a record changes a key several times, the last change counts.
     pub(crate) fn insert(&self, record: &[u8], places: &[u32], lsn: u64) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for &at in places {
@@ -284,13 +283,12 @@ impl Memtables {
         expected + self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of the newest record in the memtable, or expected; 0 if there is none.
+    /// Returns the number of the newest record in the memtable, or expected; 0 for an empty memtable.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn.load(Ordering::Acquire)
     }
 
-    /// Frees the memtable a few pages at a time. Freeing it at once takes milliseconds in which the shard
-    /// does nothing else.
+    /// Frees the memtable a few pages at a time. Freeing it in one step would block the shard for milliseconds.
     pub(crate) async fn take_down(mut self) {
         loop {
             let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -30,7 +30,7 @@ impl Bounds {
         Bounds { low: own(range.start_bound()), high: own(range.end_bound()) }
     }
 
-    /// Returns the bounds of the keys that begin with this prefix.
+    /// Returns the bounds of the keys that start with this prefix.
     pub(crate) fn prefix(prefix: &[u8]) -> Bounds {
         let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
         let high = kept.map(|last| {
@@ -71,7 +71,7 @@ impl Bounds {
 #[cfg(test)]
 mod tests;
 
-/// Entries taken out of a memtable at once: first this many, later up to the maximum.
+/// Number of entries copied out of a memtable at a time: first this many, later up to the maximum.
 const BATCH_MIN: usize = 8;
 const BATCH_MAX: usize = 128;
 
@@ -89,7 +89,7 @@ pub(crate) struct Memory {
     bounds: Bounds,
     direction: Direction,
     batch: VecDeque<KeyVersion>,
-    /// Maximum entries of the next batch; 0 when there are no more.
+    /// Maximum entries of the next batch; 0 at the end.
     count: usize,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Run {
     how: CursorHow,
     bounds: Arc<Bounds>,
     cursor: Option<Cursor>,
-    /// The values that are not read, if there are such.
+    /// The values that are not read, if any.
     leave: Option<Arc<Leave>>,
     /// Whether the first table's cursor was made.
     has_begun: bool,
@@ -174,7 +174,7 @@ impl Run {
         self.how = how;
     }
 
-    /// Returns the bytes of memory that an unpacked leaf of its tables takes, at most.
+    /// Returns the maximum bytes of memory of an unpacked leaf of its tables.
     pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0)
     }
@@ -194,7 +194,7 @@ impl Run {
                 if let Some(key) = self.begin(&table) {
                     cursor.seek(key).await?;
                 }
-                // A walk that comes from another table is a long one.
+                // A walk that has passed a table boundary is long.
                 if !std::mem::replace(&mut self.has_begun, true) {
                     cursor.offer_blocks();
                 }
@@ -224,7 +224,7 @@ impl Run {
         }
     }
 
-    /// Returns the key to seek to within a table, unless the walk begins at the table's end.
+    /// Returns the key to seek to within a table, unless the walk starts at the table's end.
     fn begin(&self, table: &Table) -> Option<&[u8]> {
         let (bound, is_within): (_, fn(&[u8], &Table) -> bool) = match self.how.direction {
             Direction::Forward => (&self.bounds.low, |key, table| key > &table.meta().smallest[..]),
@@ -281,8 +281,8 @@ impl Merge {
         Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false }
     }
 
-    /// Goes to the next key. Returns `false` behind the last. After an error, or if this future was dropped
-    /// unfinished, the merge is unusable.
+    /// Moves to the next key. Returns `false` behind the last. After an error, or if this future was dropped unfinished, the merge
+    /// is unusable.
     ///
     /// # Errors
     /// Those of tables' cursors.
@@ -372,8 +372,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns whether one source's entry comes before another's; of equal keys, the newer source comes
-    /// first.
+    /// Returns whether one source's entry precedes another's; of equal keys, the newer source's is first.
     fn is_before(&self, one: usize, other: usize) -> bool {
         let order = self.sources[one].key().cmp(self.sources[other].key());
         match (order, self.direction) {

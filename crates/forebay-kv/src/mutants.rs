@@ -21,19 +21,19 @@ pub enum Mutant {
     InputsRemovedTooSoon,
     /// Writers fill all memory at full speed and then wait for the rest of a flush.
     WritersNotPaced,
-    /// A get that was woken because there is room makes all others wait until it comes for it.
+    /// A get that was woken for free memory makes all others wait until it is polled.
     WokenKeepsItsRoom,
     /// `Store::transact` returns although what its tries have read is not durable yet.
     AnsweredBeforeDurable,
     /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
-    /// Changes that a flush has taken out of memory since a transaction began are not compared with it.
+    /// Changes that a flush has removed from memory since the start of a transaction are not compared with it.
     ConflictForgotten,
     /// Changes within a range that a transaction has read are not compared with it.
     PhantomMissed,
     /// Reads of snapshots and transactions judge what has expired by the clock, not by their moment.
     ExpiryOutsideView,
-    /// A transaction whose turn it is to try again, and that does not come, makes all others wait for it.
+    /// A transaction whose turn it is to try again, and that is not polled, makes all others wait for it.
     TurnKept,
     /// Writers commit changes of keys that an ingest has locked.
     RangesNotLocked,

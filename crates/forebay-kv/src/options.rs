@@ -24,7 +24,7 @@ pub struct Options {
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) log_segment_bytes: Option<u64>,
     pub(crate) leaf_bytes: u32,
-    /// Chosen when the store is opened, if the program chose none.
+    /// Chosen when the store is opened, if the program left it open.
     pub(crate) compression: Option<Compression>,
     /// Of the levels above the last; `None`: the same.
     pub(crate) upper_compression: Option<Compression>,
@@ -79,11 +79,10 @@ impl Options {
         }
     }
 
-    /// Sets the maximum memory in bytes that the store holds at any time, everything included; at least
-    /// [`Options::MEMORY_BYTES_MIN`]. [`Stats::memory`](crate::Stats) shows its division. Most of it is I/O memory,
-    /// so it is at most the rest of the engine's
-    /// [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max) beside other open stores. Default: 256
-    /// MiB, or half of that rest if this is less.
+    /// Sets the maximum memory in bytes that the store holds at any time, in total; at least [`Options::MEMORY_BYTES_MIN`].
+    /// [`Stats::memory`](crate::Stats) shows its division. Most of it is I/O memory, so it is at most the part of the engine's
+    /// [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max) that other open stores leave. Default: 256 MiB, or half of
+    /// that part if this is less.
     pub fn memory_bytes_max(mut self, bytes: u64) -> Options {
         self.memory_bytes_max = Some(bytes);
         self
@@ -95,10 +94,10 @@ impl Options {
     /// Default budget of a store, where the engine has twice as much left: 256 MiB.
     pub(crate) const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 
-    /// Sets the maximum bytes of the cache for pinned blocks: inner levels of tables, and filters. The
-    /// metadata of keyspaces and tables stay in memory in any case, and memory that the program holds beyond its
-    /// share is apart from it. A lower limit leaves more of the cache to blocks that come and go, which is better
-    /// where a few keys are read often. Default and maximum: fifteen sixteenths of the cache.
+    /// Sets the maximum bytes of the cache for pinned blocks: inner levels of tables, and filters. The metadata of keyspaces and
+    /// tables stay in memory in any case, and memory that the program holds beyond its share is apart from it. A lower limit leaves
+    /// more of the cache to evictable blocks, which is better where a few keys are read often. Default and maximum: fifteen
+    /// sixteenths of the cache.
     pub fn pinned_bytes(mut self, bytes: u64) -> Options {
         self.pinned_bytes = Some(bytes);
         self
@@ -111,18 +110,16 @@ impl Options {
         self
     }
 
-    /// Sets whether threads that wait for gets ([`Get::wait`](crate::Get::wait),
-    /// [`MultiGet::wait`](crate::MultiGet::wait)) walk down tables inside the kernel, from the first inner
-    /// node that is not in memory to the leaf; see [`KernelWalk`]. Such a walk takes one system call, no other
-    /// thread and no wake-up, and up to 16 walks of a `multi_get` share the call. Off Linux, before Linux 7.1,
-    /// and without CAP_BPF and CAP_PERFMON, gets take the ordinary way instead and return the same results.
+    /// Sets whether threads that wait for gets ([`Get::wait`](crate::Get::wait), [`MultiGet::wait`](crate::MultiGet::wait)) walk
+    /// down tables inside the kernel, from the first inner node that is not in memory to the leaf; see [`KernelWalk`]. Such a walk
+    /// costs one system call, without another thread or a wake-up, and up to 16 walks of a `multi_get` share the call. Off Linux,
+    /// before Linux 7.1, and without CAP_BPF and CAP_PERFMON, gets use the ordinary way instead and return the same results.
     /// Default: [`KernelWalk::Never`].
     ///
-    /// Each such thread has a session with the kernel from its first walk until the thread ends. A session
-    /// takes some milliseconds to open and 64 KiB of memory, from the thread's first `multi_get` on 128 KiB,
-    /// which count within the budget of each store that the thread walks in. While it is open, other io_uring
-    /// rings of the thread share one worker thread of each kind. The reads of these walks have no class, and
-    /// bypass the engine's scheduler and its statistics.
+    /// Each such thread has a session with the kernel from its first walk until the thread ends. A session needs some milliseconds
+    /// to open and 64 KiB of memory, from the thread's first `multi_get` on 128 KiB, which count within the budget of each store
+    /// that the thread walks in. While it is open, other io_uring rings of the thread share one worker thread of each kind. The
+    /// reads of these walks have no class, and bypass the engine's scheduler and its statistics.
     #[cfg(feature = "kernel")]
     pub fn kernel_walk(mut self, kernel_walk: KernelWalk) -> Options {
         self.kernel_walk = kernel_walk;
@@ -165,13 +162,12 @@ impl Options {
         self
     }
 
-    /// Sets the bytes of the reserve: a file in the store's directory that occupies space and has no data.
-    /// When the file system is full, the store gives up the reserve, so that deletions can be written to
-    /// tables and compacted, which frees space; then it allocates the reserve again. With 0 there is none,
-    /// and deletes may not shrink a full store. At most 1 TiB. Default: it grows with the store: the bytes in
-    /// memtables, one table, a segment of either log, and up to an eighth of the most, which is 161 MiB with
-    /// 256 MiB of memory and 192 MiB with more. At an open it is halved or quartered if there is less space;
-    /// if it cannot grow later, the store is full. File systems without fallocate(2) have no reserve.
+    /// Sets the bytes of the reserve: a file in the store's directory that occupies space and has no data. When the file system is
+    /// full, the store frees the reserve, so that deletions can be written to tables and compacted, which frees space; then it
+    /// allocates the reserve again. With 0 the store has no reserve, and deletes may fail to shrink a full store. At most 1 TiB.
+    /// Default: it grows with the store: the bytes in memtables, one table, a segment of either log, and up to an eighth of the
+    /// most, which is 161 MiB with 256 MiB of memory and 192 MiB with more. At an open it is halved or quartered if less space is
+    /// free; if it cannot grow later, the store is full. File systems without fallocate(2) have no reserve.
     pub fn reserve_bytes(mut self, bytes: u64) -> Options {
         self.reserve_bytes = Some(bytes);
         self
@@ -194,23 +190,22 @@ impl Options {
     }
 
     /// Sets another compression for the tables above the last level, which flushes write and compaction soon replaces: a fast one
-    /// there, and a strong one for the last level, which has nearly all of the data. A table that comes to the last level is then
-    /// written again with [`compression`](Options::compression), also where it would only have been moved. Separated values
+    /// there, and a strong one for the last level, which has nearly all of the data. A table that reaches the last level is then
+    /// rewritten with [`compression`](Options::compression), even where it would only have been moved. Separated values
     /// ([`separation_bytes`](Options::separation_bytes)) stay as the flush wrote them. Default: the same at all levels.
     pub fn upper_compression(mut self, compression: Compression) -> Options {
         self.upper_compression = Some(compression);
         self
     }
 
-    /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction
-    /// rewrites the keys and leaves such values in the files that they are in. So a value of a busy keyspace is written
-    /// twice (log, flush) and at most once more while files are joined and emptied, instead of once or more for each level,
-    /// and a range reads such values apart from their keys: those that lie together with one read, up to 512 KiB ahead.
-    /// Files of which more than two thirds are no longer needed are emptied and removed, at rest those of which more than a quarter
-    /// is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values in leaves, of up to a quarter of
-    /// [`leaf_bytes`](Options::leaf_bytes), are never separated. Values between the two lengths lie right before their leaf:
-    /// a get takes a read more for one, while ranges and compactions read many of them with their leaf. `u32::MAX` separates
-    /// none. Default: 32 KiB.
+    /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction rewrites the
+    /// keys and leaves such values in their files. So a value of a busy keyspace is written twice (log, flush) and at most once
+    /// more while files are joined and emptied, instead of once or more for each level, and a range reads such values apart from
+    /// their keys: those that lie together with one read, up to 512 KiB ahead. Files of which more than two thirds are garbage (at
+    /// rest: more than a quarter) are emptied and removed; [`Stats::value_files`](crate::Stats::value_files) counts them. Values in
+    /// leaves, of up to a quarter of [`leaf_bytes`](Options::leaf_bytes), are never separated. Values between the two lengths lie
+    /// right before their leaf: a get needs one more read for such a value, while ranges and compactions read many of them with
+    /// their leaf. `u32::MAX` separates no values. Default: 32 KiB.
     pub fn separation_bytes(mut self, bytes: u32) -> Options {
         self.separation_bytes = bytes;
         self
@@ -248,8 +243,7 @@ impl Options {
     /// (`salvaged-*.wal`), and tables that the manifest does not name stay, as `*.fkv.kept`. Default: no;
     /// opening such a store fails and changes nothing.
     ///
-    /// Deleted and overwritten values may come back: the records of their deletion or overwrite may be among
-    /// the lost ones.
+    /// Deleted and overwritten values may reappear: the records of their deletion or overwrite may be among the lost records.
     pub fn salvage(mut self, salvage: bool) -> Options {
         self.salvage = salvage;
         self
@@ -260,10 +254,11 @@ impl Options {
     /// memory. Any number of readers may have a store open; with a writer it is one or the other, and each refusal
     /// ([`Locked`](crate::ErrorKind::Locked)) names the processes. A copy of a store without the files `wal.lock` is read without locks.
     ///
-    /// Reads, snapshots, ranges and [`Store::verify`](crate::Store::verify) work as always; calls that change the store fail with
+    /// Reads, snapshots, ranges and [`Store::verify`](crate::Store::verify) work as usual; calls that change the store fail with
     /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). A damaged store is refused as by an open that writes. After a crash the
-    /// newest writes may be read although they were not acknowledged, and a power cut may still take them: an open that writes
-    /// makes them durable. Does not go with [`salvage`](Options::salvage); [`create`](Options::create) has no effect. Default: no.
+    /// newest writes may be read although they were not acknowledged, and a power cut may still lose them: an open that writes
+    /// makes them durable. Cannot be combined with [`salvage`](Options::salvage); [`create`](Options::create) has no effect.
+    /// Default: no.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -316,34 +311,33 @@ pub enum Compression {
     None,
     /// LZ4: the least processor time, about half of the bytes of text and records.
     Lz4,
-    /// Zstandard of a level from 1 to 9; 3 is usual. Fewer bytes than LZ4 for several times its processor
-    /// time. Each writer of tables takes up to 1 MiB of memory for it from the cache's share. The tables can
-    /// be read only by programs with the feature `zstd`.
+    /// Zstandard of a level from 1 to 9; 3 is usual. Fewer bytes than LZ4 for several times its processor time. Each writer of
+    /// tables uses up to 1 MiB of memory for it from the cache's share. The tables can be read only by programs with the feature
+    /// `zstd`.
     #[cfg(feature = "zstd")]
     Zstd(u8),
 }
 
 /// The levels whose Bloom filters gets check; see [`Options::filter_policy`].
 ///
-/// A filter takes 10 bits a key, and is wrong about one absent key in a hundred. Those of the upper levels are always used:
-/// most keys that are looked up are not there. The last level has nine tenths of the keys. Without its filters a get of a
-/// key that is not in the store reads a leaf in vain; gets of existing keys gain nothing from them. Every table has its
-/// filter on disk, so a store may be opened with another policy at any time.
+/// A filter has 10 bits a key, and is wrong about one absent key in a hundred. Those of the upper levels are always used: most of
+/// the keys looked up are absent there. The last level has nine tenths of the keys. Without its filters a get of a key that is not
+/// in the store reads a leaf in vain; gets of existing keys gain nothing from them. Every table has its filter on disk, so a store
+/// may be opened with another policy at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterPolicy {
-    /// Those of the last level as well, of as many tables as fit: all inner levels of tables stay pinned, and these filters
-    /// take at most a quarter of the cache beside what is pinned. They are never read for a get. When inner levels need
-    /// the memory, filters are given back, table by table;
-    /// [`MemoryStats::filters_left_out`](crate::MemoryStats::filters_left_out) counts those that are not in memory.
+    /// Filters of the last level as well, of as many tables as fit: all inner levels of tables stay pinned, and these filters use
+    /// at most a quarter of the cache in addition to pinned memory. They are never read for a get. When inner levels need the
+    /// memory, filters are released, table by table; [`MemoryStats::filters_left_out`](crate::MemoryStats::filters_left_out) counts
+    /// the filters that are not in memory.
     #[default]
     WhereTheyFit,
     /// The levels above the last. For stores with short entries whose gets are all of existing keys: there filters are a larger
     /// part of the data, and the cache keeps as many leaves less.
     UpperLevels,
-    /// All. Those of the last level are pinned before the lowest inner level where there is room, and otherwise read for
-    /// gets. For stores that are mostly asked for keys they do not have, such as one that looks a key up before it
-    /// writes it.
+    /// All. Filters of the last level are pinned before the lowest inner level if they fit, and otherwise read for gets. For stores
+    /// that are mostly asked for keys they do not have, such as one that looks a key up before it writes it.
     Always,
 }
 
@@ -355,9 +349,9 @@ pub enum KernelWalk {
     /// Never.
     #[default]
     Never,
-    /// Where it takes less time, as measured: a few lookups in a hundred are tried the other way, for lone gets and for
-    /// `multi_get` apart. A thread opens a session after 32,768 lookups that could have used one. Where the
-    /// kernel cannot, or the process may not, the store tries once and reports no degradation.
+    /// Where it is faster, as measured: a few lookups in a hundred are tried the other way, for lone gets and for `multi_get`
+    /// separately. A thread opens a session after 32,768 lookups that could have used it. If the kernel or the process's
+    /// permissions do not allow a session, the store tries once and reports no degradation.
     WhereCheaper,
     /// Always. Where this is not possible, [`Engine::health`](forebay::Engine::health) reports a degradation,
     /// and [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts the gets.

@@ -90,9 +90,8 @@ pub(crate) struct Record {
 impl Record {
     /// Creates a record of `len` bytes, which are zero until `fill` has been called.
     ///
-    /// A long record has its own mapping: exactly as long as needed, and returned to the system as soon as it
-    /// is dropped. The allocator would keep the memory on each writer's thread, and I/O memory would take the
-    /// next power of two.
+    /// A long record has its own mapping: exactly as long as needed, and returned to the system as soon as it is dropped. The
+    /// allocator would keep the memory on each writer's thread, and I/O memory would use the next power of two.
     pub(crate) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> Record {
         let is_short = len <= SHORT_BYTES_MAX;
         if !is_short && let Ok(mut map) = MmapMut::map_anon(len) {
@@ -158,7 +157,7 @@ pub(crate) fn header_bytes(count: u32) -> [u8; HEADER_BYTES] {
     [VERSION, 0, a, b, c, d]
 }
 
-/// Writes an entry to the beginning of `bytes`, which has room for it. Returns its length.
+/// Writes an entry to the start of `bytes`, which must be long enough. Returns its length.
 pub(crate) fn put_entry(bytes: &mut [u8], keyspace: u32, key: &[u8], change: &Change<'_>) -> usize {
     let (flags, value, expires_s): (u8, &[u8], Option<u64>) = match *change {
         Change::Put { value, expires_s } => (if expires_s.is_some() { EXPIRES } else { 0 }, value, expires_s),
@@ -187,7 +186,7 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Returns the entry that begins at this offset, and the offset of the next one.
+/// Returns the entry at this offset, and the offset of the next entry.
 pub(crate) fn entry_at(record: &[u8], at: usize) -> Option<(Entry, usize)> {
     let keyspace = u32::from_le_bytes(word(record, at)?);
     let [flags] = word::<1>(record, at + 4)?;

@@ -96,7 +96,7 @@ pub(crate) struct TableSpec {
     /// The cache that is shrunk when the engine has no memory left for a buffer, and that lends the memory of
     /// an encoder.
     pub(crate) cache: Option<Arc<Cache>>,
-    /// Whether leaves and values go into free room of that cache as they are written.
+    /// Whether leaves and values are inserted into free memory of that cache as they are written.
     pub(crate) fill: bool,
     /// Counts the bytes written.
     pub(crate) written_bytes: Arc<AtomicU64>,
@@ -156,7 +156,7 @@ pub(crate) enum Hit {
     Deleted,
 }
 
-/// The result of [`Table::get_cached`], which searches as far as memory goes.
+/// The result of [`Table::get_cached`], which searches only in memory.
 #[derive(Debug)]
 pub(crate) enum Probe {
     Done(Option<Hit>),
@@ -170,7 +170,7 @@ pub(crate) struct GetHow {
     /// The current time in seconds since 1970: values that expire by then count as deleted.
     pub(crate) now_s: u64,
     pub(crate) filter: FilterUse,
-    /// Whether blocks that were read go into the cache.
+    /// Whether blocks that were read are inserted into the cache.
     pub(crate) fill: bool,
 }
 
@@ -219,7 +219,7 @@ impl Table {
         self.footer.packing.as_ref().map(|packing| packing.codec)
     }
 
-    /// Returns the bytes of memory that an unpacked leaf of this table takes, at most; 0 if no leaf is packed.
+    /// Returns the maximum bytes of memory of an unpacked leaf of this table; 0 if no leaf is packed.
     pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
         match &self.footer.packing {
             Some(packing) => u64::from(packing.leaf_bytes_max).next_power_of_two(),

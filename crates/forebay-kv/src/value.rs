@@ -39,7 +39,7 @@ const HEADROOM_PART: u64 = 4;
 /// ```
 pub struct Value {
     bytes: Repr,
-    /// Declared last: the count goes down after the memory is released.
+    /// Declared last: the count decreases after the memory is released.
     held: HeldShare,
 }
 
@@ -53,7 +53,7 @@ enum Repr {
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     bytes: AtomicU64,
-    /// The most bytes for which nothing is taken back of the loan. A change of one of the two is followed by a look at the other.
+    /// The most bytes for which nothing of the loan is taken back. A change of one of the two is followed by a check of the other.
     free: AtomicU64,
     /// The bytes that are held of the share and not counted here.
     others: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct HeldBytes {
 struct Loan {
     bytes: u64,
     share: u64,
-    /// Some of it was taken back since the last look.
+    /// Some of it was taken back since the last check.
     is_wanted: bool,
 }
 
@@ -107,8 +107,8 @@ impl HeldBytes {
         (loan.bytes, blocks.lent_bytes().saturating_sub(loan.bytes))
     }
 
-    /// Lends the rest of `share`, but for a part of it and for `others`, which are held and not counted here; nothing if some of it was
-    /// taken back since the last call.
+    /// Lends the rest of `share`, except for a part of it and for `others`, which are held and not counted here; nothing if some of
+    /// it was taken back since the last call.
     pub(crate) fn lend(&self, share: u64, others: u64) {
         let Some(blocks) = self.blocks.upgrade() else { return };
         let mut loan = self.loan();
@@ -121,7 +121,7 @@ impl HeldBytes {
         self.settle(&mut loan);
     }
 
-    /// Notes how much is held of the share that is not counted here, and takes as much back.
+    /// Notes how much of the share is held and not counted here, and takes back as much.
     pub(crate) fn note_others(&self, others: u64) {
         if self.others.load(Ordering::Relaxed) != others {
             let mut loan = self.loan();
@@ -194,7 +194,7 @@ impl Value {
         Value { bytes: Repr::Bytes(bytes), held: HeldShare::new(Some(held), keeps) }
     }
 
-    /// Returns the block in which the value lies, if any; it is no longer counted.
+    /// Returns the block that holds the value, if any; it is no longer counted.
     pub(crate) fn into_block(self) -> Result<Block, Value> {
         match self.bytes {
             Repr::Block(block) => Ok(block),

@@ -15,7 +15,7 @@ pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T
     waited(engine.block_on(future))
 }
 
-/// As [`block_on`], for a future that begins one operation after the other; the thread makes the system calls itself.
+/// As [`block_on`], for a future that runs one operation after the other; the thread makes the system calls itself.
 pub(crate) fn block_in_turn<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
     waited(engine.block_on_in_turn(future))
 }
@@ -53,7 +53,7 @@ pub(crate) async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output
 /// A boxed future of a result.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// Where a call stands that begins at its first poll.
+/// The state of a call that starts at its first poll.
 pub(crate) enum Stage<'a, W, T> {
     Wanted(W),
     Running(BoxFuture<'a, T>),
@@ -61,7 +61,7 @@ pub(crate) enum Stage<'a, W, T> {
     Over,
 }
 
-/// What the first step of such a call comes to.
+/// The result of the first step of such a call.
 pub(crate) enum FirstStep<'a, T> {
     Done(T),
     Running(BoxFuture<'a, T>),
@@ -92,8 +92,8 @@ impl<'a, W, T> Stage<'a, W, T> {
     }
 }
 
-/// The result of an infrequent operation: await it, or [`wait`](Pending::wait) for it. The operation begins at
-/// the first poll, unless its documentation says otherwise.
+/// The result of an infrequent operation: await it, or [`wait`](Pending::wait) for it. The operation starts at the first poll,
+/// unless its documentation says otherwise.
 #[must_use = "nothing happens unless this is awaited or waited for"]
 pub struct Pending<'a, T> {
     engine: Engine,

@@ -1,6 +1,6 @@
-//! A program of its own: it counts allocations with a global allocator.
+//! A separate program: it counts allocations with a global allocator.
 //!
-//! Costs of gets: those found in memory, those that read, and several at once.
+//! Costs of gets: those found in memory, those that read, and several concurrently.
 
 mod common;
 
@@ -12,7 +12,7 @@ use futures::executor::block_on;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Keys that are looked up. There are twice as many entries; the keys in between are never looked up.
+/// Keys that are looked up. The store has twice as many entries; the keys in between are never looked up.
 const KEYS: u64 = 3000;
 
 /// Returns a store with its keys in tables and nothing in memory but the parts pinned by the open.
@@ -87,7 +87,7 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
         }
     }
     let snapshot = store.snapshot();
-    // One key many times, and many absent ones.
+    // One key many times, and many absent keys.
     let numbers: Vec<u64> = (0..KEYS).map(|seed| random(seed) % (3 * KEYS)).chain([5; 40]).collect();
     let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
     let wanted: Vec<Option<&[u8]>> =
@@ -103,7 +103,7 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     }
     let after = engine.stats().wait().unwrap().walks;
     assert!(after.walks > before.walks);
-    // There are many tables here, and most of their blocks are soon in memory.
+    // The store has many tables, and most of their blocks are soon in memory.
     let (walks, wakes) = (after.walks - before.walks, after.wakes - before.wakes);
     assert!(wakes * 4 < walks * 3, "{wakes} wakes of {walks} walks");
     assert!(keyspace.multi_get::<Vec<u8>>(&[]).wait().unwrap().is_empty());
@@ -111,8 +111,8 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     store.close().wait().unwrap();
 }
 
-/// forebay-etcd looks a key up before it writes it. Of new keys each lookup read a leaf of the last level, also with room for
-/// its filters: they were an option that nobody set.
+/// forebay-etcd looks a key up before it writes it. Of new keys each lookup read a leaf of the last level, even where its filters
+/// would fit: they were an option that nobody set.
 #[test]
 fn with_filters_of_the_last_level_a_get_of_an_absent_key_reads_nothing() {
     let (engine, dir) = (engine(), dir());

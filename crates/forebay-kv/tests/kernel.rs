@@ -1,4 +1,4 @@
-//! A program of its own: scripts/checks/kernel-walks runs it by its name in virtual machines.
+//! A separate program: scripts/checks/kernel-walks runs it by its name in virtual machines.
 //!
 //! Gets that walk inside the kernel return the same results as the others. On machines whose kernel cannot,
 //! all walks fall back and the tests must pass as well. `FOREBAY_KERNEL_ENGINES=bpf-loop` requires a kernel
@@ -16,7 +16,7 @@ use forebay_kv::{Batch, Compression, ErrorKind, KernelWalk, Keyspace, Snapshot, 
 use futures::executor::block_on;
 
 fn open(engine: &Engine, dir: &Path, kernel_walk: KernelWalk) -> Store {
-    // Nothing is pinned, so that there are inner nodes to read.
+    // Nothing is pinned, so that inner nodes must be read.
     let options = common::options().pinned_bytes(0).kernel_walk(kernel_walk).kernel_walk_again();
     Store::open(engine, dir, options).wait().expect("the store opens")
 }
@@ -26,7 +26,7 @@ fn is_demanded() -> bool {
     std::env::var("FOREBAY_KERNEL_ENGINES").is_ok_and(|engines| engines.contains("bpf-loop"))
 }
 
-/// Checks that walks took the way that this machine allows.
+/// Checks that walks used the way that this machine allows.
 fn check_engine(stats: &Stats) {
     assert!(stats.kernel_walks + stats.kernel_fell_back > 0, "{stats:?}");
     match &stats.kernel_refused {
@@ -49,8 +49,7 @@ fn key(number: u64) -> Vec<u8> {
     key
 }
 
-/// The kernel's program reads plain leaves only: gets of a compressed table take the ordinary way from the
-/// beginning.
+/// The kernel's program reads plain leaves only: gets of a compressed table use the ordinary way from the start.
 #[test]
 fn compressed_tables_are_not_walked_in_the_kernel() {
     let (engine, dir) = (engine(), dir());
@@ -103,10 +102,9 @@ fn present_and_absent_keys_are_answered_alike() {
     let answers: Vec<_> = keys.iter().map(|key| bytes(keyspace.get(key).wait())).collect();
     check_engine(&store.stats());
     store.close().wait().unwrap();
-    // Together: one, some, as many as descend at once, and more; the same key twice, and in any order. Each
-    // time with an empty cache: lookups of keys that are too long for the kernel leave inner nodes there, and
-    // a lookup whose inner nodes are in memory does not go to the kernel. How many there were from before
-    // depended on when a compaction had ended.
+    // Together: one, some, as many as descend concurrently, and more; the same key twice, and in any order. Each time with an empty
+    // cache: lookups of keys that are too long for the kernel leave inner nodes there, and a lookup whose inner nodes are in memory
+    // does not use the kernel. The number of inner nodes left from before depended on the end of a compaction.
     for count in [1, 2, 7, 16, 17, 40, keys.len()] {
         let store = open(&engine, dir.path(), KernelWalk::Always);
         let keyspace = store.default_keyspace();
@@ -140,7 +138,7 @@ fn copies(values: forebay_kv::Result<Vec<Option<Value>>>) -> Vec<Option<Vec<u8>>
     values.unwrap().into_iter().map(|value| value.map(|value| value.to_vec())).collect()
 }
 
-/// The nodes of a sorted file have a number of their own, by which the kernel's program knows them.
+/// The nodes of a sorted file have its number, by which the kernel's program knows them.
 #[test]
 fn sorted_files_are_walked_in_the_kernel_too() {
     let (engine, dir) = (engine(), dir());
@@ -176,7 +174,7 @@ fn version_of(number: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// Reads keys at one moment in both ways, and newer ones; a key's version never goes back.
+/// Reads keys from a snapshot in both ways, and their current values; a key's version never decreases.
 fn read(keyspace: &Keyspace, snapshot: &Snapshot, seen: &mut [u64], seed: u64) {
     let number = random(seed) % seen.len() as u64;
     let bytes = snapshot.get(keyspace, &key(number)).wait().unwrap().expect("no key is ever absent");
@@ -344,9 +342,9 @@ fn nodes_that_are_asked_for_often_come_into_the_cache() {
     store.close().wait().unwrap();
 }
 
-/// The cache counts the kernel's reads of leaves: an ordinary read of a leaf that the kernel has read before keeps
-/// the leaf. Such a leaf was new to the cache at first, so that workloads with popular keys took 3 % more
-/// instructions with kernel walks than without.
+/// The cache counts the kernel's reads of leaves: an ordinary read of a leaf that the kernel has read before keeps the leaf. Such a
+/// leaf was new to the cache at first, so that workloads with popular keys needed 3 % more instructions with kernel walks than
+/// without.
 #[test]
 fn leaves_that_the_kernel_read_come_into_the_cache_with_the_next_read() {
     let (engine, dir) = (engine(), dir());
@@ -387,7 +385,7 @@ fn who_does_not_ask_for_it_has_none() {
     store.close().wait().unwrap();
 }
 
-/// A store that chooses tries both ways where there are two, and says nothing where there is one.
+/// A store that chooses tries both ways if the machine has both, and otherwise reports nothing.
 #[test]
 fn a_store_that_chooses_tries_both_ways() {
     let (engine, dir) = (engine(), dir());
@@ -411,7 +409,7 @@ fn a_store_that_chooses_tries_both_ways() {
     assert!(!engine.health().degraded.iter().any(is_degraded));
     if stats.kernel_refused.is_some() {
         assert_eq!((stats.kernel_walks, stats.kernel_gets, stats.kernel_multi_gets), (0, false, false));
-        // It was tried once, and every later get went the ordinary way at once.
+        // It was tried once, and every later get used the ordinary way immediately.
         assert!((1..=8).contains(&stats.kernel_fell_back), "{stats:?}");
     } else {
         assert!(stats.kernel_walks > 0, "{stats:?}");
@@ -420,8 +418,8 @@ fn a_store_that_chooses_tries_both_ways() {
     store.close().wait().unwrap();
 }
 
-/// A thread that was refused a session does not try again. Its next store did not learn of it: neither its
-/// statistics nor the engine's health said why no lookup went to the kernel.
+/// A thread that was refused a session does not try again. Its next store did not learn of it: neither its statistics nor the
+/// engine's health said why no lookup used the kernel.
 #[test]
 fn each_store_of_a_thread_says_why_its_walks_fall_back() {
     let name = |number: u64| format!("a key {number:06} that is long, so that there are many inner nodes");
@@ -444,7 +442,7 @@ fn each_store_of_a_thread_says_why_its_walks_fall_back() {
                 assert_eq!(is_degraded, way == KernelWalk::Always, "{why}");
             }
             None => {
-                // A store that chooses may not have come to a trial yet.
+                // A store that chooses may not have run a trial yet.
                 assert!(stats.kernel_walks > 0 || way == KernelWalk::WhereCheaper, "{way:?}: {stats:?}");
                 assert!(!is_degraded);
             }
@@ -469,11 +467,11 @@ fn sessions_count_within_the_budget() {
     std::thread::scope(|scope| scope.spawn(|| walk(0)).join().expect("no panic"));
     let has_walked = store.stats().kernel_walks > 0;
     assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
-    // The first session ended with its thread; it counts until the next one begins.
+    // The first session ended with its thread; it counts until the start of the next session.
     std::thread::scope(|scope| scope.spawn(|| walk(500)).join().expect("no panic"));
     assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
     assert!(has_walked || !is_demanded());
-    // One for several lookups at once takes the place of the thread's first.
+    // A session for several lookups replaces the thread's first.
     let together = || {
         walk(100);
         assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });

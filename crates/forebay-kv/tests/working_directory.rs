@@ -1,4 +1,4 @@
-//! A program of its own, with only one test: the working directory belongs to the process.
+//! A separate program, with only one test: the working directory belongs to the process.
 //!
 //! A store that was opened by a relative path, in a process that changes its working directory.
 //!

@@ -1,6 +1,6 @@
-//! The commit section. One step adds a record to the log's queue and to the list of records that the memtable
-//! is to get, so that the two never differ. The writer then waits, outside the section, until the record is
-//! durable. Insertion takes longer than the section; it happens outside ([`insertion`](super::insertion)).
+//! The commit section. One step adds a record to the log's queue and to the list of records that the memtable is to get, so that
+//! the two never differ. The writer then waits, outside the section, until the record is durable. Insertion lasts longer than the
+//! section; it happens outside ([`insertion`](super::insertion)).
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -41,7 +41,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// `puts` of its entries are no deletions.
+    /// `puts` is the number of entries that are not deletions.
     pub(crate) fn new(shared: &StoreCore, record: Record, places: Vec<u32>, puts: usize) -> Ready {
         debug_assert_eq!(
             record::parse(&record).ok().as_ref(),
@@ -62,8 +62,8 @@ impl Ready {
         }
     }
 
-    /// Leaves the entries of some keyspaces out of the log. If that leaves none, nothing waits until the record is
-    /// durable: only a flush makes its entries so. The log then has its number alone, and has no write for it.
+    /// Leaves the entries of some keyspaces out of the log. If no entry remains, nothing waits until the record is durable: only a
+    /// flush makes its entries so. The log then gets only its number, without a write of its bytes.
     pub(crate) fn without(mut self, unlogged: &BTreeSet<u32>) -> Ready {
         if !unlogged.is_empty() {
             let log = Record::logged(&self.record, &self.places, |keyspace| !unlogged.contains(&keyspace));
@@ -84,7 +84,7 @@ impl Ready {
         entries.map(|(entry, _)| entry.value.len()).max().unwrap_or(0)
     }
 
-    /// Returns the bytes that go to the log.
+    /// Returns the bytes for the log.
     fn logged(&self) -> &[u8] {
         self.log.as_ref().unwrap_or(&self.record)
     }
@@ -94,7 +94,7 @@ impl Ready {
 pub(crate) enum CommitOutcome {
     /// The record is in the queue, and the memtable has it or will get it.
     Queued(PendingAppend),
-    /// Nothing was done; the record goes back.
+    /// Nothing was done; the record is returned.
     Blocked(Ready, Obstacle),
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Verdict {
 pub(crate) enum Obstacle {
     /// The memtables are full until a flush has made progress, or other writers wait for that.
     NoSpace,
-    /// The log has no room until a group is written.
+    /// The log is full until a group is written.
     NoRoom,
     /// It changes keys that are locked while files are ingested.
     Locked,
@@ -120,9 +120,8 @@ pub(crate) enum Obstacle {
 }
 
 impl StoreCore {
-    /// Tries to commit a record and returns the outcome. It commits if there is room now and `check`, called
-    /// in the commit section, agrees; `check` sees every record committed before. `place` is the
-    /// caller's place in the line of waiting writers.
+    /// Tries to commit a record and returns the outcome. It commits if the record fits now and `check`, called in the commit
+    /// section, agrees; `check` sees every record committed before. `place` is the caller's place in the line of waiting writers.
     pub(crate) fn try_commit(
         &self,
         ready: Ready,
@@ -202,8 +201,8 @@ impl StoreCore {
         Ok(CommitOutcome::Queued(appended))
     }
 
-    /// Commits a record if `check`, called in the commit section, agrees; gives it back if not. Waits for room, and while
-    /// writers are slowed, as every write does. The caller waits [until it is durable](Self::until_durable).
+    /// Commits a record if `check`, called in the commit section, agrees; gives it back if not. Waits for memory, and while writers
+    /// are slowed, as every write does. The caller waits [until it is durable](Self::until_durable).
     pub(crate) async fn commit_if(
         &self,
         mut ready: Ready,
@@ -246,7 +245,7 @@ impl StoreCore {
         (turn, commit)
     }
 
-    /// Returns whether the active memtable takes so many more bytes; seals it and begins a new one if needed.
+    /// Returns whether the active memtable fits `cost` more bytes; seals it and starts a new memtable if needed.
     pub(super) fn has_space(&self, commit: &mut Commit, cost: u64) -> Result<bool> {
         if !self.is_free(commit, cost) {
             return Ok(false);
@@ -261,8 +260,8 @@ impl StoreCore {
         Ok(self.takes(commit, cost))
     }
 
-    /// Returns whether the active memtable takes so many more bytes. An empty memtable takes a record of any
-    /// length, if the share has room.
+    /// Returns whether the active memtable fits `cost` more bytes. An empty memtable fits a record of any length, if the share
+    /// does.
     fn takes(&self, commit: &Commit, cost: u64) -> bool {
         let (memtable, active, sealed) = (self.budget.memtable, commit.active.used(), commit.sealed_used());
         match active {
@@ -271,8 +270,8 @@ impl StoreCore {
         }
     }
 
-    /// Returns whether another memtable may follow the active one, which does not take so many more bytes.
-    /// The share is three memtables, and each is at most that long.
+    /// Returns whether another memtable may follow the active one, which does not fit `cost` more bytes. The share is three
+    /// memtables, and each is at most that long.
     fn may_seal(&self, commit: &Commit, cost: u64) -> bool {
         let (active, sealed) = (commit.active.used(), commit.sealed_used());
         let next = cost.max(self.budget.memtable);
@@ -293,7 +292,7 @@ impl StoreCore {
         used + cost <= self.gate.allowed(self.budget.memtables, self.engine.now_ns())
     }
 
-    /// Begins a new active memtable; the old one is sealed and will be flushed.
+    /// Starts a new active memtable and seals the old one for the flush.
     pub(super) fn seal(&self, commit: &mut Commit) {
         if commit.active.last_lsn() == 0 {
             return;
@@ -368,8 +367,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Converts an error of the log to the writer's error. An error that means that the log is broken makes
-    /// the store read-only; one that found no descriptor to read is none.
+    /// Converts an error of the log to the writer's error. An error that means that the log is broken makes the store read-only; a
+    /// lack of file descriptors for a read does not.
     pub(crate) fn log_error(&self, error: forebay_wal::Error) -> Error {
         use forebay_wal::ErrorKind as Kind;
         let found_no_descriptor = || error.cause().is_some_and(forebay::Error::is_out_of_descriptors);
@@ -380,8 +379,8 @@ impl StoreCore {
         }
     }
 
-    /// Waits until there may be room again. Returns the caller's place in the line, if it has one, which it keeps until
-    /// its record is committed.
+    /// Waits until memory may be free again. Returns the caller's place in the line, if it has one, which it keeps until its record
+    /// is committed.
     pub(crate) async fn wait_for_room<'a>(
         &'a self,
         obstacle: Obstacle,
@@ -397,7 +396,7 @@ impl StoreCore {
             }
         };
         if obstacle == Obstacle::Locked {
-            // Others go on meanwhile.
+            // Other writers continue meanwhile.
             drop(place);
             self.unlocked(ready, check).await?;
             return Ok(None);
@@ -411,7 +410,7 @@ impl StoreCore {
                 if is_turn && self.is_free(&commit, cost) {
                     Some(Ok(()))
                 } else {
-                    // No room can become free while flushes find no space.
+                    // No memory can become free while flushes lack disk space.
                     self.full.check_flush().err().map(Err)
                 }
             }
@@ -435,7 +434,7 @@ pub struct Write<'a> {
 
 enum Stage<'a> {
     Ready(Ready, Option<GatePosition<'a>>),
-    /// Slowed down, or without room; the commit is tried again afterwards.
+    /// Slowed down, or without memory; the commit is tried again afterwards.
     Waiting(BoxFuture<'a, (Ready, Option<GatePosition<'a>>)>),
     Queued(PendingAppend),
     Nothing,
@@ -468,8 +467,8 @@ impl<'a> Write<'a> {
     /// log makes it durable soon afterwards, usually within milliseconds; [`Store::sync`](crate::Store::sync) waits
     /// for that, and so does every later write that is not relaxed.
     ///
-    /// After a crash it may be missing, with all writes that followed it, but none without those. Reads may then have
-    /// seen values that are lost. A log that fails afterwards makes the store read-only.
+    /// After a crash this write may be lost, together with all writes after it, but never without those. Reads may then have seen
+    /// values that are lost. A log that fails afterwards makes the store read-only.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -492,7 +491,7 @@ impl<'a> Write<'a> {
         self
     }
 
-    /// Returns a write of nothing, which only checks that the store takes writes.
+    /// Returns a write of nothing, which only checks that the store accepts writes.
     pub(crate) fn nothing(shared: &'a Arc<StoreCore>) -> Write<'a> {
         Write { shared, stage: Stage::Nothing, is_relaxed: false }
     }

@@ -21,8 +21,8 @@ pub(crate) use output::Output;
 /// A store whose tables have not changed for this long is at rest.
 const REST: Duration = Duration::from_secs(1);
 
-/// A keyspace beside which others are written to is at rest if its tables have not changed for this long: of many keyspaces each may be
-/// written to now and then.
+/// A keyspace that is not the only one written to is at rest if its tables have not changed for this long: of many keyspaces each
+/// may be written to now and then.
 const REST_BESIDE: Duration = Duration::from_secs(10);
 
 /// Limits for the time after which a store at rest checks for expired entries. Within them it checks when
@@ -37,11 +37,10 @@ pub(crate) struct Compaction {
     pub(crate) turn: AsyncMutex,
     /// Counts the changes of the tables.
     edits: AtomicU64,
-    /// The count of changes at which no work was found, not even work for a store at rest. Stored plus 1,
-    /// so that 0 means none.
+    /// The count of changes at which no work was found, not even work for a store at rest. Stored plus 1, so that 0 means unset.
     rested: AtomicU64,
-    /// A task waits for rest, or did when compaction was last at rest. This is not a count: a waiter that
-    /// is no longer polled must not make every change be compacted at once forever.
+    /// A task waits for rest, or did when compaction was last at rest. This is not a count: a waiter that is no longer polled must
+    /// not make every change be compacted immediately forever.
     is_awaited: AtomicBool,
     /// The job that was run last, if not all of its pieces were done.
     progress: Mutex<Option<pick::Progress>>,
@@ -53,12 +52,12 @@ impl Compaction {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the job that was run last, if it is worth going on with.
+    /// Returns the job that ran last, if it is worth continuing.
     fn begun(&self, version: &Version, how: &pick::How<'_>) -> Option<pick::Job> {
         self.progress().as_ref().and_then(|begun| pick::begun(version, how, begun))
     }
 
-    /// Returns whether a job found no space, and since then none of several runs was done, nor was there space and nothing left to do.
+    /// Returns whether a job ran out of space, and since then no job of several runs has completed, nor has compaction come to rest.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }
@@ -164,7 +163,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
     }
 }
 
-/// Keeps those filters of the last level that found no room before: replaced tables have given up theirs since.
+/// Keeps those filters of the last level that did not fit before: replaced tables have released theirs since.
 async fn keep_filters(shared: &Arc<StoreCore>) {
     let tables = shared.with_view(|view| view.version.with_kept_filters(&shared.options));
     for table in tables {
@@ -269,18 +268,17 @@ pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds
     shared.spawn_task(shared.background_shard(), shared.options.background, work).await?
 }
 
-/// Runs the next step that moves keys out of level 0, in compaction's turn. Returns whether there was one.
+/// Runs the next step that moves keys out of level 0, in compaction's turn. Returns whether a step was due.
 pub(crate) async fn clear_level0(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
     now(shared, |version, how| pick::clearing_level0(version, how, keyspace, bounds)).await
 }
 
-/// Runs the next step that moves keys out of the first two levels, in compaction's turn. Returns whether
-/// there was one.
+/// Runs the next step that moves keys out of the first two levels, in compaction's turn. Returns whether a step was due.
 pub(crate) async fn clear(shared: &Arc<StoreCore>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
     now(shared, |version, how| pick::clearing(version, how, keyspace, bounds)).await
 }
 
-/// Runs the picked job, in compaction's turn. Returns false if there was none.
+/// Runs the picked job, in compaction's turn. Returns false if no job was picked.
 async fn now(
     shared: &Arc<StoreCore>,
     mut pick: impl FnMut(&Version, &pick::How<'_>) -> Option<pick::Job>,

@@ -17,7 +17,7 @@ use crate::memtable::Memtables;
 use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
 
-/// Entries taken out of a memtable at once.
+/// Number of entries copied out of a memtable at a time.
 const BATCH: usize = 32;
 
 /// Seals the active memtable and waits until its contents are in tables.
@@ -89,8 +89,7 @@ pub(crate) async fn flushed(shared: &StoreCore, upto: u64, patience: u64) -> Res
         .await
 }
 
-/// Writes the oldest sealed memtables to tables of level 0, one for each keyspace. Returns whether there were
-/// any.
+/// Writes the oldest sealed memtables to tables of level 0, one for each keyspace. Returns false without sealed memtables.
 ///
 /// The order: the records are durable in the log; the tables are durable; the manifest names them and the
 /// record from which on the log is needed; the log releases the records before it.
@@ -98,7 +97,7 @@ pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
     let _use = shared.full.begin(Work::Flush);
     let last = memtables.last_lsn();
-    // Writers may have committed records to it that are not inserted yet. No new ones come.
+    // Writers may have committed records to it that are not inserted yet. It gets no new records.
     shared.insertion.until(last);
     shared.gate.start(shared.engine.now_ns());
     shared.gate.watch(flush(shared, &memtables)).await?;
@@ -132,7 +131,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         shared.wal.truncate_before(Lsn(last + 1)).await?;
     }
     let since = {
-        // Those that begin after this section see all records of the memtable.
+        // Writers that enter after this section see all records of the memtable.
         let _commit = shared.lock();
         shared.recent().needed(last)
     };
@@ -190,8 +189,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     edited
 }
 
-/// Removes tables that nothing names, and notes the space that they took. A file that cannot be removed now is removed when the store
-/// is opened.
+/// Removes tables that nothing names, and notes their space. A file that cannot be removed now is removed when the store is opened.
 async fn abandon(shared: &StoreCore, metas: &[TableMeta]) {
     for meta in metas {
         shared.full.note_in_vain(Work::Flush, meta.bytes);
@@ -219,7 +217,7 @@ pub(crate) async fn open<'t>(
     Ok(table)
 }
 
-/// Opens tables that were just written for level 0, several at once.
+/// Opens tables that were just written for level 0, several concurrently.
 async fn open_all(shared: &StoreCore, metas: &[TableMeta]) -> Result<Vec<(u8, Arc<Table>)>> {
     let how = OpenHow { class: forebay::shard::class(), pin_filter: pins_filter(0, &shared.options) };
     let named: Vec<_> = metas.iter().map(|meta| (meta, how)).collect();
@@ -228,8 +226,8 @@ async fn open_all(shared: &StoreCore, metas: &[TableMeta]) -> Result<Vec<(u8, Ar
     Ok(tables.into_iter().map(|table| (0, table)).collect())
 }
 
-/// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
-/// nothing to delete below. Returns `None` if no entry is left. `changed` gets all keys, in their order.
+/// Writes the newest version of each key of a keyspace to a table. Deletions are left out where no lower level has the key. Returns
+/// `None` if no entry remains. `changed` gets all keys, in their order.
 async fn write(
     shared: &Arc<StoreCore>,
     memtables: &Memtables,

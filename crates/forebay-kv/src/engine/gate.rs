@@ -1,13 +1,13 @@
-//! The gate: the line in which writers wait for memory. It is first come, first served, and admits writers at
-//! the pace at which the flush that is under way frees memory.
+//! The gate: the FIFO queue in which writers wait for memory. It admits writers at the pace at which the running flush frees
+//! memory.
 //!
-//! Without pacing, writers would fill all memtables as fast as they can and then stall for the rest of the
-//! flush. Here the bytes that may be in use grow with the flush's progress. They grow from the bytes in use
-//! when it began (and a little more) to the whole limit when it ends. So a writer that is faster than the
-//! flush is held to the flush's speed, a few records at a time, and a slower writer notices nothing.
+//! Without pacing, writers would fill all memtables as fast as they can and then stall for the rest of the flush. Here the bytes
+//! that may be in use grow with the flush's progress. They grow from slightly more than the bytes in use at its start to the whole
+//! limit at its end. So a writer that is faster than the flush is held to the flush's speed, a few records at a time, and a slower
+//! writer notices nothing.
 //!
-//! The line exists only while memory is short. As soon as no flush is left all writers may go on: the first
-//! in the line may be a future that its program has stopped polling.
+//! Writers queue only while memory is short. Once no flush remains all writers may continue: the first in the queue may be a future
+//! that its program has stopped polling.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::is_broken;
 
-/// Divisor for the memory that is free when a flush begins: writers may use the quotient at once.
+/// Divisor for the memory that is free at the start of a flush: writers may use the quotient immediately.
 const AT_ONCE: u64 = 4;
 /// Interval at which the next writer checks again while a table is made durable and opened: those steps
 /// report no progress.
@@ -28,8 +28,8 @@ const TICK: Duration = Duration::from_millis(1);
 const BODY: f64 = 0.75;
 /// The least fraction assumed for either of the two phases.
 const PART_MIN: f64 = 0.05;
-/// The progress of the end phase, as a fraction, once it has taken as long as the last one did. If it takes
-/// longer, its progress comes ever closer to 1: writers are slowed, but still not stopped.
+/// The progress of the end phase, as a fraction, once it has lasted as long as in the previous flush. If it lasts longer, its
+/// progress approaches 1: writers are slowed, but still not stopped.
 const EASED: f64 = 0.8;
 
 /// The line of waiting writers, and the progress of the flush.
@@ -50,7 +50,7 @@ struct GateState {
     end_ns: u64,
 }
 
-/// A flush that is under way, or about to begin.
+/// A flush that is running or about to start.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
     /// Bytes in use when it became the next flush.
@@ -101,7 +101,7 @@ impl Gate {
         }
     }
 
-    /// Wakes all in the line, which check again: there is memory for all of them.
+    /// Wakes all in the line, which check again: the memory suffices for all of them.
     pub(crate) fn notify_all(&self) {
         let mut wakers = Vec::new();
         wakers.extend(self.lock().line.iter_mut().filter_map(|(_, waker)| waker.take()));
@@ -138,7 +138,7 @@ impl Gate {
         self.notify();
     }
 
-    /// Marks the end of the flush and records how long its two phases took.
+    /// Marks the end of the flush and records the durations of its two phases.
     pub(crate) fn end(&self, now_ns: u64) {
         let mut state = self.lock();
         if let Some(flush) = state.flush.take()

@@ -1,5 +1,5 @@
-//! Gets: memtables first, then tables from the newest to the oldest. A get that memory can serve completes at
-//! once, on the caller's thread and without an allocation; the rest goes on as a future of its own.
+//! Gets: memtables first, then tables from the newest to the oldest. A get that memory can serve completes immediately, on the
+//! caller's thread and without an allocation; the rest continues as a separate future.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -111,8 +111,7 @@ impl StoreCore {
         Ok(InMemory::Known(None))
     }
 
-    /// Completes from memory or begins to read. `may_block`: the future is polled by a thread that waits for
-    /// it.
+    /// Completes from memory or starts to read. `may_block`: the future is polled by a thread that waits for it.
     fn begin<'a>(
         self: &'a Arc<Self>,
         wanted: GetParams<'a>,
@@ -142,7 +141,7 @@ impl StoreCore {
         })
     }
 
-    /// Returns the most bytes of blocks that one get has in flight.
+    /// Returns the most bytes of blocks that one get may have in flight.
     fn get_bytes(&self) -> u64 {
         u64::from(self.options.leaf_bytes) + 2 * UNIT as u64
     }
@@ -243,7 +242,7 @@ impl StoreCore {
         Ok(found)
     }
 
-    /// Opens the table's file and does the same. While many files are open it takes turns with others, as a task.
+    /// Opens the table's file and does the same. While many files are open it queues with others, as a task.
     async fn open_and_look_up(
         self: &Arc<Self>,
         lookup: Lookup,
@@ -310,10 +309,10 @@ impl StoreCore {
         })
     }
 
-    /// Reads a long value, once there is memory for it; it counts as held by the program from then on.
+    /// Reads a long value, once memory is free for it; it counts as held by the program from then on.
     async fn read_blob(&self, blob: Blob) -> Result<Value> {
         let (bytes, class) = (blob.memory_bytes(), forebay::shard::class());
-        // Before there is memory for the read: from then on nothing may hold it up.
+        // Before the memory for the read is reserved: from then on nothing may hold it up.
         let file = blob.opened().await?;
         let mut is_again = false;
         loop {
@@ -330,9 +329,8 @@ impl StoreCore {
         }
     }
 
-    /// Takes as many lookups out of `lookups` as may read now, and waits until at least one may. A request
-    /// for all of their memory in one piece would wait for ever beside others with small requests, or make
-    /// those wait.
+    /// Removes as many lookups from `lookups` as may read now, and waits until at least one may. A request for all of their memory
+    /// in one piece would starve behind others with small requests, or starve those.
     async fn admit_some<T>(&self, lookups: &mut Vec<(T, Lookup)>) -> Vec<(T, Lookup)> {
         let bytes = self.get_bytes();
         let mut permit = Some(self.budget.gets_under_way.begin(bytes).await);
@@ -348,8 +346,7 @@ impl StoreCore {
         std::mem::replace(lookups, waiting)
     }
 
-    /// Returns the values of several keys as of one moment, in the order of the keys. `may_block`: as for
-    /// [`begin`](Self::begin).
+    /// Returns the values of several keys from one snapshot, in the order of the keys. `may_block`: as for [`begin`](Self::begin).
     async fn get_many(
         &self,
         keyspace: u32,
@@ -360,7 +357,7 @@ impl StoreCore {
         self.check_open()?;
         let Moment { view, lsn, now_s } = pinned.unwrap_or_else(|| self.pin());
         let now_s = Some(now_s);
-        // Half of the bytes that may be read at once: a call must not evict blocks that it read before.
+        // Half of the bytes that may be in flight: a call must not evict blocks that it read before.
         let most = (self.budget.gets_under_way.reads_max() / self.get_bytes() / 2).clamp(1, AT_ONCE) as usize;
         let mut answers = vec![None; keys.len()];
         let mut fresh = keys.iter().enumerate();
@@ -408,11 +405,11 @@ impl StoreCore {
         Ok(answers)
     }
 
-    /// Reads long values side by side, in their order, as far as they take half of the memory that such reads may have: a call must
-    /// not evict its own values. Those that found no memory or no descriptor beside the others are read once more, alone.
+    /// Reads long values concurrently, in their order, in at most half of the memory that such reads may use: a call must not evict
+    /// its own values. Values for which memory or descriptors ran out are read once more, alone.
     async fn read_blobs(&self, blobs: Vec<(usize, Blob)>, answers: &mut [Option<Value>]) -> Result<()> {
         let bytes_max = self.budget.long_under_way.reads_max() / 2;
-        // Each may be in a file of its own.
+        // Each may be in a different file.
         let reads_max = self.files.batch_files_max().min(AT_ONCE as usize);
         let mut waiting = blobs.into_iter().peekable();
         let mut reads: Vec<(usize, Blob, BoxFuture<'_, Value>)> = Vec::new();

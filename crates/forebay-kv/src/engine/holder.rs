@@ -34,8 +34,8 @@ pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<StoreCore>) {
     open.push((identity, Arc::downgrade(shared)));
 }
 
-/// Waits until a store of this process in the same directory has closed, if its last handle is gone: it
-/// closes in the background.
+/// Waits until a store of this process in the same directory has closed, if its last handle was dropped: it closes in the
+/// background.
 pub(crate) async fn closed(identity: Option<Identity>) {
     let find = |(known, store): &(Identity, Weak<StoreCore>)| {
         let store = store.upgrade().filter(|_| Some(*known) == identity)?;

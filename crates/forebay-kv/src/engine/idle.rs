@@ -1,11 +1,11 @@
-//! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and an idle
-//! store would keep it in memory for ever.
+//! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and an idle store would keep it in
+//! memory forever.
 //!
-//! The first deletion of a memtable arms a timer of a second. When it ends the deletions are weighed: each weighs as much as an
-//! entry of its keyspace. If the store was not written to meanwhile, they are flushed where compaction at rest would have work with
-//! them, and compaction follows by itself. While it is written to, they are flushed only if they weigh more than an eighth of what
-//! there is, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables comes soon enough. The
-//! timer runs again until the store is idle or the deletions are flushed. In an idle store nothing is armed.
+//! The first deletion of a memtable arms a timer of one second. When it fires the deletions are weighed: each weighs as much as an
+//! entry of its keyspace. If the store was not written to meanwhile, they are flushed where compaction at rest would then have
+//! work, and compaction follows. While the store is written to, they are flushed only if they weigh more than an eighth of the
+//! data, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables follows soon enough. The
+//! timer restarts until the store is idle or the deletions are flushed. An idle store has no timer armed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

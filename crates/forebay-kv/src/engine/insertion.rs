@@ -1,9 +1,9 @@
 //! Insertion of committed records into memtables: outside of the commit section, by one thread at a time, in the
 //! order of the records. While it lasts, other writers commit.
 //!
-//! A writer that has committed inserts the records that wait, unless another thread is inserting. A record that
-//! comes while that one inserts is left to the next writer, to a flush, or to its own writer once it is durable: that
-//! one returns after the insertion, so that it reads what it wrote. No task waits to be woken for an insertion.
+//! A writer that has committed inserts the waiting records, unless another thread is inserting. A record that arrives during an
+//! insertion is left to the next writer, to a flush, or to its own writer once it is durable: a writer returns after the insertion
+//! of its record, so that it reads its own write. No task is woken for an insertion.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -21,8 +21,8 @@ pub(crate) struct CommittedRecord {
 /// Committed records on their way into memtables.
 #[derive(Default)]
 pub(super) struct Insertion {
-    /// Held by the thread that inserts, with the memory for a batch. Taken before the lock of the commit section
-    /// where a thread needs both.
+    /// Held by the thread that inserts, with the memory for a batch. Acquired before the lock of the commit section where a thread
+    /// needs both.
     turn: Mutex<Vec<CommittedRecord>>,
     /// Records that wait, in their order. Held for the time of a push or a swap.
     pending: Mutex<Vec<CommittedRecord>>,
@@ -50,7 +50,7 @@ impl Insertion {
         self.inserted.fetch_max(lsn, Ordering::AcqRel).max(lsn)
     }
 
-    /// Adds a record that was committed; called in the commit section, so that records come in their order.
+    /// Adds a committed record; called in the commit section, so that records arrive in their order.
     pub(super) fn push(&self, committed: CommittedRecord) {
         lock(&self.pending).push(committed);
         self.has_pending.store(true, Ordering::Release);
@@ -66,7 +66,7 @@ impl Insertion {
         while self.run_batch(batch) {}
     }
 
-    /// Inserts the records that wait now; returns whether there were any.
+    /// Inserts the records that wait now; returns false if no record waited.
     fn run_batch(&self, batch: &mut Turn<'_>) -> bool {
         {
             let mut pending = lock(&self.pending);
@@ -82,8 +82,8 @@ impl Insertion {
         is_any
     }
 
-    /// Inserts the records that wait now, unless another thread is at it. Not those that come meanwhile: a writer
-    /// would work for all others for as long as they write.
+    /// Inserts the records that wait now, unless another thread does. Records that arrive meanwhile are left: a writer would
+    /// otherwise work for all others for as long as they write.
     pub(super) fn run_unless_busy(&self) {
         if !self.has_pending.load(Ordering::Acquire) {
             return;

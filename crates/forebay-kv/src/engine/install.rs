@@ -24,11 +24,11 @@ const LAST: usize = LEVELS - 1;
 /// The order of installed tables among the writes of their keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOrder {
-    /// The tables are newer than all writes before the step in which they become visible, and older than all later ones.
-    /// Writers of their keys wait for that step. For sorted files: those that overlap go to level 0, with new numbers.
+    /// The tables are newer than all writes before the step in which they become visible, and older than all later ones. Writers of
+    /// their keys wait for that step. For sorted files: files that overlap are placed in level 0, with new numbers.
     Exact,
-    /// Writes that come during the installation may be newer, and no writer waits. What overlaps in the first two levels is
-    /// compacted, because the tables keep their numbers.
+    /// Writes during the installation may be newer, and no writer waits. Overlapping tables in the first two levels are compacted,
+    /// because the tables keep their numbers.
     Loose,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct Placement {
     pub(crate) lsn: u64,
 }
 
-/// Makes tables, whose files are among the store's and durable, parts of it in one step. Each goes to the lowest level where
-/// it hides nothing newer. After an error that leaves open whether the manifest names them the files stay; after others they
-/// are removed.
+/// Makes tables, whose files are among the store's and durable, parts of it in one step. Each is placed in the lowest level where
+/// it hides nothing newer. The files stay after an error that leaves open whether the manifest names them, and are removed after
+/// other errors.
 pub(crate) async fn install(
     shared: &Arc<StoreCore>,
     mut metas: Vec<TableMeta>,
@@ -84,7 +84,7 @@ async fn place(
     let (_lock, _hold) = match &ranges {
         Some(ranges) => (Some(lock(shared, ranges).await?), None),
         None => {
-            // Everything written so far ends up below the tables, and what comes does not reach tables before they do.
+            // All earlier writes end up below the tables, and later writes do not reach tables before them.
             let hold = flush::hold(shared).await?;
             make_room(shared, metas, order).await?;
             (None, Some(hold))

@@ -5,12 +5,12 @@
 //! shard is woken, and the thread needs no wake-up. The lookups of a `multi_get` descend together, each in
 //! its own table. A session with the kernel belongs to one thread, and keeps no table open.
 //!
-//! Nodes that the kernel reads do not come into the cache: it does not return inner nodes, and a leaf is no
-//! hotter than the node above it. So a node at which two recent descents began is read in the ordinary way,
-//! which puts it into the cache. The kernel is left with nodes that are seldom requested.
+//! Nodes that the kernel reads are not inserted into the cache: it does not return inner nodes, and a leaf is no hotter than its
+//! parent. So a node from which two recent descents started is read the ordinary way, which caches it. The kernel is left with
+//! nodes that are seldom requested.
 //!
-//! The kernel's result is never final: [`Lookup::take_leaf`] checks the leaf. The ordinary walk, which
-//! checks every node, decides everything that this one cannot.
+//! The kernel's result is never final: [`Lookup::take_leaf`] checks the leaf. The ordinary walk, which checks every node, decides
+//! every other case.
 
 mod choice;
 mod session;
@@ -40,7 +40,7 @@ type Answer = Option<Option<Hit>>;
 /// The result of a batch of descents.
 struct Batch<T> {
     decided: Vec<(T, Answer)>,
-    /// Those that the ordinary walk has to go on with.
+    /// Lookups that the ordinary walk has to continue.
     undecided: Vec<(T, Lookup)>,
     /// The session was open before.
     is_warm: bool,
@@ -53,19 +53,19 @@ pub(crate) struct KernelWalks {
     gets: Choice,
     batches: Choice,
     sessions: Sessions,
-    /// The nodes at which recent descents began: of lone gets, and of batches. `None` only in tests.
+    /// The nodes from which recent descents started: of lone gets, and of batches. `None` only in tests.
     begun: Option<Doorkeeper>,
     begun_together: Option<Doorkeeper>,
     walks: AtomicU64,
     fell_back: AtomicU64,
 }
 
-/// How a lone lookup goes on.
+/// The next step of a lone lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     /// In the kernel.
     is_inside: bool,
-    /// When it began, if its time counts.
+    /// The start time, if the lookup is timed.
     begun: Option<Instant>,
 }
 
@@ -84,8 +84,8 @@ impl KernelWalks {
         }
     }
 
-    /// Returns whether this lookup is one for the kernel, whether or not it goes there: it needs an inner node
-    /// of which the cache need not be filled, by the descents that `begun` remembers.
+    /// Returns whether the kernel could serve this lookup, whether or not it does: it needs an inner node that need not be cached,
+    /// by the descents that `begun` remembers.
     fn suits(lookup: &Lookup, begun: Option<&Doorkeeper>) -> bool {
         let is_known = |child: Child| {
             let (table, position) = (lookup.table().id().into(), child.position.into());
@@ -94,16 +94,15 @@ impl KernelWalks {
         matches!(start(lookup), Some((child, level)) if level != LEAF && !is_known(child))
     }
 
-    /// Returns whether a lookup that needs its leaf alone goes with others to the kernel: a read there costs
-    /// less than one more message to a shard. A leaf that was read lately goes the ordinary way, so that the
-    /// cache keeps it.
+    /// Returns whether a lookup that lacks only its leaf joins others in the kernel: a read there costs less than one more message
+    /// to a shard. A leaf that was read lately is read the ordinary way, so that the cache keeps it.
     fn rides(&self, lookup: &Lookup) -> bool {
         let is_known = |leaf: Child| self.begun.is_some() && lookup.note_leaf(leaf);
         matches!(start(lookup), Some((child, LEAF)) if !is_known(child))
     }
 
-    /// Chooses the way of `lookups` that suit the kernel, for a thread that waits for them. Returns whether
-    /// it is the kernel, and whether the time that they take counts.
+    /// Chooses the way of `lookups` that suit the kernel, for a thread that waits for them. Returns whether it is the kernel, and
+    /// whether their time counts.
     fn choose(&self, choice: &Choice, lookups: u32) -> (bool, bool) {
         match self.wanted {
             KernelWalk::Never => (false, false),
@@ -112,7 +111,7 @@ impl KernelWalks {
             KernelWalk::WhereCheaper => {
                 let wants = choice.turn_is_inside();
                 let may = self.sessions.may_enter(lookups, choice.is_kernel());
-                // A thread that cannot go where it is its turn to go says nothing about that way.
+                // A thread that may not use the way whose turn it is yields no sample of that way.
                 (wants && may, !wants || may)
             }
         }
@@ -128,7 +127,7 @@ impl KernelWalks {
     }
 
     /// Walks to the leaf in the table's open file and searches it, while the calling thread waits in the kernel. Returns `None` if
-    /// the ordinary walk has to go on from the lookup's present position.
+    /// the ordinary walk has to continue from the lookup's present position.
     pub(crate) fn descend(
         &self,
         shared: &StoreCore,
@@ -161,9 +160,8 @@ impl KernelWalks {
         found
     }
 
-    /// Runs lookups in any tables to their ends as [`walk_all`] does, for a thread that waits for them. Those
-    /// that suit the kernel descend there together, and take with them those that need their leaf alone, while
-    /// the shards read what the others need.
+    /// Runs lookups in any tables to their ends as [`walk_all`] does, for a thread that waits for them. Lookups that suit the
+    /// kernel descend there together, joined by those that lack only their leaf, while the shards read what the others need.
     ///
     /// # Errors
     /// As [`walk_all`].
@@ -185,14 +183,14 @@ impl KernelWalks {
         let suited = inside.len() as u32;
         let (is_inside, counts) =
             if suited > 0 { self.choose(&self.batches, suited) } else { (false, false) };
-        // Where most lookups go the same way in any case, the time says little about the kernel.
+        // Where most lookups use the same way in any case, the time says little about the kernel.
         let mut begun = (counts && suited * 2 >= count).then(Instant::now);
         let found = if is_inside {
             let (riding, others): (Vec<_>, Vec<_>) =
                 others.into_iter().partition(|(_, lookup)| self.rides(lookup));
             inside.extend(riding);
             let mut others = pin!(walk_all(others, files, class, &key));
-            // The shards begin now.
+            // The shards start now.
             let early = poll_fn(|context| Poll::Ready(polled(others.as_mut().poll(context)))).await;
             let Batch { mut decided, undecided, is_warm } = self.descend_all(shared, inside, files);
             begun = begun.filter(|_| is_warm);
@@ -268,7 +266,7 @@ impl Plan {
     const ORDINARY: Plan = Plan { is_inside: false, begun: None };
 }
 
-/// Returns the node from which a lookup can go to the kernel, with its level.
+/// Returns the node from which the kernel can continue a lookup, with its level.
 fn start(lookup: &Lookup) -> Option<(Child, u8)> {
     let (child, level, key) = lookup.descent()?;
     (key.len() <= TABLE_KEY_BYTES_MAX).then_some((child, level))
@@ -315,16 +313,16 @@ async fn both<A, B>(
 /// The range for the number of descents that are remembered.
 const DESCENTS: std::ops::RangeInclusive<u64> = 64..=8192;
 
-/// The nodes that the cache has room for, for each lone descent that is remembered: half of the cache has leaves,
-/// and a node that came back later than that would no longer be there.
+/// Number of cached nodes for each remembered lone descent: leaves fill half of the cache, and a node that is requested again later
+/// than that would no longer be cached.
 const CACHE_PART: u64 = 4;
 
-/// The same for the descents of batches. A node that a batch reads in the kernel costs less than one that it
-/// reads in a shard, so more of them are left to the kernel. With half of theirs, lone gets of equally likely keys
-/// took 1.08 of the instructions that they take in the ordinary way.
+/// The same for the descents of batches. A node that a batch reads in the kernel costs less than one that it reads in a shard, so
+/// more of them are left to the kernel. With half of theirs, lone gets of equally likely keys needed 1.08 times the instructions of
+/// the ordinary way.
 const CACHE_PART_TOGETHER: u64 = 16;
 
-/// Returns an empty record of the nodes at which recent descents began, for a cache of `cache_bytes`.
+/// Returns an empty record of the nodes from which recent descents started, for a cache of `cache_bytes`.
 fn begun(cache_bytes: u64, part: u64) -> Doorkeeper {
     let nodes = cache_bytes / UNIT as u64;
     Doorkeeper::new((nodes / part).clamp(*DESCENTS.start(), *DESCENTS.end()))

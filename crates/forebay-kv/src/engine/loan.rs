@@ -6,16 +6,16 @@
 //!   flushed. A put *takes back*, in the commit section, before its record is queued.
 //! - *Invariant*: the memtables with all records that are committed, the rests of their pages, and the loan are within the share.
 //!   Both sides change the loan under the lock of the commit section, and statistics read it there.
-//! - The loan changes in *steps* of one block. A put takes back as many bytes as it takes itself, rounded up to steps, until the
-//!   headroom is whole: one block leaves the cache for a dozen short puts, and none waits for more than the blocks of its own
-//!   length. What was taken back is lent again only while the memtables are idle.
+//! - The loan changes in *steps* of one block. A put takes back its own size, rounded up to steps, until the headroom is whole: a
+//!   dozen short puts evict one block, and each put waits for the eviction of its own length at most. Memory that was taken back is
+//!   lent again only while the memtables are idle.
 //! - What is lent lies in the window of the cache, which drops single blocks; the map of blocks changes its limit as a whole.
-//! - The program's share is lent in the same way but for a quarter, at the same looks, unless some of it was taken back since the last.
-//!   It is taken back where values are counted (`HeldBytes` in `value.rs`), on any thread, under a lock of its own that comes after that of
-//!   the commit section: the window's steps that are not of this loan are the memtables'. *Invariant*: what is counted, memtables that
-//!   only snapshots need, and the loan are within the share.
-//! - *What can go wrong*: a block that leaves may be held by the program. It frees nothing then, but counts in the program's share
-//!   from the beginning.
+//! - The program's share is lent in the same way except for a quarter, at the same checks, unless some of it was taken back since
+//!   the last check. It is taken back where values are counted (`HeldBytes` in `value.rs`), on any thread, under a separate lock,
+//!   ordered after that of the commit section: the window's steps that are not of this loan are the memtables'. *Invariant*:
+//!   counted values, memtables that only snapshots need, and the loan are within the share.
+//! - *What can go wrong*: the program may hold an evicted block. Its eviction frees nothing, but the block counts in the program's
+//!   share from the start.
 
 use std::sync::atomic::Ordering;
 
@@ -53,7 +53,7 @@ impl StoreCore {
             let kept = needed(&commit) + flushed + self.headroom() + self.cache.lent_bytes().1;
             self.cache.lend(self.budget.memtables.saturating_sub(kept));
         }
-        // Under the same lock: statistics see both loans or none.
+        // Under the same lock, so that statistics see both loans or neither.
         let others = self.budget.snapshots().load(Ordering::Relaxed);
         self.cache.held().lend(self.budget.held, others);
     }

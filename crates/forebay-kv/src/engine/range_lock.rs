@@ -1,6 +1,6 @@
-//! A lock on ranges of keys, which writers of these keys wait for. An ingest holds it from the moment at which no
-//! memtable has such keys until its files are visible, so that they are newer than all writes before and older than all
-//! writes after. Writers of other keys go on.
+//! A lock on ranges of keys, which writers of these keys wait for. An ingest holds it from the moment at which no memtable has such
+//! keys until its files are visible, so that they are newer than all writes before and older than all writes after. Writers of
+//! other keys continue.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) fn between(smallest: &[u8], largest: &[u8]) -> Bounds {
 /// The lock, held until it is dropped.
 pub(crate) struct RangeLock<'a> {
     shared: &'a StoreCore,
-    /// The newest record when the lock was taken.
+    /// The newest record at the time of the lock.
     pub(crate) last: u64,
     /// Whether memtables had some of the keys. They were sealed, and the keys are in tables after a flush up to `last`.
     pub(crate) is_sealed: bool,
@@ -66,7 +66,7 @@ impl StoreCore {
         ranges.are_in_memtables(&commit)
     }
 
-    /// Locks ranges of keys; the caller has compaction's turn, so that there is one such lock at a time.
+    /// Locks ranges of keys; the caller has compaction's turn, so that only one such lock exists at a time.
     pub(crate) fn lock_ranges(&self, ranges: &Arc<LockedRanges>) -> RangeLock<'_> {
         let (_turn, mut commit) = self.lock_inserted();
         debug_assert!(commit.locked.is_none(), "one lock of ranges at a time");

@@ -1,13 +1,12 @@
 //! The record of recent changes, with which transactions that are open compare what they have read and written.
 //!
-//! Memtables are compared themselves. A flush leaves the keys that it takes out of memory here, each with its newest
-//! record, if a transaction is open that began before: tables do not know the records that their entries come from. So a
-//! transaction may last for any number of flushes. Loads, ingests and removals, which change tables past the log, leave
-//! the ranges of keys that they have touched.
+//! Memtables are compared themselves. A flush leaves the keys that it removes from memory here, each with its newest record, if an
+//! older transaction is open: tables do not know the records of their entries. So a transaction may span any number of flushes.
+//! Loads, ingests and removals, which change tables past the log, leave the ranges of keys that they touched.
 //!
-//! All is kept by keyspace, as long as a transaction needs it and there is memory. If there is not, the keyspace with the
-//! most of it forgets its oldest part: transactions that began before and that have to compare something in this keyspace
-//! conflict. No change is missed. The keys of a flush count from the moment at which it takes them.
+//! Changes are kept by keyspace, as long as a transaction needs them and memory allows. Beyond that, the keyspace with the most
+//! changes forgets its oldest part: older transactions that have to compare something in this keyspace conflict. No change is
+//! missed. The keys of a flush count from the moment at which it leaves them here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -26,7 +25,7 @@ const PLACE_BYTES: u64 = 128;
 /// Two bounds of keys.
 pub(crate) type KeyRange<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 
-/// The moment at which a transaction began, as far as changes are compared with it.
+/// The start of a transaction, as far as changes are compared with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Start {
     /// The newest record that it sees.
@@ -38,9 +37,9 @@ pub(crate) struct Start {
 /// A reason why a transaction must not commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// A key was changed since it began.
+    /// A key was changed since its start.
     Changed,
-    /// A load, an ingest or a removal has touched a key since it began.
+    /// A load, an ingest or a removal has touched a key since its start.
     Loaded,
     /// It is not known any more whether something was.
     Forgotten,
@@ -49,10 +48,10 @@ pub(crate) enum Finding {
 /// The record of a store.
 #[derive(Debug)]
 pub(crate) struct RecentChanges {
-    /// The open transactions, and how many began at each moment.
+    /// The open transactions, counted by their start.
     open: BTreeMap<Start, usize>,
     keyspaces: BTreeMap<u32, KeyspaceChanges>,
-    /// Nothing is known of records up to this one that are not in memtables.
+    /// Records up to this one that are not in memtables are forgotten.
     forgotten: u64,
     /// Counts its memory as held by the program, whose transactions need it.
     held: Arc<HeldBytes>,
@@ -76,17 +75,17 @@ struct KeyspaceChanges {
 #[derive(Debug, Default)]
 pub(crate) struct Surplus(Vec<ChangedKeys>);
 
-/// The keys that a flush has taken out of memory, in their order, each with its newest record.
+/// The keys that a flush has removed from memory, in their order, each with its newest record.
 #[derive(Debug)]
 pub(crate) struct ChangedKeys {
     /// For each key: how many bytes it shares with the one before, how many follow, its record as the distance from
     /// `since`, and the bytes that follow.
     text: Vec<u8>,
-    /// Where each sixteenth key begins, which shares nothing.
+    /// Start of each sixteenth key, which shares no prefix.
     restarts: Vec<usize>,
     count: usize,
     newest_key: Vec<u8>,
-    /// Records up to this one are left out.
+    /// Records up to this number are left out.
     since: u64,
     /// The newest record of the flush.
     last: u64,
@@ -95,7 +94,7 @@ pub(crate) struct ChangedKeys {
     held: HeldShare,
 }
 
-/// The keys that a flush has taken so far, by keyspace.
+/// The keys that a flush has left so far, by keyspace.
 #[derive(Debug)]
 pub(super) struct FlushedKeys {
     since: u64,
@@ -112,7 +111,7 @@ impl RecentChanges {
         RecentChanges { open, keyspaces, forgotten, held, bytes: 0, bytes_max }
     }
 
-    /// Counts a transaction that begins.
+    /// Counts a new transaction.
     pub(crate) fn begin(&mut self, start: Start) {
         *self.open.entry(start).or_default() += 1;
     }
@@ -133,7 +132,8 @@ impl RecentChanges {
         self.open.first_key_value().map(|(first, _)| first.lsn).filter(|first| *first < last)
     }
 
-    /// Makes room for the keys that a flush has taken so far: the oldest parts go first, then its own of the keyspace with most.
+    /// Frees memory for the keys that a flush has left so far: forgets the oldest parts first, then the flush's own keys of the
+    /// largest keyspace.
     pub(super) fn limit_flush(&mut self, flushed: &mut FlushedKeys) -> Surplus {
         let mut surplus = Surplus::default();
         self.limit(flushed.bytes, &mut surplus);
@@ -145,7 +145,7 @@ impl RecentChanges {
         surplus
     }
 
-    /// Takes the keys of a flush up to `last`; `None` if it has left none.
+    /// Adds the keys of a flush up to `last`; `None` if it has left no keys.
     pub(super) fn add_flush(&mut self, last: u64, changed: Option<FlushedKeys>) -> Surplus {
         let Some(changed) = changed else {
             self.forgotten = last;
@@ -193,7 +193,7 @@ impl RecentChanges {
         surplus
     }
 
-    /// Forgets the oldest part of the keyspace that has most. Returns whether there was one.
+    /// Forgets the oldest part of the keyspace that has most. Returns false if no part is left.
     pub(super) fn forget(&mut self, surplus: &mut Surplus) -> bool {
         let Some(largest) = self.keyspaces.values_mut().max_by_key(|changes| changes.bytes()) else {
             return false;
@@ -210,7 +210,7 @@ impl RecentChanges {
         true
     }
 
-    /// Forgets until the rest has room beside `others` bytes.
+    /// Forgets changes until the rest fits in addition to `others` bytes.
     fn limit(&mut self, others: u64, surplus: &mut Surplus) {
         while self.bytes + others > self.bytes_max && self.forget(surplus) {}
     }
@@ -244,7 +244,7 @@ impl RecentChanges {
         surplus
     }
 
-    /// Returns whether a key of a range was changed after a transaction began, as far as the change is not in memtables.
+    /// Returns whether a key of a range was changed after the start of a transaction, as far as the change is not in memtables.
     pub(crate) fn find(&self, keyspace: u32, range: KeyRange<'_>, start: Start) -> Option<Finding> {
         if start.lsn < self.forgotten {
             return Some(Finding::Forgotten);
@@ -279,7 +279,6 @@ impl FlushedKeys {
         FlushedKeys { since, last, keyspaces: Vec::new(), bytes: 0 }
     }
 
-    /// Begins a keyspace.
     pub(super) fn begin(&mut self, keyspace: u32) {
         self.keyspaces.push((keyspace, ChangedKeys::new(self.since, self.last)));
     }
@@ -300,7 +299,7 @@ impl FlushedKeys {
         }
     }
 
-    /// Forgets the keys of the keyspace with most, and leaves its further ones out. Returns `None` if there are none left.
+    /// Forgets the keys of the largest keyspace, and leaves out its further keys. Returns `None` if no keys remain.
     fn forget_largest(&mut self) -> Option<ChangedKeys> {
         let (_, largest) = self.keyspaces.iter_mut().max_by_key(|(_, keys)| keys.held.bytes())?;
         let bytes = largest.held.bytes();
@@ -496,7 +495,7 @@ mod tests {
         names.iter().map(|name| (name.as_bytes().to_vec(), lsn)).collect()
     }
 
-    /// The keyspace with most forgets first, and only transactions that began before its oldest part, and compare there, fail.
+    /// The largest keyspace forgets first, and only transactions older than its oldest part that compare keys there fail.
     #[test]
     fn without_memory_the_oldest_of_the_largest_keyspace_is_forgotten() {
         let held = held();
@@ -525,8 +524,8 @@ mod tests {
         assert_eq!(held.get(), 0, "nothing is kept without transactions");
     }
 
-    /// Story: the record was limited at the end of each flush, so that the keys of a large memtable took as much memory as they liked
-    /// before that. Now the flush forgets as it goes on, of the keyspace with most alone.
+    /// Story: the record was limited at the end of each flush, so before that the keys of a large memtable used any amount of
+    /// memory. Now the flush forgets as it proceeds, only keys of the largest keyspace.
     #[test]
     fn a_flush_of_more_keys_than_the_record_may_have_forgets_as_it_goes_on() {
         let (held, bytes_max) = (held(), 4000);
@@ -562,7 +561,7 @@ mod tests {
         assert_eq!((held.get(), record.bytes), (0, 0), "nothing is kept without transactions");
     }
 
-    /// A load counts by its number: a transaction that began after it may see fewer records than there were at that time.
+    /// A load counts by its number: a transaction that starts after it may see fewer records than existed at that time.
     #[test]
     fn loads_conflict_with_transactions_that_began_before_them_and_meet_their_range() {
         let mut record = RecentChanges::new(0, held(), 2000);

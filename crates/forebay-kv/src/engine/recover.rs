@@ -49,7 +49,7 @@ pub(super) async fn recover(
 ) -> Result<Recovery> {
     let (first, last) = (shared.wal.first_lsn(), shared.wal.durable_lsn());
     let start = Lsn(shared.manifest.with(|state| state.log_start));
-    // A replay may have to flush; a new table must not get a name that is taken.
+    // A replay may have to flush; a new table must not get a name in use.
     entries.table_files.iter().for_each(|(id, _)| shared.reserve_table(*id));
     replay(shared, start.max(first), last).await?;
     shared.lock().last = shared.insertion.note(last.0);
@@ -58,7 +58,7 @@ pub(super) async fn recover(
         return Ok(recovery);
     }
     if shared.options.salvage {
-        // Missing records no longer matter once the log holds none before them.
+        // Missing records no longer matter once the log holds no earlier records.
         flush::now(shared).await?;
         let next = last.next();
         let edit = Edit { log_start: Some(next.0), ..Edit::default() };
@@ -161,7 +161,7 @@ async fn clear(shared: &Arc<StoreCore>, recovery: &mut Recovery, entries: &Entri
     Ok(())
 }
 
-/// Returns whether a file begins like a table of this crate, or is still empty.
+/// Returns whether a file starts like a table of this crate, or is still empty.
 async fn is_ours(shared: &Arc<StoreCore>, id: u32) -> Result<bool> {
     let file =
         shared.tables.open(table_name(id), Open::read().buffered().shard(shared.options.shard)).await?;

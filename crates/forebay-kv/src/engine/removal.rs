@@ -1,7 +1,7 @@
 //! Removal of whole ranges and whole keyspaces: tables are dropped, and nothing is written for each key.
 //!
-//! Both are one edit of the manifest. Flushes are held up meanwhile, so that entries written before are in tables and
-//! go, and entries written since stay in memtables, above the gap.
+//! Both are one edit of the manifest. Flushes are held up meanwhile, so that older entries are in tables and are removed, and newer
+//! entries stay in memtables, above the gap.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -67,7 +67,7 @@ impl Entries {
         Ok(found)
     }
 
-    /// Returns whether there is neither a log nor a directory of tables: at most the beginning of a store.
+    /// Returns whether both the log and the directory of tables are missing: at most the start of a store.
     pub(crate) fn is_young(&self) -> bool {
         !self.log && !self.tables
     }
@@ -87,7 +87,7 @@ impl Entries {
     }
 }
 
-/// Returns the error for a directory that holds the beginning of a checkpoint.
+/// Returns the error for a directory that holds an unfinished checkpoint.
 pub(crate) fn unfinished(dir: &Path) -> Error {
     let text = format!(
         "this is a checkpoint that was never finished: remove the directory and make the checkpoint again \
@@ -116,12 +116,12 @@ pub(crate) fn log_gone(log: &Path) -> Error {
     Error::at(ErrorKind::Corruption, log, "the log is gone")
 }
 
-/// Checks that a manifest that names nothing yet has no log and no tables beside it.
+/// Checks that a manifest without tables has neither a log nor table files next to it.
 pub(crate) fn check_begun(dir: &Path, state: &ManifestState, entries: &Entries) -> Result<()> {
     if state.is_empty() {
         return if entries.is_young() { Ok(()) } else { Err(manifest_lost(dir, "says nothing")) };
     }
-    // Table numbers begin at 1, and the manifest records the log before the first table is written.
+    // Table numbers start at 1, and the manifest records the log before the first table is written.
     match entries.table_files.first() {
         Some((_, table)) if !state.has_log() => {
             let text = format!(

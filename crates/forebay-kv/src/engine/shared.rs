@@ -72,7 +72,7 @@ pub(crate) struct StoreCore {
     is_failed: AtomicBool,
     closing: AtomicBool,
     ended: AtomicBool,
-    /// Whether its task came to its end, with everything written.
+    /// Whether its task ended with everything written.
     in_order: AtomicBool,
     /// Background tasks that have to end before the logs are closed.
     tasks: AtomicUsize,
@@ -86,7 +86,7 @@ pub(crate) struct StoreCore {
     /// The line in which writers wait for memory.
     pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
-    /// Whether there is space on disk, and the reserve.
+    /// Whether the disk is full, and the reserve.
     pub(crate) full: Space,
     /// Memtables with records newer than this are not flushed for now; never in a store that is only read.
     pub(crate) flush_limit: AtomicU64,
@@ -95,7 +95,7 @@ pub(crate) struct StoreCore {
     pub(crate) kernel: KernelWalks,
     /// Whether the active memtable has deletions that are not weighed yet.
     pub(super) has_deletions: AtomicBool,
-    /// Notified when there are memtables to flush or deletions to weigh, or the store closes.
+    /// Notified when memtables need a flush or deletions need weighing, or the store closes.
     pub(crate) work: Event,
     /// Notified when a flush has ended, or the store failed.
     pub(crate) space: Event,
@@ -106,8 +106,8 @@ pub(crate) struct StoreCore {
     pub(super) unlocked: Event,
     /// The lines of transactions that conflicted.
     pub(crate) turns: Turns,
-    /// Changes that open transactions compare and that are not in memtables. Transactions begin and compare, and changes are
-    /// added, inside of the commit section; outside of it transactions end, and changes are forgotten.
+    /// Changes that open transactions compare and that are not in memtables. Transactions start and compare, and changes are added,
+    /// inside the commit section; transactions end, and changes are forgotten, outside.
     recent: Mutex<RecentChanges>,
 }
 
@@ -184,7 +184,7 @@ impl StoreCore {
             parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
-        // To a store that is only read, nothing is written from the beginning.
+        // A store that is only read gets no writes from the start.
         let (is_reader, failed) = (options.read_only, options.read_only.then(Error::opened_read_only));
         let (insertion, write_stall) = (Insertion::default(), WriteStall::new(&budget));
         insertion.note(flushed);
@@ -316,7 +316,7 @@ impl StoreCore {
     /// memory that the cache can spare; the cache shrinks by as much.
     pub(crate) fn check_held(&self) -> Result<()> {
         while !self.is_held_lent() {
-            // Long values not yet taken by their futures are evicted; the futures read them again. Then open transactions lose
+            // Long values not yet collected by their futures are evicted; the futures read them again. Then open transactions lose
             // the oldest changes that they may have to compare.
             if !self.budget.long_under_way.evict() && !self.recent().forget(&mut Surplus::default()) {
                 return Err(self.budget.exhausted(self.held_bytes()));
@@ -344,8 +344,8 @@ impl StoreCore {
         lent.len() >= wanted
     }
 
-    /// Returns the shard of flushes and compaction: another than the log's, if there is one. On the log's
-    /// shard, their work between two waits would delay every group of the log.
+    /// Returns the shard of flushes and compaction: another than the log's, if possible. On the log's shard, their work between two
+    /// waits would delay every group of the log.
     pub(crate) fn background_shard(&self) -> usize {
         (self.options.shard + 1) % self.engine.shard_count().max(1)
     }
@@ -424,9 +424,9 @@ impl StoreCore {
         if error.kind() == ErrorKind::Closed { error } else { self.fail(&error) }
     }
 
-    /// Makes a change of the tables durable, publishes it to readers, and retires the tables that it removes;
-    /// their files are removed when their last reader is gone. `added` are the opened tables that the edit
-    /// adds. `also` may change the commit section in the same step. After an error the store is read-only.
+    /// Makes a change of the tables durable, publishes it to readers, and retires the tables that it removes; their files are
+    /// removed after their last reader. `added` are the opened tables that the edit adds. `also` may change the commit section in
+    /// the same step. After an error the store is read-only.
     pub(crate) async fn edit(
         &self,
         edit: &Edit,
@@ -499,7 +499,7 @@ impl StoreCore {
         first
     }
 
-    /// Returns an error unless the store takes writes.
+    /// Returns an error unless the store accepts writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.is_failed.load(Ordering::Acquire)
             && let Some(error) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -538,7 +538,7 @@ impl StoreCore {
     pub(super) fn set_ended(&self) {
         // Handles may outlive the store, and another store may be opened in its place.
         self.cache.clear();
-        // It has begun; the close of the store waits for its end.
+        // The close runs from here on; the close of the store waits for its end.
         drop(self.files.close());
         self.budget.release();
         self.ended.store(true, Ordering::Release);
@@ -574,7 +574,7 @@ impl StoreCore {
         Task(self.clone())
     }
 
-    /// Runs `work` on a shard as a background task, which goes on if its handle is dropped.
+    /// Runs `work` on a shard as a background task, which continues if its handle is dropped.
     pub(crate) fn spawn_task<T: Send + 'static, F: Future<Output = T> + 'static>(
         self: &Arc<Self>,
         shard: usize,
@@ -594,8 +594,8 @@ impl StoreCore {
     }
 }
 
-/// Runs `work` as a background task on the log's shard, in the class of the store's writes. Begins at the first poll, and goes
-/// on if this future is dropped.
+/// Runs `work` as a background task on the log's shard, in the class of the store's writes. Starts at the first poll, and continues
+/// if this future is dropped.
 pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
     shared: &Arc<StoreCore>,
     work: impl FnOnce(Arc<StoreCore>) -> F + Send + 'static,

@@ -26,7 +26,7 @@ use crate::options::{Compression, Options};
 use crate::table::{Files, OpenHow, TABLE_GONE, Table, opened_at_once};
 use crate::wait::all;
 
-/// Opens the store in a directory and begins its tasks, on the shard whose thread this is.
+/// Opens the store in a directory and starts its tasks, on the shard of the calling thread.
 pub(crate) async fn open(
     engine: Engine,
     dir: &Path,
@@ -198,7 +198,7 @@ impl Scene {
         }
         let dir = self.dir.open_dir(MANIFEST).await?;
         let how = How {
-            // A manifest without a segment is a new one only as long as there is neither a log nor tables.
+            // A manifest without a segment is new only while both the log and the tables are missing.
             create: is_young && self.options.create,
             salvage: self.options.salvage,
             read_only: self.options.read_only,
@@ -245,9 +245,8 @@ impl Scene {
             keyspaces: vec![(0, DEFAULT.to_string())],
             ..Edit::default()
         };
-        // Sync the names first, the directory's own too. An attempt that fails before they are durable leaves
-        // an empty manifest, so the next open comes here again. Without a manifest other names would be
-        // damage.
+        // Sync the names first, including the directory's name. An attempt that fails before they are durable leaves an empty
+        // manifest, so the next open repeats this step. Without a manifest other names would be damage.
         self.dir.sync().await?;
         sync_name(&self.engine, self.dir.path()).await?;
         manifest.apply(&edit).await
@@ -343,7 +342,7 @@ impl Scene {
         }
     }
 
-    /// Gives up the store's reserve, for a log that finds no space to go on. Returns whether there was one.
+    /// Removes the store's reserve, for a log without space to continue. Returns whether a reserve existed.
     async fn gives_reserve(&self) -> bool {
         self.dir.remove_file(RESERVE).await.is_ok()
     }

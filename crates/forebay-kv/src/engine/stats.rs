@@ -23,8 +23,8 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// Compactions that wrote tables.
     pub compactions: u64,
-    /// Ranges of keys that these were divided into: a large compaction runs on several shards at once, where the engine has more
-    /// than two.
+    /// Ranges of keys that these were divided into: a large compaction runs on several shards in parallel, where the engine has
+    /// more than two.
     pub compaction_parts: u64,
     /// Bytes of the tables that compactions read.
     pub compaction_read_bytes: u64,
@@ -46,10 +46,10 @@ pub struct Stats {
     /// Bytes that the program has put: keys and values of puts, keys of deletions, 8 for each time of expiry, and keys and
     /// values of bulk loads. A range that is deleted counts with the keys that are deleted one by one for it.
     pub put_bytes: u64,
-    /// All bytes that the store has written to its files since its open began: its log and its manifest, as
+    /// All bytes that the store has written to its files since the start of its open: its log and its manifest, as
     /// [`forebay_wal::Stats::written_bytes`] counts them (padding, segments prepared with zeros, records of their ends); tables
-    /// with their filters, also those that were given up; copies of ingested files; the logs of checkpoints. The
-    /// reserve is space without bytes, and files under a second name (checkpoints, ingests) are not written again.
+    /// with their filters, including abandoned tables; copies of ingested files; the logs of checkpoints. The reserve occupies
+    /// space without writes, and hard-linked files (checkpoints, ingests) are not written again.
     pub written_bytes: u64,
     /// Bytes that compaction has to rewrite, by its own estimate.
     pub pending_bytes: u64,
@@ -67,16 +67,16 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Blocks that gets did not find in the cache.
     pub cache_misses: u64,
-    /// Blocks that came into the cache.
+    /// Blocks inserted into the cache.
     pub cache_insertions: u64,
     /// Blocks that gets and ranges read and the cache left out, because they had not been read before lately.
     pub cache_refusals: u64,
-    /// Blocks that left the cache to make room.
+    /// Blocks that were evicted for others.
     pub cache_evictions: u64,
     /// Table descents that the kernel completed; see `Options::kernel_walk`.
     pub kernel_walks: u64,
-    /// Descents meant for the kernel that went, or went again, the ordinary way. Either there is no engine
-    /// for them, or the leaf did not decide, as when an absent key lies between two leaves.
+    /// Descents meant for the kernel that used the ordinary way instead or afterwards. Either the kernel has no engine for them, or
+    /// the leaf did not decide, as for an absent key between two leaves.
     pub kernel_fell_back: u64,
     /// Why the kernel walks no descents although it should, or not those of one of the threads; known from
     /// the first failed attempt on.
@@ -89,8 +89,7 @@ pub struct Stats {
     /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full, or why they fail for lack
     /// of descriptors.
     pub full: Option<crate::Error>,
-    /// Bytes of the file that reserves space for a full store; 0 while the store is full, and if there is no
-    /// such file.
+    /// Bytes of the file that reserves space for a full store; 0 while the store is full, and without such a file.
     pub reserve_bytes: u64,
     /// The failure that made the store read-only.
     pub failed: Option<crate::Error>,
@@ -98,7 +97,8 @@ pub struct Stats {
 
 impl Stats {
     /// Returns the bytes that the device has written for each byte that the program has put: `written_bytes` for each of
-    /// `put_bytes`, and `ingested_bytes` with both, because a sorted file was written once before it came. 1 before any.
+    /// `put_bytes`, with `ingested_bytes` added to both, because a sorted file was written once before its ingest. 1 before the
+    /// first write.
     ///
     /// Since the open, in which a new log's first segments are written with zeros: of a store that has just been opened this
     /// is much. Bytes still in memtables count as put, and will be written once more.
@@ -118,7 +118,7 @@ pub struct MemoryStats {
     pub budget: u64,
     /// The share of memtables, less what the cache has of it while they are idle.
     pub memtables_max: u64,
-    /// Bytes of the memtables, both the active one and the sealed ones.
+    /// Bytes of the memtables, active and sealed.
     pub memtables: u64,
     /// The share of the log's buffers.
     pub log_max: u64,
@@ -133,7 +133,7 @@ pub struct MemoryStats {
     pub tables_max: u64,
     /// The part of it that running flushes and compactions may use.
     pub tables: u64,
-    /// The share of gets: reads in flight, and blocks that their futures have not taken yet.
+    /// The share of gets: reads in flight, and blocks that their futures have not collected yet.
     pub gets_max: u64,
     /// The part of it that gets in flight use.
     pub gets: u64,
@@ -142,8 +142,8 @@ pub struct MemoryStats {
     /// Memory that the program holds: values, ranges and loads, writes that wait, and memtables that only
     /// snapshots need. It may exceed its share by as much as the cache can spare.
     pub held: u64,
-    /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long ones find no
-    /// room between others. Small budgets set none aside.
+    /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long buffers do not fit between others.
+    /// Small budgets reserve none of it.
     pub spare_max: u64,
     /// The share of the cache, with the parts that it borrows of the shares of memtables and of held memory.
     pub cache_max: u64,
@@ -153,8 +153,8 @@ pub struct MemoryStats {
     pub top_levels: u64,
     /// Filters of tables.
     pub filters: u64,
-    /// Filters of tables that are not kept: they found no room, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. Not memory, but
-    /// bytes on disk; parts of them may be among the blocks.
+    /// Filters of tables that are not kept: they did not fit, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. Not memory,
+    /// but bytes on disk; parts of them may be among the blocks.
     pub filters_left_out: u64,
     /// Metadata of keyspaces and tables: their names, keys, files and places, in the manifest too.
     pub open_tables: u64,

@@ -1,4 +1,4 @@
-//! Compare and set, repeated until no other write comes between the comparison and the commit.
+//! Compare and set, repeated until no other write commits between the comparison and the commit.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub enum SwapOutcome {
     Done,
     /// The key had another value, which is durable if its keyspace is logged, and nothing was changed.
     Not {
-        /// The value found; `None` if there was none.
+        /// The value found, if any.
         current: Option<Value>,
     },
 }
@@ -42,7 +42,7 @@ pub(crate) async fn compare_and_set(
     loop {
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
-            // No caller may learn of a value that a crash could still take back.
+            // No caller may learn of a value that a crash could still undo.
             if !shared.is_log_durable(seen.lsn) {
                 shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
             }

@@ -1,5 +1,5 @@
-//! The store's tasks: flushes, compaction, the handling of a full disk and the removal of files, on another
-//! shard than the log's if there is one; the slowing of writers; and the store's end.
+//! The store's tasks: flushes, compaction, the handling of a full disk and the removal of files, on another shard than the log's if
+//! possible; the slowing of writers; and the store's end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::manifest::Edit;
 /// Starts the tasks on the shard whose thread this is. A store that is only read has the one that closes it.
 pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     let background = shared.background_shard();
-    // The store ends also if that shard is gone by now.
+    // The store ends even if that shard has ended already.
     let guard = EndGuard(shared.clone());
     drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(guard)));
     if shared.options.read_only {
@@ -136,8 +136,8 @@ async fn remove(shared: &Arc<StoreCore>, files: Vec<PathBuf>) {
     shared.changed.notify();
 }
 
-/// Waits until the store has ended. Returns the failure that made it read-only, if there was one, and an error if it did not
-/// come to its end in order and something may be lost.
+/// Waits until the store has ended. Returns the failure that made it read-only, if any, and an error if it did not end in order and
+/// data may be lost.
 pub(crate) async fn closed(shared: &Arc<StoreCore>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
     // Calls that were dropped have left their opens of tables to the pool.
@@ -175,7 +175,7 @@ async fn cut_short(shared: &Arc<StoreCore>) -> Result<()> {
     Err(Error::at(ErrorKind::Closed, &shared.dir, text))
 }
 
-/// Returns the number of a keyspace; creates the keyspace if there is none.
+/// Returns the number of a keyspace; creates the keyspace if it does not exist.
 pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str, is_unlogged: bool) -> Result<u32> {
     if let Some(id) = shared.with_view(|view| view.version.keyspace_named(name)) {
         shared.check_open()?;

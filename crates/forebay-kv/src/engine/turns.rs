@@ -1,13 +1,13 @@
 //! The lines in which transactions that conflicted wait for their next try.
 //!
-//! Each line belongs to a key (or a range) that conflicted. A transaction of the line tries again when it is the oldest of it. Those
-//! that begin anew yield to the line, so that each gets its turn after one conflict, however many there are. The turn ends with the
-//! commit, not when that is durable: the next one reads what was committed, and both may be written with one flush of the log.
+//! Each line belongs to a key (or a range) that conflicted. The oldest transaction of a line tries again. New transactions yield to
+//! the line, so that each gets its turn after one conflict, however many wait. The turn ends with the commit, not once that is
+//! durable: the next transaction reads what was committed, and both may be written with one flush of the log.
 //!
-//! The oldest of a line is *called*; from then on its owner must poll it. The others wait for it for 50 ms, longer each time that it
-//! conflicts in its turn. Then they *pass* it: a transaction that is not polled, or whose body takes long, holds back no other.
-//! Numbers are given at the first conflict and kept, so transactions that meet in several lines are in the same order everywhere, and
-//! none waits for one that waits for it.
+//! The oldest of a line is *called*; from then on its owner must poll it. The others wait 50 ms for it, longer each time that it
+//! conflicts in its turn. Then they *pass* it, so a transaction that is not polled, or whose body takes long, does not hold back
+//! others. Numbers are given at the first conflict and kept, so transactions that meet in several lines are in the same order
+//! everywhere, and no two wait for each other.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::is_broken;
 
-/// Time that others wait for a called transaction: longer than a busy machine takes to run its thread.
+/// Time that others wait for a called transaction: longer than a busy machine needs to run its thread.
 const PATIENCE_NS: u64 = 50_000_000;
 /// The time doubles with each conflict in its turn, at most this many times.
 const REFUSALS_MAX: u32 = 3;
@@ -33,7 +33,7 @@ pub(crate) struct Turns {
     state: Mutex<Lines>,
     /// Number of places in all lines.
     waiting: AtomicUsize,
-    /// Wakes the task that passes over those that do not come.
+    /// Wakes the task that passes over late transactions.
     asked: Event,
 }
 
@@ -75,7 +75,7 @@ enum State {
 /// A conflict of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Conflict {
-    /// The line of what has changed; `None` if that is no key or range.
+    /// The line of the changed key or range; `None` for other conflicts.
     pub(crate) line: Option<u64>,
     pub(crate) text: String,
 }
@@ -160,7 +160,7 @@ impl Turns {
         }
     }
 
-    /// Passes over those that do not come in time, and ends the wait of those whose time is over. Returns when it has work next.
+    /// Passes over late transactions, and ends the wait of those whose time has expired. Returns the time of its next work.
     fn pass(&self, now_ns: u64) -> Option<u64> {
         let mut woken = Vec::new();
         let due_ns = {
@@ -192,7 +192,7 @@ impl Turns {
 }
 
 impl StoreCore {
-    /// Runs the task that passes over transactions that do not come, until the store closes. On a shard.
+    /// Passes over late transactions until the store closes. Runs as a task of a shard.
     pub(super) async fn run_turns(&self) {
         let turns = &self.turns;
         while !self.is_closing() {
@@ -215,7 +215,7 @@ impl StoreCore {
 }
 
 impl Turn {
-    /// Takes a place in a line, at its end if there was none before, and the one of its age otherwise.
+    /// Acquires a place in a line: at its end for a first conflict, and by the age of `before` otherwise.
     pub(crate) fn join(before: Option<Turn>, shared: &Arc<StoreCore>, line: u64, limit_ns: u64) -> Turn {
         let now_ns = shared.engine.now_ns();
         let mut lines = shared.turns.lock();
@@ -237,7 +237,7 @@ impl Turn {
         shared.turns.look(lines);
         match before {
             Some(before) if before.line == line => before,
-            // The place in another line goes.
+            // Drops the place in the other line.
             _ => Turn { shared: shared.clone(), line, number },
         }
     }
@@ -253,7 +253,7 @@ impl Turn {
                 Some(place) if place.state == State::Waits => {
                     place.waker = Some(context.waker().clone());
                     drop(lines);
-                    // A store that failed before the waker was there is seen here; a later one wakes.
+                    // A store that failed before the waker was registered is seen here; a later failure wakes.
                     self.shared
                         .check_writable()
                         .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)

@@ -10,14 +10,14 @@ use crate::table::TABLE_MEMORY;
 
 /// Number of level-0 tables in a keyspace from which on writers are slowed.
 ///
-/// It lies above [`LEVEL0_FULL`], where compaction begins, because writers would be slowed with no compaction
-/// running; and below [`LEVEL0_MAX`], so that one compaction ends the delay. `DESIGN.md` has the number.
+/// It lies above [`LEVEL0_FULL`], where compaction starts, because writers would be slowed with no compaction running; and below
+/// [`LEVEL0_MAX`], so that one compaction ends the delay. `DESIGN.md` has the number.
 const LEVEL0_SLOW: usize = 25;
 const _: () = assert!(LEVEL0_FULL < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
 /// Number of level-0 tables at which writers are slowed the most.
 const LEVEL0_SLOWEST: usize = 50;
-/// Pending compaction bytes from which on writers are slowed: at least this much, and about what the merging of all runs
-/// adds at once.
+/// Pending compaction bytes from which on writers are slowed: at least this much, and about as much as the merging of all runs adds
+/// in one step.
 const PENDING_SLOW_MIN: u64 = 256 << 20;
 /// Ratio of the pending bytes at which writers are slowed the most to those.
 const PENDING_SLOWEST: u64 = 4;
@@ -36,8 +36,8 @@ fn delay(level0: usize, pending_bytes: u64, pending_slow: u64) -> Duration {
     DELAY_MAX.mul_f64(worst * worst)
 }
 
-/// Returns the tables in level 0 of one keyspace that slow writers as much as so many of all keyspaces do. Those do it from where their
-/// metadata take half of the cache.
+/// Returns the tables in level 0 of one keyspace that slow writers as much as so many of all keyspaces do. All keyspaces together
+/// slow writers once their metadata use half of the cache.
 pub(super) fn crowd(tables: usize, budget: &Budget) -> usize {
     let half = (budget.cache / 2).max(1);
     (LEVEL0_SLOW as u64 * TABLE_MEMORY * tables as u64 / half) as usize
@@ -55,8 +55,8 @@ pub(crate) struct WriteStall {
     pending_bytes: AtomicU64,
     /// Counts the sleeps that have ended.
     ticks: AtomicU64,
-    /// The last tick that a writer waits for. This is not a count of waiters: a waiter that is not polled any
-    /// more would keep the task sleeping for ever.
+    /// The last tick that a writer waits for. This is not a count of waiters: a waiter that is not polled any more would keep the
+    /// task sleeping forever.
     wanted: AtomicU64,
     /// Wakes the waiting writers.
     ticked: Event,
@@ -135,8 +135,8 @@ impl WriteStall {
 mod tests {
     use super::*;
 
-    /// Regression: a writer that was slowed down and then not polled any more kept the task awake. Once
-    /// compaction had caught up the task slept for no time at all and took its shard's whole processor.
+    /// Regression: a writer that was slowed down and then not polled any more kept the task awake. Once compaction had caught up
+    /// the task slept for zero time and used its shard's whole processor.
     #[test]
     fn a_writer_that_is_not_polled_any_more_keeps_nobody_awake() {
         use futures::FutureExt;

@@ -8,12 +8,10 @@ use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::record::{self, Change, Record};
 
-/// Puts and deletes, of any keyspaces of one store, that are applied all at once or not at all; see
-/// [`Store::write`](crate::Store::write).
+/// Puts and deletes, of any keyspaces of one store, that are applied atomically; see [`Store::write`](crate::Store::write).
 ///
-/// Of several changes of one key the last one counts. A batch takes the memory of its keys and values,
-/// once, and as much again while it is written. It is never divided;
-/// [`Store::batch_bytes_max`](crate::Store::batch_bytes_max) says how long it may be.
+/// Of several changes of one key the last one counts. A batch uses the memory of its keys and values, once, and as much again while
+/// it is written. It is never divided; [`Store::batch_bytes_max`](crate::Store::batch_bytes_max) is its maximum length.
 ///
 /// ```
 /// # use forebay::{Config, Engine};
@@ -131,7 +129,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Returns the record for the log, or `None` when there is nothing to write.
+    /// Returns the record for the log, or `None` for an empty batch.
     pub(crate) fn ready(&self, shared: &StoreCore, store: u64) -> Result<Option<Ready>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

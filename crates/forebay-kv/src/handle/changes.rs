@@ -11,10 +11,10 @@ use super::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record;
 
-/// Bytes of records that a feed reads at once.
+/// Bytes of records that a feed reads together.
 const READ_BYTES: usize = 256 << 10;
 
-/// The changes of one write: all that one put, delete, batch or transaction has changed.
+/// The changes of one write: of a put, delete, batch or transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeSet {
@@ -64,13 +64,14 @@ impl Changes {
         Lsn(self.read.front().map_or(self.next, |first| first.lsn.0))
     }
 
-    /// Returns the next write, and waits until there is one. Returns `None` after an error, and when the store was closed.
-    /// Dropping the future loses nothing.
+    /// Waits for the next write and returns it. Returns `None` after an error, and when the store was closed. Dropping the future
+    /// loses nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Lagged`] if the log no longer has the next record, or the store has changed in a way that is not in the
-    /// log: by a bulk load, an [`ingest`](crate::Store::ingest), [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
-    /// Begin again: make a new feed, and then a snapshot to read. [`ErrorKind::Corruption`]; the system's.
+    /// [`ErrorKind::Lagged`] if the log no longer has the next record, or the store has changed in a way that is not in the log: by
+    /// a bulk load, an [`ingest`](crate::Store::ingest), [`delete_range`](crate::Keyspace::delete_range) or
+    /// [`drop_keyspace`](crate::Store::drop_keyspace). Create a new feed, and then a snapshot to read. [`ErrorKind::Corruption`];
+    /// the system's.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<ChangeSet>>>> {
         Waitable::new("changes", async move {

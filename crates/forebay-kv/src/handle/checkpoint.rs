@@ -24,7 +24,7 @@ use crate::view::View;
 
 /// The suffix of an unfinished checkpoint's name.
 const SUFFIX: &str = ".unfinished";
-/// Links in flight at once. Each includes a flush of the directory, and the file system combines these.
+/// Maximum links in flight. Each includes a flush of the directory, and the file system combines these.
 const LINKS_MAX: usize = 16;
 /// Memory of the new manifest and log while they are written.
 const MEMORY: u64 = 1 << 20;
@@ -104,10 +104,9 @@ impl<'a> Checkpoint<'a> {
         let _held = HeldShare::new(Some(self.shared.cache.held()), MEMORY.min(held));
         self.shared.check_held()?;
         flush::everything(self.shared).await?;
-        // The view keeps the tables' files. Entries that are in no table yet were written after the flush
-        // began.
+        // The view keeps the tables' files. Entries outside of its tables were written after the start of the flush.
         let view = self.shared.view();
-        // Before anything is made: a caller who finds no memory for them may try it again at once, and often.
+        // Before anything is created: a caller without memory for them may retry immediately, and often.
         let values = self.values(&view, keyspace, keys).await?;
         let above = engine.open_dir(parent_of(self.dir)).await?;
         let (name, making) = (name_of(self.dir), name_of(&self.making));
@@ -229,7 +228,7 @@ impl<'a> Checkpoint<'a> {
         Err(Error::at(ErrorKind::Corruption, self.dir, text))
     }
 
-    /// Writes a manifest that begins with the view's tables, and an empty log. Returns what an open has to find.
+    /// Writes a manifest that starts with the view's tables, and an empty log. Returns the state that an open must recover.
     async fn write_manifest(&self, making: &Dir, view: &View) -> Result<ManifestState> {
         let (shared, engine) = (self.shared, &self.shared.engine);
         let store_id = random_id(engine, self.dir);
@@ -287,7 +286,8 @@ impl CheckpointDirs {
         if self.above.metadata(name).await.is_err() {
             return;
         }
-        // The last step, which removes the mark, may have failed: then it is there again before a part of the store goes.
+        // The last step, which removes the mark, may have failed: so the mark is written again before a part of the store is
+        // removed.
         if self.mark().await.is_err() {
             return;
         }
@@ -299,7 +299,7 @@ impl CheckpointDirs {
             }
             let _ = self.dir.remove_dir(below).await;
         }
-        // The mark goes after all that it marks.
+        // The mark is removed after everything that it marks.
         if self.dir.sync().await.is_ok() {
             let _ = self.dir.remove_file(UNFINISHED).await;
             let _ = self.above.remove_dir(name).await;

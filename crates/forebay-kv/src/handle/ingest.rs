@@ -1,4 +1,4 @@
-//! Ingest of sorted files: a store takes files over that were written outside of it, in one edit of the manifest.
+//! Ingest of sorted files: a store adopts files that were written outside of it, in one edit of the manifest.
 //!
 //! The order: the files are checked; they get a second name among the store's tables; they are installed
 //! (`engine/install.rs`); their first names are removed.
@@ -31,8 +31,8 @@ const COPY_BYTES: u64 = 256 << 10;
 /// EPERM, EXDEV, EMLINK, ENOSYS and EOPNOTSUPP: the file cannot have a second name there.
 const NO_LINK: [i32; 5] = [1, 18, 31, 38, 95];
 
-/// The future of [`Store::ingest`](crate::Store::ingest): completes when the files are durable parts of the store. The
-/// ingest begins at the first poll, and continues if the future is dropped.
+/// The future of [`Store::ingest`](crate::Store::ingest): completes when the files are durable parts of the store. The ingest
+/// starts at the first poll, and continues if the future is dropped.
 #[must_use = "nothing is ingested unless this is awaited or waited for"]
 pub struct Ingest<'a> {
     shared: &'a Arc<StoreCore>,
@@ -63,7 +63,7 @@ pub struct IngestReport {
     pub lsn: Lsn,
 }
 
-/// A file that a store has taken over.
+/// An ingested file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestedFile {
@@ -79,8 +79,7 @@ pub struct IngestedFile {
     pub level: usize,
     /// Whether it was copied, because it lies on another file system or the file system has no hard links.
     pub is_copied: bool,
-    /// Whether there is still a file under its path: it was to stay, could not be removed, or another file has taken its
-    /// place.
+    /// Whether a file still exists under its path: it was to stay, could not be removed, or was replaced by another file.
     pub is_left: bool,
 }
 
@@ -156,8 +155,8 @@ struct Candidate {
 type Identity = ((u32, u32), u64);
 
 impl Candidate {
-    /// Removes the file's first name, unless another file has it now: the ingest may have waited for minutes, and a
-    /// program that writes such files puts the next one there. Returns whether there is none any more.
+    /// Removes the file's first name, unless another file has it now: the ingest may have waited for minutes, and a program that
+    /// writes such files may have put the next file there. Returns whether the name is free.
     async fn remove(&self) -> bool {
         let Some(name) = self.source.path.file_name() else { return false };
         match self.dir.metadata(name).await {
@@ -238,8 +237,8 @@ async fn locked_by(
     Ok(IngestReport { files, lsn: Lsn(lsn) })
 }
 
-/// Makes the removal of the files' first names durable. A name that came back after a power failure would be ingested
-/// again by a program that takes each file that it finds, and its old values would hide newer ones.
+/// Makes the removal of the files' first names durable. A name that reappears after a power failure would be ingested again by a
+/// program that ingests each file that it finds, and its old values would hide newer values.
 async fn sync_dirs(candidates: &[Candidate]) {
     let mut synced = Vec::new();
     for candidate in candidates {
@@ -252,7 +251,7 @@ async fn sync_dirs(candidates: &[Candidate]) {
     }
 }
 
-/// Checks a file, and makes its bytes durable: it may have come here by a copy.
+/// Checks a file, and makes its bytes durable: it may be a fresh copy.
 async fn check(
     shared: &Arc<StoreCore>,
     source: Source,
@@ -294,7 +293,7 @@ async fn check(
     Ok(Candidate { source, dir, file, identity: found, meta, is_copied: false })
 }
 
-/// How long a file's lock is waited for: that of a process that was killed goes late.
+/// Time to wait for a file's lock: the lock of a killed process is released late.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens a file and locks it, unless this ingest has it already.
@@ -344,7 +343,7 @@ fn check_order(candidates: &[Candidate]) -> Result<()> {
     Ok(())
 }
 
-/// Gives a file a name among the store's tables, durably. Returns whether that took a copy.
+/// Gives a file a name among the store's tables, durably. Returns whether that needed a copy.
 async fn stage(shared: &Arc<StoreCore>, candidate: &Candidate) -> Result<bool> {
     shared.check_writable()?;
     let (name, file) = (table_name(candidate.meta.id), &candidate.file);

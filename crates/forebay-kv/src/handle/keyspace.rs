@@ -36,7 +36,7 @@ impl Keyspace {
         Keyspace { handle, id, name, is_unlogged }
     }
 
-    /// Returns whether its entries go to the log; see [`Store::unlogged_keyspace`].
+    /// Returns whether its entries are logged; see [`Store::unlogged_keyspace`].
     pub fn is_logged(&self) -> bool {
         !self.is_unlogged
     }
@@ -69,7 +69,7 @@ impl Keyspace {
         if number == self.handle.number { Ok(()) } else { Err(other_store()) }
     }
 
-    /// Returns the newest durable value of a key, or `None` if it has none.
+    /// Returns the newest durable value of a key, or `None` if it has no value.
     ///
     /// Keys are bytes: for a number that was put as such `get(&7u32.to_be_bytes())`.
     ///
@@ -114,8 +114,8 @@ impl Keyspace {
         MultiGet::failed(&self.handle.shared, error)
     }
 
-    /// Returns the values of several keys at one moment, in the order of the keys. Up to 128 lookups are in
-    /// flight at once. All keys looked up in one table cost one message to its shard and one wake-up.
+    /// Returns the values of several keys from one snapshot, in the order of the keys. Up to 128 lookups are in flight. All keys
+    /// looked up in one table cost one message to its shard and one wake-up.
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get). If one key fails, the whole call fails.
@@ -155,9 +155,9 @@ impl Keyspace {
         }
     }
 
-    /// Returns the current entries between two keys, in order. [`Range::rev`] reverses the direction;
-    /// [`iter`](Keyspace::iter) returns all entries. It is no iterator, since the next entry may have to be read: use
-    /// `while let Some(entry) = range.next().wait()`, or `.await`.
+    /// Returns the current entries between two keys, in order. [`Range::rev`] reverses the direction; [`iter`](Keyspace::iter)
+    /// returns all entries. It is not an iterator, since the next entry may have to be read: use `while let Some(entry) =
+    /// range.next().wait()`, or `.await`.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -185,7 +185,7 @@ impl Keyspace {
         self.range_at(Bounds::of(&range), None)
     }
 
-    /// Returns the entries whose keys begin with this prefix.
+    /// Returns the entries whose keys start with this prefix.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -246,8 +246,8 @@ impl Keyspace {
         Range::failed(&self.handle, error)
     }
 
-    /// Returns a loader of sorted entries, which writes them straight into tables, past the log. Use it to
-    /// load from a stream or to follow the progress; [`bulk_load`](Keyspace::bulk_load) takes an iterator.
+    /// Returns a loader of sorted entries, which writes them straight into tables, past the log. Use it to load from a stream or to
+    /// follow the progress; [`bulk_load`](Keyspace::bulk_load) accepts an iterator.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -310,10 +310,10 @@ impl Keyspace {
         })
     }
 
-    /// Writes the entries in memory to tables, and compacts the tables with keys in this range to the last
-    /// level. Afterwards, entries of the range that were deleted, overwritten or expired before the call take
-    /// no space, and its tables have the compression of
-    /// [`Options::compression`](crate::Options::compression). Begins at the first poll, and continues if its future is dropped.
+    /// Writes the entries in memory to tables, and compacts the tables with keys in this range to the last level. Afterwards,
+    /// entries of the range that were deleted, overwritten or expired before the call use no space, and its tables have the
+    /// compression of [`Options::compression`](crate::Options::compression). Starts at the first poll, and continues if its future
+    /// is dropped.
     ///
     /// # Errors
     /// Those of [`put`](Keyspace::put).
@@ -340,9 +340,9 @@ impl Keyspace {
 
     /// Sets a key's value; durable when it returns.
     ///
-    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or the size that fits into a memtable. Keys are bytes, in the order of which
-    /// ranges return them: of a number take `to_be_bytes`, whose order is that of the numbers, where they are not negative. Writers wait
-    /// while memory or the log is full, and for a short time each while compaction is behind.
+    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or the size that fits into a memtable. Keys are bytes, in the order of
+    /// which ranges return them: for non-negative numbers use `to_be_bytes`, whose order is that of the numbers. Writers wait while
+    /// memory or the log is full, and for a short time each while compaction is behind.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`], [`ErrorKind::InvalidInput`] for the empty key;
@@ -396,8 +396,7 @@ impl Keyspace {
     /// Removes a key if it exists; durable when it returns. Costs the same as a put.
     ///
     /// # Errors
-    /// Those of [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only where memory or the log have no room for
-    /// it either.
+    /// Those of [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only if it does not fit into memory or the log either.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -1,4 +1,4 @@
-//! [`BulkLoad`]: sorted entries that go straight into tables.
+//! [`BulkLoad`]: sorted entries that are written directly to tables.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +21,9 @@ const MEMORY_MAX: u64 = 2 << 20;
 
 /// Sorted entries on their way into a keyspace; see [`Keyspace::loader`](crate::Keyspace::loader).
 ///
-/// The entries are written to tables at once, past the log and past memory. No reader sees any of them until
-/// [`finish`](BulkLoad::finish) shows all in one step. Dropping the load before that changes nothing. A load
-/// takes up to 2 MiB of memory, or half of the memory that the program may hold if that is less; it counts as
-/// held by the program.
+/// The entries are written to tables directly, bypassing the log and the memtables. No reader sees any of them until
+/// [`finish`](BulkLoad::finish) publishes them in one step. Dropping the load before that changes nothing. A load uses up to 2 MiB
+/// of memory, or half of the memory that the program may hold if that is less; it counts as held by the program.
 pub struct BulkLoad {
     handle: Arc<Handle>,
     output: Output,
@@ -106,8 +105,8 @@ impl BulkLoad {
     /// are older than the load, also where they have the same keys. Entries written while it is in progress
     /// may be older or newer. Continues if its future is dropped.
     ///
-    /// Each table goes to the lowest level where it hides nothing newer. Where the load overlaps recently
-    /// written entries, those are compacted first.
+    /// Each table is placed in the lowest level where it hides nothing newer. Where the load overlaps recently written entries,
+    /// those are compacted first.
     ///
     /// # Errors
     /// Those of [`add`](BulkLoad::add); then nothing of the load is in the store. After

@@ -18,7 +18,7 @@ use crate::table::{CursorHow, Direction, Entry};
 use crate::value::{HeldShare, Value};
 use crate::view::Moment;
 
-/// Maximum entries of one fetch; the first fetches one, later ones twice as many each time.
+/// Maximum entries of one fetch; the first fetches one entry, each further fetch twice as many as the one before.
 const AHEAD_MAX: usize = 32;
 /// Bytes of values after which a fetch ends.
 const AHEAD_BYTES: u64 = 32 << 10;
@@ -30,12 +30,11 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// `while let Some(entry) = range.next().await`, or `next().wait()` on threads.
 /// With the feature `stream` it is also a `futures_core::Stream`.
 ///
-/// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on,
-/// its memory counts as held by the program. This is its read-ahead, at most a quarter of that share of the
-/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. Of each of
-/// these it reads no more ahead than it has read before. Values outside of leaves are read up to 512 KiB
-/// ahead in addition, as far as the range has come. It also holds up to 32 entries with 32 KiB, or one entry,
-/// before they are returned. Values keep the memory in which they lie, as those of gets do.
+/// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on, its memory counts as
+/// held by the program. This is its read-ahead, at most a quarter of that share of the budget and at most 1 MiB, but at least one
+/// leaf for each table of level 0 and for each level. Of each of these it reads no more ahead than it has read before. Values
+/// outside of leaves are read up to 512 KiB ahead in addition, as far as the range has proceeded. It also holds up to 32 entries
+/// with 32 KiB, or one entry, before they are returned. Values keep the memory in which they lie, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
     wanted: RangeSpec,
@@ -56,7 +55,7 @@ struct RangeSpec {
 }
 
 impl RangeSpec {
-    /// Returns the bounds of the entries that are still to come.
+    /// Returns the bounds of the remaining entries.
     fn bounds_left(&self) -> Arc<Bounds> {
         let Some(last) = self.last.clone().map(Bound::Excluded) else { return self.bounds.clone() };
         let Bounds { low, high } = &*self.bounds;
@@ -108,7 +107,7 @@ impl Range {
         range
     }
 
-    /// Returns the same entries from the last to the first. A range that had begun starts again at that end.
+    /// Returns the same entries from the last to the first. A range in progress starts again at that end.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -145,8 +144,8 @@ impl Range {
     /// Returns the next entry, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`](crate::Keyspace::get). After [`MemoryBudget`](crate::ErrorKind::MemoryBudget) the next
-    /// call goes on where the range was; after another error the range is at its end.
+    /// Those of [`Keyspace::get`](crate::Keyspace::get). After [`MemoryBudget`](crate::ErrorKind::MemoryBudget) the next call
+    /// continues at the same entry; after another error the range is at its end.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -196,8 +195,8 @@ impl Range {
             };
             self.handle.shared.check_open()?;
             if let Err(error) = self.handle.shared.check_held() {
-                // It begins again behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
-                // would wait for ever.
+                // It restarts behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
+                // memory would wait forever.
                 if let key @ [_, ..] = work.merge.key() {
                     self.wanted.last = Some(key.to_vec());
                 }

@@ -107,7 +107,7 @@ impl Snapshot {
         self.range_of(keyspace, Bounds::of(&range))
     }
 
-    /// Returns the entries whose keys begin with this prefix.
+    /// Returns the entries whose keys start with this prefix.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
         self.range_of(keyspace, Bounds::prefix(prefix.as_ref()))
     }

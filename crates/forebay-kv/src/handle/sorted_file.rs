@@ -67,7 +67,7 @@ impl SortedFileOptions {
         self
     }
 
-    /// Takes memory from a store's cache where the engine has none left.
+    /// Uses memory of a store's cache if the engine has none left.
     pub(crate) fn cache(mut self, cache: &Arc<Cache>) -> SortedFileOptions {
         self.cache = Some(cache.clone());
         self
@@ -80,7 +80,7 @@ impl Default for SortedFileOptions {
     }
 }
 
-/// The check that entries are added in ascending order, one after the other, and that none is left out.
+/// Checks that entries are added in ascending order, each to its end.
 #[derive(Debug, Default)]
 pub(crate) struct OrderCheck {
     last: Vec<u8>,
@@ -142,12 +142,11 @@ impl OrderCheck {
     }
 }
 
-/// A file of entries in ascending order of their keys, to be taken over by a store with
-/// [`Store::ingest`](crate::Store::ingest).
+/// A file of entries in ascending order of their keys, to be ingested by a store with [`Store::ingest`](crate::Store::ingest).
 ///
-/// It is written outside of any store: in another process, or beside an open store, whose log and memory it does not
-/// use. It has the format of the store's tables, so that a store takes it over as it is. An entry is a value, a value
-/// that expires, or the deletion of a key that the store may have.
+/// It is written outside of any store: in another process, or in the process of an open store, whose log and memory it does not
+/// use. It has the format of the store's tables, so that a store ingests it unchanged. An entry is a value, a value that expires,
+/// or the deletion of a key that the store may have.
 ///
 /// A file that was not [finished](SortedFile::finish) is refused by the ingest. Dropping a `SortedFile` leaves it
 /// there, without its end; [`abandon`](SortedFile::abandon) removes it. While it is written, the file is locked

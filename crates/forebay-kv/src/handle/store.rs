@@ -42,21 +42,19 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// An open store: a handle that is cheap to clone and works from any thread and any executor, on shards, and
 /// in a simulated world.
 ///
-/// A write goes to the log and completes when it is durable there; reads see only durable data. In the
-/// background, memtables are written to tables; no reader ever waits for that. A store has a hard memory
-/// budget ([`Options::memory_bytes_max`]), and reads and writes its files past the page cache.
+/// A write is appended to the log and completes when it is durable there; reads see only durable data. Memtables are written to
+/// tables in the background, and no reader ever waits for that. A store has a hard memory budget ([`Options::memory_bytes_max`]),
+/// and its file I/O bypasses the page cache.
 ///
-/// The store's operations are futures that also have `.wait()`; they begin when they are first polled.
-/// **Dropping the future of a write does not cancel the write**: once the future has been polled, the write
-/// may be in the store or may still reach it.
+/// The store's operations are futures that also have `.wait()`; they start when they are first polled. **Dropping the future of a
+/// write does not cancel the write**: once the future has been polled, the write may be in the store or may still reach it.
 ///
 /// A write, a flush or a table that fails makes the store *read-only*. Every later write then fails with
-/// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly), whose source is that first failure; reads go on.
-/// Opening the store again recovers. If the failure is a lack of space, the store is *full* instead. Puts
-/// then fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is space; deletes are
-/// accepted and free some. The same holds when the process can open no further file, but the kind of the error is
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) then, and [`Error::is_out_of_descriptors`](crate::Error::is_out_of_descriptors)
-/// holds.
+/// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly), whose source is that first failure; reads still work. Opening the store
+/// again recovers. If the failure is a lack of space, the store is *full* instead. Puts then fail with
+/// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until space is free; deletes are accepted and free space. The same holds when
+/// the process cannot open another file, but the kind of the error is [`ErrorKind::Io`](crate::ErrorKind::Io) then, and
+/// [`Error::is_out_of_descriptors`](crate::Error::is_out_of_descriptors) holds.
 ///
 /// Tables are opened when they are read, and those that were read last stay open: as many as
 /// [`Config::descriptors_max`](forebay::Config::descriptors_max) says. So a store may have more tables than the process may have open
@@ -114,14 +112,12 @@ impl Store {
     /// Opens the store in a directory and returns it. A directory that does not exist or is empty gets a new
     /// store, unless [`Options::create`] forbids that.
     ///
-    /// Reads the manifest, the tables' ends and top levels, and the log from the last flush on; that part of
-    /// the log is at most as long as the memtables may be. The work begins with the call; dropping the
-    /// returned future closes the store again.
+    /// Reads the manifest, the tables' ends and top levels, and the log from the last flush on; that part of the log is at most as
+    /// long as the memtables may be. The work starts with the call; dropping the returned future closes the store again.
     ///
     /// # Errors
-    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere; readers
-    ///   ([`Options::read_only`]) are refused only by a writer. If it is open in this process but its last
-    ///   handle is gone, the call waits for it to close.
+    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere; readers ([`Options::read_only`]) are
+    ///   refused only by a writer. If it is open in this process but its last handle was dropped, the call waits for it to close.
     /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files.
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
     ///   unless [`Options::salvage`] is set and enough is left.
@@ -163,12 +159,11 @@ impl Store {
         Keyspace::new(self.handle.clone(), 0, Arc::from(DEFAULT), false)
     }
 
-    /// Resolves with the keyspace of this name and creates it if there is none; a new keyspace is durable by
-    /// then. Names have 1 to 255 bytes.
+    /// Resolves with the keyspace of this name, which is created and made durable if it does not exist. Names have 1 to 255 bytes.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for more keyspaces than the
-    /// store's memory has room for, one for each 16 KiB of it and 10,000 at most; as [`Keyspace::put`].
+    /// store's memory allows, one for each 16 KiB of it and 10,000 at most; as [`Keyspace::put`].
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -194,23 +189,23 @@ impl Store {
         Ok(Keyspace::new(self.handle.clone(), id, Arc::from(name), is_unlogged))
     }
 
-    /// As [`keyspace`](Store::keyspace), for a keyspace whose entries are not in the log. Its writes wait for no device,
-    /// and cause no write: each has a number, which takes a few bytes of the log and goes there with the next write that is
-    /// logged, with a flush, or once a group of the log is full of them. They are durable when a flush has written them to
-    /// tables: [`flush`](Store::flush), [`close`](Store::close), or the next one in the background. For data that can be made
-    /// again from another source, as the state machine of a replicated log can.
+    /// As [`keyspace`](Store::keyspace), for a keyspace whose entries are not in the log. Its writes do not wait for the device,
+    /// and cause no device writes: each has a number, a few bytes that are added to the log with the next logged write, with a
+    /// flush, or once they fill a group of the log. They are durable when a flush has written them to tables:
+    /// [`flush`](Store::flush), [`close`](Store::close), or the next flush in the background. For data that can be rebuilt from
+    /// another source, as the state machine of a replicated log can.
     ///
-    /// A crash takes the numbers of writes with them, and later writes get these: a [`Snapshot::lsn`] is for good only
-    /// after a flush or [`sync`](Store::sync). A feed of [`changes`](Store::changes) that waits for the next write has each
-    /// number written at once.
+    /// A crash that loses writes also frees their numbers for later writes: a [`Snapshot::lsn`] is permanent only after a flush or
+    /// [`sync`](Store::sync). While a feed of [`changes`](Store::changes) waits for the next write, each number is written
+    /// immediately.
     ///
-    /// After a crash each such keyspace is as of the last flush, all of them as of the same one: a key with the applied
-    /// index, written in the same batch as what was applied, says where to go on. Other keyspaces may be newer. Of a
-    /// batch over both kinds only the logged part is all or nothing across a crash.
+    /// After a crash each such keyspace is as of the last flush, the same flush for all of them: a key with the applied index,
+    /// written in the same batch as what was applied, gives the position to continue from. Other keyspaces may be newer. Of a batch
+    /// over both kinds only the logged part is all or nothing across a crash.
     ///
     /// # Errors
-    /// Those of [`keyspace`](Store::keyspace); [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if there is one of this name
-    /// that is logged.
+    /// Those of [`keyspace`](Store::keyspace); [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if a logged keyspace
+    /// has this name.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -238,9 +233,9 @@ impl Store {
         })
     }
 
-    /// Completes when all writes that have completed before the call are durable: [relaxed](Write::relaxed) ones, that
-    /// is, since others are when they complete. Entries of keyspaces that are not logged need a [`flush`](Store::flush); their
-    /// writes' numbers are durable, and given to no other write.
+    /// Completes when all earlier writes are durable: that is, [relaxed](Write::relaxed) writes, since others are durable when they
+    /// complete. Entries of keyspaces that are not logged need a [`flush`](Store::flush); their writes' numbers are durable, and
+    /// never reused.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -257,7 +252,7 @@ impl Store {
     /// edit of the manifest. Transactions that are open conflict.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is none of this name;
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if no keyspace has this name;
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for `default`; as [`flush`](Store::flush).
     ///
     /// ```
@@ -318,9 +313,9 @@ impl Store {
     /// Returns the most bytes that a [batch](Store::write), a transaction or a put may have: its keys and values, with 11 bytes for
     /// each change, 8 more for one that expires, and 6 for all.
     ///
-    /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, whichever is less (682 KiB with
+    /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, the smaller of the two (682 KiB with
     /// 16 MiB of memory, 3.6 MiB with 64, 21 MiB from 276 on), within a segment of the log. A memtable also has 52 bytes for each
-    /// change, so that many short ones reach its limit first; the error of such a batch says how many bytes of them fit.
+    /// change, so that many short changes reach its limit first; the error of such a batch states how many bytes fit.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -343,19 +338,19 @@ impl Store {
         self.shared().budget.record
     }
 
-    /// Takes over sorted files, which were written with [`SortedFile`] outside of the store's log and memory: all of them,
-    /// of several keyspaces, or none, also after a crash. Durable when the future completes. Their entries are newer than
-    /// all that the store had at that moment, and become visible in one step.
+    /// Ingests sorted files, which were written with [`SortedFile`] outside of the store's log and memory. The ingest is atomic
+    /// over all files and keyspaces, also across a crash, and durable when the future completes. Their entries are newer than all
+    /// entries of the store at that moment, and become visible in one step.
     ///
-    /// A file goes to the lowest level where nothing overlaps its keys, there and above, and to level 0 if there is none.
-    /// Nothing is rewritten: on the store's file system a file gets another name, and its first name is removed at the
-    /// end, unless [`keep_files`](Ingest::keep_files) is called. From another file system it is copied. The
-    /// files are read once to be [verified](Ingest::unverified). Files of one keyspace must not overlap.
+    /// A file is placed in the lowest level where nothing overlaps its keys, there and above, or in level 0 if no level qualifies.
+    /// Nothing is rewritten: on the store's file system a file is renamed (a hard link, and its first name is removed at the end,
+    /// unless [`keep_files`](Ingest::keep_files) is called). From another file system it is copied. The files are read once to be
+    /// [verified](Ingest::unverified). Files of one keyspace must not overlap.
     ///
-    /// The call waits for a compaction in progress, and flushes memtables that have keys within the files' ranges. Writers
-    /// of such keys wait during the last part of it, usually for milliseconds; all others go on. Snapshots and ranges
-    /// made before do not have the entries. Transactions that are open conflict, and feeds of [`changes`](Store::changes)
-    /// end with [`Lagged`](crate::ErrorKind::Lagged), since the entries are not in the log.
+    /// The call waits for a compaction in progress, and flushes memtables that have keys within the files' ranges. Writers of such
+    /// keys wait during the last part of it, usually for milliseconds; all others continue. Snapshots and ranges made before do not
+    /// have the entries. Open transactions conflict, and feeds of [`changes`](Store::changes) end with
+    /// [`Lagged`](crate::ErrorKind::Lagged), since the entries are not in the log.
     ///
     /// Continues if its future is dropped. If a crash ends it, the files are in the store, or are left under their names
     /// to be ingested again; they may be in both places after a crash at the very end.
@@ -370,8 +365,8 @@ impl Store {
     /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for files of one keyspace that overlap, and for a
     ///   keyspace of another store.
     /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a missing file, or a keyspace that was dropped.
-    /// - As [`Keyspace::put`]; the system's errors. After [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) the store
-    ///   has all files or none of them once it is opened again.
+    /// - As [`Keyspace::put`]; the system's errors. After [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) the store has either
+    ///   all files or no file once it is opened again.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -450,10 +445,11 @@ impl Store {
     /// Returns a feed of all writes from a record of the log on, in their order: puts, deletes, batches and transactions
     /// that are durable. For caches, indexes and watchers in step with the store.
     ///
-    /// Make the feed first, at `store.snapshot().lsn().next()`, and then the snapshot that has the state to begin with: the
-    /// feed repeats writes that this snapshot has already. The other way round it would not see a bulk load or ingest that
-    /// ended between the two. Writes of keyspaces that are not logged are not in it. Bulk loads, ingests and removals of
-    /// ranges and keyspaces end a feed, unless they ended before the store was opened; see [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
+    /// Create the feed first, at `store.snapshot().lsn().next()`, and then the snapshot with the initial state: the feed repeats
+    /// writes that are in this snapshot already. In the opposite order it would not see a bulk load or ingest that ended between
+    /// the two. Writes of keyspaces that are not logged are not in it. Bulk loads, ingests and removals of ranges and keyspaces end
+    /// a feed, unless they ended before the store was opened; see [`Changes::next`]. While a feed is not read, the log keeps the
+    /// records of up to three flushes for it.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -477,8 +473,8 @@ impl Store {
         Changes::new(&self.handle, from)
     }
 
-    /// Begins a transaction: reads as of now, and changes that are applied all at once by
-    /// [`commit`](Transaction::commit), unless another write conflicts at the level of [`Isolation`].
+    /// Starts a transaction: reads as of now, and changes that are applied atomically by [`commit`](Transaction::commit), unless
+    /// another write conflicts at the level of [`Isolation`].
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -504,18 +500,18 @@ impl Store {
         Transaction::begin(&self.handle, isolation)
     }
 
-    /// Runs a transaction until it commits, and returns the result of `body`, which is called anew after each
-    /// [`Conflict`](crate::ErrorKind::Conflict). `body` gives the transaction back to have it committed; an error of its own
-    /// ends the call, and nothing is written.
+    /// Runs a transaction until it commits, and returns the result of `body`, which is called again after each
+    /// [`Conflict`](crate::ErrorKind::Conflict). `body` returns the transaction to have it committed; an error from `body` ends the
+    /// call, and nothing is written.
     ///
     /// The tries after a conflict see all that was committed before, also what is not durable yet, so that tasks that change the same
     /// key share flushes of the log. The call returns, also with an error, only when all that `body` has read is durable, as far
     /// as it is logged; what `body` sends elsewhere before that may be lost in a crash.
     ///
-    /// Calls that conflict wait for each other in the order of their conflicts, each until the one before it has committed, and
-    /// calls that begin meanwhile let them go first. So each usually commits at its second try. Others wait at most 50 ms for one
-    /// that is not polled or whose body takes long, and dropping the future gives its place up. A conflict after a minute is
-    /// returned; [`transact_within`](Store::transact_within) has another limit.
+    /// Calls that conflict wait for each other in the order of their conflicts, each until its predecessor has committed, and later
+    /// calls let them run first. So each usually commits at its second try. Others wait at most 50 ms for a call that is not polled
+    /// or whose body takes long, and dropping the future gives up its place. A conflict after a minute is returned;
+    /// [`transact_within`](Store::transact_within) has another limit.
     ///
     /// # Errors
     /// Those of `body` and of [`Transaction::commit`].
@@ -574,7 +570,7 @@ impl Store {
             if let Some(lsn) = seen
                 && !is_broken!(AnsweredBeforeDurable)
             {
-                // No caller may learn of a value that a crash could still take back.
+                // No caller may learn of a value that a crash could still undo.
                 self.shared().see_durable(lsn.0).await?;
             }
             ended
@@ -635,8 +631,8 @@ impl Store {
         Pending::new(&self.shared().engine, flush::everything(self.shared()))
     }
 
-    /// Flushes the memtables to tables and compacts everything to the last level. Entries that were deleted,
-    /// overwritten or expired before the call then take no space, and all tables have the compression of
+    /// Flushes the memtables to tables and compacts everything to the last level. Entries that were deleted, overwritten or expired
+    /// before the call then use no space, and all tables have the compression of
     /// [`Options::compression`](crate::Options::compression); see [`Keyspace::compact`].
     ///
     /// # Errors
@@ -668,9 +664,9 @@ impl Store {
         })
     }
 
-    /// Flushes the memtables, as [`flush`](Store::flush) does, and completes when compaction has nothing left to do. Work that a
-    /// store otherwise does only after a second without writes is done now. The files of tables that nothing needs any more are
-    /// gone by then; those that snapshots, ranges or reads keep stay.
+    /// Flushes the memtables, as [`flush`](Store::flush) does, and completes when compaction is idle. Work that a store otherwise
+    /// does only after a second without writes is done now. Files of unused tables are removed by then; files that snapshots,
+    /// ranges or reads keep stay.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -690,18 +686,17 @@ impl Store {
         Pending::new(&self.shared().engine, compact::settle(self.shared()))
     }
 
-    /// Creates a checkpoint: a copy of the store in a new directory, which opens as an independent store. It
-    /// is durable when the future completes and has all data that was durable when the call began.
+    /// Creates a checkpoint: a copy of the store in a new directory, which opens as an independent store. It is durable when the
+    /// future completes and has all data that was durable at the time of the call.
     ///
-    /// The memtables are flushed to tables first. The tables' files are not copied but get a second name
-    /// (hard links). So a checkpoint costs one flush, one flush of a directory for each table, little space
-    /// at first, and up to 1 MiB of memory, which counts as held by the program. Either store may change or
-    /// be removed: a file goes with its last name. The files of both still lie on the same device: to be safe
-    /// from its loss, copy the checkpoint elsewhere.
+    /// The memtables are flushed to tables first. The tables' files are hard-linked, not copied. So a checkpoint costs one flush,
+    /// one directory sync for each table, little space at first, and up to 1 MiB of memory, which counts as held by the program.
+    /// Either store may change or be removed: a file is freed with its last name. The files of both still lie on the same device:
+    /// to be safe from its loss, copy the checkpoint elsewhere.
     ///
-    /// The checkpoint is made under the name `dir` with `.unfinished` added, and goes on when its future is
-    /// dropped. After a crash in the middle, `dir` does not exist. Every open refuses the directory left
-    /// under the other name ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
+    /// The checkpoint is made under the name `dir` with `.unfinished` added, and continues when its future is dropped. After a
+    /// crash in the middle, `dir` does not exist. Every open refuses the directory left under the other name
+    /// ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if `dir` exists already.
@@ -742,8 +737,8 @@ impl Store {
     /// Creates a checkpoint as [`checkpoint`](Store::checkpoint) does, and returns the values that keys of a keyspace have in
     /// it, in the order of the keys.
     ///
-    /// For programs that keep a position beside their data, such as the index of the last change that was applied: they go
-    /// on writing meanwhile, and know which position the copy has without opening it.
+    /// For programs that store a position with their data, such as the index of the last applied change: they may write meanwhile,
+    /// and know the position of the copy without opening it.
     ///
     /// # Errors
     /// Those of [`checkpoint`](Store::checkpoint) and [`Keyspace::get`];
@@ -779,11 +774,11 @@ impl Store {
         })
     }
 
-    /// Reads and checks everything that the store has on disk now (all tables, the durable part of the log,
-    /// and the manifest), and returns the faults found. It reads past the cache, in the background class. The
-    /// result lists each fault with file and place. Verification changes nothing, and the store goes on
-    /// meanwhile. It takes up to 1 MiB of memory, which counts as held by the program, and ends soon after
-    /// its future was dropped. For a store that is not open use [`verify`](crate::verify()).
+    /// Reads and checks everything that the store has on disk now (all tables, the durable part of the log, and the manifest), and
+    /// returns the faults found. It bypasses the cache and reads in the background class. The result lists each fault with file and
+    /// position. Verification changes nothing, and the store remains usable meanwhile. It uses up to 1 MiB of memory, which counts
+    /// as held by the program, and ends soon after its future is dropped. For a store that is not open use
+    /// [`verify`](crate::verify()).
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed),
@@ -844,8 +839,8 @@ impl Store {
     }
 
     /// Closes the store for all handles: queued writes are written, and later calls fail with
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). When the future completes the store can be opened
-    /// again. Closing begins with the call, even if the future is never awaited.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). When the future completes the store can be opened again. Closing starts
+    /// with the call, even if the future is never awaited.
     ///
     /// # Errors
     /// The failure that made the store read-only. It is closed all the same.

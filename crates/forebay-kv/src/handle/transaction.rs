@@ -1,7 +1,7 @@
 //! [`Transaction`]: reads as of one moment, and changes that are applied if nothing else has changed what they rest on.
 //!
-//! Optimistic: a transaction holds no lock. It notes the keys and ranges that it reads. Its commit compares them, in the
-//! commit section, with the newest records in the memtables, and with the record of what else was changed since it began
+//! Optimistic: a transaction holds no lock. It notes the keys and ranges that it reads. Its commit compares them, in the commit
+//! section, with the newest records in the memtables, and with the record of other changes since its start
 //! (`engine/recent_changes.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,9 +37,9 @@ use crate::wait::Pending;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// Snapshot isolation: reads are as of the beginning, and a commit fails if another write has changed a key that
-    /// the transaction writes, or has read with [`Transaction::get_for_update`]. Two transactions that each read otherwise what
-    /// the other writes may both commit (write skew).
+    /// Snapshot isolation: reads are as of its start, and a commit fails if another write has changed a key that the transaction
+    /// writes, or has read with [`Transaction::get_for_update`]. Two transactions that each read otherwise what the other writes
+    /// may both commit (write skew).
     #[default]
     Snapshot,
     /// Serializable: a commit fails if another write has changed a key that the transaction has read, or any key of
@@ -58,21 +58,21 @@ enum StagedWrite {
     Delete,
 }
 
-/// A transaction: reads as of one moment, and changes that become visible all at once, or not at all; see
+/// A transaction: reads from one snapshot, and changes that are applied atomically; see
 /// [`Store::transaction`](crate::Store::transaction).
 ///
 /// Reads see the changes of the transaction itself. Changes are kept in the program's memory until
 /// [`commit`](Transaction::commit); dropping the transaction discards them. Together they may have
 /// [`Store::batch_bytes_max`](crate::Store::batch_bytes_max), as those of a [`Batch`].
 ///
-/// A transaction blocks no other call, and may be open for long. It keeps the memtables and the files of its moment, as a
+/// A transaction does not block other calls, and may stay open for long. It keeps the memtables and files of its start, as a
 /// snapshot does, and the store keeps the keys that are changed meanwhile: some 10 to 30 bytes for each, up to an eighth of
 /// [`Options::memory_bytes_max`](crate::Options::memory_bytes_max) for all. When that is full, the keyspace with the most changes
-/// forgets the oldest, and transactions that began before them conflict if they have read or written in that keyspace. A bulk load,
-/// an ingest and a removal of a range or keyspace conflict with transactions that have read or written between the first and the
-/// last key of one of its tables, or within the range.
+/// forgets the oldest, and transactions older than those conflict if they have read or written in that keyspace. A bulk load, an
+/// ingest and a removal of a range or keyspace conflict with transactions that have read or written between the first and the last
+/// key of one of its tables, or within the range.
 ///
-/// What expires while it is open stays for it: the second of its beginning decides.
+/// Values that expire while it is open remain visible to it: the second of its start decides.
 pub struct Transaction {
     handle: Arc<Handle>,
     isolation: Isolation,
@@ -92,14 +92,14 @@ struct Reads {
 }
 
 impl Transaction {
-    /// Begins a transaction that sees what all reads see.
+    /// Starts a transaction that sees what all reads see.
     pub(crate) fn begin(handle: &Arc<Handle>, isolation: Isolation) -> Transaction {
         let commit = handle.shared.lock();
         Transaction::begin_at(handle, isolation, handle.shared.visible(), commit)
     }
 
-    /// Begins a transaction that sees all that was committed before, durable or not. No call may return what it has read before
-    /// the log is durable [up to there](Transaction::lsn).
+    /// Starts a transaction that sees all earlier commits, durable or not. A call must not return what it has read before the log
+    /// is durable [up to there](Transaction::lsn).
     pub(crate) fn begin_early(handle: &Arc<Handle>, isolation: Isolation) -> Transaction {
         let (_turn, commit) = handle.shared.lock_inserted();
         Transaction::begin_at(handle, isolation, handle.shared.inserted(), commit)
@@ -130,7 +130,7 @@ impl Transaction {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the key's value, as the transaction has set it or as it was when the transaction began.
+    /// Returns the key's value, as set by the transaction or as of its start.
     ///
     /// # Errors
     /// Those of [`Keyspace::get`]; [`ErrorKind::InvalidInput`] for a keyspace of another store.
@@ -205,8 +205,8 @@ impl Transaction {
         }
     }
 
-    /// Returns the entries between two keys, in order, as they were when the transaction began, with its own changes
-    /// so far. A serializable transaction counts the whole range as read.
+    /// Returns the entries between two keys, in order, as of the transaction's start, with its changes so far. A serializable
+    /// transaction counts the whole range as read.
     ///
     /// For a keyspace of another store, the range's first result is an error.
     ///
@@ -236,7 +236,7 @@ impl Transaction {
         self.range_of(keyspace, Bounds::of(&range))
     }
 
-    /// Returns the entries whose keys begin with this prefix, as [`range`](Transaction::range) does.
+    /// Returns the entries whose keys start with this prefix, as [`range`](Transaction::range) does.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionRange {
         self.range_of(keyspace, Bounds::prefix(prefix.as_ref()))
     }
@@ -305,18 +305,17 @@ impl Transaction {
         Ok(())
     }
 
-    /// Applies the changes, all at once; they are durable when it completes. A transaction without changes only ends:
-    /// all that it has read was there at one moment.
+    /// Applies the changes atomically; they are durable when it completes. A transaction without changes only ends: all that it has
+    /// read was current at one moment.
     ///
-    /// The comparison costs about a microsecond for each key that counts, and as much again for each flush since the transaction
-    /// began that had entries of the key's keyspace; for each range, time in proportion to the entries in it that are in
-    /// memtables or were flushed since. Other commits wait for it. **Dropping the future does not undo the commit** once
-    /// it has been polled.
+    /// The comparison costs about a microsecond for each key that counts, and as much again for each flush since the transaction's
+    /// start that had entries of the key's keyspace; for each range, time in proportion to the entries in it that are in memtables
+    /// or were flushed since. Other commits wait for it. **Dropping the future does not undo the commit** once it has been polled.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another write, load, ingest or removal has changed what the [`Isolation`] protects since the
-    /// transaction began, or so many keys of a keyspace were changed that there was no memory for all of them. Nothing was written
-    /// then, and a transaction that begins now sees that other write. Otherwise those of [`Keyspace::put`].
+    /// transaction's start, or if the changed keys of a keyspace did not fit into memory. Nothing was written then, and a new
+    /// transaction sees that other write. Otherwise the errors of [`Keyspace::put`].
     pub fn commit(self) -> Pending<'static, ()> {
         let engine = self.handle.shared.engine.clone();
         Pending::new(&engine, async move {
@@ -329,8 +328,8 @@ impl Transaction {
         })
     }
 
-    /// Applies the changes; returns the conflict if there is one. With `turn` it yields to the transactions that wait for their
-    /// next try, and gives its own turn up as soon as it is committed: the next one can wait for the same flush.
+    /// Applies the changes; returns the conflict, if any. With `turn` it yields to the transactions that wait for their next try,
+    /// and gives up its turn as soon as it is committed: the next transaction can wait for the same flush.
     pub(crate) async fn apply(self, turn: Option<&mut Option<Turn>>) -> Result<Option<Conflict>> {
         let shared = &self.handle.shared;
         let mut batch = Batch::new();
@@ -421,7 +420,7 @@ impl Transaction {
 const LOADED: &str =
     "a bulk load, an ingest or a removal has touched keys of the transaction since it began; run it again";
 
-/// The conflict of a transaction for whose comparison there was no memory.
+/// The conflict of a transaction whose comparison lacked memory.
 const FORGOTTEN: &str = "so many keys were changed since the transaction began that there was no memory for all of them, and its \
                          reads cannot be compared any more; run it again, for a shorter time or with a larger budget of memory";
 
@@ -467,7 +466,7 @@ impl TransactionRange {
         TransactionRange { range, own, next: None, is_over: false, is_backwards: false }
     }
 
-    /// Returns the same entries from the last to the first; call it before the first entry is taken.
+    /// Returns the same entries from the last to the first; call it before the first entry is read.
     #[must_use = "it is the range that goes the other way"]
     pub fn rev(self) -> TransactionRange {
         let own: Vec<_> = self.own.rev().collect();
@@ -489,7 +488,7 @@ impl TransactionRange {
                 match self.range.next().await.transpose() {
                     Ok(next) => (self.is_over, self.next) = (next.is_none(), next),
                     Err(error) => {
-                        // As the range in the store does, it goes on when there is memory again.
+                        // As the range in the store does, it continues once memory is free.
                         if !matches!(error.kind(), ErrorKind::MemoryBudget { .. }) {
                             (self.is_over, self.own) = (true, Vec::new().into_iter().peekable());
                         }

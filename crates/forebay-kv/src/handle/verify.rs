@@ -17,7 +17,7 @@ use verifier::Verifier;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// The defects found, each with its file, and its offset in bytes where there is one.
+    /// The defects found, each with its file, and its offset in bytes if known.
     pub findings: Vec<Error>,
     /// Tables read, including those with a finding.
     pub tables: u64,
@@ -44,7 +44,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Returns whether there are no findings.
+    /// Returns whether the report has no findings.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty()
     }
@@ -60,14 +60,12 @@ impl VerifyReport {
 /// [`Store::verify`](crate::Store::verify).
 ///
 /// # Errors
-/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere, after a wait of up to ten seconds if the process that
-/// had it open is dead: its locks go late;
-/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) and [`ErrorKind::Foreign`](crate::ErrorKind::Foreign)
-/// if there is none; [`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished),
-/// [`ErrorKind::Version`](crate::ErrorKind::Version),
-/// [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature),
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput); the system's. Damage is not an error but a
-/// finding.
+/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere, after a wait of up to ten seconds if the
+/// process that had it open has ended: its locks are released late; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) and
+/// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) if the directory has no store;
+/// [`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished), [`ErrorKind::Version`](crate::ErrorKind::Version),
+/// [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature), [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput);
+/// the system's. Damage is not an error but a finding.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

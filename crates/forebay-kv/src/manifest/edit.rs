@@ -27,14 +27,14 @@ pub(crate) struct Edit {
     pub(crate) store_id: u64,
     /// Tables from this number on do not exist yet; 0 leaves the number unchanged.
     pub(crate) next_table: u32,
-    /// Records of the log before this one are in tables.
+    /// Earlier records of the log are in tables.
     pub(crate) log_start: Option<u64>,
     /// Durable end of the log when the edit was made; recovery must not find less.
     pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: Vec<(u32, String)>,
     /// Keyspaces from this number on do not exist yet; 0 leaves the number unchanged.
     pub(crate) next_keyspace: u32,
-    /// Keyspaces that go; they have no tables left.
+    /// Removed keyspaces, which have no tables.
     pub(crate) dropped: Vec<u32>,
     /// Those of `keyspaces` whose entries are not in the log.
     pub(crate) unlogged: Vec<u32>,

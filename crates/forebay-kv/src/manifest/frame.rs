@@ -1,8 +1,8 @@
 //! Splits edits into records and joins them again.
 //!
-//! A record is version u8 (1, or 2 if the edit has long values in other files or sorted files), flags u8 (bit 0: an edit begins
-//! here, bit 1: it ends here), and a part of the
-//! edit. An edit without its end was being written when the program ended, and is ignored.
+//! A record is version u8 (1, or 2 if the edit has long values in other files or sorted files), flags u8 (bit 0: an edit starts
+//! here, bit 1: it ends here), and a part of the edit. An edit without its end was being written when the program ended, and is
+//! ignored.
 
 use std::path::Path;
 

@@ -100,7 +100,7 @@ impl ManifestState {
             self.tables.keys().next_back().is_none_or(|id| *id < self.next_table || *id == u32::MAX),
             "a table's number is never given again"
         );
-        // The end goes back only when a salvage accepts a shorter log.
+        // The end decreases only when a salvage accepts a shorter log.
         self.log_end = edit.log_end.or(self.log_end);
         Ok(())
     }

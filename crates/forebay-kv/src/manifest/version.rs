@@ -9,7 +9,7 @@ use crate::table::{Table, TableFile};
 
 /// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
-/// Bytes of memory of a keyspace beside its name: its levels, and its places in the manifest and in two versions.
+/// Bytes of memory of a keyspace in addition to its name: its levels, and its places in the manifest and in two versions.
 const KEYSPACE_MEMORY: u64 = 512;
 
 /// Counts the memory of a keyspace of this name. The manifest and the versions have the name.
@@ -72,7 +72,7 @@ impl Levels {
         Levels { name: Arc::from(name), is_unlogged, levels, values, _known: Arc::new(known) }
     }
 
-    /// Returns whether there is no table.
+    /// Returns whether the version has no table.
     pub(crate) fn is_empty(&self) -> bool {
         self.levels.iter().all(Vec::is_empty)
     }
@@ -89,8 +89,7 @@ impl Levels {
         tables.get(index).filter(|table| table.covers(key))
     }
 
-    /// Returns the tables that may hold this key, with their levels. A table comes before those that it
-    /// hides.
+    /// Returns the tables that may hold this key, with their levels. A table precedes the tables that it hides.
     pub(crate) fn candidates<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, &'a Arc<Table>)> {
         let first = self.level(0).iter().filter(move |table| table.covers(key)).map(|table| (0, table));
         let table_at = move |level| self.table_at(level, key).map(|table| (level, table));

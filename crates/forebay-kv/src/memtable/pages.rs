@@ -26,7 +26,7 @@ pub(super) struct Pages {
 
 enum Page {
     Io(BlockMut),
-    /// Used when programs hold all I/O memory: records already in the log must come into memory regardless.
+    /// Used when programs hold all I/O memory: records in the log must be inserted regardless.
     Heap(Box<[u8]>),
 }
 
@@ -66,7 +66,7 @@ impl Pages {
         }
     }
 
-    /// Frees at most `count` of the last pages. Returns whether there are more.
+    /// Frees at most `count` of the last pages. Returns whether more are left.
     pub(super) fn free(&mut self, count: usize) -> bool {
         self.pages.truncate(self.pages.len().saturating_sub(count));
         !self.pages.is_empty()
@@ -102,7 +102,7 @@ impl Pages {
         page.get(begin..begin + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
     }
 
-    /// Writes bytes as far as there are pages.
+    /// Writes bytes up to the end of the pages.
     pub(super) fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let len = bytes.len().min(PAGE - at as usize % PAGE);

@@ -155,7 +155,7 @@ fn it_answers_as_a_map_does() {
     }
 }
 
-/// Long values, with an expiry and without, beside short ones; the last change of a key in a batch counts.
+/// Long values, with an expiry and without, among short values; the last change of a key in a batch counts.
 #[test]
 fn long_values_of_a_batch_are_found() {
     let engine = engine();

@@ -56,7 +56,7 @@ impl Text {
     pub(super) fn compare(&self, at: u64, sought: &SearchKey<'_>) -> Order {
         let header = self.header(at);
         let keys = header.keyspace.cmp(&sought.keyspace).then_with(|| self.compare_key(&header, sought.key));
-        // The newest version comes first.
+        // The newest version sorts first.
         keys.then_with(|| sought.lsn.cmp(&header.lsn))
     }
 

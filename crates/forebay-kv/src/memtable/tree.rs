@@ -6,8 +6,8 @@ use forebay::Engine;
 
 use super::pages::{PAGE, Pages};
 
-/// Bytes of a node. It begins with a count. In a leaf, places of entries follow; in an inner node, the place
-/// of the first entry below each child, then the children.
+/// Bytes of a node. It starts with a count. In a leaf, places of entries follow; in an inner node, the place of the first entry
+/// below each child, then the children.
 const NODE: usize = 512;
 const WORD: usize = 8;
 /// Maximum entries of a leaf; `INNER_MAX` is that of an inner node's children.
@@ -82,7 +82,7 @@ impl Tree {
         node
     }
 
-    /// Makes room for a word at this index; `count` words from there on move.
+    /// Shifts `count` words from this index on, for a word at it.
     fn make_room(&mut self, node: u64, index: usize, count: usize) {
         let begin = (1 + index) * WORD;
         let bytes = self.pages.part_mut(node * NODE as u64, NODE);
@@ -99,15 +99,15 @@ impl Tree {
         }
     }
 
-    /// Returns the path of the first entry that does not come before the target, or the end if all entries
-    /// do. `compare` orders an entry, given by its place, against the target.
+    /// Returns the path of the first entry that does not precede the target, or the end if all entries do. `compare` orders an
+    /// entry, given by its place, against the target.
     pub(super) fn seek(&self, compare: impl Fn(u64) -> Ordering) -> Path {
         let (mut path, mut node) = (Path { steps: [(0, 0); LEVELS_MAX] }, self.root);
         if self.nodes == 0 {
             return path;
         }
         for level in 0..self.levels {
-            // The first child's key is not compared: a target before all its entries goes there as well.
+            // The first child's key is not compared: a target before all its entries belongs there as well.
             let (mut low, mut high) = (1, self.count(node));
             while low < high {
                 let middle = low.midpoint(high);

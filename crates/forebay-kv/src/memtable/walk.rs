@@ -11,12 +11,12 @@ pub(super) struct Walk<'m> {
     pub(super) range: (Bound<&'m [u8]>, Bound<&'m [u8]>),
     pub(super) lsn: u64,
     pub(super) batch: Batch,
-    /// Bytes of the keys and values taken so far.
+    /// Bytes of the keys and values collected so far.
     pub(super) bytes: usize,
 }
 
 impl Walk<'_> {
-    /// Takes at most `count` keys, ascending. Returns whether there are no more.
+    /// Collects at most `count` keys, ascending. Returns whether the walk has reached its end.
     pub(super) fn forwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
         let (key, lsn) = self.low();
@@ -49,8 +49,8 @@ impl Walk<'_> {
             .any(|header| header.lsn > self.lsn)
     }
 
-    /// Returns the first position within the range: the newest version of a key comes first, and the next key
-    /// follows its oldest possible version.
+    /// Returns the first position within the range: the newest version of a key sorts first, and the next key follows its oldest
+    /// possible version.
     fn low(&self) -> (&[u8], u64) {
         match self.range.0 {
             Bound::Unbounded => (&[][..], u64::MAX),
@@ -59,7 +59,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes keys as `forwards` does, descending.
+    /// Collects keys as `forwards` does, descending.
     pub(super) fn backwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
         let mut path = match self.range.1 {
@@ -70,8 +70,7 @@ impl Walk<'_> {
             Bound::Included(key) => inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn: 0 }),
             Bound::Excluded(key) => inner.seek(&SearchKey { keyspace: self.keyspace, key, lsn: u64::MAX }),
         };
-        // The oldest version of a key comes first. A version counts once the next one is too new or of
-        // another key.
+        // The oldest version of a key is visited first. A version counts once the next one is too new or of another key.
         let mut newest: Option<Header> = None;
         loop {
             let next = inner.tree.previous(&mut path).map(|at| inner.text.header(at));
@@ -107,7 +106,7 @@ impl Walk<'_> {
         self.batch.found.push(found);
     }
 
-    /// Returns whether this is an older version of the key taken last.
+    /// Returns whether this is an older version of the key collected last.
     fn is_taken(&self, header: &Header) -> bool {
         let last = self.batch.found.last();
         last.is_some_and(|last| self.inner.text.compare_key(header, last.key()).is_eq())

@@ -56,12 +56,12 @@ impl Builder {
         self.records.is_empty()
     }
 
-    /// Returns the key added last, or an empty slice if there is none.
+    /// Returns the key added last, or an empty slice for an empty node.
     pub(crate) fn last_key(&self) -> &[u8] {
         self.records.last().map_or(&[], |last| self.key(last))
     }
 
-    /// Returns the key added first, or an empty slice if there is none.
+    /// Returns the key added first, or an empty slice for an empty node.
     pub(crate) fn first_key(&self) -> &[u8] {
         self.records.first().map_or(&[], |first| self.key(first))
     }
@@ -117,13 +117,13 @@ impl Builder {
         self.records.push(Pending { key, value, end, tagged });
     }
 
-    /// Writes the node into `node`, which is zeroed and has as many units as [`len`](Self::len) needs, and
-    /// begins the next one. Returns `false` and writes nothing if the node does not fit.
+    /// Writes the node into `node`, which is zeroed and has as many units as [`len`](Self::len) needs, and starts the next node.
+    /// Returns `false` and writes nothing if the node does not fit.
     pub(crate) fn finish(&mut self, node: &mut [u8], identity: Identity) -> bool {
         self.finish_first(self.records.len(), node, identity)
     }
 
-    /// As [`finish`](Self::finish), with the first `count` records; the others begin the next node.
+    /// As [`finish`](Self::finish), with the first `count` records; the others start the next node.
     pub(crate) fn finish_first(&mut self, count: usize, node: &mut [u8], identity: Identity) -> bool {
         let most = usize::from(NODE_UNITS_MAX) * UNIT;
         let fits = self.len_of_first(count) <= node.len() && node.len() <= most;
@@ -194,7 +194,7 @@ impl Builder {
         low
     }
 
-    /// Removes the first `count` records; the others begin the next node.
+    /// Removes the first `count` records; the others start the next node.
     pub(crate) fn remove_first(&mut self, count: usize) {
         let count = count.min(self.records.len());
         let begin = self.records.get(count).map_or(self.bytes.len() as u32, |first| first.key);
@@ -211,7 +211,7 @@ impl Builder {
         self.prefix = self.prefix_of_first(self.records.len());
     }
 
-    /// Returns the key of a record, or an empty slice if there is none.
+    /// Returns the key of a record, or an empty slice if no such record exists.
     pub(crate) fn key_at(&self, index: usize) -> &[u8] {
         self.records.get(index).map_or(&[], |record| self.key(record))
     }

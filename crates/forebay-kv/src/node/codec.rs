@@ -6,13 +6,13 @@ use super::{UNIT, Wrong};
 use crate::error::Result;
 use crate::options::Compression;
 
-/// The levels of [`Compression::Zstd`]. Higher ones would hold a shard for milliseconds a leaf.
+/// The levels of [`Compression::Zstd`]. Higher levels would block a shard for milliseconds per leaf.
 #[cfg(feature = "zstd")]
 pub(crate) const ZSTD_LEVELS: std::ops::RangeInclusive<u8> = 1..=9;
 /// The usual level.
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: u8 = 3;
-/// Maximum bytes compressed at once: below 64 KiB, where LZ4's table has entries of 2 bytes.
+/// Maximum bytes compressed together: below 64 KiB, where LZ4's table has entries of 2 bytes.
 pub(crate) const PIECE_BYTES_MAX: usize = 15 * UNIT;
 
 /// A codec, with its number in the format.
@@ -56,7 +56,7 @@ impl Codec {
             .then_some("zstd")
     }
 
-    /// Decodes `stored` into exactly `bytes`. Never writes elsewhere, whatever `stored` holds.
+    /// Decodes `stored` into exactly `bytes`. Never writes elsewhere, for any `stored`.
     pub(crate) fn decode(self, stored: &[u8], bytes: &mut [u8]) -> Result<(), Wrong> {
         let len = match self {
             Codec::Lz4 => decompress_into(stored, bytes).ok(),
@@ -71,7 +71,7 @@ fn zstd_decode(stored: &[u8], bytes: &mut [u8]) -> Option<usize> {
     use std::sync::{Mutex, PoisonError, TryLockError};
     use zstd::bulk::Decompressor;
 
-    /// Idle contexts. One takes 100 KB of memory, which most calls should find made.
+    /// Idle contexts. A context has 100 KB of memory, and most calls should find one ready.
     static IDLE: Mutex<Vec<Decompressor<'static>>> = Mutex::new(Vec::new());
     const IDLE_MAX: usize = 8;
 
@@ -120,7 +120,7 @@ impl Encoder {
     /// Returns `None` for [`Compression::None`].
     ///
     /// # Errors
-    /// The codec's, when there is no memory.
+    /// The codec's, if it lacks memory.
     pub(crate) fn new(compression: Compression) -> Result<Option<Encoder>> {
         let how = match compression {
             Compression::None => return Ok(None),
@@ -194,7 +194,7 @@ impl Encoder {
         }
     }
 
-    /// Takes `piece` as the piece encoded last.
+    /// Uses `piece` as the piece encoded last.
     pub(crate) fn take_plain(&mut self, piece: &[u8]) {
         self.out.truncate(FRONT_BYTES);
         self.out.resize(FRONT_BYTES, 0);

@@ -8,7 +8,7 @@ use super::codec::{Codec, Encoder, FRONT_BYTES, PIECE_BYTES_MAX};
 use super::read::{u16_at, u32_at};
 use super::{HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, Wrong, seal};
 
-/// Offset of the count, where a leaf's compressed bytes begin.
+/// Offset of the count, at the start of a leaf's compressed bytes.
 const COUNT_AT: usize = 14;
 const END_AT: usize = 16;
 const CODEC_AT: usize = HEADER_BYTES;
@@ -42,7 +42,7 @@ pub(crate) fn pack(node: &mut [u8], identity: Identity, codec: Codec, leaf: &[u8
     true
 }
 
-/// Returns whether a packed leaf unpacks to this one.
+/// Returns whether a packed leaf unpacks to this leaf.
 fn is_read_back(node: &[u8], codec: Codec, leaf: &[u8]) -> bool {
     let mut unpacked = vec![0; unpacked_len(node, LEAF_BYTES_MAX).unwrap_or(0)];
     unpack(node, codec, &mut unpacked).is_ok() && image(&unpacked) == image(leaf)
@@ -63,8 +63,8 @@ pub(crate) fn unpacked_len(node: &[u8], bytes_max: usize) -> Result<usize, Wrong
     }
 }
 
-/// Unpacks a leaf that was checked into `leaf`, which has its [`unpacked_len`]. The result has the identity of
-/// the packed leaf, and no checksum of its own.
+/// Unpacks a leaf that was checked into `leaf`, which has its [`unpacked_len`]. The result has the identity of the packed leaf, but
+/// no checksum.
 pub(crate) fn unpack(node: &[u8], codec: Codec, leaf: &mut [u8]) -> Result<(), Wrong> {
     const WRONG: Wrong = "a compressed leaf's header cannot be right";
     let end = usize::from(u16_at(node, END_AT));

@@ -210,7 +210,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the begin and suffix length of a record, and whether its value is tagged.
+    /// Returns the start and suffix length of a record, and whether its value is tagged.
     #[inline]
     fn slot(&self, index: usize) -> Result<(usize, usize, bool), Wrong> {
         if index >= self.count {

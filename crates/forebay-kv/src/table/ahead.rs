@@ -19,7 +19,7 @@ pub(super) struct Ahead {
     file: Arc<TableFile>,
     class: Class,
     chunks: VecDeque<Chunk>,
-    /// Bytes of leaves, with those that are read before them: of leaves that are to come, and of those that the cursor has had.
+    /// Bytes of leaves, with the bytes that are read before them: of leaves ahead of the cursor, and of leaves that it has passed.
     coming: u64,
     passed: u64,
 }
@@ -29,13 +29,13 @@ struct Chunk {
     part: PartRead,
     /// Each with its bytes, and those that are read before it.
     leaves: VecDeque<(Child, u64)>,
-    /// Whether the leaf comes from the cache: it was checked before.
+    /// Whether the leaf was in the cache: it was checked before.
     checked: bool,
-    /// Whether the read leaves out blobs of its leaf, because there are too many.
+    /// Whether the read leaves out blobs of its leaf, because they are too many.
     is_cut: bool,
 }
 
-/// A read of a part of a file, which begins when it is first polled.
+/// A read of a part of a file, which starts when it is first polled.
 pub(super) struct PartRead {
     file: Arc<TableFile>,
     class: Class,
@@ -98,7 +98,7 @@ impl PartRead {
         matches!(self.state, State::Read(_) | State::Failed(_))
     }
 
-    /// Changes the range of a read that has not begun.
+    /// Changes the range of a read that has not started.
     pub(super) fn set_range(&mut self, range: Range<u64>) {
         debug_assert!(self.is_planned(), "a read that has begun keeps its range");
         self.range = range;
@@ -143,7 +143,7 @@ impl Ahead {
         self.passed += bytes;
     }
 
-    /// Returns the bytes that are to come, and those that have come.
+    /// Returns the bytes ahead of the cursor, and the bytes that it has passed.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.coming, self.passed)
     }
@@ -205,7 +205,7 @@ impl Ahead {
         .await;
     }
 
-    /// Starts all planned reads and waits for the next leaf; `None` if there is none to wait for.
+    /// Starts all planned reads and waits for the next leaf; `None` if no leaf is planned.
     pub(super) async fn next(&mut self) -> Option<Result<FetchedLeaf>> {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;

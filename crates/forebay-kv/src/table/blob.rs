@@ -1,4 +1,4 @@
-//! Long values outside of their leaves: a walk finds them, and they are read when there is memory for them.
+//! Long values outside of their leaves: a walk finds them, and they are read once memory is free for them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::node::BlobAt;
 use crate::value::{HeldShare, Value};
 
-/// Length in bytes above which a value does not go into the cache and is not read by the walk that finds it.
+/// Length in bytes above which a value is not cached and not read by the walk that finds it.
 pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
 
 /// The place of a value that must still be read.
@@ -24,7 +24,7 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    /// Returns the bytes of I/O memory that the read takes.
+    /// Returns the bytes of I/O memory that the read needs.
     pub(crate) fn memory_bytes(&self) -> u64 {
         memory_bytes(self.blob)
     }
@@ -37,9 +37,9 @@ impl Blob {
         self.file.opened(&FilePlace::NONE).await
     }
 
-    /// Reads the value from its open file. The permit and the value's memory, which counts as held by the program, go to the
-    /// shard with the read. Returns `None` if the value was evicted before this future was polled again. On a
-    /// second attempt (`is_again`) it is kept.
+    /// Reads the value from its open file. The permit and the value's memory, which counts as held by the program, travel to the
+    /// shard with the read. Returns `None` if the value was evicted before this future was polled again. On a second attempt
+    /// (`is_again`) it is kept.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -65,8 +65,8 @@ impl Blob {
     }
 }
 
-/// The read of a value: a walk of one hop, because its permit and memory go where the read completes and not
-/// where its program is polled. The checksum of a value of many megabytes is not computed there.
+/// The read of a value: a walk of one hop, because its permit and memory belong to the shard where the read completes, not to the
+/// thread that polls the program. The checksum of a value of many megabytes is not computed there.
 struct BlobRead {
     permit: Option<Permit>,
     held: Option<HeldShare>,

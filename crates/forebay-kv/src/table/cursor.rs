@@ -1,4 +1,4 @@
-//! Cursors: going through a table in the order of its keys, forward or backward.
+//! Cursors: traversal of a table in the order of its keys, forward or backward.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub(crate) struct CursorHow {
     pub(crate) class: Class,
     /// Whether the cursor looks blocks up in the cache, and may offer it some.
     pub(crate) cache: bool,
-    /// Whether the cache gives up what the cursor passes, for tables that are being replaced: values as they are loaded, leaves as they
-    /// are left, so that their room goes to what is written in their place.
+    /// Whether the cache drops what the cursor passes, for tables that are being replaced: values as they are loaded, leaves as
+    /// they are left, so that their memory is free for the blocks written in their place.
     pub(crate) gives_up: bool,
     /// Maximum bytes of one read; a longer leaf is read whole.
     pub(crate) read_bytes_max: u32,
@@ -92,7 +92,7 @@ pub(crate) struct Cursor {
     how: CursorHow,
     /// `None` until the first seek or move.
     path: Option<Path>,
-    /// The leaf to read next, taken from the path already.
+    /// The leaf to read next, removed from the path already.
     upcoming: Option<NextLeaf>,
     ahead: Ahead,
     /// Maximum bytes of the next read.
@@ -101,12 +101,12 @@ pub(crate) struct Cursor {
     offers: u32,
     /// The same of values, that at the cursor included.
     value_offers: u32,
-    /// Number of values that the cursor still looks for in the cache, unless one is there: a long range has none of its own there.
+    /// Number of values that the cursor still looks up in the cache, reset by a hit: a long range caches none of its values.
     value_looks: u32,
-    /// The values that are not read, if there are such.
+    /// The values that are not read, if any.
     leave: Option<Arc<Leave>>,
     values: Values,
-    /// The key to begin at in the first leaf.
+    /// The key to start at in the first leaf.
     seek: Option<Vec<u8>>,
     leaf: Option<Leaf>,
     key: Vec<u8>,
@@ -151,7 +151,7 @@ enum Current {
 /// Which long values compaction leaves in their files instead of writing them again.
 #[derive(Debug)]
 pub(crate) struct Leave {
-    /// Shorter ones are written again.
+    /// Shorter values are written again.
     pub(crate) bytes_min: u32,
     /// The files that keep their values.
     pub(crate) kept: BTreeSet<u32>,
@@ -194,9 +194,8 @@ impl Table {
 }
 
 impl Cursor {
-    /// Moves the cursor so that [`next`](Self::next) goes to the first entry at or behind `key` in the
-    /// cursor's direction: at or above it forward, at or below it backward. May read inner nodes, but no
-    /// leaf.
+    /// Moves the cursor so that [`next`](Self::next) moves to the first entry at or behind `key` in the cursor's direction: at or
+    /// above it forward, at or below it backward. May read inner nodes, but no leaf.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -275,7 +274,7 @@ impl Cursor {
             Current::Value { block, range, .. } => {
                 let held = self.table.cache.held();
                 if range.len() <= block.pinned_bytes() / 2 {
-                    // Ordinary memory of this length costs less than a block of its own.
+                    // Ordinary memory of this length costs less than a block.
                     let bytes = Bytes::copy_from_slice(block.get(range.clone())?);
                     return Some(Value::of_bytes(bytes, range.len() as u64, held));
                 }
@@ -327,7 +326,7 @@ impl Cursor {
         }
     }
 
-    /// Moves to the next entry of the leaf; returns whether there is a leaf.
+    /// Moves to the next entry of the leaf; returns whether it has a leaf.
     fn take(&mut self) -> Result<bool> {
         let Some(leaf) = &mut self.leaf else { return Ok(false) };
         let (table, offset) = (&self.table, leaf.child.offset());
@@ -428,7 +427,7 @@ impl Cursor {
         Ok(true)
     }
 
-    /// Plans as many reads of leaves as are allowed beside those of values.
+    /// Plans as many reads of leaves as are allowed in addition to reads of values.
     async fn plan(&mut self) -> Result<()> {
         let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
         let reads_max = self.how.reads_max.max(1) as usize;
@@ -491,13 +490,13 @@ impl Cursor {
         Ok(Some(NextLeaf { child, range: from..end, is_cut: from > begin }))
     }
 
-    /// Begins to read the leaf behind the present one, once all values of this one are read or being read.
+    /// Starts the read of the leaf behind the present one, once all values of the present leaf are read or being read.
     async fn begin_behind(&mut self) {
         let Some(leaf) = &mut self.leaf else { return };
         let has_room = self.how.cache || self.values.reads() < self.how.reads_max as usize;
         if leaf.is_last && has_room && self.values.are_planned() {
             leaf.is_last = false;
-            // An error comes again when the cursor gets there.
+            // The error recurs when the cursor gets there.
             if self.plan().await.is_ok() {
                 self.ahead.begin().await;
             }
@@ -547,7 +546,7 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn load(&mut self) -> Result<()> {
-        // Not before: what is written next has its room.
+        // Not before: the next block written uses its memory.
         if let Some(old) = self.replaced.take() {
             self.table.cache.give_up(old.file, old.offset);
         }

@@ -19,7 +19,7 @@ use crate::node::{BlobAt, UNIT, Wrong, checksum};
 /// The error code of open(2) for a file that does not exist.
 const ENOENT: i32 = 2;
 
-/// Most tables that are opened at once: each has up to four reads of 64 KiB under way, of memory that it keeps.
+/// Maximum tables that are opened concurrently: each has up to four reads of 64 KiB in flight, of memory that it keeps.
 const OPENED_AT_ONCE: usize = 32;
 
 pub(super) const NO_CODEC: Wrong = "a compressed part in a table without compression";
@@ -51,13 +51,13 @@ pub(crate) struct Files {
     name: std::sync::Mutex<Option<String>>,
 }
 
-/// Returns how many files of tables one call opens at once.
+/// Returns how many files of tables one call opens concurrently.
 pub(crate) fn opened_at_once(files: &FileCache) -> usize {
     OPENED_AT_ONCE.min(files.batch_files_max())
 }
 
 impl Files {
-    /// Returns the files in the directory of a store's tables, none of which is known.
+    /// Returns the files in the directory of a store's tables, initially empty.
     pub(crate) fn new(engine: &Engine, dir: &Dir, cache: &Arc<Cache>, files: &FileCache) -> Files {
         let (engine, dir, cache, files) = (engine.clone(), dir.clone(), cache.clone(), files.clone());
         Files {
@@ -97,7 +97,7 @@ impl Files {
         self.known.get(&id).cloned()
     }
 
-    /// Returns how many files are opened at once.
+    /// Returns how many files are opened concurrently.
     pub(super) fn at_once(&self) -> usize {
         opened_at_once(&self.files)
     }
@@ -187,7 +187,7 @@ impl TableFile {
         open(&self.entry, place).await
     }
 
-    /// Marks the file for removal: no table refers to it any more. When its last holder drops it, its path goes onto
+    /// Marks the file for removal: no table refers to it any more. When its last holder drops it, its path is added to
     /// [`Cache::removals`].
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);

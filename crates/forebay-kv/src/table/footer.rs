@@ -15,8 +15,8 @@ const PLAIN: u16 = 1;
 const PACKED: u16 = 2;
 /// The version of tables, with or without compression, whose values may lie in files of other tables.
 const LINKED: u16 = 3;
-/// The bit of the version of a sorted file: a table that was written outside of a store. It bears a number of its own, which its
-/// nodes have, and no keyspace.
+/// The bit of the version of a sorted file: a table that was written outside of a store. It has its own number, which its nodes
+/// have too, and no keyspace.
 const SORTED: u16 = 0x100;
 /// The bit that the number of every sorted file has. Stores number their own tables from 1.
 pub(crate) const SORTED_NUMBER: u32 = 1 << 31;
@@ -189,8 +189,7 @@ impl Footer {
             0 => 1..u64::from(self.leaf_end),
             _ => self.level(self.root_level()).unwrap_or(0..0),
         };
-        // The parts follow each other without gaps, and none is empty; the root is all of its part or the end
-        // of it.
+        // The parts follow each other without gaps, and each is non-empty; the root is all of its part or the end of it.
         places.is_sorted()
             && self.leaf_end > 1
             && (levels == 0 || self.level_first[0] == self.leaf_end)

@@ -1,4 +1,4 @@
-//! Lookup of a key: on the caller's thread as far as memory goes, and from there read by read.
+//! Lookup of a key: on the caller's thread as far as memory suffices, and from there read by read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) enum At {
 /// How far a lookup got without reading.
 pub(super) enum Progress {
     Done(Option<Hit>),
-    /// A long value, to be read when there is memory for it.
+    /// A long value, to be read once memory is free for it.
     Blob(BlobAt),
     Needs(At),
 }
@@ -53,7 +53,7 @@ pub(super) enum Progress {
 /// How far a lookup got with a block that was read.
 pub(super) enum LookupStep {
     Found(Option<Hit>),
-    /// There is more to read.
+    /// More must be read.
     Reads,
     /// The block must be unpacked first, which is not done where reads complete.
     Packed(PackedAt),
@@ -100,8 +100,7 @@ impl Table {
         }
     }
 
-    /// Looks a key up as far as memory goes. Allocates nothing if that gives the result, and otherwise
-    /// nothing for a key of up to 38 bytes.
+    /// Looks a key up without reads. Allocates nothing if that gives the result, and otherwise nothing for a key of up to 38 bytes.
     ///
     /// # Errors
     /// `Corruption`, with file and offset.
@@ -264,8 +263,8 @@ impl Lookup {
         &self.table
     }
 
-    /// Continues with the block read at `at`, as far as memory goes. If there is more to read,
-    /// [`range`](Lookup::range) has it. Costs a checksum over the block, and a search.
+    /// Continues with the block read at `at`, without further reads. If more must be read, [`range`](Lookup::range) has it. Costs a
+    /// checksum over the block, and a search.
     pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<LookupStep> {
         if at != self.range() || block.len() as u64 != at.end - at.start {
             return Err(self

@@ -15,13 +15,13 @@ use super::{Hit, Lookup, Table};
 use crate::admission::{Admission, Permit, PermitHolder, Ticket};
 use crate::error::{Error, Result};
 
-/// The outcome of a walk. It stays in the walk until the program takes it, which may be never.
+/// The outcome of a walk. It stays in the walk until the program collects it, which may be never.
 #[derive(Debug)]
 pub(crate) enum WalkOutcome {
     Found(Option<Hit>),
-    /// A value was found; the ticket has its block until the program takes it.
+    /// A value was found; the ticket has its block until the program collects it.
     Left(Ticket),
-    /// A packed part was read; the ticket has it until the program takes and unpacks it.
+    /// A packed part was read; the ticket has it until the program collects and unpacks it.
     Packed(Ticket, PackedAt),
     /// The same of a lookup without a permit.
     PackedBlock(Block, PackedAt),
@@ -60,9 +60,8 @@ impl PermitHolder for Lookup {
 }
 
 impl WalkOutcome {
-    /// Returns the entry found for `key`; a value counts as held by the program from now on. `None` if the
-    /// block was evicted before the program took it. Unpacks a packed leaf or value, which takes about a
-    /// microsecond for 3 KiB.
+    /// Returns the entry found for `key`; a value counts as held by the program from now on. `None` if the block was evicted before
+    /// the program collected it. Unpacks a packed leaf or value, at about a microsecond per 3 KiB.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; no memory.
@@ -100,9 +99,9 @@ struct Batch<T> {
     walks: Admission<WalkMany<Lookup>>,
 }
 
-/// Runs lookups in any tables whose files are among `files` to their ends, all at once, with one message to a shard for each
-/// table. Returns the results in any order, each with the name passed in with it, for which `key` returns the key. A result
-/// of `None` was evicted before it was taken, or found no memory.
+/// Runs lookups in any tables whose files are among `files` to their ends, concurrently, with one message to a shard for each
+/// table. Returns the results in any order, each with the name passed in with it, for which `key` returns the key. A result of
+/// `None` was evicted before it was collected, or lacked memory.
 ///
 /// # Errors
 /// As [`Lookup::walk`]; the first error ends the others.

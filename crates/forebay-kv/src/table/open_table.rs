@@ -1,4 +1,4 @@
-//! Opening a table, and pinning the parts of it that the cache has room for.
+//! Opening a table, and pinning the parts of it that fit into the cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,8 +19,7 @@ use crate::wait::all;
 pub(crate) struct OpenHow {
     /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// Whether the filter is pinned, if there is room, before the lowest inner level: for tables that seldom have a
-    /// requested key.
+    /// Whether the filter is pinned, if it fits, before the lowest inner level: for tables that seldom have a requested key.
     pub(crate) pin_filter: bool,
 }
 
@@ -31,8 +30,8 @@ impl Default for OpenHow {
 }
 
 impl Table {
-    /// Opens the table that the manifest describes as `meta`, with the other files that have its values. Pins the parts
-    /// that the cache has room for: the upper levels from the root down, the filter, then the lowest inner level.
+    /// Opens the table that the manifest describes as `meta`, with the other files that have its values. Pins the parts that fit
+    /// into the cache: the upper levels from the root down, the filter, then the lowest inner level.
     ///
     /// # Errors
     /// `MissingTable` if a file is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
@@ -44,7 +43,7 @@ impl Table {
         Ok(own.table(files, meta))
     }
 
-    /// Opens tables as [`open`](Self::open) does, several at once. Returns them in their order.
+    /// Opens tables as [`open`](Self::open) does, several concurrently. Returns them in their order.
     pub(crate) async fn open_all(
         files: &mut Files,
         tables: &[(&TableMeta, OpenHow)],
@@ -56,7 +55,7 @@ impl Table {
                 some.iter().map(|(meta, how)| Box::pin(Own::open(known, meta, *how))).collect();
             for ((meta, how), own) in some.iter().zip(all(opens).await) {
                 opened.push(match own {
-                    // There is memory, or a descriptor, for one.
+                    // Memory and descriptors suffice for one.
                     Err(error) if error.is_crowded() => Own::open(files, meta, *how).await?,
                     own => own?,
                 });
@@ -67,8 +66,8 @@ impl Table {
         Ok(tables.iter().zip(opened).map(|((meta, _), own)| own.table(files, meta)).collect())
     }
 
-    /// Reads the filter of a table of the last level and keeps it, if such filters may take so much memory, until the memory
-    /// is needed for something else. Only one such call for a table may be under way.
+    /// Reads the filter of a table of the last level and keeps it, if such filters may use that much memory, until the memory is
+    /// needed for something else. Only one such call for a table may be under way.
     ///
     /// A filter that cannot be read is not kept: gets do without it, and a verification reports the damage.
     pub(crate) async fn keep_filter(self: &Arc<Self>, class: Class) {
@@ -128,7 +127,7 @@ impl Own {
     }
 }
 
-/// Opens the files that have values of tables, several at once, apart from those that are known.
+/// Opens the files that have values of tables, several concurrently, except for the known files.
 async fn open_values(files: &mut Files, tables: &[(&TableMeta, OpenHow)]) -> Result<()> {
     let mut missing = BTreeMap::new();
     for (meta, how) in tables {
@@ -159,8 +158,8 @@ impl FilterOwner for Table {
 /// Bytes of memory of a table's metadata, its keys apart.
 pub(crate) const TABLE_MEMORY: u64 = 2048;
 
-/// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
-/// included: its keys in both, an open file, and the structures that hold them.
+/// Returns the bytes of memory of an open table apart from its contents, including its memory in the manifest: its keys in both, an
+/// open file, and the structures that hold them.
 pub(super) fn known_bytes(meta: &TableMeta) -> u64 {
     // Files that only have values belong to several tables; each counts a part of them.
     2 * (meta.smallest.len() + meta.largest.len()) as u64 + TABLE_MEMORY + 128 * meta.values.len() as u64

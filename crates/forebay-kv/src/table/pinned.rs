@@ -30,8 +30,8 @@ struct Part {
     pin: Pin,
 }
 
-/// Whole nodes, in the I/O memory that they were read into. Pinned parts take their memory from the same
-/// place as the blocks of the cache, so one can grow where the other shrinks.
+/// Whole nodes, in the I/O memory that they were read into. Pinned parts share their memory with the blocks of the cache, so one
+/// can grow as the other shrinks.
 #[derive(Debug)]
 struct Chunk {
     /// The number of its first unit.
@@ -39,7 +39,7 @@ struct Chunk {
     block: Block,
 }
 
-/// Units of a chunk, unless a single node has more. A power of two, as I/O memory comes in such sizes.
+/// Units of a chunk, unless a single node has more. A power of two, as I/O memory has such sizes.
 const CHUNK_UNITS: u64 = 16;
 /// Bytes of one read where a whole area is read once.
 const READ_BYTES: usize = 64 << 10;
@@ -77,14 +77,14 @@ impl PinnedParts {
         self.filter.is_some() || self.last_filter.load().is_some()
     }
 
-    /// Returns the bytes of memory that the pinned parts take.
+    /// Returns the bytes of memory of the pinned parts.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.levels.iter().flatten().chain(&self.filter).map(Part::bytes).sum()
     }
 
-    /// Reads, checks and pins an inner level. Nodes of many units may take more memory than their length: if
-    /// the cache does not grant it, the level is not pinned.
+    /// Reads, checks and pins an inner level. Nodes of many units may need more memory than their length: if the cache does not
+    /// grant it, the level is not pinned.
     pub(super) async fn add_level(&mut self, reader: &PartReader<'_>, level: u8, pin: Pin) -> Result<()> {
         let Some(area) = reader.footer.level(level) else { return Ok(()) };
         let Some(part) = reader.read(area, level, pin).await? else { return Ok(()) };
@@ -106,8 +106,8 @@ impl PinnedParts {
         self._left_out = Some(pin);
     }
 
-    /// Reads and checks the filter, and keeps it until [`give_filter_back`](Self::give_filter_back). Returns the bytes that
-    /// it takes, unless the cache does not grant them.
+    /// Reads and checks the filter, and keeps it until [`give_filter_back`](Self::give_filter_back). Returns its bytes, unless the
+    /// cache does not grant them.
     pub(super) async fn keep_filter(&self, reader: &PartReader<'_>, pin: Pin) -> Result<Option<u64>> {
         let Some(part) = reader.filter(pin).await? else { return Ok(None) };
         let bytes = part.pin.bytes();
@@ -149,7 +149,7 @@ impl PartReader<'_> {
         self.read(first..first + u64::from(self.footer.filter_partitions), FILTER, pin).await
     }
 
-    /// Reads and checks nodes to pin; returns `None` if the cache does not grant the memory that they take.
+    /// Reads and checks nodes to pin; returns `None` if the cache does not grant their memory.
     async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
         let mut chunks = Vec::new();
         let (mut at, mut least, mut reads) = (area.start, 1, READS);
@@ -183,7 +183,7 @@ impl PartReader<'_> {
                 chunks.push(Chunk { first: at as u32, block });
                 at += whole;
                 if at < units.end {
-                    // A node goes on behind the read, so the next ones begin elsewhere.
+                    // A node extends beyond the read, so the next reads start elsewhere.
                     reads = 1;
                     break;
                 }
@@ -302,7 +302,7 @@ mod tests {
         engine.stats().wait().unwrap().flows.iter().map(|flow| flow.reads).sum()
     }
 
-    /// Returns the number of reads that lookups of absent keys take.
+    /// Returns the number of reads of lookups of absent keys.
     async fn misses(engine: &Engine, table: &Arc<Table>, filter: FilterUse, keys: u32) -> u64 {
         let before = reads(engine);
         for number in 0..keys {

@@ -96,7 +96,7 @@ impl Table {
     }
 }
 
-/// Checks that a file begins like a sorted file.
+/// Checks that a file starts like a sorted file.
 fn check_header(unit: &[u8], bytes: u64, path: &Path) -> Result<()> {
     match read_header(unit, 0) {
         HeaderFound::Ours { keyspace: NO_KEYSPACE, .. } => Ok(()),

@@ -51,7 +51,7 @@ fn entry(value: &Option<(Vec<u8>, Option<u64>)>) -> Entry<'_> {
     }
 }
 
-/// Returns caches with room for everything, for half of it, and for nothing.
+/// Returns caches that fit everything, half of it, and nothing.
 fn caches() -> [Arc<Cache>; 3] {
     [Cache::new(64 << 20, 64 << 20), Cache::new(400 << 10, 20 << 10), Cache::new(0, 0)]
 }
@@ -97,7 +97,7 @@ fn found(found: Option<Hit>) -> Option<Option<Vec<u8>>> {
     })
 }
 
-/// Asserts that lookups of every key, and of absent ones, return the model's entries.
+/// Asserts that lookups of every key, and of absent keys, return the model's entries.
 async fn assert_gets(table: &Arc<Table>, model: &Model, random: &mut Random) {
     for key in model.keys() {
         let got = found(table.get(key, HOW).await.unwrap());
@@ -143,7 +143,7 @@ async fn read_in_all_ways(
         cursors::assert_cursors(&table, model, random).await;
         let stats = cache.stats();
         assert_eq!(stats.pinned.sum(), table.pinned_bytes());
-        // The metadata of a table counts even where there is room for nothing.
+        // The metadata of a table counts even where nothing fits.
         assert!(stats.pinned.sum() + stats.block_bytes <= stats.bytes_max.max(16 << 10), "{stats:?}");
         drop(table);
         assert_eq!((cache.stats().pinned.sum(), cache.held().get()), (0, 0));

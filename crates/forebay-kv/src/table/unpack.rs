@@ -1,8 +1,8 @@
-//! Unpacking of leaves and values, into I/O memory of their own.
+//! Unpacking of leaves and values, into separate I/O memory.
 //!
-//! It is done where the program polls or waits, never in a step of a walk: a leaf takes microseconds, and a
-//! step holds up its shard. The cache keeps leaves unpacked. Unpacking one takes as long as ten searches of a
-//! cached leaf, so a cache of packed leaves would slow the gets that are fastest.
+//! It is done where the program polls or waits, never in a step of a walk: unpacking a leaf costs microseconds, and a step holds up
+//! its shard. The cache keeps leaves unpacked. Unpacking a leaf costs as much as ten searches of a cached leaf, so a cache of
+//! packed leaves would slow the gets that are fastest.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::node::packed::{is_packed, unpack, unpacked_len};
 use crate::node::{BlobAt, Child, LEAF};
 
-/// A packed part of a table that a walk read and checked. The lookup goes on with it where it is unpacked.
+/// A packed part of a table that a walk read and checked. The lookup continues with it where it is unpacked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PackedAt {
     pub(super) part: Part,
@@ -42,8 +42,7 @@ impl Table {
         self.filled(len, |bytes| unpack(&leaf, packing.codec, bytes).map_err(wrong))
     }
 
-    /// Goes on with a lookup of `key` from a packed part. A value in a blob that is not in memory is left to
-    /// the caller.
+    /// Continues a lookup of `key` from a packed part. A value in a blob that is not in memory is left to the caller.
     pub(crate) fn go_on(self: &Arc<Self>, at: PackedAt, part: Block, key: &[u8]) -> Result<Option<Hit>> {
         let progress = match at.part {
             Part::Leaf(child) => {

@@ -322,8 +322,8 @@ impl TableWriter {
         self.packer.as_ref().map_or(self.spec.leaf_bytes as usize, Packer::target)
     }
 
-    /// Makes room for a record with which the leaf would have `needs` bytes: writes all of its records, or
-    /// the first ones, or lets it grow. Without `needs` it writes.
+    /// Handles a record with which the leaf would have `needs` bytes: writes all or the first of its records, or lets it grow.
+    /// Without `needs` it writes.
     async fn make_room(&mut self, needs: Option<usize>) -> Result<()> {
         let verdict = match &mut self.packer {
             Some(packer) => packer.judge(&self.leaf, needs, self.fixed),
@@ -471,7 +471,7 @@ forebay::_debug_parts!(
     bytes: table_writer.bytes()
 );
 
-/// Puts a part of a table into free room of the cache, in the form in which gets look for it.
+/// Inserts a part of a table into free memory of the cache, in the form in which gets look for it.
 fn fill(engine: &Engine, spec: &TableSpec, offset: u64, bytes: &[u8]) {
     if let Some(cache) = spec.cache.as_ref().filter(|_| spec.fill) {
         cache.fill(engine, spec.id, offset, bytes);

@@ -1,4 +1,4 @@
-//! What the cache keeps: all blocks that are read while it has room, then those that are read again.
+//! What the cache keeps: all blocks that are read while memory is free, then those that are read again.
 
 use crate::common::{dir, key, random};
 use forebay::{Config, Engine};
@@ -19,7 +19,7 @@ fn store(dir: &tempfile::TempDir, keys: u64, options: Options) -> (Engine, Store
     let store = open(&engine);
     store.default_keyspace().bulk_load((0..keys).map(|number| (key(number), VALUE))).wait().expect("a load");
     store.close().wait().expect("closed");
-    // A new engine: none of its memory was used before.
+    // A new engine, whose memory is unused.
     let engine = start();
     let store = open(&engine);
     let keyspace = store.default_keyspace();
@@ -39,7 +39,7 @@ fn get_leaves(keyspace: &Keyspace, first: u64, leaves: u64) {
     numbers.into_iter().for_each(|leaf| get(keyspace, leaf * 4));
 }
 
-/// Returns the blocks that came in, that were left out, and that were evicted in between.
+/// Returns the blocks inserted, refused and evicted in between.
 fn between(before: &Stats, after: &Stats) -> (u64, u64, u64) {
     (
         after.cache_insertions - before.cache_insertions,
@@ -54,8 +54,8 @@ fn reads(engine: &Engine) -> u64 {
     flows.iter().filter(|flow| flow.class == "default").map(|flow| flow.reads).sum()
 }
 
-/// Story: each block that a get read came into the cache. A program that read at random in a store much larger than
-/// its cache paid for blocks that were not read again, and lost others for them.
+/// Story: each block that a get read was inserted into the cache. A program that read at random in a store much larger than its
+/// cache paid for blocks that were not read again, and lost others for them.
 #[test]
 fn a_block_that_is_read_once_evicts_nothing_from_a_full_cache() {
     let dir = dir();
@@ -70,7 +70,7 @@ fn a_block_that_is_read_once_evicts_nothing_from_a_full_cache() {
     let grown = engine.memory().arena_bytes - full.1.arena_bytes;
     assert!(grown <= 4 * MIB, "{grown} bytes of memory for 16 MiB that were read once");
 
-    // A warm set comes in, in place of what was read once, and stays beside others that are read once.
+    // A warm set replaces blocks that were read once, and stays while other blocks are read once.
     for _ in 0..6 {
         get_leaves(&keyspace, 8_000, 500);
     }
@@ -126,7 +126,7 @@ fn what_is_wanted_often_stays_in_memory_through_a_compaction() {
     store.close().wait().expect("closed");
 }
 
-/// Story: leaves of 32 KiB came into the cache when a range went through the table, two of each read.
+/// Story: a range through the table inserted leaves of 32 KiB into the cache, two of each read.
 #[test]
 fn a_long_range_evicts_no_block_of_gets() {
     for leaf_bytes in [4 << 10, 32 << 10] {
@@ -163,7 +163,7 @@ fn a_short_range_that_is_wanted_again_is_read_from_memory() {
     let short = || {
         let first = [keyspace.iter(), keyspace.iter().rev()];
         for mut range in first.into_iter().chain([keyspace.range(key(4_000)..key(4_003))]) {
-            // One leaf: a range that goes on reads ahead.
+            // One leaf: a range that continues reads ahead.
             assert!(range.next().wait().is_some_and(|entry| entry.is_ok()));
         }
     };

@@ -7,7 +7,7 @@ use forebay_kv::{ErrorKind, Options, Store};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns an engine like that of a small container, where the engine takes a quarter of the memory.
+/// Returns an engine like that of a small container, where the engine uses a quarter of the memory.
 fn engine(arena_mib: usize) -> Engine {
     let config = Config::new().arena_bytes_max(arena_mib << 20).overflow_bytes_max(0);
     Engine::start(config.shards(2)).expect("an engine")
@@ -28,7 +28,7 @@ fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     for part in ["268435456", "67108864", "Config::arena_bytes_max", "Options::memory_bytes_max"] {
         assert!(text.contains(part), "no {part} in: {text}");
     }
-    // Without a setting the store takes half of the free memory, and the next store half of the rest.
+    // Without a setting the store uses half of the free memory, and the next store half of the rest.
     let first = open(&engine, &one, Options::new()).unwrap();
     assert!(first.stats().memory.used() <= 32 * MIB);
     assert_eq!(engine.memory_unreserved(), 32 * MIB);

@@ -16,7 +16,7 @@ const DIR: &str = "FOREBAY_KV_BUDGET_DIR";
 const MEMORY: &str = "FOREBAY_KV_BUDGET_MIB";
 /// Data to load, in MB. The test sets a default, which the environment overrides.
 const DATA: &str = "FOREBAY_KV_BUDGET_DATA_MB";
-/// Memory that the store may take beyond its budget.
+/// Memory that the store may use beyond its budget.
 const ALLOWED: u64 = 16 << 20;
 const VALUE_BYTES: usize = 1000;
 
@@ -45,7 +45,7 @@ fn fill(value: &mut [u8], number: u64, turn: u64) {
     }
 }
 
-/// Prints the memory that the process has taken so far, and the store's own statistics.
+/// Prints the memory that the process has used so far, and the store's own statistics.
 fn tell(phase: &str, store: &Store, engine: &Engine) {
     let memory = store.stats().memory;
     let (peak, anonymous) = (status("VmHWM"), status("RssAnon"));
@@ -357,7 +357,7 @@ fn answers<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
         let (done, answer) = std::sync::mpsc::channel();
         scope.spawn(move || drop(done.send(work())));
         answer.recv_timeout(std::time::Duration::from_secs(120)).unwrap_or_else(|_| {
-            // A hanging thread would keep the scope, and thus the test, for ever.
+            // A hanging thread would keep the scope, and thus the test, forever.
             eprintln!("{what} does not answer");
             std::process::abort()
         })
@@ -404,7 +404,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
     answers("a put", || space.put(last, [3; VALUE_BYTES]).wait()).expect("there is memory");
     answers("a range", || space.iter().rev().next().wait().transpose()).expect("there is memory");
 
-    // Many concurrent calls request much more memory than there is: they wait for each other.
+    // Many concurrent calls request much more memory than the budget: they wait for each other.
     std::thread::scope(|scope| {
         for thread in 0..16 {
             scope.spawn(move || {
@@ -433,7 +433,7 @@ fn what_is_counted_is_what_the_engine_has_given() {
     let store =
         Store::open(&engine, dir.path(), Options::new().memory_bytes_max(24 << 20)).wait().expect("a store");
     let space = store.default_keyspace();
-    // Buffers of the logs, which are ready for writes to come.
+    // Buffers of the logs, which are ready for later writes.
     let before = given();
     space.bulk_load((0..20_000).map(|number| (key(number), [1; VALUE_BYTES]))).wait().expect("a load");
     for number in 0..700 {

@@ -72,7 +72,7 @@ fn every_kind_of_write_is_in_it_once_and_in_order() {
     assert!(waits.join().unwrap().is_none());
 }
 
-/// A feed beside writers and flushes rebuilds what the store has.
+/// A feed concurrent with writers and flushes rebuilds the store's contents.
 #[test]
 fn a_copy_made_from_it_is_the_store() {
     const WRITERS: u64 = 4;

@@ -1,4 +1,4 @@
-//! Checkpoints are complete stores of their own, or do not exist.
+//! Checkpoints are complete, independent stores, or do not exist.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,7 @@ fn verified(engine: &Engine, dir: &Path) {
     assert!(verified.is_whole(), "{verified:?}");
 }
 
-/// The values that come with a checkpoint are those in it, although others are written meanwhile.
+/// The values returned with a checkpoint are the values in it, although others are written meanwhile.
 #[test]
 fn values_of_a_checkpoint_are_those_in_it() {
     for engine in engines() {
@@ -59,7 +59,7 @@ fn values_of_a_checkpoint_are_those_in_it() {
                     store.write(&batch).wait().unwrap();
                 }
             });
-            // A busy machine may begin the other thread late.
+            // A busy machine may start the other thread late.
             let (mut last, mut number) = (None, 0);
             while number < 6 || last <= Some(0) {
                 let copy = above.path().join(number.to_string());
@@ -226,7 +226,7 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.to_string().contains("remove this directory"), "{error}");
     std::fs::remove_dir(above.path().join("copy.unfinished")).unwrap();
-    // A file system in memory, where there is one.
+    // A file system in memory, if available.
     let memory = Path::new("/dev/shm");
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     if device(memory).is_some_and(|found| Some(found) != device(source.path())) {
@@ -356,8 +356,7 @@ fn each_call_in(call: Call, order: MetadataOrder) {
     loop {
         let (met, is_there) = attempt(call, n, order);
         (without, with) = (without + u32::from(!is_there), with + u32::from(is_there));
-        // A log continues without its file `wal.end` where there is no space for it: one success does not end
-        // the loop.
+        // A log continues without its file `wal.end` where the disk has no space for it: one success does not end the loop.
         in_a_row = if met { 0 } else { in_a_row + 1 };
         assert!(met || is_there);
         if in_a_row > 8 {
@@ -380,8 +379,8 @@ fn when_a_call_fails_a_checkpoint_is_whole_or_not_there() {
     each_call(Call::Fails(Fault::NoSpace));
 }
 
-/// A store in a directory whose parent was new as well was gone after a power cut, with all that was acknowledged: only its own
-/// name was durable, in a directory that was not. Found by the worlds of forebay-raft.
+/// A store in a directory whose parent was new as well was lost after a power cut, with all acknowledged writes: only its name was
+/// durable, in a directory that was not. Found by the worlds of forebay-raft.
 #[test]
 fn a_store_in_a_new_directory_of_a_new_directory_survives_a_power_cut() {
     for seed in 0..10 {
@@ -432,9 +431,9 @@ fn a_store_behind_an_open_that_failed_survives_a_power_cut() {
     assert!(failed > 3, "{failed} opens failed");
 }
 
-/// Regression: the values were read when the checkpoint had its name. Without memory for them the call failed and left the checkpoint,
-/// and the next attempt found the name taken. Here a client takes memory at each moment of the call in turn: after an error there is
-/// nothing, and once there is memory the same call succeeds.
+/// Regression: the values were read after the checkpoint was renamed. Without memory for them the call failed and left the
+/// checkpoint, and the next attempt failed because the name existed. Here a client uses up memory at each step of the call in turn:
+/// after an error no checkpoint exists, and once memory is free the same call succeeds.
 #[test]
 fn a_checkpoint_without_memory_for_its_values_leaves_nothing() {
     let (mut refused, mut made) = (0, 0);

@@ -73,7 +73,7 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
     fresh.default_keyspace().bulk_load(entries).wait().unwrap();
     let amplification = bytes(&stats) as f64 / bytes(&fresh.stats()) as f64;
     println!("space {amplification:.3}, written {:.2}, {:?}", stats.write_amplification(), levels(&stats));
-    // In a store as small as this one the ends of tables count, and each piece of a compaction has one.
+    // In a store as small as this one the footers of tables count, and each piece of a compaction has a footer.
     assert!(amplification <= 1.17, "{amplification}, {stats:?}");
     // Level 0 may keep tables that are together at most an eighth of the last level, and twenty in no case.
     assert!(stats.keyspaces[0].levels[0].tables < 20 && stats.pending_bytes == 0, "{stats:?}");
@@ -165,8 +165,8 @@ fn each_part_of_a_store_keeps_to_its_class() {
     store.close().wait().unwrap();
 }
 
-/// Story: a random load of values of 1,040 bytes ran at a ninth of the rate of 1,020, because compaction read each value that
-/// has no room in a leaf on its own.
+/// Story: a random load of values of 1,040 bytes ran at a ninth of the rate of 1,020, because compaction read each value that does
+/// not fit into a leaf on its own.
 #[test]
 fn compaction_reads_values_beside_leaves_together() {
     for len in [1_040, 5_000] {
@@ -319,7 +319,7 @@ fn closing_ends_a_compaction_without_harm() {
         let store = open(&engine, &dir);
         let keyspace = store.default_keyspace();
         write(&store, &keyspace, 0..1200, round, 300);
-        // The compaction may or may not have begun when the store closes.
+        // The compaction may or may not have started when the store closes.
         let _ = futures::executor::block_on(async {
             let compacting = std::pin::pin!(store.compact());
             futures::poll!(compacting)
@@ -365,7 +365,7 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     for number in [0, 500] {
         assert_eq!(keyspace.get(&key(number)).wait().unwrap().as_deref(), Some(&value(number)[..]));
     }
-    // The flush's table is new; compaction's partial output is gone, and the damaged table is unchanged.
+    // The flush's table is new; compaction's partial output was removed, and the damaged table is unchanged.
     let after = files(dir.path());
     assert_eq!(after.get(&path), Some(&damaged));
     assert_eq!(after.len(), before.len() + 1, "{:?} {:?}", before.keys(), after.keys());
@@ -516,10 +516,10 @@ fn power_cuts_during_divided_compactions_lose_nothing() {
     assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
 }
 
-/// A last level and four tables above it that are together a twentieth as long. At rest they once were merged because they
-/// were four, which wrote the last level again for little: 2.02 bytes for each byte that came. The rule for rest is the
-/// space: an eighth of the last level. By their number they are merged from twenty on, because each is one more to search, and
-/// not with the last level: they become a run above it.
+/// A last level and four tables above it that are together a twentieth as long. Once, at rest, they were merged because they were
+/// four, which rewrote the last level for little: 2.02 bytes for each byte put. The rule for rest is the space: an eighth of the
+/// last level. By their number they are merged from twenty on, because each is one more to search, and not with the last level:
+/// they become a run above it.
 #[test]
 fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
     const KEYS: u64 = 10_000;
@@ -552,8 +552,8 @@ fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
     assert!(bytes(&store.stats()) <= before);
 }
 
-/// Space is measured right after a settle. It once returned when the last compaction had ended, while the files that this
-/// one had replaced were still being removed.
+/// Space is measured right after a settle. Once it returned at the end of the last compaction, while the replaced files were still
+/// being removed.
 #[test]
 fn replaced_files_are_gone_when_a_store_has_settled() {
     for seed in 0..10 {
@@ -584,7 +584,7 @@ fn replaced_files_are_gone_when_a_store_has_settled() {
     }
 }
 
-/// Story: a compaction of nearly all keys went on for as long as others wrote: what came down meanwhile was its work as well.
+/// Story: a compaction of nearly all keys ran for as long as others wrote: new tables from above became its work as well.
 #[test]
 fn a_compaction_of_a_range_ends_beside_a_writer() {
     const KEYS: u64 = 3_000;

@@ -24,8 +24,8 @@ fn key(number: u64) -> Vec<u8> {
     format!("user{number:06}").into_bytes()
 }
 
-/// Returns a value that compresses to about half, of a length that differs; some are outside of their leaf,
-/// and one in 200 is longer than what goes into the cache.
+/// Returns a value that compresses to about half, of varying length; some are outside of their leaf, and one in 200 is too long for
+/// the cache.
 fn value(number: u64, version: u64) -> Vec<u8> {
     let seed = number | version << 40;
     let len = match random(seed) % 200 {
@@ -53,7 +53,7 @@ fn range_of(engine: &Engine, store: &Store, is_back: bool) -> Vec<(Vec<u8>, Vec<
     engine.block_on(read).expect("not on a shard")
 }
 
-/// Asserts that a store has exactly these entries, by gets of each, many at once, and ranges.
+/// Asserts that a store has exactly these entries, by gets of each, many concurrent gets, and ranges.
 fn assert_has(engine: &Engine, store: &Store, values: &Values) {
     let keys = store.default_keyspace();
     let names: Vec<Vec<u8>> = (0..1_200).map(key).collect();
@@ -165,8 +165,8 @@ fn a_store_changes_its_compression_from_one_life_to_the_next() {
     store.close().wait().expect("an end");
 }
 
-/// Once, a table that nothing lay below went to the last level as the flush had written it: keys that come in order were never
-/// compressed as that level is.
+/// Once, a table without tables below it was moved to the last level as the flush had written it: keys written in order were never
+/// compressed with that level's compression.
 #[test]
 fn the_last_level_has_a_compression_of_its_own() {
     let engine = &engines()[0];
@@ -198,13 +198,13 @@ fn the_last_level_has_a_compression_of_its_own() {
     }
 }
 
-/// Writes that compress take fewer bytes of the device in each step: flush, and every compaction.
+/// Writes that compress use fewer bytes of the device in each step: flush, and every compaction.
 #[test]
 fn write_and_space_amplification_fall_with_the_ratio() {
     let engine = &engines()[0];
     let figures = |compression| {
         let place = dir();
-        // Each step is asked for, and has an end: both stores make the same ones, on a busy machine too.
+        // Each step is explicit and awaited: both stores run the same steps, on a busy machine too.
         let options = options().memtable_bytes(512 << 10).compression(compression);
         let store = Store::open(engine, place.path(), options).wait().expect("a store");
         let keys = store.default_keyspace();

@@ -1,7 +1,7 @@
-//! Regression: `Store::transact` gave up under ordinary contention. 16 tasks that incremented one counter 50 times each ended with up to
-//! 51 of 800 conflicts after 100 tries: each try began again at once, all of them against the same record on its way to the device, and
-//! the one that won next was drawn by lot. Now each waits for its turn, in the order of their conflicts, and then sees what is
-//! committed and not durable yet.
+//! Regression: `Store::transact` gave up under ordinary contention. 16 tasks that incremented one counter 50 times each ended with
+//! up to 51 of 800 conflicts after 100 tries: each retried immediately, all of them against the same record that was being written,
+//! and the next winner was random. Now each waits for its turn, in the order of their conflicts, and then sees commits that are not
+//! durable yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ async fn increments(store: Store, counters: Keyspace, times: usize, pause: Durat
     Ok(tries)
 }
 
-/// Checks that none is lost and none had to try often.
+/// Checks that no increment is lost and that no task retried often.
 fn judge(what: &str, mut tries: Vec<usize>, expected: usize, count: u64) {
     assert_eq!((tries.len(), count), (expected, expected as u64), "{what}");
     tries.sort_unstable();
@@ -50,7 +50,7 @@ fn judge(what: &str, mut tries: Vec<usize>, expected: usize, count: u64) {
     assert!(median <= 2, "{what}: {median} tries in the median, {most} at most");
 }
 
-/// Tasks and the increments of each: fewer of each task where there are many, since each waits for the device.
+/// Tasks and the increments of each: fewer of each task with many tasks, since each waits for the device.
 const SIZES: [(usize, usize); 4] = [(2, 30), (4, 20), (16, 10), (64, 4)];
 
 fn on_runtime(runtime: &tokio::runtime::Runtime, what: &str, (tasks, times): (usize, usize)) {
@@ -143,7 +143,7 @@ fn tasks_of_a_world_take_turns() {
     }
 }
 
-/// Regression: each commit waited until the one before it was durable, and so took a flush of its own.
+/// Regression: each commit waited until the one before it was durable, and so needed its own flush.
 #[test]
 fn increments_of_many_tasks_share_flushes() {
     for (seed, tasks) in [(0, 16), (1, 64)] {
@@ -152,7 +152,8 @@ fn increments_of_many_tasks_share_flushes() {
     }
 }
 
-/// One that is polled so many times and then not until all others are done, or dropped, holds back none of them.
+/// A transaction that is polled a number of times and then not until all others are done, or is dropped, does not hold back the
+/// others.
 #[test]
 fn one_that_is_not_polled_or_dropped_blocks_no_other() {
     for polls in 0..12 {
@@ -192,7 +193,7 @@ fn one_that_is_not_polled_or_dropped_blocks_no_other() {
     }
 }
 
-/// Test of the test: a store that waits for ever for one that is not polled is caught.
+/// Test of the test: a store that waits forever for one that is not polled is caught.
 #[cfg(feature = "_mutants")]
 #[test]
 fn a_turn_that_is_kept_is_caught() {

@@ -172,7 +172,7 @@ fn of_tables(findings: &[Error]) -> Vec<String> {
     all
 }
 
-/// Opens a damaged store with salvage. If that opens, no key has a value that it never had (it has one of `values` or the `older` ones),
+/// Opens a damaged store with salvage. If that opens, no key has a value that it never had (it has one of `values` or of `older`),
 /// and after a close the store opens without salvage. Returns whether it opened.
 fn salvage(engine: &Engine, at: &Path, [values, older]: [&Values; 2], row: &str) -> bool {
     let Ok(store) = Store::open(engine, at, options().salvage(true)).wait() else { return false };
@@ -269,7 +269,7 @@ fn check(
     !findings.is_empty()
 }
 
-/// Each damage at one boundary in `parts`, of each damage other ones.
+/// Applies each damage at one boundary in `parts`, at different boundaries for each damage.
 fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage], parts: usize) {
     let (place, step) = (dir(), parts * forebay_test::one_in(4));
     let older = (0..LOADED).map(|number| (key(number), value(number))).collect();

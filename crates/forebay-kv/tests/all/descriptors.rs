@@ -1,5 +1,5 @@
-//! Shows: a store may have more tables than the process may have open files, and one that finds no descriptor goes on when there is one
-//! again. How: in child processes with few descriptors, and in simulated worlds in which opens fail.
+//! Shows: a store may have more tables than the process may have open files, and a store that runs out of descriptors continues
+//! once a descriptor is free. How: in child processes with few descriptors, and in simulated worlds in which opens fail.
 //!
 //! Regression: a store kept a descriptor for each table, so that 400 keyspaces failed where a process may have 256. One flush that found no
 //! descriptor made the store read-only until it was opened again.
@@ -53,7 +53,7 @@ fn four_hundred_keyspaces_with_few_descriptors() {
                 for keyspace in 0..KEYSPACES {
                     check(&store, keyspace).await.unwrap();
                 }
-                // Many at once take turns.
+                // Many concurrent checks queue.
                 let checks: FuturesUnordered<_> =
                     (0..KEYSPACES).map(|keyspace| check(&store, keyspace)).collect();
                 checks.try_collect::<()>().await.unwrap();
@@ -251,9 +251,9 @@ async fn copy(engine: &Engine, from: &Path, to: &Path) {
     }
 }
 
-/// Returns whether the open of a table for a get that was dropped took place after the close of its store.
+/// Returns whether the open of a table for a get that was dropped ran after the close of its store.
 fn open_after_close(seed: u64) -> bool {
-    // Only calls about tables take long, so that the close has nothing else to wait for.
+    // Only calls about tables are slow, so that the close has nothing else to wait for.
     let (fast, slow) = (Profile::ideal().at("/disk"), Profile::ideal().at("/disk/copy/tables"));
     let mut world = World::new(seed).disk(fast).disk(slow.call_latency(Duration::from_millis(20)));
     let ran = world.run(async |engine| {

@@ -1,6 +1,7 @@
-//! Regression: `Store::close` returned Ok after the engine was closed below it, and writes that it had acknowledged were gone: up to 306
-//! of 1,000 relaxed ones, all 1,000 of a keyspace that is not logged. Every call that promises durability is called here with the layer
-//! below closed, failing or full, before, during and after the call. It returns an error, or everything is there after a power cut.
+//! Regression: `Store::close` returned Ok after the engine was closed below it, and writes that it had acknowledged were lost: up
+//! to 306 of 1,000 relaxed writes, all 1,000 of a keyspace that is not logged. Every call that promises durability is called here
+//! with the layer below closed, failing or full, before, during and after the call. It returns an error, or all data survives a
+//! power cut.
 
 use crate::common::{dir, engines, options};
 use forebay::Engine;

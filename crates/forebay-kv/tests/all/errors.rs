@@ -296,7 +296,7 @@ fn what_cannot_be_written_is_refused_and_the_store_goes_on() {
     let mut batch = Batch::new();
     batch.put(&keyspace, "a", "1").put(&keyspace, &long, "2");
     assert_eq!(refused(store.write(&batch).wait()), too_long);
-    // Many small changes take more bytes in memory than in the log.
+    // Many small changes use more bytes in memory than in the log.
     let mut batch = Batch::new();
     for number in 0..3000u32 {
         batch.put(&keyspace, number.to_le_bytes(), "");

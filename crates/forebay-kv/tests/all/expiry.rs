@@ -1,4 +1,5 @@
-//! Values that expire: no read returns one from its second on, wherever it lies. The second of a snapshot is that of its beginning.
+//! Values that expire: no read returns a value from its second of expiry on, wherever it is stored. A snapshot decides by the
+//! second of its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,7 +85,7 @@ fn no_read_gives_an_expired_value() {
     store.compact().wait().unwrap();
     check(&keyspace, made, 1041);
     check(&keyspace, made, 1060);
-    // Compare and set treats an expired value as none.
+    // Compare and set treats an expired value as absent.
     let swapped = |number: u64, expected: Option<&[u8]>| {
         let swap = keyspace.compare_and_set(&key(number), expected, Some(b"new")).wait().unwrap();
         matches!(swap, forebay_kv::SwapOutcome::Done)
@@ -98,8 +99,7 @@ fn no_read_gives_an_expired_value() {
     let store = open();
     let keyspace = store.default_keyspace();
     check(&keyspace, (&store.snapshot(), 1060), 1070);
-    // If the clock goes back, values still stored are visible again, and no dropped value reappears as
-    // another.
+    // If the clock is set back, values still stored are visible again, and no dropped value reappears as another.
     check(&keyspace, (&store.snapshot(), 1070), 1099);
     check(&keyspace, (&store.snapshot(), 1099), 5000);
     store.close().wait().unwrap();

@@ -6,7 +6,7 @@ use forebay_kv::{FilterPolicy, MemoryStats, Options, Store};
 
 const KEYS: u64 = 30_000;
 const VALUE: [u8; 1000] = [1; 1000];
-/// Lookups of one round, each in a leaf of its own.
+/// Lookups of one round, each in a different leaf.
 const LOOKUPS: u64 = 1_500;
 
 /// Returns a key that is there for each third number.
@@ -80,7 +80,7 @@ fn existing_keys_are_read_as_without_filters_of_the_last_level() {
     let dir = dir();
     made(&engine(), &dir);
     let reads = |policy: FilterPolicy| {
-        // A new engine: an old one has free memory, with which the cache takes more blocks in.
+        // A new engine: an old one has free memory, with which the cache keeps more blocks.
         let engine = engine();
         let store = open(&engine, &dir, options().filter_policy(policy));
         let keyspace = store.default_keyspace();
@@ -97,10 +97,10 @@ fn existing_keys_are_read_as_without_filters_of_the_last_level() {
     assert!(with * 100 <= without * 101, "{with} reads, {without} without filters of the last level");
 }
 
-/// A store that outgrows the memory for its filters keeps those of as many tables as fit beside the inner levels.
+/// A store that outgrows the memory for its filters keeps those of as many tables as fit in addition to the inner levels.
 #[test]
 fn a_growing_store_gives_its_filters_back_table_by_table() {
-    /// Room for the inner levels of some eight tables of the load.
+    /// Memory for the inner levels of some eight tables of the load.
     const PINNED: u64 = 160 << 10;
     const TABLE_KEYS: u64 = 3_000;
     /// Above the inner levels and the metadata of one table, and above its filter.
@@ -129,7 +129,7 @@ fn a_growing_store_gives_its_filters_back_table_by_table() {
     store.close().wait().expect("an end");
 }
 
-/// Keys that are written in their order come to the last level by moves alone.
+/// Keys that are written in their order reach the last level by moves alone.
 #[test]
 fn a_table_that_moves_to_the_last_level_keeps_its_filter_by_the_policy() {
     let (engine, place) = (engine(), dir());

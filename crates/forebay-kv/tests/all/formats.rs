@@ -235,7 +235,8 @@ fn a_store_of_version_2_is_read() {
     assert_is_read(&engine, &place.path().join("other"), "v2-zstd", 2);
 }
 
-/// A build without the feature names it, and leaves the store as it was. All tests run with all features; a switch takes this one away.
+/// A build without the feature names it, and leaves the store unchanged. All tests run with all features; a switch disables this
+/// feature.
 #[cfg(all(feature = "_mutants", feature = "zstd"))]
 #[test]
 fn a_build_without_zstd_names_the_feature() {

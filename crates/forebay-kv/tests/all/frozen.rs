@@ -1,10 +1,8 @@
-//! Futures that a program keeps and does not poll cost only the resources that they hold: all other tasks go
-//! on.
+//! Futures that a program keeps and does not poll cost only the resources that they hold: all other tasks continue.
 //!
-//! Regression: the permit of a get lay in the program's future from its first poll to its last. Take a stream
-//! of gets (`buffer_unordered`) whose loop body awaits another get. As soon as the stream had begun as many
-//! gets as the budget allows, it hung for ever, and so did every get of other tasks. The tests run in a
-//! simulated world, which detects when no task can go on.
+//! Regression: the permit of a get lay in the program's future from its first poll to its last. Example: a stream of gets
+//! (`buffer_unordered`) whose loop body awaits another get. As soon as the stream had started as many gets as the budget allows, it
+//! hung forever, and so did every get of other tasks. The tests run in a simulated world, which detects when no task can continue.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -48,7 +46,7 @@ fn options() -> Options {
     Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(9).clock(|| 1_000_000)
 }
 
-/// Returns a store with all its entries in tables and none of them in memory.
+/// Returns a store with all entries in tables and an empty cache.
 async fn filled(engine: &Engine) -> Store {
     let store = Store::open(engine, "/disk/kv", options()).await.expect("the store opens");
     let short = (0..KEYS).map(|number| (key(number), value(number)));
@@ -65,7 +63,7 @@ fn world(seed: u64) -> World {
 
 /// The loop that programs commonly write first. Every third key is in memory, and its get releases no memory.
 async fn reads_beside_a_stream(keyspace: &Keyspace, at_once: usize) {
-    // Different keys each time, none of them in memory.
+    // Different, uncached keys each time.
     let first = at_once as u64 * 10_000;
     let wanted = |seed: u64| if seed.is_multiple_of(3) { 7 } else { drawn(first + seed) };
     keyspace.put(key(7), value(7)).await.expect("a put");
@@ -88,7 +86,7 @@ fn a_loop_over_buffered_gets_may_get_in_its_body() {
         for at_once in [8, 200, 1_000] {
             reads_beside_a_stream(&keyspace, at_once).await;
         }
-        // As a task of a shard, where reads begin without a message.
+        // As a task of a shard, where reads start without a message.
         let there = engine.spawn_on_shard(0, forebay::Class::DEFAULT, move || async move {
             reads_beside_a_stream(&keyspace, 256).await;
         });
@@ -151,7 +149,7 @@ async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     store.flush().await.expect("a flush");
 }
 
-/// Returns futures of every kind that reads, more of them than the budget allows to read at once.
+/// Returns futures of every kind that reads, more of them than the budget allows to read concurrently.
 fn reads<'a>(store: &'a Store, keyspace: &'a Keyspace) -> Vec<Frozen<'a>> {
     let mut reads: Vec<Frozen<'a>> = Vec::new();
     for seed in 0..400 {
@@ -247,8 +245,8 @@ fn changes<'a>(store: &'a Store, keyspace: &'a Keyspace, round: usize) -> Vec<Fr
     changes
 }
 
-/// Regression: a load that was not polled while it was creating a file counted as a task of the store, and
-/// closing waited for it for ever.
+/// Regression: a load that was not polled while it was creating a file counted as a task of the store, and closing waited for it
+/// forever.
 #[test]
 fn frozen_changes_stop_neither_others_nor_the_end() {
     for polls in [1, 2, 4] {
@@ -271,9 +269,8 @@ fn frozen_changes_stop_neither_others_nor_the_end() {
     }
 }
 
-/// Regression: the gets of 128 keys requested their memory in one piece, which was nearly all of a small
-/// store's share. Beside eight threads of plain gets, which took memory as it became free, they did not
-/// complete in 15 seconds.
+/// Regression: the gets of 128 keys requested their memory in one piece, which was nearly all of a small store's share. With eight
+/// threads of plain gets, which used memory as it became free, they did not complete in 15 seconds.
 #[test]
 fn many_keys_at_once_have_their_turn_beside_plain_gets() {
     let run = world(3).run(async |engine| {

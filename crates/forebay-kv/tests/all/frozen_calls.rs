@@ -1,10 +1,9 @@
-//! Shows: a future of the store that is no longer polled costs the memory that it holds, and every other call
-//! goes on.
+//! Shows: a future of the store that is no longer polled costs the memory that it holds, and every other call completes.
 //!
-//! How: each kind of call is kept unpolled at each of its awaits. The kept calls are one of each kind, or as
-//! many of one kind as fill its share. One of each kind completes beside them. Then the kept ones are polled
-//! again on another thread, or dropped. This runs on a real engine, where a round must end within a minute,
-//! and in worlds whose seed decides which calls are kept.
+//! How: each kind of call is kept unpolled at each of its awaits. The kept calls are one of each kind, or as many of one kind as
+//! fill its share. Meanwhile one new call of each kind completes. Then the kept calls are polled again on another thread, or
+//! dropped. This runs on a real engine, where a round must end within a minute, and in worlds whose seed decides which calls are
+//! kept.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use forebay_kv::{Batch, Isolation, Keyspace, Options, SortedFile, SortedFileOpti
 use forebay_sim::{Profile, World};
 use forebay_test::frozen::{self, NamedCall, Scene as _, begin, freeze, in_time, resume};
 
-/// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.
+/// Keys that are in tables and never written again: three to a leaf, uncached at first.
 const KEYS: u64 = 1_500;
 /// A value of this many bytes lies outside of the leaves.
 const LONG: usize = 40_000;
@@ -202,7 +201,7 @@ impl frozen::Scene for Scene {
         calls
     }
 
-    /// More gets than may read at once, and fewer of the calls that hold much memory.
+    /// More gets than may read concurrently, and fewer of the calls that hold much memory.
     fn many(&self, name: &str) -> usize {
         match name {
             "get" => 100,
@@ -211,7 +210,7 @@ impl frozen::Scene for Scene {
         }
     }
 
-    /// One load beside those that complete: each holds a third of the memory that programs may hold.
+    /// One load in addition to those that complete: each holds a third of the memory that programs may hold.
     fn may_keep(&self, name: &str, kept: &[NamedCall]) -> bool {
         name != "load" || kept.iter().all(|(name, _)| *name != "load")
     }
@@ -230,7 +229,7 @@ fn no_call_waits_for_one_that_is_not_polled() {
     }
     // Gets once more: each has asked for a permit.
     frozen::round_of_many(&scene, 0, 1, false);
-    // Closing the store also completes although calls on it were begun and are not polled.
+    // Closing the store also completes although calls on it were started and are not polled.
     let here = scene.clone();
     in_time("close", move || {
         futures::executor::block_on(async {
@@ -249,8 +248,7 @@ fn no_call_waits_for_one_that_is_not_polled() {
 
 /// Runs a round in a world. A hang is reported as an error, after a minute of the world's time.
 fn simulate(seed: u64) -> Result<(), String> {
-    // Room for all gets of the first world, so that as many as allowed read; in the others they find the
-    // inbox full.
+    // Enough for all gets of the first world, so that as many as allowed read; in the others they find the inbox full.
     let inbox = if seed.is_multiple_of(6) { 128 } else { 1 + seed as usize % 3 };
     // A store reserves its memory: two stores stay open, and others are opened meanwhile.
     let config = Config::new().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);

@@ -1,7 +1,6 @@
-//! A full disk. Regression: a flush or a compaction that found no space made the store read-only, and after
-//! the store was opened again its first delete did the same. So a full store could not be emptied. Now it
-//! accepts deletes and gets smaller by them. It accepts puts again as soon as there is space, all without a
-//! reopen.
+//! A full disk. Regression: a flush or a compaction that found no space made the store read-only, and after the store was opened
+//! again its first delete did the same. So a full store could not be emptied. Now it accepts deletes and gets smaller by them. It
+//! accepts puts again as soon as space is free, all without a reopen.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -109,7 +108,7 @@ pub(crate) async fn pause(millis: u64) {
     sim::sleep(Duration::from_millis(millis)).await.expect("in a world");
 }
 
-/// Waits until the store accepts a put. Returns how long that took.
+/// Waits until the store accepts a put. Returns the time until then.
 async fn puts_are_taken(keyspace: &Keyspace, within: Duration) -> Duration {
     let began = sim::now();
     loop {
@@ -152,7 +151,7 @@ fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
             assert!(model.there.len() > 1000, "only {} keys", model.there.len());
             let stats = store.stats();
             assert!(stats.full.is_some() && stats.failed.is_none() && stats.reserve_bytes == 0, "{stats:?}");
-            // Every call that adds data is refused, and none waits.
+            // Every call that adds data is refused, without waiting.
             let keyspace = store.default_keyspace();
             for error in [
                 keyspace.put("more", "1").await.unwrap_err(),
@@ -168,7 +167,7 @@ fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
             let stats = store.stats();
             assert!(stats.full.is_none() && stats.reserve_bytes > 0, "{stats:?}");
             model.check(&store).await;
-            // There is room for many more.
+            // Many more fit.
             let before = model.there.len();
             is_the_sentence(&model.fill(&store).await);
             assert!(model.there.len() - before > 300, "only {} more keys", model.there.len() - before);
@@ -212,7 +211,7 @@ fn a_full_store_that_is_opened_again_gets_smaller_by_deletes() {
     }
 }
 
-/// Fills the disk, from large pieces to small ones. Returns the file and its length.
+/// Fills the disk, from large pieces to small pieces. Returns the file and its length.
 async fn take_all(engine: &Engine, name: &str) -> (File, u64) {
     let filler = engine.open(name, Open::create()).await.unwrap();
     let (mut end, mut step) = (0, DISK / 4096 * 4096);
@@ -258,7 +257,7 @@ fn space_that_others_free_ends_the_state_within_about_a_second() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Returns the bytes that the files below a directory take on disk.
+/// Returns the bytes of the files below a directory on disk.
 fn taken_bytes(dir: &Path) -> u64 {
     let entries = dir.read_dir().expect("a directory").map(|entry| entry.expect("an entry"));
     let each = entries.map(|entry| match entry.metadata() {
@@ -277,7 +276,7 @@ async fn reserve_reaches(store: &Store, bytes: u64) {
     }
 }
 
-/// Regression: a new store took 203 MB of disk by default, 169 of them for the reserve of the largest one.
+/// Regression: a new store used 203 MB of disk by default, 169 of them for the reserve of the largest store.
 #[tokio::test]
 async fn a_small_store_takes_little_space_and_its_reserve_grows_with_it() {
     let (engine, dir) = (common::engine(), common::dir());
@@ -324,7 +323,7 @@ fn a_reserve_that_cannot_grow_makes_the_store_full() {
             keyspace.put("first", "1").await.unwrap();
             pause(50).await;
             let first = store.stats().reserve_bytes;
-            // Room for the log, and not for the reserve to grow.
+            // Enough for the log, and not for the reserve to grow.
             take_all_but(&engine, 0).await;
             is_the_sentence(&model.fill(&store).await);
             assert!(model.there.len() < 300, "{} keys", model.there.len());
@@ -379,8 +378,7 @@ fn who_waits_when_the_store_becomes_full_hears_of_it() {
         }
         assert!(taken > 50 && refused > 100, "{taken} taken, {refused} refused");
         assert!(store.stats().space_waits > 0, "none had to wait");
-        // These calls wait for work that finds no space, once others have taken the space that the store gave
-        // up.
+        // These calls wait for work that runs out of space, once others have used the space that the store freed.
         let mut lacked = None;
         for number in 0..50 {
             take_all_but_if_full(&engine, &store).await;
@@ -434,8 +432,8 @@ fn work_that_finds_no_space_leaves_no_files() {
     }
 }
 
-/// Regression: a compaction that found no space after some of its pieces began again with the first one. A full store that others gave
-/// no space wrote the same tables twice a second.
+/// Regression: a compaction that ran out of space after some of its pieces restarted with the first piece. A store that remained
+/// full wrote the same tables twice a second.
 #[test]
 fn what_a_full_store_has_compacted_is_not_compacted_again() {
     let mut stuck = 0;
@@ -480,7 +478,7 @@ fn what_a_full_store_has_compacted_is_not_compacted_again() {
     assert!(stuck > 0, "no disk was full");
 }
 
-/// Regression: a store on a full disk took the space that there was twice a second, and found each time that it was too little.
+/// Regression: a store on a full disk allocated the free space twice a second, and found each time that it was too little.
 #[test]
 fn a_full_store_writes_nothing_while_there_is_no_more_space() {
     let ran = world(9).run(async |engine| {
@@ -516,8 +514,8 @@ fn a_full_store_writes_nothing_while_there_is_no_more_space() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Regression: a full store compared the space that there is with the bytes of the failure that came last: a flush of a delete waited for
-/// the space that a compaction had lacked.
+/// Regression: a full store compared the free space with the bytes of the latest failure: a flush of a delete waited for the space
+/// that a compaction had lacked.
 #[test]
 fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
     let ran = world(10).run(async |engine| {
@@ -543,7 +541,7 @@ fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
         drop(take_all(&engine, &rest).await);
         keyspace.delete(key(0)).await.expect("the log has room");
         model.there.insert(0, false);
-        // More failures than work has while there is no more space.
+        // Longer than the retries of all work, while the disk stays full.
         pause(30_000).await;
         assert!(store.stats().full.is_some(), "{:?}", store.stats());
         let before = store.stats().flushes;
@@ -558,7 +556,8 @@ fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Regression: once a compaction had found no space, tables came to the last level without its compression, also when there was space again.
+/// Regression: once a compaction had run out of space, tables reached the last level without its compression, even when space was
+/// free again.
 #[test]
 fn a_store_that_was_full_compresses_its_last_level_again() {
     let ran = world(12).run(async |engine| {
@@ -594,7 +593,8 @@ fn a_store_that_was_full_compresses_its_last_level_again() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Regression: each compaction that found no space took the blocks that it had passed out of the cache, although no table was replaced.
+/// Regression: each compaction that ran out of space evicted the blocks that it had passed from the cache, although no table was
+/// replaced.
 #[test]
 fn a_compaction_without_space_takes_nothing_out_of_the_cache() {
     let ran = world(13).run(async |engine| {
@@ -637,7 +637,7 @@ fn a_compaction_without_space_takes_nothing_out_of_the_cache() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Regression: a full store tried again and again to empty files of separated values, for which there was no space, before it applied
+/// Regression: a full store tried again and again to empty files of separated values, without the space to do so, before it applied
 /// the deletions that left no value in them.
 #[test]
 fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
@@ -726,7 +726,7 @@ fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {
     }
 }
 
-/// Takes the space that the store gives up, once the store is full.
+/// Uses the space that the store frees, once the store is full.
 async fn take_all_but_if_full(engine: &Engine, store: &Store) -> bool {
     let is_full = store.stats().full.is_some();
     if is_full {

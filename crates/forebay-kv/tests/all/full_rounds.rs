@@ -1,6 +1,6 @@
-//! Stores that are filled, emptied and filled again on a small disk. Regression: on a full disk deletes, the documented way out,
-//! made the store read-only in five of eight runs: the log came to the end of its segment before it knew that there is no
-//! space for the next one. One store, opened again with little left of its segment, took no delete at all.
+//! Stores that are filled, emptied and filled again on a small disk. Regression: on a full disk deletes, the documented remedy,
+//! made the store read-only in five of eight runs: the log reached the end of its segment before it knew that the next segment has
+//! no space. One store, reopened with little left of its segment, accepted no delete at all.
 
 use std::collections::BTreeMap;
 
@@ -174,7 +174,7 @@ fn world(seed: u64) -> World {
     World::new(seed).disk(Profile::nand().at("/disk").capacity(DISK).metadata_order(order))
 }
 
-/// Fills the store, in every second round until others have taken the rest of the disk, and empties it. Returns how many keys it
+/// Fills the store, in every second round until others have used the rest of the disk, and empties it. Returns how many keys it
 /// held.
 async fn round(life: &mut Life, engine: &Engine, round: u64) -> usize {
     let (mut store, mut keyspaces) = life.open(engine).await;
@@ -191,7 +191,7 @@ async fn round(life: &mut Life, engine: &Engine, round: u64) -> usize {
         (store, keyspaces) = life.open(engine).await;
         life.check(&keyspaces).await;
     }
-    // One by one as well: each such delete takes a page of the log.
+    // One by one as well: each such delete needs a page of the log.
     life.empty(&store, &keyspaces, [8, 1, 16, 3][(round % 4) as usize]).await;
     if is_shared {
         engine.remove_file(FILLER).await.expect("the other process ends");
@@ -230,8 +230,8 @@ fn a_store_of_three_keyspaces_is_filled_and_emptied_again_and_again() {
     rounds(Shape::ThreeKeyspaces, 2);
 }
 
-/// Regression: each delete takes a page of the log, which took the space of the reserve for its next segments. The flush of the
-/// deletes found none then, and the store was full for ever.
+/// Regression: each delete needs a page of the log, which used the space of the reserve for its next segments. The flush of the
+/// deletes then had no space, and the store was full forever.
 #[test]
 fn the_log_of_a_full_store_leaves_space_for_the_flush_of_its_deletes() {
     for (seed, shape) in [(1, Shape::Plain), (7, Shape::Plain), (6, Shape::ThreeKeyspaces)] {
@@ -255,7 +255,7 @@ fn a_full_store_survives_power_cuts_and_is_emptied() {
         let mut life = Life::new(shape);
         let mut cuts = 0;
         for number in 0..12 {
-            // Every third life comes to its end.
+            // Every third life ends without a power cut.
             let may_cut = number % 3 != 2;
             if may_cut {
                 world.power_cut_at_operation(1 + random(seed * 256 + number) % 2_500);

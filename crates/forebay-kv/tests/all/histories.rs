@@ -136,9 +136,9 @@ async fn transact(
 
 /// Each try is a transaction of the history. What it has read counts only if the call has returned: before that it need not be durable.
 ///
-/// Regression: a try counted as begun when its body was called. Its snapshot was older then, and whatever another thread committed in
-/// between was missing in it: a stale read, once in some hundred runs of a busy machine. It begins with the call, or with the end of the
-/// body before.
+/// Regression: a try counted as started when its body was called. Its snapshot was older then, and lacked the commits of other
+/// threads in between: a stale read, once in some hundred runs of a busy machine. A try starts with the call, or with the end of
+/// the previous body.
 async fn transact_again(
     store: &Store,
     keyspace: &Keyspace,
@@ -210,7 +210,7 @@ fn threads_keep(isolation: Isolation) {
             let (store, keyspace, recorder, engine) = (&store, &keyspace, &recorder, &engine);
             scope.spawn(move || {
                 let state = AtomicU64::new(thread << 32);
-                // On a busy machine they may run one after the other: all go on until enough have met.
+                // On a busy machine they may run one after the other: all continue until enough have met.
                 let mut made = 0;
                 while made < TRANSACTIONS || !recorder.is_enough() {
                     made += 1;
@@ -317,7 +317,7 @@ fn transactions_keep_snapshot_isolation_across_power_cuts() {
 enum Reads {
     Keys,
     KeysForUpdate,
-    /// Ranges in which there is nothing yet.
+    /// Ranges without entries yet.
     Ranges,
 }
 
@@ -519,7 +519,7 @@ fn conflicts_that_are_missed_are_caught() {
     }
 }
 
-/// Test of the oracle: changes that a flush took out of memory, phantoms, and values that expire within a moment.
+/// Test of the oracle: changes that a flush removed from memory, phantoms, and values that expire within a moment.
 #[cfg(feature = "_mutants")]
 #[test]
 fn missed_changes_and_phantoms_and_expiry_outside_of_the_view_are_caught() {

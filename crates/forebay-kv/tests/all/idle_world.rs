@@ -142,7 +142,7 @@ fn deletions_of_little_are_not_worth_a_flush() {
     let ran = world(2).run(async |engine| {
         let store = filled(&engine, KEYS).await;
         let (full, flushes) = (table_bytes(&store), store.stats().flushes);
-        // Less than an eighth of what there is.
+        // Less than an eighth of the data.
         delete(&store, 0..250).await;
         pause(10 * SECOND).await;
         assert_eq!((table_bytes(&store), store.stats().flushes), (full, flushes));
@@ -186,8 +186,8 @@ fn deletions_without_a_pause_are_flushed_once_a_second_at_most() {
     ran.expect("a world without faults");
 }
 
-/// Story: a program deleted what one keyspace had and went on with another: nothing was given back for as long as it wrote, as only
-/// a whole store came to rest.
+/// Story: a program deleted the data of one keyspace and continued with another: no space was freed for as long as it wrote, as
+/// only a whole store could be at rest.
 #[test]
 fn an_idle_keyspace_gives_back_what_was_deleted_beside_a_busy_one() {
     let ran = world(7).run(async |engine| {

@@ -1,4 +1,4 @@
-//! Sorted files that a store takes over: all of them or none, newer than all that was there, and as they are.
+//! Sorted files that a store ingests: atomically, newer than all earlier entries, and unchanged.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -149,7 +149,7 @@ fn a_file_is_newer_than_what_was_there_and_older_than_what_comes() {
             _ => {}
         }
         let (first, step) = (random(round) % 1500, 1 + random(round + 1) % 5);
-        // Sometimes beside all other keys.
+        // Sometimes outside the range of all other keys.
         let base = if round % 7 == 3 { 10_000 + 1_000 * round } else { first };
         let mut two = [Entries::new(), Entries::new()];
         for (index, number) in (base..base + 300).step_by(step as usize).enumerate() {
@@ -197,7 +197,7 @@ fn a_file_is_newer_than_what_was_there_and_older_than_what_comes() {
     is_like(&store.default_keyspace(), &model);
 }
 
-/// Readers see the files of an ingest in both keyspaces or in none.
+/// Readers see all files of an ingest, in both keyspaces, or no file.
 #[test]
 fn readers_see_all_files_or_none() {
     let (engine, dir) = (engine(), dir());
@@ -461,7 +461,7 @@ fn refused_files_are_named_and_nothing_has_changed() {
             break;
         }
     }
-    // A keyspace of another store, and one that is gone.
+    // A keyspace of another store, and a dropped keyspace.
     let other = Store::open(&engine, dir.path().join("other"), options()).wait().expect("a store");
     let error = store.ingest([(&other.default_keyspace(), &good)]).wait().expect_err("of another store");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -471,7 +471,7 @@ fn refused_files_are_named_and_nothing_has_changed() {
         store.ingest([(&keyspace, &good), (&gone, &second)]).wait().expect_err("it is gone")
     });
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    // After all of that the good files come in, and damage that no check looked for is found when it is read.
+    // After all of that the good files are ingested, and damage that no check covered is found when it is read.
     let space = store.keyspace("second").wait().expect("a keyspace");
     store.ingest([(&keyspace, &good), (&space, &second)]).wait().expect("good files");
     let damaged = from.join("leaf");
@@ -538,7 +538,7 @@ fn a_value_that_the_store_could_not_compact_is_refused() {
     assert_eq!(keyspace.get(&key(5)).wait().expect("a get").map(|value| value.len()), Some(5 << 20));
 }
 
-/// A store goes on with its own compression, whatever the files that it ingests have.
+/// A store keeps its own compression, independent of the compression of the files that it ingests.
 #[test]
 fn the_compression_of_a_file_is_not_that_of_the_store() {
     let (engine, dir) = (engine(), dir());
@@ -584,7 +584,7 @@ fn files_that_are_kept_can_be_ingested_again() {
             forebay_kv::verify(&engine, dir.path().join(name)).wait().expect("a verification").is_whole()
         );
     }
-    // Given twice and not kept, it goes once.
+    // A file given twice and not kept is removed once.
     let store = Store::open(&engine, dir.path().join("three"), options()).wait().expect("a store");
     let (keyspace, second) = (store.default_keyspace(), store.keyspace("second").wait().expect("a keyspace"));
     let ingested = store.ingest([(&keyspace, &path), (&second, &path)]).wait().expect("an ingest");
@@ -687,7 +687,7 @@ fn deletions_of_a_file_delete_and_go() {
     std::fs::remove_dir_all(files).expect("it goes");
 }
 
-/// A future that is dropped after its first poll: the ingest goes on.
+/// A future that is dropped after its first poll: the ingest continues.
 #[tokio::test]
 async fn an_ingest_goes_on_without_its_future() {
     let (engine, dir) = (engine(), dir());

@@ -1,6 +1,6 @@
-//! Ingests in simulated worlds: beside transactions, writers, relaxed writes and a keyspace that is not logged, on failing
-//! disks, across power cuts. Every snapshot, and every store that is opened again, has all files of an ingest or none, and
-//! nothing older than a file is lost where the file is there.
+//! Ingests in simulated worlds: concurrent with transactions, writers, relaxed writes and writes to an unlogged keyspace, on
+//! failing disks, across power cuts. Every snapshot, and every reopened store, has either all files of an ingest or no file, and
+//! where a file is present nothing older is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,10 +21,10 @@ struct Progress {
     /// Ingests, and the last one that was acknowledged.
     files: u64,
     ingested: u64,
-    /// Relaxed writes, and those that returned before the last acknowledged ingest began.
+    /// Relaxed writes, and those that returned before the start of the last acknowledged ingest.
     relaxed: u64,
     relaxed_before: u64,
-    /// Writes to the unlogged keyspace, and those that returned before its last acknowledged ingest began.
+    /// Writes to the unlogged keyspace, and those that returned before the start of its last acknowledged ingest.
     applied: u64,
     applied_before: u64,
     /// Puts between the keys of files, and those that were acknowledged.
@@ -101,7 +101,7 @@ impl Open {
         Ok(Ok(mark))
     }
 
-    /// Checks what an open has found, and goes on from there.
+    /// Checks the findings of an open, and continues from there.
     async fn check_open(&self) -> Result<std::result::Result<(), String>> {
         let mark = match self.check_moment().await? {
             Ok(mark) => mark,
@@ -191,7 +191,7 @@ impl Open {
         }
     }
 
-    /// Writes between and beside the keys of the files, which are "from" to "to".
+    /// Writes between and around the keys of the files, which are "from" to "to".
     async fn write(&self) -> Result<()> {
         let (relaxed, applied, put) = self.done(|done| (done.relaxed + 1, done.applied + 1, done.put + 1));
         match sim::random(4) {
@@ -214,7 +214,7 @@ impl Open {
     }
 }
 
-/// The end of a task: it has come to its end, the store has failed, or a check.
+/// The end of a task: its completion, a failure of the store, or a failed check.
 fn judged(ended: Result<std::result::Result<(), String>>) -> std::result::Result<(), String> {
     match ended {
         Ok(judged) => judged,
@@ -321,8 +321,8 @@ fn an_ingest_is_there_whole_or_not_at_all_on_failing_disks() {
     worlds::explore(100, |world| attempt(world, Trouble::Errors));
 }
 
-/// A relaxed write that has returned before an ingest began is as durable as the ingest: a store must not have lost the
-/// older of the two. The log's device is slow here, so that nothing else makes the write durable in time.
+/// A relaxed write that has returned before the start of an ingest is as durable as the ingest: a store must not lose the older of
+/// the two. The log's device is slow here, so that nothing else makes the write durable in time.
 #[test]
 fn an_ingest_waits_for_relaxed_writes_from_before() {
     // What is in flight when the power fails may be there or not: some seeds show nothing.
@@ -435,8 +435,8 @@ fn is_replaced_meanwhile(seed: u64) -> bool {
     replaced.expect("a life")
 }
 
-/// The name of an ingested file was removed, but not durably. After a power failure it could be there again, and a program
-/// that ingests each file that it finds gave old values a second time, over newer ones.
+/// The name of an ingested file was removed, but not durably. After a power failure it could reappear, and a program that ingests
+/// each file that it finds ingested old values a second time, over newer values.
 #[test]
 fn the_name_of_an_ingested_file_does_not_come_back() {
     for seed in 0..20 {

@@ -19,8 +19,8 @@ fn engine() -> Engine {
     Engine::start(Config::new().shards(1)).expect("an engine")
 }
 
-/// Opens the store at once. Regression: a killed process holds its locks until the kernel has cleaned up its ring, and
-/// an open right after the kill failed with `Locked`, which named a process that was dead.
+/// Opens the store immediately. Regression: a killed process holds its locks until the kernel has cleaned up its ring, and an open
+/// right after the kill failed with `Locked`, which named a process that was dead.
 fn open(engine: &Engine, dir: &Path) -> Store {
     Store::open(engine, dir, common::options()).wait().unwrap_or_else(|error| panic!("opening: {error:?}"))
 }

@@ -32,7 +32,7 @@ type May = BTreeSet<Option<u64>>;
 struct StoreModel {
     /// Keys that were never written have no entry.
     keys: BTreeMap<Key, May>,
-    /// Values of each key since the disk began to lie.
+    /// Values of each key since the disk started to lie.
     since: BTreeMap<Key, May>,
     lies: bool,
     count: u64,
@@ -57,7 +57,7 @@ impl StoreModel {
         self.keys.get(&key).cloned().unwrap_or_else(|| May::from([None]))
     }
 
-    /// A write begins: the key has either its old or its new value.
+    /// A write starts: the key has either its old or its new value.
     fn begin(&mut self, key: Key, value: Option<u64>) {
         let mut may = self.may(key);
         may.insert(value);
@@ -273,7 +273,7 @@ async fn go_on(
     Ok((known, seen))
 }
 
-/// Runs one world from its beginning to its end.
+/// Runs one world.
 fn attempt(world: &mut World, lie: Lie) -> Result<OutcomeCounts, String> {
     let draw = |salt: u64, n: u64| (mix(salt << 40 ^ mix(7)) ^ salt) % n;
     let seed = world.seed();

@@ -1,4 +1,4 @@
-//! Sorted entries loaded straight into tables: all of them or none, in one step, and written once.
+//! Sorted entries loaded directly into tables: atomically, and written once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,8 +109,8 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
     assert_eq!(files(dir.path()), before);
 }
 
-/// Loads into keyspaces that have puts and deletions of the same keys at every stage: in memory, in level 0,
-/// and in lower levels. Earlier writes lose to the load, later ones win.
+/// Loads into keyspaces that have puts and deletions of the same keys at every stage: in memory, in level 0, and in lower levels.
+/// Earlier writes lose to the load, later writes win.
 #[test]
 fn a_load_is_newer_than_what_was_there_and_older_than_what_comes() {
     let (engine, dir) = (engine(), dir());

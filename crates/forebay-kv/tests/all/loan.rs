@@ -40,7 +40,7 @@ fn is_within(store: &Store) -> bool {
         && memory.blocks + memory.pinned <= memory.cache_max
 }
 
-/// Story: a store that was opened to be read went to its device again and again, while the share of its memtables was idle.
+/// Story: a store that was opened only for reads read from its device again and again, while the share of its memtables was idle.
 #[test]
 fn data_that_fit_with_the_memory_of_idle_memtables_are_read_once() {
     // 9.1 MiB, and the cache's own share is 8.8.

@@ -1,6 +1,6 @@
-//! Regression: a transaction of a second never committed beside writers of *another* keyspace (0 of 18 at 16, 64 and 256 MiB): it
-//! conflicted when two memtables had been flushed since it began, with keys of whatever keyspace. And beside puts to other keys of its own
-//! keyspace it had as little chance.
+//! Regression: a transaction of a second never committed during writes to *another* keyspace (0 of 18 at 16, 64 and 256 MiB): it
+//! conflicted when two memtables had been flushed since its start, with keys of any keyspace. During puts to other keys of the same
+//! keyspace its chance was as small.
 //!
 //! Time is that of a world, so the machine does not decide.
 
@@ -15,7 +15,7 @@ use forebay_sim::{self as sim, Profile, World};
 use crate::common::{key, random};
 
 const TRANSACTIONS: u64 = 6;
-/// Time from the begin of one to that of the next.
+/// Time between the starts of two transactions.
 const APART: Duration = Duration::from_millis(50);
 const LENGTH: Duration = Duration::from_secs(3);
 /// Keys that the transactions read and no writer changes.
@@ -62,7 +62,7 @@ async fn write(
 /// A writer: how many entries with how long values, and how often.
 type Writer = (u64, usize, Duration);
 
-/// Runs the transactions beside writers of the same or of another keyspace. All have to commit.
+/// Runs the transactions concurrently with writers of the same or of another keyspace. All have to commit.
 async fn run(engine: Engine, memory_mib: u64, is_same: bool, writers: &[Writer]) -> Result<Stats> {
     let options = Options::new().memory_bytes_max(memory_mib << 20).store_id(7).clock(|| 1_000);
     let store = Store::open(&engine, "/disk/store", options).await?;

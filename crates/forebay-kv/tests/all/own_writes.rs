@@ -1,5 +1,5 @@
-//! A writer reads what it wrote. Records are inserted into the memtable outside of the commit section, by whichever
-//! writer comes first, so a put may be durable while another thread has still to insert it.
+//! A writer reads its own writes. Records are inserted into the memtable outside of the commit section, by the first writer to
+//! arrive, so a put may be durable before another thread inserts it.
 
 use crate::common;
 

@@ -26,7 +26,7 @@ fn resident(path: &Path) -> io::Result<(u64, u64)> {
     // SAFETY: `address` is the mapping of `bytes` bytes made above, and `pages` has a byte for each page.
     let answer = unsafe { libc::mincore(address, bytes, pages.as_mut_ptr()) };
     let error = io::Error::last_os_error();
-    // SAFETY: the mapping made above, of which there is no reference.
+    // SAFETY: the mapping made above, without references to it.
     unsafe { rustix::mm::munmap(address, bytes) }?;
     let held = pages.iter().filter(|page| **page & 1 == 1).count() * page;
     if answer == 0 { Ok((held as u64, bytes as u64)) } else { Err(error) }
@@ -52,7 +52,7 @@ fn locked(path: &Path) -> io::Result<LockedPages> {
 
 impl Drop for LockedPages {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `locked`, of which there is no reference.
+        // SAFETY: the mapping made in `locked`, without references to it.
         let gone = unsafe { rustix::mm::munmap(self.0, PROBE_BYTES) };
         debug_assert!(gone.is_ok(), "a mapping of this process goes");
     }
@@ -99,7 +99,7 @@ fn no_page_of_a_table_is_in_the_page_cache() {
         }
         let mut range = space.iter();
         while range.next().wait().transpose().expect("an entry").is_some() {}
-        // No table goes while they are looked at.
+        // No table is removed while they are examined.
         store.settle().wait().expect("at rest");
         let (held, bytes) = tables(dir.path());
         assert!(held == 0 && bytes > 8_000 * 900, "{held} of {bytes} bytes, by {}", engine.driver());

@@ -1,5 +1,4 @@
-//! Ranges return the contents of the store when they were made, in order, in both directions, whatever
-//! happens meanwhile.
+//! Ranges return the contents of the store when they were made, in order, in both directions, despite concurrent changes.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +9,7 @@ use forebay::Class;
 use forebay_kv::{Batch, ErrorKind, Keyspace, Range, Result, Store};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-/// A range in progress, whether it goes backwards, and the entries that it has yet to return.
+/// A range in progress, whether it runs backwards, and the entries that it has yet to return.
 type Open = (Range, bool, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn all(mut range: Range) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -97,7 +96,7 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
             let of_prefix: Model =
                 model.clone().into_iter().filter(|(key, _)| key.starts_with(prefix)).collect();
             is_like(&of_prefix, || keyspace.prefix(prefix), (Bound::Unbounded, Bound::Unbounded));
-            // A range that begins now and continues later, beside compactions.
+            // A range that starts now and continues later, concurrent with compactions.
             if round % 4 == 0 {
                 let expected = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
                 let is_back = round % 8 == 0;
@@ -230,7 +229,7 @@ fn a_range_works_in_a_task_of_a_shard() {
     task.wait().unwrap().unwrap();
 }
 
-/// A program that keeps all values of a range gets an error; after it drops them the range goes on where it was.
+/// A program that keeps all values of a range gets an error; after it drops them the range continues at the same entry.
 #[test]
 fn who_keeps_too_much_is_told() {
     let (engine, dir) = (engine(), dir());
@@ -271,8 +270,8 @@ fn all_count(mut range: Range) -> usize {
     count
 }
 
-/// Regression: a range for which there was no memory kept its read-ahead until it went on, so many of them waited for each other for
-/// ever. Here 100 take turns, each of them until it finds no memory, and all come to their end.
+/// Regression: a range that lacked memory kept its read-ahead until it continued, so many of them waited for each other forever.
+/// Here 100 alternate, each until it lacks memory, and all complete.
 #[test]
 fn ranges_without_memory_do_not_wait_for_each_other() {
     let (engine, dir) = (engine(), dir());

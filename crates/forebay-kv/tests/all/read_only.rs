@@ -120,7 +120,7 @@ fn nothing_of_a_store_that_a_kill_left_changes_and_all_of_it_is_read() {
     }
 }
 
-/// In a mount namespace of its own, where this user may make one.
+/// In a new mount namespace, where this user may create one.
 #[test]
 fn a_store_on_a_read_only_file_system_is_read() {
     const TEST: &str = "read_only::a_store_on_a_read_only_file_system_is_read";

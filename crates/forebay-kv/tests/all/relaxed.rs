@@ -1,4 +1,4 @@
-//! Writes that do not wait for the device: relaxed ones, and those of keyspaces that are not logged.
+//! Writes that do not wait for the device: relaxed writes, and writes to keyspaces that are not logged.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -94,7 +94,7 @@ struct Progress {
     number: u64,
 }
 
-/// Checks the findings of an open, and goes on from there.
+/// Checks the findings of an open, and continues from there.
 async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result<(), String> {
     let error = |error: forebay_kv::Error| format!("{error:?}");
     let last = |found: Option<forebay_kv::Value>| {
@@ -102,7 +102,7 @@ async fn check(store: &Store, state: &Keyspace, done: &SharedProgress) -> Result
     };
     let progress = *done.0.lock().unwrap();
     let keyspace = store.default_keyspace();
-    // Relaxed writes: key n has the value n; those that are there are the first ones.
+    // Relaxed writes: key n has the value n; the keys that survive are the first keys.
     let mut count = 0;
     let mut range = keyspace.prefix("r ");
     while let Some(entry) = range.next().await {
@@ -252,7 +252,7 @@ fn writes_that_are_not_logged_cause_no_flush_of_the_log() {
         assert_eq!(counts(), before, "nothing logged is nothing written");
         assert_eq!(store.stats().flushes, 0, "all of them are in one memtable");
 
-        // Nothing that a read waits for is in the log, so none waits: neither a swap that is refused nor a call that is run again.
+        // Nothing that a read waits for is in the log, so neither a refused swap nor a repeated call waits.
         let refused = state.compare_and_set("key 0", None, Some(b"new")).await.expect("a swap");
         assert!(matches!(refused, SwapOutcome::Not { current: Some(_) }));
         let tries = Cell::new(0);
@@ -278,7 +278,7 @@ fn writes_that_are_not_logged_cause_no_flush_of_the_log() {
         drop(snapshot);
         assert_eq!(counts(), before);
 
-        // All their numbers go with the next write that is logged, also with one of both kinds.
+        // All their numbers are logged with the next logged write, also with a batch of both kinds.
         let mut batch = Batch::new();
         batch.put(&state, "both", "1").put(&logged, "both", "1");
         store.write(&batch).await.expect("a write");
@@ -307,7 +307,7 @@ async fn opened(engine: &Engine) -> Result<(Store, Keyspace), String> {
     Ok((store, state))
 }
 
-/// Cuts the power at the n-th operation of a flush. Returns whether the flush came to it.
+/// Cuts the power at the n-th operation of a flush. Returns whether the flush had so many operations.
 fn cut_in_flush(n: u64) -> Result<bool, String> {
     let mut world = World::new(n).disk(Profile::nand().at("/disk")).stalls_ppm(0);
     let lived = world.run(async |engine| {

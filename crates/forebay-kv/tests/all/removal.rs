@@ -1,4 +1,4 @@
-//! Removal of ranges and keyspaces: what goes, what stays, also across opens, and what it costs.
+//! Removal of ranges and keyspaces: which entries are removed, which stay, also across opens, and its costs.
 
 use crate::common::{dir, engine, engines, key, nothing_is_held, open, options, random, value};
 use forebay_kv::{ErrorKind, Isolation, Keyspace, Store};

@@ -1,4 +1,4 @@
-//! When a store can be opened: not while it is open, and at once after its last handle is dropped.
+//! When a store can be opened: not while it is open, and immediately after its last handle is dropped.
 
 use crate::common::{self, dir, engine, key, open, open_after_drop, options, value};
 use forebay_kv::{ErrorKind, Store};

@@ -75,7 +75,7 @@ fn table_files(dir: &Path) -> Vec<PathBuf> {
     named(&dir.join("tables"), "fkv")
 }
 
-/// Returns the bytes of all tables on disk, once the files to be removed are gone.
+/// Returns the bytes of all tables on disk, after all pending removals.
 fn table_bytes(dir: &Path) -> u64 {
     table_files(dir).iter().map(|path| std::fs::metadata(path).map_or(0, |file| file.len())).sum()
 }
@@ -135,7 +135,7 @@ fn without_separation_compaction_writes_long_values_again() {
     let (store, values) = made(&engine, dir.path(), options().separation_bytes(u32::MAX));
     assert_eq!((store.stats().value_files, store.stats().value_live_bytes), (0, 0));
     assert_has(&engine, &store, &values);
-    // Separation may begin and end with any open.
+    // Separation may be switched on and off with any open.
     store.close().wait().expect("an end");
     let store = Store::open(&engine, dir.path(), separating()).wait().expect("an open");
     let mut values = values;
@@ -161,7 +161,7 @@ fn space_of_values_that_are_no_longer_needed_is_given_back() {
     let (engine, dir) = (engine(), dir());
     let (store, mut values) = made(&engine, dir.path(), separating());
     let before = table_bytes(dir.path());
-    // Most long values get a successor, or go.
+    // Most long values get a successor, or are deleted.
     for number in (0..KEYS).filter(|number| number % 4 == 2) {
         store.default_keyspace().delete(key(number)).wait().expect("a delete");
         values.remove(&key(number));
@@ -344,7 +344,7 @@ async fn live(
             }
             6 => expected.judge(number, keys.get(&key(number)).await.map_err(fails)?.as_deref())?,
             _ => {
-                // Short values change most, so that long ones stay.
+                // Short values change most, so that long values stay.
                 let number = if sim::random(3) > 0 { number / 4 * 4 } else { number };
                 let version = 1 + step + sim::random(1 << 20) * 1_000;
                 expected.begin(number, version);

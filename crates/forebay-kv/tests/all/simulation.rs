@@ -13,7 +13,7 @@ use crate::simulation::store::Shape;
 
 const LIVES: u64 = 4;
 
-/// Runs one world from its beginning to its end. The error text describes any failure.
+/// Runs one world. The error text describes any failure.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
@@ -63,8 +63,8 @@ fn worlds_repeat_themselves() {
     worlds::repeats_itself(|world| attempt(world, Trouble::Errors));
 }
 
-/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct
-/// store passes the same ones.
+/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct store passes the same
+/// worlds.
 #[cfg(feature = "_mutants")]
 mod broken {
     use forebay_kv::mutants::{self, Mutant};

@@ -1,9 +1,9 @@
 //! Writers are slowed smoothly and never stopped for long, regardless of flushes and compaction. The tests
 //! run in a simulated world, whose clock measures how long each writer really waited.
 //!
-//! Regression: a batch of puts once took 1.75 s. Writers had filled all memtables as fast as they could. Then
-//! all of them stalled until a flush had written one, in an order that left some of them behind every time.
-//! The larger the memtables and the slower the disk, the longer it took.
+//! Regression: a batch of puts once lasted 1.75 s. Writers had filled all memtables as fast as they could. Then all of them stalled
+//! until a flush had written one, in an order that left some of them behind every time. The larger the memtables and the slower the
+//! disk, the longer it lasted.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -55,9 +55,8 @@ async fn writes(store: &Store, load: Load, writer: u64, longest: &RefCell<Durati
     }
 }
 
-/// Runs writers without pauses on a disk with a fast log and slow tables. A write of 64 KiB to a table takes
-/// 10 ms and a sync 20 ms, so that the flush of a memtable takes two tenths of a second. Returns the longest
-/// wait and the store's statistics.
+/// Runs writers without pauses on a disk with a fast log and slow tables. A write of 64 KiB to a table lasts 10 ms and a sync 20
+/// ms, so that the flush of a memtable lasts two tenths of a second. Returns the longest wait and the store's statistics.
 fn longest_wait(load: Load) -> (Duration, Stats) {
     let times = [5, 10, 20].map(Duration::from_micros);
     let profile = Profile::nand().at("/disk").tail(0, 1).jitter(10).latency(times[0], times[1], times[2]);
@@ -96,8 +95,7 @@ fn no_writer_is_stopped_for_long_by_flushes_and_compaction() {
     }
 }
 
-/// A waiter for memory that is no longer polled, such as a kept branch of a `select!`, does not hold up later
-/// ones.
+/// A waiter for memory that is no longer polled, such as a kept branch of a `select!`, does not hold up later waiters.
 #[test]
 fn a_writer_that_is_not_polled_any_more_stops_nobody() {
     let mut world = World::new(11).disk(Profile::nand().at("/disk")).steps_max(u64::MAX);

@@ -1,5 +1,5 @@
-//! The cost for a disk of a store's operations, whatever memory it has, and whatever shape its leaves, tables and levels have
-//! (docs/sweeps.md). A failure prints each point of its axis with its counts.
+//! The cost for a disk of a store's operations, for any memory and any shape of its leaves, tables and levels (docs/sweeps.md). A
+//! failure prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_kv::{Compression, Store};
@@ -199,10 +199,10 @@ async fn flushes(engine: Engine, at: u64) -> Attempt {
     Ok(cost + get(store, 1, VALUE).await?)
 }
 
-/// The number of a key's value after a change; none if it is deleted.
+/// The number of a key's value after a change; `None` if it is deleted.
 type NewValue = Option<u64>;
 
-/// A range over all keys, of which some were changed since they went to tables.
+/// A range over all keys, of which some were changed since they were flushed to tables.
 async fn changed(engine: Engine, change: impl Fn(u64) -> Option<NewValue>) -> Attempt {
     let store = cold_with(&engine, options(), entries(MANY, VALUE)).await?;
     let keys = store.default_keyspace();
@@ -321,7 +321,7 @@ fn levels(points: Points) {
     let of_some = |at: u64| all + of_range(MANY * (VALUE + BESIDE) * at / 100);
     // Links with a flush of their directory each, then a new manifest and log, which are read back.
     let of_links = |at: u64| Cost::together(16, MIB).with_flushes(24 + at).in_rounds(36 + at.div_ceil(LINKS));
-    // Manifest and log, then so many tables at once: of each its end, its levels and its filter.
+    // Manifest and log, then the tables concurrently: of each its end, its levels and its filter.
     let of_open = |at: u64| {
         let bytes = 4 * MIB + 4 * at * BLOCK;
         Cost::together(50 + 4 * at, bytes).with_flushes(16).in_rounds(50 + 4 * at.div_ceil(TOGETHER))

@@ -17,12 +17,12 @@ const MEMORY: u64 = 128 * MIB;
 const SEGMENT: u64 = MIB;
 /// The longest value that lies in its leaf: a quarter of that.
 const INLINE: u64 = 1 << 10;
-/// Bytes of an entry beside its value: its key, and what leaf or record have of it.
+/// Bytes of an entry in addition to its value: its key, and its overhead in leaf or record.
 pub(crate) const BESIDE: u64 = 32;
 /// A range reads ahead twice this much; a batch of gets has so many under way.
 const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
-/// The gets at once of the axis that is about their values.
+/// The number of concurrent gets on the axis of their values.
 const FEW: u64 = 8;
 
 static GET_VALUE: Axis = Axis {
@@ -218,7 +218,7 @@ static LEAST_TABLES: Axis = Axis {
     unit: "tables",
     package: "forebay-kv",
     range: 1_024..=4_096,
-    // Some 1,100 of level 0 take a quarter of the cache.
+    // Some 1,100 tables of level 0 use a quarter of the cache.
     crosses: &[("CROWDED_PART", 4)],
     steps: &[],
     limit: None,
@@ -319,8 +319,8 @@ async fn get_value(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Story: right after a load, values of 2 KiB were got at a tenth of the rate of 1 KiB although all of them had room in memory: each was
-/// read from the device by its first get, and those a little shorter than a power of two by every get.
+/// Story: right after a load, values of 2 KiB were got at a tenth of the rate of 1 KiB although all of them fit into memory: each
+/// was read from the device by its first get, and those a little shorter than a power of two by every get.
 ///
 /// Writes tables that overlap, and gets all keys once they are at rest, one by one and by a range; then twice more with a cache that was
 /// empty, of which the first pass does not count.
@@ -348,7 +348,7 @@ async fn gets_of_what_fits(engine: Engine, at: u64) -> Attempt {
     Ok(loaded + read)
 }
 
-/// Gets all keys, and goes through them by a range.
+/// Gets all keys, and reads them with a range.
 async fn get_all(store: &Store, count: u64, len: u64) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let keys = store.default_keyspace();
     for number in 0..count {
@@ -723,7 +723,7 @@ fn keys(points: Points) {
 
 fn batches_and_writers(points: Points) {
     let of_batch = |at: u64| Cost::of_group(at * (20 + BESIDE));
-    // The first one writes a group of its own, and all others the next one.
+    // The first writer's record is a group alone, and all others share the next group.
     let of_writers = |at: u64| match at {
         1 => Cost::of_group(100 + BESIDE),
         _ => Cost::together(2, at * (100 + BESIDE) + BLOCK).with_flushes(2).in_rounds(4),

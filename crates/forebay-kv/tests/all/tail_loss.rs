@@ -106,9 +106,8 @@ fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> 
     assert!(refused > 0, "no row of {log} showed a loss");
 }
 
-/// Regression: zeros from byte 8,192 of the manifest's log on leave the record that begins a store. An open
-/// refused the rest, because the log did not fit it. `forebay kv verify` called the store whole, and its only
-/// table "not needed, an open removes it".
+/// Regression: zeros from byte 8,192 of the manifest's log on leave the first record of a store. An open refused the rest, because
+/// the log did not fit it. `forebay kv verify` called the store whole, and its only table "not needed, an open removes it".
 #[test]
 fn a_manifest_that_lost_its_end_is_refused_by_all() {
     let (engine, place) = (engine(), dir());
@@ -125,7 +124,7 @@ fn a_manifest_that_lost_its_end_is_refused_by_all() {
 /// it.
 fn overwritten(engine: &Engine) -> tempfile::TempDir {
     let place = dir();
-    // All of it stays in the log: no flush begins by itself.
+    // All of it stays in the log: no flush starts by itself.
     let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
     let store = Store::open(engine, place.path(), options).wait().expect("a new store");
     let keys = store.default_keyspace();
@@ -147,9 +146,9 @@ fn newer(number: u64) -> Option<Vec<u8>> {
     (!number.is_multiple_of(3)).then(|| value(number))
 }
 
-/// Regression: the mark of a clean end lies in the part of the log that is lost. So a store that had been
-/// closed opened without an error although its last records were missing. Overwritten and deleted values came
-/// back old, and a verification called the store whole.
+/// Regression: the mark of a clean end lies in the part of the log that is lost. So a store that had been closed opened without an
+/// error although its last records were missing. Overwritten and deleted values reappeared, and a verification called the store
+/// whole.
 #[test]
 fn a_log_that_lost_its_end_is_refused_by_all() {
     let engine = engine();

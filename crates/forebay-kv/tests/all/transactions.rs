@@ -175,8 +175,8 @@ fn one_that_only_reads_commits_always() {
     store.close().wait().unwrap();
 }
 
-/// Regression: a transaction that outlived a second flush conflicted, whatever it had read or written: beside writers of another
-/// keyspace none of a second ever committed.
+/// Regression: a transaction that outlived a second flush conflicted, regardless of its reads and writes: during writes to another
+/// keyspace no transaction of a second ever committed.
 #[test]
 fn one_that_spans_flushes_conflicts_with_changes_of_its_own_keys_alone() {
     let (engine, dir) = (engine(), dir());
@@ -232,8 +232,8 @@ fn a_removal_conflicts_with_what_lies_in_its_range() {
     store.close().wait().unwrap();
 }
 
-/// The record of changes has an eighth of the memory. The keyspace with most changes forgets its oldest ones first:
-/// transactions that have touched nothing there commit, and so do young ones.
+/// The record of changes has an eighth of the memory. The keyspace with most changes forgets its oldest changes first: transactions
+/// that have touched nothing there commit, and so do young transactions.
 #[test]
 fn without_memory_for_the_comparison_the_oldest_conflict() {
     const KEY_BYTES: usize = 2_000;

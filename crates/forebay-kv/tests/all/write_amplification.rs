@@ -51,7 +51,7 @@ fn write_amplification_is_the_bytes_of_the_device_for_each_byte_put() {
     }
 }
 
-/// A sorted file was written once before it came, and its second name takes no bytes.
+/// A sorted file was written once before its ingest, and its second name writes no bytes.
 #[test]
 fn an_ingested_file_counts_as_written_once() {
     let mut world = World::new(1).disk(Profile::nand().at("/disk"));
@@ -176,7 +176,7 @@ fn what_is_above_the_last_level_waits_until_it_is_as_much() {
     for (rounds, compacted_max) in [(1, 3.0), (6, COMPACTED_MAX)] {
         let figures = figures(rounds);
         assert!(figures.compacted <= compacted_max, "{rounds} rounds: {figures:?}");
-        // A busy store takes the base twice, one more level 0, and what comes during a compaction.
+        // A busy store uses the base twice, one more level 0, and the data put during a compaction.
         assert!(figures.most <= 4.0, "{rounds} rounds: {figures:?}");
         // An eighth, and the rests of leaves and tables.
         assert!(figures.space <= 1.4, "{rounds} rounds: {figures:?}");

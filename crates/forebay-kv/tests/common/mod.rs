@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system, in the build directory, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-kv-test-")
@@ -39,10 +39,10 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {
     Store::open(engine, dir.path(), options()).wait().expect("the store opens")
 }
 
-/// An open waits for a store that this process has dropped, whose end comes in the background, for a second of the shard's clock.
+/// An open waits for a store that this process has dropped, which ends in the background, for a second of the shard's clock.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// Opens a store whose last handle was dropped, for as long as its end takes on a slow disk. A refusal that comes early is a failure.
+/// Opens a store whose last handle was dropped, waiting for its end on a slow disk. A refusal that arrives early is a failure.
 pub(crate) fn open_after_drop(engine: &Engine, dir: &tempfile::TempDir) -> Store {
     loop {
         let begun = Instant::now();
@@ -62,7 +62,7 @@ pub(crate) fn nothing_is_held(store: &Store) {
     }
 }
 
-/// Returns a pseudorandom number; neighbouring seeds give unrelated ones.
+/// Returns a pseudorandom number; neighbouring seeds give unrelated numbers.
 pub(crate) fn random(seed: u64) -> u64 {
     forebay_test::draw::mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
@@ -82,7 +82,7 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
 /// lengths of the values.
 pub(crate) fn batch_of(keyspace: &Keyspace, bytes: u64) -> (Batch, Vec<u64>) {
     const VALUE: u64 = 20_000;
-    // Beside the values: 11 bytes and a key for each, and 6 for all.
+    // In addition to the values: 11 bytes and a key for each, and 6 for all.
     let (count, rest) = ((bytes - 6) / (VALUE + 21), (bytes - 6) % (VALUE + 21));
     let mut lens = vec![VALUE; count as usize];
     *lens.last_mut().expect("one value at least") += rest;
@@ -93,7 +93,7 @@ pub(crate) fn batch_of(keyspace: &Keyspace, bytes: u64) -> (Batch, Vec<u64>) {
     (batch, lens)
 }
 
-/// Writes a batch of puts and deletions of 1,500 keys to a keyspace and its model; which ones follows from the part of a round.
+/// Writes a batch of puts and deletions of 1,500 keys to a keyspace and its model; the part of a round selects them.
 pub(crate) fn change(
     store: &Store,
     keyspace: &Keyspace,

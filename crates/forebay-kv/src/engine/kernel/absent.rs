@@ -22,7 +22,7 @@ impl KernelWalks {
         Plan
     }
 
-    /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
+    /// Returns `None`: the kernel has not run the lookup, and the ordinary walk continues.
     pub(crate) fn descend(
         &self,
         _: &StoreCore,

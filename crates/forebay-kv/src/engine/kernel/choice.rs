@@ -1,9 +1,8 @@
-//! The choice between the kernel and the ordinary way, by the time that lookups take in each.
+//! The choice between the kernel and the ordinary way, by the time of lookups in each.
 //!
-//! Most lookups go the way that is chosen. A short row of them in each period goes the other way: a row,
-//! because threads that wait at the same time share what they cost. When both ways have enough lookups their
-//! averages are compared. The choice changes when the other way was cheaper by a tenth in two comparisons
-//! that follow each other.
+//! Most lookups use the chosen way. A short run of them in each period uses the other way: a run, because threads that wait at the
+//! same time share costs. Once both ways have enough lookups their averages are compared. The choice changes when the other way was
+//! cheaper by a tenth in two successive comparisons.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +31,7 @@ pub(super) struct Choice {
     usual_ns: [AtomicU64; 2],
 }
 
-/// What both ways took since the last comparison: the ordinary one, then the kernel.
+/// The costs of both ways since the last comparison: the ordinary way, then the kernel.
 #[derive(Debug, Default)]
 struct Tally {
     ways: [WayCost; 2],
@@ -40,7 +39,7 @@ struct Tally {
     wins: u32,
 }
 
-/// What the turns of one way took.
+/// The costs of the turns of one way.
 #[derive(Clone, Copy, Debug, Default)]
 struct WayCost {
     turns: u32,
@@ -75,14 +74,14 @@ impl Choice {
         self.is_kernel.load(Relaxed)
     }
 
-    /// Takes a turn. Returns whether it goes to the kernel.
+    /// Takes a turn. Returns whether its lookups use the kernel.
     pub(super) fn turn_is_inside(&self) -> bool {
         let turn = self.turns.fetch_add(1, Relaxed) % self.period;
         let is_trial = (self.row..2 * self.row).contains(&turn);
         self.is_kernel() != is_trial
     }
 
-    /// Counts the time of a turn. Costs some additions under a lock of its own.
+    /// Counts the time of a turn. Costs a few additions under its own lock.
     pub(super) fn note(&self, is_inside: bool, took: Duration, lookups: u32) {
         let way = usize::from(is_inside);
         let lookups = u64::from(lookups.max(1));
@@ -120,8 +119,8 @@ impl Choice {
 mod tests {
     use super::*;
 
-    /// Has `turns` turns of `lookups` lookups that take as long as the two ways say, in nanoseconds a lookup.
-    /// Returns how many went to the kernel.
+    /// Has `turns` turns of `lookups` lookups with the given costs of the two ways, in nanoseconds a lookup. Returns how many used
+    /// the kernel.
     fn run(choice: &Choice, turns: u32, lookups: u32, ordinary_ns: u64, kernel_ns: u64) -> u32 {
         (0..turns)
             .map(|_| {

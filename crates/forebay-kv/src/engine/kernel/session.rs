@@ -11,14 +11,14 @@ use crate::cache::{Cache, Pin, PinPurpose};
 use crate::engine::shared::StoreCore;
 use crate::options::KernelWalk;
 
-/// Descents of one thread at once.
+/// Maximum descents of one thread in flight.
 const BATCH_DEPTH: u32 = 16;
 
-/// Lookups that suit the kernel after which a thread may have a session, where the store chooses. To open one
-/// takes as many instructions as some thousand lookups, because the verifier looks at the program.
+/// Lookups that suit the kernel after which a thread may have a session, where the store chooses. Opening a session costs as many
+/// instructions as some thousand lookups, because the verifier looks at the program.
 const EARNED: u32 = 1 << 15;
 
-/// All sessions together take at most the cache's memory divided by this.
+/// All sessions together use at most the cache's memory divided by this.
 const CACHE_SHARE: u64 = 4;
 
 /// Sessions that are opened for trials, while the ordinary way is chosen.
@@ -43,15 +43,15 @@ pub(super) struct Sessions {
     open: Mutex<Vec<(Weak<Life>, Pin)>>,
 }
 
-/// A thread's session, or none.
+/// The session of a thread, if it has one.
 struct Mine {
     session: Option<Session>,
     refusal: Option<Refusal>,
-    /// Lookups that could have gone to the kernel.
+    /// Lookups that could have used the kernel.
     earned: u32,
 }
 
-/// A session that a thread could not open: it does not try again, whichever store needs one.
+/// A session that a thread could not open: it does not try again, for any store.
 struct Refusal {
     depth: u32,
     why: String,
@@ -67,7 +67,7 @@ struct Session {
     known: Vec<u64>,
 }
 
-/// Sessions of all threads, whichever stores know them.
+/// Sessions of all threads, of all stores.
 static LIVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Lives as long as a session.
@@ -123,8 +123,8 @@ impl Sessions {
         self.why.get().cloned()
     }
 
-    /// Returns whether the calling thread may go to the kernel with so many lookups, in a store that chooses:
-    /// it has a session, or has waited for enough lookups to have one.
+    /// Returns whether the calling thread may use the kernel for so many lookups, in a store that chooses: it has a session, or
+    /// enough of its lookups have waited to earn one.
     pub(super) fn may_enter(&self, lookups: u32, is_chosen: bool) -> bool {
         let may = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else { return false };
@@ -145,9 +145,8 @@ impl Sessions {
         may.unwrap_or(false)
     }
 
-    /// Runs descents on the thread's session, which is opened if there is none yet; passes each leaf with its
-    /// descent's index to `each`. A descent that fails decides nothing. Returns whether all ran on a session
-    /// that was open before.
+    /// Runs descents on the thread's session, which is opened first if needed; passes each leaf with its descent's index to `each`.
+    /// A descent that fails decides nothing. Returns whether all ran on a session that was open before.
     pub(super) fn run<'f>(
         &self,
         shared: &StoreCore,
@@ -160,8 +159,8 @@ impl Sessions {
         }
         let ran = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else { return false };
-            // A forked child has its parent's session but none of its memory, and opens its own. It ends nothing of its
-            // parent's, however it was made: the walk itself knows of fork(3) alone.
+            // A forked child has its parent's session but none of its memory, and opens its own. It ends nothing of its parent's,
+            // whichever call created it: the walk itself knows only of fork(3).
             if mine.session.as_ref().is_some_and(|session| session.process != std::process::id()) {
                 std::mem::forget(mine.session.take());
             }
@@ -195,7 +194,7 @@ impl Sessions {
             }
             is_warm = false;
             let opened = Session::open(first.0, depth);
-            // A session for lone gets goes on where there is no room for one for batches.
+            // A session for lone gets works on without memory for a batch session.
             if let Err(error) = &opened {
                 mine.refusal = Some(Refusal { depth, why: error.to_string() });
             }
@@ -229,8 +228,8 @@ impl Sessions {
         }
     }
 
-    /// Notes that a thread lacks a session. Other threads keep theirs; where none has one, none tries again.
-    /// Returns whether this reason is the first, which alone is kept.
+    /// Notes that a thread lacks a session. Other threads keep theirs; after a failure without any session no thread tries again.
+    /// Returns whether this reason is the first; later reasons are dropped.
     fn note_refused(&self, mine: &Mine, why: &str) -> bool {
         if mine.session.is_none() && LIVING.load(Ordering::Relaxed) == 0 {
             self.is_refused.store(true, Ordering::Relaxed);
@@ -238,8 +237,8 @@ impl Sessions {
         self.why.set(why.to_owned()).is_ok()
     }
 
-    /// Returns whether the budget has room for one more session: hundreds of threads, such as those of a pool for
-    /// blocking calls, must not take the whole cache. The other threads go the ordinary way.
+    /// Returns whether the budget allows one more session: hundreds of threads, such as those of a pool for blocking calls, must
+    /// not use up the whole cache. The other threads read the ordinary way.
     fn has_room(&self, depth: u32, cache: &Cache) -> bool {
         let all: u64 = self.living().iter().map(|(_, pin)| pin.bytes()).sum();
         all + session_bytes(depth) <= cache.bytes_max() / CACHE_SHARE
@@ -275,8 +274,7 @@ impl Session {
         // Not the module: it would pin each table and keep compaction from removing it.
         let choice = forebay_kernel::Options::new().only(EngineKind::BpfLoop).depth(depth);
         let mut walk = LocalWalk::open_with(file, TableDescent, choice)?;
-        // Each descent has a file of its own. A table that compaction removes must not stay on disk because
-        // of the session.
+        // Each descent has its own file. A table that compaction removes must not stay on disk because of the session.
         walk.let_go()?;
         Ok(Session { walk, depth, process: std::process::id(), life: Life::begin(), known: Vec::new() })
     }

@@ -121,7 +121,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
     /// Records an error of the store as a finding; returns any other error, which ends the verification.
     fn judge(&mut self, error: Error) -> Result<()> {
         match error.kind() {
-            // Of descriptors or memory there may be enough later: that is no fault of a file.
+            // Descriptors or memory may suffice later: a lack of them is not a fault of a file.
             _ if error.is_crowded() => Err(error),
             ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Io | ErrorKind::Foreign => {
                 self.report.findings.push(error);
@@ -166,8 +166,8 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         }
     }
 
-    /// Returns the records of a log, apart from an end that an open would cut off. Records damage as
-    /// findings; returns `None` if it prevents reading the log. Fails if there is no log.
+    /// Returns the records of a log, except for an end that an open would truncate. Records damage as findings; returns `None` if
+    /// it prevents reading the log. Fails without a log.
     async fn records(&mut self, dir: &Path) -> Result<Option<Records>> {
         match self.engine.metadata(dir).await {
             Ok(_) => {}
@@ -225,7 +225,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
             let opens: Vec<_> = some.iter().map(|meta| Box::pin(open(files(), meta))).collect();
             for (meta, opened) in some.iter().zip(all(opens).await) {
                 let opened = match opened {
-                    // There is memory, or a descriptor, for one.
+                    // Memory and descriptors suffice for one.
                     Err(error) if error.is_crowded() => open(files(), meta).await,
                     opened => opened,
                 };

@@ -1,5 +1,5 @@
-//! Packed leaves and packed values as a fuzz target: the bytes of a file with right checksums may be any, and none of them
-//! makes a reader panic, or read or write outside of its memory.
+//! Packed leaves and packed values as a fuzz target: a file with valid checksums may have any bytes, and never makes a reader
+//! panic, or read or write outside of its memory.
 //!
 //! Under `cargo test` random bytes are tried for 5 seconds, or for `FOREBAY_FUZZ_SECONDS`. With `cargo bolero test` the
 //! same target runs under libFuzzer, AFL or honggfuzz.
@@ -21,7 +21,7 @@ const FENCE: [u8; 64] = [0xA5; 64];
 /// Bytes of the value whose stored form is changed: two pieces.
 const VALUE_BYTES: usize = PIECE_BYTES_MAX + 5_000;
 
-/// The stored forms that inputs change: valid ones, for each codec of this build.
+/// The valid stored forms that inputs change, for each codec of this build.
 struct Valid {
     codec: Codec,
     leaf: Vec<u8>,
@@ -100,7 +100,7 @@ fn tried(all: &[Valid], input: &[u8]) -> bool {
     if kind & 2 == 0 {
         let mut leaf = changed(&valid.leaf, is_replaced, input);
         leaf.resize(leaf.len().clamp(HEADER_BYTES, LEAF_BYTES_MAX).next_multiple_of(UNIT), 0);
-        // Its units as they are, and a right checksum: what a reader would go on with.
+        // Its units unchanged, with a valid checksum, so that a reader would continue with them.
         seal(&mut leaf, HERE);
         if !is_packed(&leaf) {
             read(&leaf);

@@ -16,7 +16,7 @@ pub(super) struct Path {
     steps: Vec<Step>,
     /// Whether the lowest of them has no children left.
     used_up: bool,
-    /// The end of the leaf returned last, if the cursor goes forward.
+    /// The end of the leaf returned last, if the cursor moves forward.
     last_end: Option<u64>,
 }
 
@@ -57,8 +57,7 @@ impl Path {
         self.used_up && self.steps.len() > 1 && !table.pinned.has_level(1)
     }
 
-    /// Returns the next leaf, and where its blobs begin, as far as that is known. If this future is dropped
-    /// unfinished, nothing has changed.
+    /// Returns the next leaf, and the start of its blobs, if known. If this future is dropped unfinished, nothing has changed.
     pub(super) async fn next(&mut self, table: &Arc<Table>, how: &CursorHow) -> Result<Option<(Child, u64)>> {
         if self.used_up {
             if self.steps.is_empty() {
@@ -89,7 +88,7 @@ impl Path {
         Ok(Some((leaf, before.unwrap_or(leaf.offset()))))
     }
 
-    /// Moves to the next node of level 1; returns `false` if there is none.
+    /// Moves to the next node of level 1; returns `false` at the end.
     async fn turn(&mut self, table: &Arc<Table>, how: &CursorHow) -> Result<bool> {
         self.steps.pop();
         while let Some(step) = self.steps.last_mut() {
@@ -153,7 +152,7 @@ impl Step {
                     match pick {
                         _ if !how.cache => {}
                         Pick::Key(_) => table.cache.insert(table.meta.id, child.offset(), &block),
-                        // A cursor that goes through the table needs each inner node once.
+                        // A cursor that traverses the table needs each inner node once.
                         Pick::First | Pick::Last => {
                             table.cache.offer(table.meta.id, child.offset(), &block);
                         }

@@ -1,17 +1,16 @@
 //! Read-ahead of values that lie outside of their leaf.
 //!
 //! A table has the values of a leaf right before it, one after the other, so the bytes that a cursor wants next lie together:
-//! - A leaf is read with the values before it, as many as one read has room for (`Cursor::next_child`).
-//! - When the first of the others is wanted, those behind it in the leaf are planned with it. Values of one file with
-//!   less than a page between them share a read, of as many bytes as a read of leaves may have. A longer value has a
-//!   read of its own.
+//! - A leaf is read with the values before it, as many as fit into one read (`Cursor::next_child`).
+//! - When the first value outside of that read is needed, the values behind it in the leaf are planned with it. Values of one file
+//!   with less than a page between them share a read, of at most the size of a read of leaves. A longer value is read alone.
 //! - When all values of the leaf are read or being read, the next leaf is (`Cursor::begin_behind`).
-//! - Ranges begin small: the values ahead have as many bytes as those that the range has passed, at least two pages, at
-//!   most 512 KiB, which count as held by the program.
-//! - Compaction reads ahead at once, in the memory of the leaves' reads: a read of values takes the place of one. Only a
-//!   value longer than such a read has memory of its own, and is not read ahead. (Where leaves came without their values,
-//!   because these are in other files, there is one read of values beside them.)
-//! - What the cache has is not read: a range looks there for each value, and offers it the first ones.
+//! - Ranges start small: as many bytes of values are read ahead as the range has passed, at least two pages, at most 512 KiB, which
+//!   count as held by the program.
+//! - Compaction reads ahead immediately, in the memory of the leaves' reads: a read of values replaces a read of leaves. Only a
+//!   value longer than such a read has its own memory, and is not read ahead. (Where leaves were read without their values,
+//!   because these are in other files, one read of values runs in addition.)
+//! - Cached values are not read: a range looks each value up in the cache, and offers its first values to it.
 //! - Each value is checked on its own. One whose read failed together with others is read alone.
 
 use std::collections::VecDeque;
@@ -39,7 +38,7 @@ const GAP_BYTES_MAX: u64 = UNIT as u64;
 #[derive(Default)]
 pub(super) struct Values {
     reads: VecDeque<ValueRead>,
-    /// The entries of the leaf whose values are planned, if they are to be read: all before this one.
+    /// The number of entries of the leaf whose values are planned, if they are to be read.
     planned: usize,
     /// Bytes of the values that the cursor has read one after the other.
     passed: u64,
@@ -50,7 +49,7 @@ struct ValueRead {
     part: PartRead,
     /// The entry of the last of them.
     last: usize,
-    /// The memory counts as held by the program if the read is a range's; `None` until it begins.
+    /// The memory counts as held by the program if the read is a range's; `None` until its start.
     held: Option<HeldShare>,
 }
 
@@ -66,7 +65,7 @@ fn pages(range: &Range<u64>) -> u64 {
     range.end.next_multiple_of(UNIT as u64) - range.start / UNIT as u64 * UNIT as u64
 }
 
-/// Returns the bytes of I/O memory that a read takes.
+/// Returns the bytes of I/O memory that a read needs.
 fn memory_bytes(range: &Range<u64>) -> u64 {
     pages(range).next_power_of_two()
 }
@@ -88,7 +87,7 @@ impl ValueRead {
 }
 
 impl Values {
-    /// Forgets the values of a leaf: the cursor goes to the next.
+    /// Forgets the values of a leaf: the cursor moves to the next leaf.
     pub(super) fn begin_leaf(&mut self) {
         self.reads.clear();
         self.planned = 0;
@@ -193,7 +192,7 @@ impl Values {
         of_others + memory_bytes(joined.unwrap_or(range))
     }
 
-    /// Begins the reads that are planned.
+    /// Starts the planned reads.
     pub(super) async fn begin(&mut self, how: &CursorHow) {
         if !self.reads.back().is_some_and(|read| read.part.is_planned()) {
             return;

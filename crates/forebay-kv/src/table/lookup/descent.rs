@@ -40,8 +40,8 @@ impl Lookup {
         }
     }
 
-    /// Notes a read of a leaf that goes past the cache. Returns whether the leaf was read not long ago, so that the
-    /// cache will keep it if it is read again in the ordinary way.
+    /// Notes a read of a leaf that bypasses the cache. Returns whether the leaf was read not long ago, so that the cache will keep
+    /// it if it is read again in the ordinary way.
     pub(crate) fn note_leaf(&self, leaf: Child) -> bool {
         self.fill && self.table.cache.note(self.table.meta.id, leaf.offset())
     }
@@ -51,7 +51,7 @@ impl Lookup {
     /// another leaf. The value is copied: nothing else is wanted of a leaf below an inner node that is not in
     /// memory. The cache learns that the leaf was read. Costs a checksum over the leaf, and a search.
     pub(crate) fn take_leaf(&mut self, leaf: &[u8]) -> AtLeaf {
-        // The ordinary walk reports the fault, if there is one.
+        // The ordinary walk reports the fault, if any.
         self.look_into_leaf(leaf).unwrap_or(AtLeaf::Undecided)
     }
 

@@ -62,8 +62,7 @@ async fn assert_right_or_error(engine: &Engine, path: &Path, meta: &TableMeta, m
     errors
 }
 
-/// A table with blobs, three levels and several partitions of the filter would be large: this one has blobs
-/// and two levels.
+/// A table with blobs, three levels and several partitions of the filter would be large: this table has blobs and two levels.
 fn small(random: &mut Random) -> Model {
     let mut model = model(random, 90, 20, 300);
     for number in 0..4u8 {
@@ -101,7 +100,7 @@ pub(super) async fn assert_every_page_matters(
         damages.push(right[(unit + 1) % units * UNIT..][..UNIT].to_vec());
         for _ in 0..12 {
             let mut flipped = page.clone();
-            // Mostly where there is data.
+            // Mostly within the data.
             let byte = if random.below(2) == 0 { random.below(200) } else { random.below(UNIT as u64) };
             flipped[byte as usize] ^= 1 << random.below(8);
             damages.push(flipped);

@@ -31,8 +31,7 @@ async fn reads(engine: &Engine) -> Result<(u64, u64)> {
     Ok(flows.iter().fold((0, 0), |sum, flow| (sum.0 + flow.reads, sum.1 + flow.read_bytes)))
 }
 
-/// Goes with a cursor over `count` entries of a table, after the first `skip` in its direction, and asserts that they are
-/// the model's.
+/// Moves a cursor over `count` entries of a table, after the first `skip` in its direction, and asserts that they are the model's.
 fn cost(how: CursorHow, model: &Model, skip: usize, count: usize) -> Cost {
     let short = Duration::from_micros(1);
     let mut world = World::new(1)
@@ -65,14 +64,14 @@ fn cost(how: CursorHow, model: &Model, skip: usize, count: usize) -> Cost {
     world.run(program).unwrap().unwrap()
 }
 
-/// Story: values of more than a quarter of a leaf were read one by one: 4,055 reads, each after the one before, of 4 MiB
-/// in values of 1,040 bytes, where values of 1,020 took 43 reads in 22 rounds.
+/// Story: values of more than a quarter of a leaf were read one by one: 4,055 reads, each after the one before, of 4 MiB in values
+/// of 1,040 bytes, where values of 1,020 needed 43 reads in 22 rounds.
 #[test]
 fn neighbouring_lengths_of_values_cost_about_as_many_reads() {
     const LENS: [u64; 6] = [1_000, 1_020, 1_040, 2_000, 8_000, 33_000];
     for (how, lens) in [
         (CursorHow::merge(), &LENS[..]),
-        // A value longer than a read has one of its own, and is not read ahead.
+        // A value longer than a read is read alone, and not ahead.
         (CursorHow::merge().within(96 << 10, 4096), &LENS[..5]),
         (CursorHow::range(Direction::Forward), &LENS[..]),
         (CursorHow::range(Direction::Backward), &LENS[..]),
@@ -184,7 +183,7 @@ fn cursors_keep_to_their_memory() {
                     assert!(cursor.next().await.unwrap());
                     assert!(cursor.key() == &key[..] && cursor.entry() == Some(entry(value)), "{key:?}");
                     if index % 10 == 3 {
-                        // The value at the cursor may be one that no read ahead had room for.
+                        // The value at the cursor may be one that did not fit into any read ahead.
                         let (now, most) = (given(), how.memory_bytes() + of_values + (96 << 10));
                         assert!(
                             now <= before + most,

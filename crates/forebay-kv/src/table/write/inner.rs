@@ -4,7 +4,7 @@
 use crate::node::build::Content;
 use crate::node::{Builder, Child, Identity, UNIT};
 
-/// A level that takes the nodes of the level below, in order.
+/// A level that receives the nodes of the level below, in order.
 pub(super) struct Level {
     number: u8,
     builder: Builder,

@@ -1,5 +1,5 @@
-//! The compression of a table being written: how many records go into a leaf so that it fills its pages when
-//! it is compressed, and which leaves and values are not worth it.
+//! The compression of a table being written: how many records a leaf must have to fill its pages once compressed, and which leaves
+//! and values are not worth compressing.
 
 use crate::cache::{Pin, PinPurpose};
 use crate::error::Result;
@@ -9,12 +9,12 @@ use crate::node::{Builder, Identity, UNIT};
 use crate::table::TableSpec;
 use crate::table::footer::TableCompression;
 
-/// Maximum bytes of a leaf before compression, as a multiple of the leaf size and in all. It bounds the time
-/// that a get takes to unpack a leaf, and the memory of a cached one.
+/// Maximum bytes of a leaf before compression, as a multiple of the leaf size and in all. It bounds a get's time to unpack a leaf,
+/// and the memory of a cached leaf.
 const LEAF_MULTIPLE: usize = 4;
 const LEAF_MAX: usize = 32 << 10;
-/// The least ratio that is worth it: the cache keeps leaves in memory of powers of two, so a leaf of 5 KiB
-/// takes as much of it as one of 8.
+/// The least ratio that is worth it: the cache keeps leaves in memory of powers of two, so a leaf of 5 KiB uses as much of it as a
+/// leaf of 8.
 const RATIO_MIN: f64 = 4.0 / 3.0;
 /// The part of a packed leaf that is planned to be filled: the next leaf may compress less well.
 const FILL: f64 = 0.96;
@@ -42,7 +42,7 @@ pub(super) struct Packer {
 /// What becomes of a full leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It takes records up to this length before compression.
+    /// It accepts records up to this length before compression.
     Fill(usize),
     /// Its first `count` records are written, packed as they were compressed last, or plain.
     Write { count: usize, is_packed: bool },
@@ -96,14 +96,13 @@ impl Packer {
         let fills = (self.leaf_bytes as f64 * self.ratio * FILL) as usize;
         let most = (LEAF_MULTIPLE * self.leaf_bytes).min(LEAF_MAX).max(self.leaf_bytes);
         let bytes = fills.clamp(self.leaf_bytes, most);
-        // Unpacked it takes memory of a power of two: little more than one would waste nearly half.
+        // Unpacked it has memory of a power of two: a length just above one would waste nearly half.
         let power = 1 << bytes.ilog2();
         if power > self.leaf_bytes && bytes < power + power / 2 { power } else { bytes }
     }
 
-    /// Decides about a leaf that has no room for a record with which it would have `needs` bytes; without
-    /// `needs`, about the last leaf. The first `fixed` records must stay together. Compresses up to twice for
-    /// each leaf that is written.
+    /// Decides about a leaf that cannot hold a record with which it would have `needs` bytes; without `needs`, about the last leaf.
+    /// The first `fixed` records must stay together. Compresses up to twice for each leaf that is written.
     pub(super) fn judge(&mut self, leaf: &Builder, needs: Option<usize>, fixed: usize) -> Verdict {
         let (count, len) = (leaf.count(), leaf.len());
         let plain = Verdict::Write { count, is_packed: false };
@@ -141,7 +140,7 @@ impl Packer {
         }
     }
 
-    /// Begins the next leaf.
+    /// Starts the next leaf.
     pub(super) fn begin(&mut self) {
         self.tries = 0;
     }
@@ -193,8 +192,8 @@ impl Packer {
     /// Notes the ratio of a leaf.
     fn note(&mut self, len: usize, packed: usize) {
         let ratio = len as f64 / packed as f64;
-        // A leaf that compresses less than planned counts at once: a leaf that does not fit costs more than
-        // one that is not full.
+        // A leaf that compresses less than planned counts immediately: a leaf that does not fit costs more than one that is not
+        // full.
         self.ratio = if ratio < self.ratio { ratio } else { (self.ratio + ratio) / 2.0 };
     }
 }

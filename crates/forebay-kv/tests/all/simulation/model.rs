@@ -14,7 +14,7 @@ pub(crate) const KEYS: u8 = 10;
 pub(crate) const SPACES: u8 = 2;
 /// Number of writers, each with its own keys.
 pub(crate) const WRITERS: u8 = 4;
-/// Maximum open writes of one writer, so that there are few possible states.
+/// Maximum open writes of one writer, so that few states are possible.
 pub(crate) const OPEN_MAX: usize = 5;
 
 /// One write, whose changes are applied all or not at all.
@@ -30,7 +30,7 @@ struct Write {
 #[derive(Clone, Debug, Default)]
 struct Track {
     base: State,
-    /// In the order in which they began.
+    /// In the order of their starts.
     writes: Vec<Write>,
 }
 
@@ -88,7 +88,7 @@ impl Model {
         u64::from(writer) << 56 | self.count
     }
 
-    /// A write begins.
+    /// A write starts.
     pub(crate) fn begin(&mut self, writer: u8, changes: Vec<(At, Option<u64>)>) -> u64 {
         self.count += 1;
         let write = Write { number: self.count, changes, is_certain: false };

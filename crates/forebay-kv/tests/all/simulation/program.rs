@@ -298,7 +298,7 @@ async fn writes(open: &Open, shared: &SharedModel, me: u8, steps: u64) -> Result
 /// Reads all of the writer's own keys at one moment: the result is one of the possible states.
 async fn scan(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     let space = sim::random(u64::from(SPACES)) as u8;
-    // The states at its beginning: writes open then may become durable meanwhile.
+    // The states at its start: writes open then may become durable meanwhile.
     let states = shared.lock().states(me);
     let found = match open.scan(me, space, sim::random(2) == 0).await {
         Ok(found) => found?,
@@ -317,7 +317,7 @@ async fn scan(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
 
 /// Makes a checkpoint and opens it: the writer's own keys are in one of the possible states.
 async fn checkpoint(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
-    // The states at its beginning: writes open then may become durable meanwhile.
+    // The states at its start: writes open then may become durable meanwhile.
     let states = shared.lock().states(me);
     let number = shared.lock().value(me);
     let is_over = |error: &Error| is_failure(error) && open.store.stats().failed.is_none();
@@ -373,7 +373,7 @@ async fn ingest(open: &Open, shared: &SharedModel, me: u8) -> Result<(), Stop> {
     match open.ingest(&files).await {
         Ok(_) => shared.lock().acknowledge(me, number),
         Err(error) if error.kind() == ErrorKind::ReadOnly => return Err(error.into()),
-        // Files that could not be read or named: nothing was changed, and the store goes on.
+        // Files that could not be read or named: nothing was changed, and the store continues.
         Err(error) if is_failure(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),
     }
@@ -394,7 +394,7 @@ async fn delete_range(open: &Open, shared: &SharedModel, me: u8) -> Result<(), S
     Ok(())
 }
 
-/// Accepts the error of a full store, which goes on; any other error is returned.
+/// Accepts the error of a full store, which stays usable; any other error is returned.
 fn unless_full(answer: Result<(), Error>) -> Result<(), Error> {
     match answer {
         Err(error) if is_full(&error) => Ok(()),

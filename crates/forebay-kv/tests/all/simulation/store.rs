@@ -219,7 +219,7 @@ impl Open {
         Ok(files)
     }
 
-    /// Takes sorted files over.
+    /// Ingests sorted files.
     pub(crate) fn ingest(&self, files: &[(u8, String)]) -> Ingest<'_> {
         self.store.ingest(files.iter().map(|(space, path)| (self.space((*space, 0)), path)))
     }
@@ -274,7 +274,7 @@ pub(crate) fn is_failure(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::NoSpace)
 }
 
-/// Returns whether this is the error of a full store: nothing was changed, and the store goes on.
+/// Returns whether this is the error of a full store: nothing was changed, and the store stays usable.
 pub(crate) fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::NoSpace
 }
