@@ -14,9 +14,9 @@ impl ForebayStore {
     /// Removes the staged files that nothing was written to for `age`, by the clock of the file system: those of puts and uploads whose
     /// processes were killed. Returns their number.
     ///
-    /// An upload that is still under way and has had no part for so long, in whichever process, fails when it is completed; a day is a
-    /// good age. Other programs' files with names that end in `#` and digits count as staged ones, as they do in lists. A staged name of
-    /// an object that has another name too stays until it is the last one. Symbolic links are not followed.
+    /// An upload in progress that has received no part for this long, in any process, fails when it is completed; a day is a good
+    /// age. Other programs' files with names that end in `#` and digits count as staged files, as they do in lists. A staged name
+    /// of an object with another name stays until it is the object's last name. Symbolic links are not followed.
     ///
     /// # Errors
     /// The first one of a directory or file, when all the others were looked at. [`ErrorKind::Locked`] while another process
@@ -45,9 +45,9 @@ impl ForebayStore {
 }
 
 async fn remove(shared: &StoreState, age: Duration) -> forebay::Result<u64> {
-    // Two at a time could take a new file for the old one of its name. The lock is no name's.
+    // Two concurrent calls could mistake a new file for the old file of its name. The lock is not the lock of any name.
     let lock = shared.root.join(location::lock(LOCKS));
-    // open(2): `O_TRUNC` sets the time of a file's change to that of the clock, and takes no block of a disk that is full.
+    // open(2): `O_TRUNC` sets the time of a file's change to that of the clock, and allocates no block on a full disk.
     let open = Open::create().truncate().permissions(0o666).buffered();
     let lock = shared.engine.open(lock, open).await?;
     lock.lock_within(Lock::Exclusive, PATIENCE).await?;

@@ -6,11 +6,11 @@ use forebay::{File, Metadata};
 
 use crate::failure::{Failure, Result};
 
-/// The nanoseconds beyond the last microsecond in the time of an object that has attributes of the program's; that of another one put by
-/// this store has none. So only reads of such objects make a call for them, and one in a thousand of files that others wrote. A multiple
+/// The nanoseconds beyond the last microsecond in the time of an object with attributes of the program's; other objects put by this
+/// store have 0. So only reads of such objects make a call for them, and of one in a thousand files that others wrote. A multiple
 /// of 100, which all file systems keep that keep microseconds. Tags have microseconds only.
 pub(crate) const MARK_NS: u64 = 100;
-/// The beginning of the names of extended attributes.
+/// The prefix of the names of extended attributes.
 const PREFIX: &str = "user.object-store.";
 
 /// The attributes of an object.
@@ -31,7 +31,7 @@ impl Attributes {
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let size_bytes = metadata.len();
         let since_epoch = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        // The same text as LocalFileSystem's, so that one may check what the other has returned.
+        // The same text as LocalFileSystem's, so that each may check the other's tags.
         let e_tag = format!("\"{:x}-{:x}-{size_bytes:x}\"", metadata.inode(), since_epoch.as_micros());
         let is_marked = u64::from(since_epoch.subsec_nanos()) % 1000 == MARK_NS;
         Attributes { size_bytes, modified, e_tag, is_marked }
@@ -49,7 +49,7 @@ pub(crate) fn micros(metadata: &Metadata) -> u64 {
 /// Gives the file of the object `location` attributes of the program's.
 ///
 /// # Errors
-/// They do not fit, or the file system has none: the error names the first of these.
+/// They do not fit, or the file system does not support them: the error names the first of these.
 pub(crate) async fn set(file: &File, location: &str, attributes: &ProgramAttributes) -> Result<()> {
     for (name, value) in attributes {
         let set = file.set_attribute(format!("{PREFIX}{name}"), value.clone().into_bytes()).await;

@@ -13,8 +13,8 @@ use crate::is_broken;
 
 /// The most directories that are remembered.
 const KNOWN_MAX: usize = 4096;
-/// One in so many is forgotten where there are more, whichever it is, and synced once more. To forget all of them would be a sync for each put of
-/// a program that goes round one directory more than fits.
+/// Beyond the limit one in this many is forgotten, chosen arbitrarily, and synced once more. Forgetting all of them would mean a
+/// sync for each put of a program that cycles through one directory more than the limit.
 const FORGOTTEN_PART: usize = 8;
 /// Times that a directory is made while others remove those above it.
 const TRIES_MAX: u32 = 100;
@@ -22,8 +22,8 @@ const TRIES_MAX: u32 = 100;
 /// Which directories are certainly durable: their names were synced while they existed.
 ///
 /// A directory that another task has just made, or another program, may not be durable yet, although it is there. So a durable put
-/// syncs the names of all directories above its object, each once. A directory that another program removes and makes again
-/// without a sync is taken for the first one.
+/// syncs the names of all directories above its object, each once. A directory that another program removes and makes again without
+/// a sync counts as the first.
 #[derive(Default)]
 pub(crate) struct Directories {
     known: Mutex<DurableSet>,
@@ -32,7 +32,7 @@ pub(crate) struct Directories {
 #[derive(Default)]
 struct DurableSet {
     durable: HashSet<PathBuf>,
-    /// Changes with each directory that is forgotten: a sync that began before that counts for nothing.
+    /// Changes with each forgotten directory: it invalidates syncs that started before.
     forgotten: u64,
 }
 
@@ -122,8 +122,8 @@ impl Directories {
     }
 }
 
-/// The syncs of directories whose names have changed. Changes in one directory share them: those that are made while a sync is under way
-/// wait for the next one, which begins after it. So many puts at a time keep one thread of the engine's pool, and not all.
+/// The syncs of directories whose names have changed. Changes in one directory share them: changes made during a sync wait for the
+/// next sync, which starts after it. So many concurrent puts occupy one thread of the engine's pool, not all threads.
 #[derive(Clone, Default)]
 pub(crate) struct NameSyncs {
     dirs: Arc<Mutex<HashMap<PathBuf, Turns>>>,
@@ -134,7 +134,7 @@ type SharedSync = Shared<BoxFuture<'static, (forebay::Result<()>, forebay::Resul
 
 struct Turns {
     running: SharedSync,
-    /// Has not begun.
+    /// Has not started.
     next: Option<SharedSync>,
 }
 
@@ -154,7 +154,7 @@ impl NameSyncs {
         if is_broken!(FailedSyncForgotten) { synced } else { synced.and(before) }
     }
 
-    /// Returns a sync that has not begun before this call.
+    /// Returns a sync that had not started before this call.
     fn turn(&self, engine: &Engine, dir: &Path) -> SharedSync {
         let mut dirs = self.dirs();
         let Some(turns) = dirs.get_mut(dir) else {
@@ -170,7 +170,7 @@ impl NameSyncs {
         }
         let (syncs, before) = (self.clone(), turns.running.clone());
         let (own, dir) = (engine.clone(), dir.to_path_buf());
-        // As a task of the engine's: whether it begins is not left to a put that the program may keep unpolled.
+        // A task of the engine: its start must not depend on a put that the program may keep unpolled.
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let (before, _) = before.await;
             syncs.begin_next(&dir);
@@ -195,7 +195,7 @@ impl NameSyncs {
     }
 }
 
-/// Returns whether something that is no directory has the name `path`.
+/// Returns whether `path` exists and is not a directory.
 async fn is_no_directory(engine: &Engine, path: &Path) -> bool {
     engine.metadata(path).await.is_ok_and(|there| !there.is_dir())
 }

@@ -32,7 +32,7 @@ pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// Returns a failure with a sentence of its own.
+    /// Returns a failure with its own sentence.
     pub(crate) fn text(text: impl Into<String>) -> Failure {
         Failure::Generic(Box::new(Sentence(text.into())))
     }
@@ -70,7 +70,7 @@ impl From<forebay::Error> for Failure {
     }
 }
 
-/// A cause that is no error of the engine's.
+/// A cause that is not an error of the engine.
 #[derive(Debug)]
 pub(crate) struct Sentence(pub(crate) String);
 

@@ -8,8 +8,8 @@ use forebay::{Class, Engine};
 
 type Change<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A change of several steps that has begun and whose future is dropped goes on as a task on a shard of the engine, so that no staged
-/// file is left behind.
+/// A change of several steps. If its future is dropped after its start it continues as a task on a shard of the engine, so that no
+/// staged file is left behind.
 pub(crate) struct Finish<T: Send + 'static> {
     engine: Engine,
     change: Option<Change<T>>,
@@ -40,7 +40,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(change) = self.change.take().filter(|_| self.has_begun) {
-            // An engine that has ended takes no task: then it is as after a crash.
+            // An engine that has ended accepts no task: then it is as after a crash.
             drop(self.engine.spawn_on_shard(0, Class::DEFAULT, move || change));
         }
     }

@@ -25,7 +25,7 @@ type Identity = ((u32, u32), u64);
 /// The same in every run, as a simulated world has to be.
 type FixedHasher = BuildHasherDefault<DefaultHasher>;
 
-/// Handles that are looked through for closed ones when there are so many, and again when they have doubled.
+/// Number of handles from which on closed handles are looked for; the search repeats when the number has doubled.
 const KNOWN_MIN: usize = 64;
 
 /// Open files by their location.
@@ -36,7 +36,7 @@ pub(crate) struct Handles {
 
 struct HandleMap {
     handles: HashMap<String, Handle, FixedHasher>,
-    /// Handles at which closed ones are removed.
+    /// Number of handles at which closed handles are removed.
     handles_max: usize,
 }
 
@@ -55,7 +55,7 @@ impl Handles {
     /// Opens the file of an object, which is a regular one, and returns it with its metadata. `place` is the caller's.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The file does not exist.
     pub(crate) async fn open(
         &self,
         location: &str,
@@ -103,10 +103,10 @@ impl Handles {
     }
 }
 
-/// Returns the metadata of the file at `path`: at once where the kernel has its name in memory.
+/// Returns the metadata of the file at `path`: immediately if the kernel has its name in memory.
 ///
 /// # Errors
-/// There is no such file.
+/// The file does not exist.
 pub(crate) async fn look_up(engine: &Engine, path: &Path) -> Result<Metadata> {
     let found = match engine.try_metadata(path) {
         Some(found) => found,

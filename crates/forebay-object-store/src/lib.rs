@@ -1,7 +1,7 @@
 //! An [`object_store`](https://docs.rs/object_store) for local files on [Forebay](forebay): many ranges as one batch, reads that use the
 //! page cache where it has the bytes and the device where not, and puts that are durable when they return.
 //!
-//! [`ForebayStore`] takes the place of object_store's `LocalFileSystem`, for DataFusion, parquet, Lance and others.
+//! [`ForebayStore`] replaces object_store's `LocalFileSystem`, for DataFusion, parquet, Lance and others.
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

@@ -1,5 +1,5 @@
-//! Lines before locks: the changes of one process that need a lock have it in the order in which they came. flock(2) has no order, and is
-//! asked again every few milliseconds.
+//! Queues in front of locks: the changes of one process that need a lock get it in FIFO order. flock(2) has no order, and is
+//! retried every few milliseconds.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -34,7 +34,7 @@ impl Lines {
         Lines(Arc::new((0..LOCKS).map(|_| Mutex::default()).collect()))
     }
 
-    /// Waits until all that came before have gone. The future is polled by a task of the engine's.
+    /// Waits until all earlier changes have left. The future is polled by a task of the engine.
     pub(crate) async fn enter(&self, number: u64) -> FirstPlace {
         let mut wait = Wait { lines: self, number, waits_as: None };
         poll_fn(|context| wait.poll(context)).await
@@ -45,7 +45,7 @@ impl Lines {
         self.line(number).changes += 1;
     }
 
-    /// Returns how many changes had the lock, and all others that they needed: the line moves while there are more.
+    /// Returns how many changes had the lock, and all others that they needed: the line moves while the count grows.
     pub(crate) fn changes(&self, number: u64) -> u64 {
         self.line(number).changes
     }
@@ -108,7 +108,7 @@ impl Drop for Wait<'_> {
     fn drop(&mut self) {
         let Some(waits_as) = self.waits_as else { return };
         let has_place = self.lines.line(self.number).waiting.remove(&waits_as).is_none();
-        // One that has the place and never came for it gives it to the next.
+        // A dropped wait that has the place passes it on.
         if has_place {
             self.lines.leave(self.number);
         }
@@ -134,7 +134,7 @@ mod tests {
         assert!(waiting.iter_mut().all(|wait| poll(wait).is_pending()));
         drop(first);
         assert!(poll(&mut waiting[1]).is_pending(), "one is before it");
-        // The first has the place and never comes for it; the third gives up.
+        // The first has the place and never polls for it; the third gives up.
         drop(waiting.remove(0));
         drop(waiting.remove(1));
         let Poll::Ready(second) = poll(&mut waiting[0]) else { panic!("it is the next") };

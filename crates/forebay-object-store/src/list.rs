@@ -33,7 +33,7 @@ pub(crate) struct Level {
 }
 
 impl ForebayStore {
-    /// Returns the objects below a prefix, in all directories. With `offset`, those whose locations come after it.
+    /// Returns the objects below a prefix, in all directories. With `offset`, those whose locations sort after it.
     pub(crate) fn list_all(
         &self,
         prefix: &str,
@@ -116,7 +116,7 @@ impl Walk {
             }
             let Some(dir) = self.dirs.pop() else { return Ok(None) };
             self.names = Names::of(&self.shared, &dir).await?;
-            // Before the attributes are looked up: objects before the offset cost none.
+            // Before the attributes are looked up: objects before the offset cost nothing.
             if let Some(offset) = &self.offset {
                 self.names.waiting.retain(|name| name.kind != FileKind::File || name.location > *offset);
             }
@@ -169,7 +169,7 @@ struct Names {
 }
 
 impl Names {
-    /// Reads a directory. One that is gone has no names.
+    /// Reads a directory. A removed directory has no names.
     async fn of(shared: &StoreState, dir: &Arc<Dir>) -> Result<Names> {
         let entries = match shared.engine.read_dir(&dir.path).await {
             Ok(entries) => entries,
@@ -190,8 +190,8 @@ impl Names {
         Ok(names)
     }
 
-    /// Returns further names with their metadata: first the directories, without, then all others, some hundreds at a time. Names that
-    /// are gone are left out, and symbolic links that lead nowhere. `None` at the end.
+    /// Returns further names with their metadata: first the directories, without metadata, then all others, some hundreds at a
+    /// time. Removed names and dangling symbolic links are left out. `None` at the end.
     async fn look_up(
         &mut self,
         shared: &StoreState,
@@ -225,7 +225,7 @@ impl Names {
     }
 }
 
-/// Returns whether a directory that cannot be read counts as an empty one: it is gone, or the prefix is that of a file.
+/// Returns whether a directory that cannot be read counts as empty: it was removed, or the prefix is that of a file.
 async fn is_empty(shared: &StoreState, dir: &Dir, error: forebay::Error) -> Result<()> {
     match error.kind() {
         ErrorKind::NotFound => Ok(()),
@@ -244,7 +244,7 @@ async fn check_loop(shared: &StoreState, dir: &Arc<Dir>, link: &Name, target: &M
     let walked = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
     let mut above: Vec<PathBuf> = walked.map(|dir| dir.path.clone()).collect();
     loop {
-        // The kernel resolves `..` by the directories themselves, whatever links the path has.
+        // The kernel resolves `..` by the directories themselves, through any links in the path.
         let top = above.last().cloned().unwrap_or_default();
         above.extend(std::iter::successors(Some(top), |dir| Some(dir.join(".."))).skip(1).take(ABOVE_MAX));
         let mut last = None;
@@ -258,7 +258,7 @@ async fn check_loop(shared: &StoreState, dir: &Arc<Dir>, link: &Name, target: &M
                     path.display()
                 )));
             }
-            // Above the file system's root there is the root again.
+            // The parent of the file system's root is the root.
             is_over = found.is_none() || found == last;
             last = found;
         }

@@ -42,13 +42,13 @@ pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
-/// Returns the name of the file of a lock. It has the form of a staged one, so neither this store nor `LocalFileSystem` takes it for an
-/// object's; the zero makes it the staged name of no object.
+/// Returns the name of the file of a lock. It has the form of a staged name, so neither this store nor `LocalFileSystem` lists it
+/// as an object; the zero makes it the staged name of no object.
 pub(crate) fn lock(number: u64) -> String {
     format!("{LOCKS}{number}")
 }
 
-/// The beginning of the names of the files of locks.
+/// The prefix of the names of lock files.
 const LOCKS: &str = ".forebay#0";
 
 /// Returns whether a name is that of a staged file.

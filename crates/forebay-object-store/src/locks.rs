@@ -1,10 +1,10 @@
 //! The locks of names. A call that changes a name holds its lock from the check to the rename: in all processes that have the store's root
 //! open.
 //!
-//! A lock is that of flock(2) on one of a fixed number of hidden files in the root, which the name's hash chooses. The kernel frees it with
-//! the process that held it. A lock file's time of modification is the last one that an object was given under the lock. Each object that
-//! is put gets a later one, and the times of one lock are no other lock's: so no two objects of a store have the same time, and no tag
-//! names two of them, whatever is deleted, copied or moved, whichever inode is used again, and wherever the clock goes.
+//! A lock is a flock(2) lock on one of a fixed number of hidden files in the root, chosen by the name's hash. The kernel releases
+//! it with the process that held it. A lock file's modification time is the last time given to an object under the lock. Each
+//! object that is put gets a later time, and different locks never give the same time: so no two objects of a store have the same
+//! time, and no tag names two of them, despite deletes, copies, renames, reused inodes, and clock changes.
 
 use std::future::Future;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::store::StoreState;
 
 /// How long a lock is waited for that no change of this process gets: that of a process that was stopped, and not killed, stays.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Times that a lock is taken whose file is removed meanwhile.
+/// Attempts to acquire a lock whose file is removed meanwhile.
 const TRIES_MAX: u32 = 100;
 
 /// The locks of some names, until they are dropped.
@@ -36,7 +36,7 @@ pub(crate) struct NameLocks {
 
 struct HeldLock {
     number: u64,
-    /// `None`: this process may not make the file, and there is none.
+    /// `None`: the file does not exist, and this process may not create it.
     file: Option<File>,
     /// The next change is to find the file closed.
     _place: FirstPlace,
@@ -151,7 +151,7 @@ pub(crate) fn syncs_all(durability: Durability, has_attributes: bool) -> bool {
     }
 }
 
-/// Takes a lock.
+/// Acquires a lock.
 ///
 /// # Errors
 /// [`Failure::Locked`] when another process does not give it back.
@@ -220,7 +220,7 @@ fn is_without_locks(error: &forebay::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EBADF))
 }
 
-/// Opens a lock file. One that cannot be made is no reason to refuse a change: on a full disk objects are deleted.
+/// Opens a lock file. A failure to create it is not a reason to refuse a change: on a full disk objects are deleted.
 async fn open(engine: &Engine, path: &Path) -> Result<Option<File>> {
     let is_refused = |error: &forebay::Error| {
         use ErrorKind::{NoSpace, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
@@ -239,7 +239,7 @@ async fn open(engine: &Engine, path: &Path) -> Result<Option<File>> {
 
 /// Returns the number of the lock of a name.
 fn number(location: &str) -> u64 {
-    // FNV-1a: the same in each build, whatever the standard library does.
+    // FNV-1a: the same in each build, independent of the standard library.
     let hash = location.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -10,7 +10,7 @@ pub enum Mutant {
     BytesNotSynced,
     /// A put, copy or rename returns before the name is durable.
     NameNotSynced,
-    /// A put waits for a sync of its directory that began before its name was there.
+    /// A put waits for a sync of its directory that started before its name existed.
     BegunSyncShared,
     /// A put that has waited for a sync of its directory which failed returns as if nothing had happened.
     FailedSyncForgotten,
@@ -18,7 +18,7 @@ pub enum Mutant {
     DirectoriesNotSynced,
     /// A directory that was removed and made again counts as durable.
     RemovedDirectoryKnown,
-    /// The bytes go where the object is, not under a staged name.
+    /// The bytes are written in place, not under a staged name.
     PutInPlace,
     /// An object gets its name before its attributes are durable.
     AttributesNotSynced,

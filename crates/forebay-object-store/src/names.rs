@@ -13,7 +13,7 @@ use crate::store::{ForebayStore, StoreState};
 use crate::write::{make_parents, sync_parents};
 
 impl ForebayStore {
-    /// Gives an object a second name; with `creates`, only if there is no object of that name.
+    /// Gives an object a second name; with `creates`, only if that name is free.
     pub(crate) fn copy(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
         let (source, target) =
             (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
@@ -26,7 +26,7 @@ impl ForebayStore {
         }))
     }
 
-    /// Moves an object; with `creates`, only if there is no object of the new name.
+    /// Moves an object; with `creates`, only if the new name is free.
     pub(crate) fn rename(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
         let (source, target) =
             (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
@@ -55,7 +55,7 @@ impl ForebayStore {
         change: impl FnOnce(Arc<StoreState>) -> F + Send + 'static,
     ) -> Finish<Result<()>> {
         let (shared, class) = (self.shared.clone(), self.class());
-        // Files of locks are open beside those that are read, as are those that are put.
+        // Lock files are open in addition to files being read, as are files being put.
         let locked = move |place| async move {
             let (_place, _counted) = (place, shared.handles.cache.count());
             let changed = move |shared: Arc<StoreState>, locks: NameLocks| async move {
@@ -116,7 +116,7 @@ async fn replace(shared: &StoreState, from: &Path, staged: &Path, to: &Path) -> 
     if !is_one_file(shared, from, to).await {
         return Ok(shared.rename(staged, to).await?);
     }
-    // rename(2): of two names of one file none is removed, so the staged one would stay.
+    // rename(2) with two names of one file does nothing, so the staged name would stay.
     shared.engine.remove_file(staged).await?;
     // The copy that made them one file may have failed to make that durable.
     Ok(shared.sync_name(to).await?)

@@ -75,13 +75,13 @@ impl ForebayStoreBuilder {
     }
 
     /// Sets the files that stay open for further reads, at least 1. Default: as many as the engine keeps open for all its stores
-    /// ([`Config::descriptors_max`](forebay::Config::descriptors_max)), which is nearly half of the descriptors that the process may
-    /// have. An adaptive file takes two descriptors, any other takes one.
+    /// ([`Config::descriptors_max`](forebay::Config::descriptors_max)), which is nearly half of the descriptors that the process
+    /// may have. An adaptive file has two descriptors, any other file has one.
     ///
-    /// Calls have more files open beside them: an eighth as many descriptors as the engine keeps, from 2 to 64 files, and as many more
-    /// while others wait for their turn; each unfinished stream and upload has one as well. When the process has no descriptor left,
-    /// the least recently used files that nothing reads are closed, and the call that needs one is made again. For tests; programs
-    /// have the engine's setting.
+    /// Calls open more files in addition: an eighth as many descriptors as the engine keeps, from 2 to 64 files, and as many more
+    /// while others wait for their turn; each unfinished stream and upload has one as well. When the process is out of descriptors,
+    /// the least recently used files that nothing reads are closed, and the failed call is retried. For tests; programs use the
+    /// engine's setting.
     #[doc(hidden)]
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.settings.open_files_max = Some(files.max(1));
@@ -118,7 +118,7 @@ impl ForebayStoreBuilder {
     pub fn open(self) -> Waitable<impl Future<Output = forebay::Result<ForebayStore>>> {
         Waitable::new("open_store", async move {
             let root = std::path::absolute(&self.root).unwrap_or(self.root);
-            // Fails with ENOTDIR if it is none.
+            // Fails with ENOTDIR if it is not a directory.
             self.engine.open_dir(&root).await?;
             Ok(ForebayStore::of(StoreState::new(self.engine, root, self.settings)))
         })

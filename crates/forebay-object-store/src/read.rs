@@ -18,16 +18,16 @@ use crate::handles::look_up;
 use crate::location;
 use crate::store::{ForebayStore, StoreState};
 
-/// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a second copy, which takes as
-/// long as the first one.
+/// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a second copy, which
+/// costs as much as the first.
 const CHUNK_BYTES_MAX: u64 = 8 << 20;
 /// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
 const PART_BYTES: usize = (1 << 20) - 8192;
 const PARTS: u32 = 4;
-/// A stream has as many reads of this length ahead, from its beginning: it is of a range that the caller has named. They end at whole
-/// blocks of the file, so a power of two has room for them.
+/// A stream has this many reads of this length ahead, from its start, within the range that the caller has named. They end at whole
+/// blocks of the file, so a power of two fits them.
 const REQUEST_BYTES: usize = 1 << 20;
 /// The number of such ranges that are read at the same time.
 const LONG_RANGES: usize = 2;
@@ -44,10 +44,10 @@ pub(crate) struct Object {
 }
 
 enum Content {
-    /// There are no bytes to read.
+    /// The range is empty.
     Nothing,
     File(FileUse),
-    /// A call that takes turns has read the range, so that it keeps no file open.
+    /// A queued call has read the range, so that it keeps no file open.
     Read {
         range: Range<u64>,
         bytes: UnreadBytes,
@@ -66,14 +66,14 @@ struct UnreadBytes {
     _room: Room,
 }
 
-/// Room for bytes that are counted until it is dropped.
+/// Bytes that are counted until it is dropped.
 struct Room {
     bytes: u64,
     all_bytes: Arc<AtomicU64>,
 }
 
 impl Room {
-    /// Returns room for so many bytes, if there are at most `bytes_max` with them.
+    /// Counts these bytes, if the sum is at most `bytes_max` with them.
     fn take(all_bytes: &Arc<AtomicU64>, bytes: u64, bytes_max: u64) -> Option<Room> {
         let more = |all: u64| all.checked_add(bytes).filter(|all| *all <= bytes_max);
         all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -175,7 +175,7 @@ impl ForebayStore {
             return read_batch(&file, &path, found.len(), ranges, gap_bytes_max, class).await;
         }
         if !found.is_file() {
-            // There is nothing to read in it, and of a directory nothing can be read.
+            // Empty ranges need no read, and a directory cannot be read.
             let is_all_empty = ranges.iter().all(Range::is_empty);
             return if is_all_empty {
                 Ok(vec![Bytes::new(); ranges.len()])
@@ -262,7 +262,7 @@ impl ForebayStore {
     }
 }
 
-/// What comes next in a stream.
+/// The next step of a stream.
 enum Next {
     Read(UnreadBytes),
     Later {
@@ -271,7 +271,7 @@ enum Next {
         range: Range<u64>,
     },
     Whole(FileUse, Range<u64>),
-    /// The scan has returned all bytes before `at`. It keeps the file open itself, and the use keeps it from being taken for idle.
+    /// The scan has returned all bytes before `at`. It keeps the file open itself, and the use keeps it from being closed as idle.
     Scanned {
         scan: Scan,
         _file: FileUse,
@@ -333,7 +333,7 @@ async fn read_batch(
     Ok(results)
 }
 
-/// Reads a range into memory of its own.
+/// Reads a range into newly allocated memory.
 async fn read_one(file: &File, range: Range<u64>, class: Class) -> Result<Bytes> {
     if range.end - range.start > BATCHED_BYTES_MAX {
         return read_long(file, range, class).await;
@@ -342,8 +342,8 @@ async fn read_one(file: &File, range: Range<u64>, class: Class) -> Result<Bytes>
     Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default())
 }
 
-/// Reads a long range into memory of its own. Bytes that are not in the page cache come by way of I/O memory: for a direct read the
-/// kernel has to find the pages of new memory before the request begins, while a copy happens beside other requests.
+/// Reads a long range into newly allocated memory. Bytes outside of the page cache are read through I/O memory: for a direct read
+/// the kernel has to find the pages of new memory before the request starts, while a copy overlaps with other requests.
 async fn read_long(file: &File, range: Range<u64>, class: Class) -> Result<Bytes> {
     let Ok(len) = usize::try_from(range.end - range.start) else {
         return Err(Failure::text(format!(

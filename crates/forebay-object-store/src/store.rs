@@ -21,16 +21,16 @@ use crate::options::{ForebayStoreBuilder, Settings};
 ///
 /// Clones share the store. Any executor will do; no call blocks its thread, or needs a thread of the runtime's blocking pool.
 ///
-/// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight at once. A result keeps at most 4
-///   KiB from other use beside its own bytes, or three times as much where it has up to 8 KiB.
+/// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight together. Apart from its own bytes
+///   a result keeps at most 4 KiB from other use, or three times as much if it has up to 8 KiB.
 /// - **`get_opts`** returns a stream: one chunk up to 8 MiB, else a scan with four reads of 1 MiB ahead.
-/// - **A file that was replaced** is seen by the next read, whoever replaced it: names are looked up for each read (1 to 2 us), only
-///   the open is spared. A stream goes on with the file that it began with.
-/// - **Updates** (`PutMode::Update`): of all calls that know the same tag one succeeds, in whatever processes, if all have opened the
-///   store with the same root. Every change of a name holds a lock of it; behind a process that is stopped with the lock, changes fail
+/// - **A file that was replaced** is seen by the next read, even if another process replaced it: names are looked up for each read
+///   (1 to 2 us), only the open is spared. A stream continues with its initial file.
+/// - **Updates** (`PutMode::Update`): of all calls with the same tag one succeeds, across processes, if all have opened the store
+///   with the same root. Every change of a name holds a lock of it; behind a process that is stopped with the lock, changes fail
 ///   after 10 seconds.
-/// - **Changes run to their end**: one whose future is dropped after its first poll goes on as a task of the engine's, so that no staged
-///   file is left. Dropping a `MultipartUpload` removes its staged file.
+/// - **Changes run to completion**: a change whose future is dropped after its first poll continues as a task of the engine, so
+///   that no staged file is left. Dropping a `MultipartUpload` removes its staged file.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -143,7 +143,7 @@ impl ForebayStore {
         ForebayStore { shared: self.shared.clone(), class: Some(class) }
     }
 
-    /// Returns the class of an operation that begins now.
+    /// Returns the class of an operation that starts now.
     pub(crate) fn class(&self) -> Class {
         self.class.unwrap_or_else(shard::class)
     }
@@ -159,8 +159,8 @@ impl ForebayStore {
     }
 
     /// Closes all files that no read uses. A file that another program deletes keeps its space while it is open here: at most until
-    /// this call, or until other files take its place. This begins with the call. The future completes when the opens that had begun
-    /// before have ended, also those of reads that were dropped, and nothing of these is left.
+    /// this call, or until other files replace it. The closing starts with the call. The future completes when all earlier opens
+    /// have ended, including those of dropped reads, and their files are closed.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`](forebay::ErrorKind::Forked) in the child of a fork.

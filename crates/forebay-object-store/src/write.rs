@@ -21,11 +21,11 @@ use crate::store::{ForebayStore, StoreState};
 
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
-/// Shorter chunks are put together, which copies them; longer ones are written from their place.
+/// Shorter chunks are joined by copying; longer chunks are written in place.
 const JOINED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of chunks that are put together at a time.
 const RUN_BYTES_MAX: usize = 4 << 20;
-/// Requests of one put in flight. Those of a file through the page cache take turns in the kernel.
+/// Requests of one put in flight. Buffered writes of a file are serialized in the kernel.
 const DEPTH: usize = 4;
 
 impl ForebayStore {
@@ -64,7 +64,7 @@ impl ForebayStore {
         Ok(finish(&self.shared.engine, async move { cache.run(class, put).await? }))
     }
 
-    /// Begins an object that is put in parts.
+    /// Starts an object that is put in parts.
     pub(crate) fn begin_upload(
         &self,
         location: &str,
@@ -125,7 +125,7 @@ impl Parts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the end of an upload, or ends it. Returns its file and its staged name if it was open.
+    /// Starts the end of an upload, or ends it. Returns its file and its staged name if it was open.
     fn leave(&self, next: UploadState) -> Option<(File, PathBuf)> {
         let mut state = self.state();
         match (std::mem::replace(&mut *state, UploadState::Ended), next) {
@@ -298,7 +298,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// Fails if `found` is not the object with the tag. Whether there is none, the kernel says.
+    /// Fails if `found` is not the object with the tag. The kernel decides whether it is missing.
     fn check(&self, path: &Path, found: Result<Metadata>) -> Result<Option<Metadata>> {
         let Condition::Tag(tag) = self else { return Ok(found.ok()) };
         match found {
@@ -329,7 +329,7 @@ async fn publish(
     object: &NewObject,
     condition: Condition,
 ) -> Result<String> {
-    // First, so that no name in a directory that may go is ever returned. The staged file keeps the directories from being removed.
+    // First, so that a name is returned only in a durable directory. The staged file keeps the directories from being removed.
     sync_parents(shared, &object.path).await?;
     let locations = [object.location.clone()];
     let object = object.clone();
@@ -339,7 +339,7 @@ async fn publish(
             give_name(&shared, class, &object, condition, &locks).await
         });
     let e_tag = put.await?;
-    // Without the lock: other puts need not wait for the device. One that follows on this one makes both durable.
+    // Without the lock: other puts need not wait for the device. The sync of a later put makes both durable.
     shared.sync_name(&path).await?;
     Ok(e_tag)
 }

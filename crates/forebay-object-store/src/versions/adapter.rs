@@ -22,7 +22,7 @@ use crate::write::{Condition, Upload};
 
 /// The name of this store in errors.
 const NAME: &str = "ForebayStore";
-/// The beginning of the names of attributes with keys of the program's own.
+/// The prefix of the names of attributes with the program's own keys.
 const METADATA: &str = "metadata.";
 /// Deletions of one stream at a time.
 const DELETIONS: usize = 10;
@@ -189,7 +189,7 @@ fn named(attributes: &os::Attributes) -> Result<ProgramAttributes> {
         };
         Ok((name, value.to_string()))
     });
-    // In one order, whatever the order of a hash map.
+    // In one order, independent of the hash map's order.
     let mut named = named.collect::<Result<ProgramAttributes>>()?;
     named.sort_unstable();
     Ok(named)

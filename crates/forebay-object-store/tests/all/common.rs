@@ -8,7 +8,7 @@ use forebay::{Config, DriverChoice, Engine, WorkerRings};
 use forebay_object_store::{ForebayStore, ForebayStoreBuilder};
 pub(crate) use forebay_test::draw::{Numbers, bytes_of};
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system, in the build directory, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-object-store-")
@@ -16,7 +16,7 @@ pub(crate) fn dir() -> tempfile::TempDir {
         .expect("a directory")
 }
 
-/// Returns the settings of engines that take each of the ways to the kernel, with their names.
+/// Returns the settings of engines that use each of the ways to the kernel, with their names.
 pub(crate) fn configs() -> Vec<(&'static str, Config)> {
     let config = || Config::new().shards(2);
     vec![
@@ -44,7 +44,7 @@ pub(crate) async fn store(root: &Path) -> ForebayStore {
     settings(root).open().await.expect("a store")
 }
 
-/// The beginning of the names of a store's lock files. They stay, and are no objects.
+/// The prefix of the names of a store's lock files. They stay, and are not objects.
 pub(crate) const LOCKS: &str = ".forebay#0";
 
 /// Returns what is below a directory, without the files of locks: each path with the bytes of its file, `None` for a directory. Links are named by their target.
@@ -58,7 +58,7 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
             if name.starts_with(LOCKS) {
                 continue;
             }
-            // The staged file of a dropped upload goes at any time.
+            // The staged file of a dropped upload may be removed at any time.
             let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
             let kind = metadata.file_type();
             if kind.is_symlink() {

@@ -1,8 +1,8 @@
 //! Shows: a process that may have few files open reads and writes any number of objects. How: in child processes with 64, 128 and 256
 //! descriptors.
 //!
-//! Regression: the store kept 256 files of two descriptors each for later reads, whatever the process may have. With 256 descriptors it
-//! read 58 of 400 objects, and none from then on.
+//! Regression: the store kept 256 files of two descriptors each for later reads, whatever the limit of the process. With 256
+//! descriptors it read 58 of 400 objects, and no more from then on.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -63,7 +63,7 @@ fn four_hundred_objects_with_few_descriptors() {
                     (limit - 32) / 4,
                     "half of most descriptors, two a file"
                 );
-                // All at once: they take turns.
+                // All of them concurrently: they queue.
                 let reads: FuturesUnordered<_> = (0..OBJECTS).map(|number| read(&store, number)).collect();
                 reads.try_collect::<()>().await.unwrap();
                 let gets: FuturesUnordered<_> = (0..OBJECTS).map(|number| get(&store, number)).collect();
@@ -81,7 +81,7 @@ fn four_hundred_objects_with_few_descriptors() {
     });
 }
 
-/// A get kept its file until its stream had ended, and took no turn: of ten thousand at once most failed.
+/// A get kept its file until its stream had ended, and did not queue: of ten thousand concurrent gets most failed.
 #[test]
 fn ten_thousand_gets_at_once() {
     with_descriptors("descriptors::ten_thousand_gets_at_once", &[256], |_| {
@@ -100,7 +100,7 @@ fn ten_thousand_gets_at_once() {
             }
             let gets: FuturesUnordered<_> = (0..10_000).map(|number| get(&store, number % OBJECTS)).collect();
             gets.try_collect::<()>().await.unwrap();
-            // Each goes on with its file.
+            // Each continues with its file.
             fs::remove_dir_all(root.path().join("dir")).unwrap();
             for got in kept {
                 assert!(got.bytes().await.unwrap() == bytes_of(0..LEN));
@@ -109,7 +109,7 @@ fn ten_thousand_gets_at_once() {
     });
 }
 
-/// The program's own files come before those that are kept for later reads.
+/// The program's own files have priority over those that are kept for later reads.
 #[test]
 fn a_process_that_has_no_descriptor_left_reads_again_when_it_has_one() {
     let name = "descriptors::a_process_that_has_no_descriptor_left_reads_again_when_it_has_one";
@@ -131,7 +131,7 @@ fn a_process_that_has_no_descriptor_left_reads_again_when_it_has_one() {
                 read(&store, number).await.unwrap();
             }
             assert!((1..=open).contains(&store.open_files()));
-            // Shards close files a moment later, so descriptors may come back a few times.
+            // Shards close files a moment later, so descriptors may return a few times.
             let mut own = vec![own];
             let error = loop {
                 store.close_files().await.unwrap();

@@ -1,5 +1,5 @@
-//! Shows: the store does what object_store's `LocalFileSystem` does. How: both get the same random operations, each on a tree of its own,
-//! and files, directories and symbolic links that appear and vanish beside them; results, kinds of errors and trees are compared after each.
+//! Shows: the store does what object_store's `LocalFileSystem` does. How: both get the same random operations, each on a separate
+//! tree, while files, directories and symbolic links appear and vanish; results, kinds of errors and trees are compared after each.
 //! `FOREBAY_DIFFERENTIAL_SEED=N` repeats one seed, `FOREBAY_DIFFERENTIAL_SEEDS=N` runs that many.
 #![allow(clippy::single_range_in_vec_init, reason = "a batch of one range")]
 
@@ -100,7 +100,7 @@ fn draw(numbers: &mut Numbers) -> Op {
         let start = numbers.below(6000);
         start..start + numbers.below(3000)
     };
-    // Not the name of a staged file: those that are there are the stores' own.
+    // Not the name of a staged file: existing staged files are the stores' own.
     let name = |numbers: &mut Numbers| match LOCATIONS[numbers.below(LOCATIONS.len() as u64 - 1) as usize] {
         "a#2" => "a",
         name => name,
@@ -137,7 +137,7 @@ fn draw(numbers: &mut Numbers) -> Op {
         }
         20..22 => Op::Head(location(numbers)),
         22..24 => Op::Delete(vec![location(numbers)]),
-        // Deletions of a stream run side by side: none of these is below another one.
+        // Deletions of a stream run concurrently: none of these is below another.
         24 => Op::Delete(["a", "L%3AC", "π/ü"].map(|name| Path::parse(name).unwrap()).to_vec()),
         25..28 => Op::Copy(location(numbers), location(numbers), numbers.below(2) == 0),
         28..31 => Op::Rename(location(numbers), location(numbers), numbers.below(2) == 0),
@@ -191,7 +191,7 @@ async fn run(store: &dyn ObjectStore, root: &FsPath, op: &Op, tag: u64) -> Outco
                 .map_or_else(|| Some("\"other\"".to_string()), |head| head.e_tag);
             let update = PutMode::Update(UpdateVersion { e_tag, version: None });
             match store.put_opts(&location, payload.clone(), update.into()).await {
-                // LocalFileSystem has no updates. Nothing happens beside this one: so it is a put, or none.
+                // LocalFileSystem has no updates. Nothing runs concurrently, so an update is either a put or refused.
                 Err(Error::NotImplemented { .. }) if is_current && head.is_some() => {
                     store.put(&location, payload).await?;
                 }
@@ -258,7 +258,7 @@ async fn run(store: &dyn ObjectStore, root: &FsPath, op: &Op, tag: u64) -> Outco
         Op::Delete(locations) => {
             let all = futures::stream::iter(locations.into_iter().map(Ok));
             let deleted: Vec<_> = futures::StreamExt::collect(store.delete_stream(Box::pin(all))).await;
-            // They run side by side: of equal ones any may be the first.
+            // They run concurrently: of equal deletions any may be the first.
             let mut deleted: Vec<_> =
                 deleted.into_iter().map(|result| format!("{:?}", result.map_err(named))).collect();
             deleted.sort();
@@ -367,7 +367,8 @@ async fn compare(seed: u64, steps: usize) {
         let one = run(&store, &ours, &op, tag).await;
         let two = run(&local, &theirs, &op, tag).await;
         if let Op::Parts(_, _, End::Drop) = op {
-            // The staged file goes by and by. Were it removed here, the next one would have its name, and go in its place.
+            // The staged file is removed eventually. If the test removed it, the next one would reuse its name, and be removed in
+            // its place.
             let begun = Instant::now();
             while [&ours, &theirs].into_iter().any(|root| has_staged(root)) {
                 assert!(begun.elapsed() < Duration::from_secs(60), "a staged file stays");

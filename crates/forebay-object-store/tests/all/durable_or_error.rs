@@ -1,5 +1,6 @@
-//! Shows: a put, a multipart upload, a copy and a rename that return Ok are durable, with the layer below closed, failing or full before,
-//! during and after the call, and so is the end of the name that a rename took away. How: simulated worlds whose power fails afterwards.
+//! Shows: a put, a multipart upload, a copy and a rename that return Ok are durable, with the layer below closed, failing or full
+//! before, during and after the call, and so is the removal of the old name by a rename. How: simulated worlds whose power fails
+//! afterwards.
 
 use bytes::Bytes;
 use forebay::Engine;

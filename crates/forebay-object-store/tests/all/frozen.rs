@@ -1,5 +1,5 @@
-//! Shows: a call that is no longer polled holds up no other one. How: calls of each kind are kept unpolled after each of their polls while
-//! one of each kind completes beside them, on a real engine and in simulated worlds.
+//! Shows: a call that is no longer polled does not hold up others. How: calls of each kind are kept unpolled after each of their
+//! polls while one call of each kind completes, on a real engine and in simulated worlds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -61,7 +61,7 @@ fn on(config: Config, mode: Mode, durability: Durability) {
     });
 }
 
-/// What an engine takes without being asked for one way.
+/// The way that an engine chooses without a setting.
 #[test]
 fn automatic() {
     on(Config::new(), Mode::Adaptive, Durability::None);

@@ -1,5 +1,5 @@
-//! Shows: an upload of 100 GB takes bounded memory, and its parts lie where they belong. How: in a process of its own, whose greatest memory
-//! is looked at; the blocks of all parts but the outermost are given back at once, so that the disk need not have room for them.
+//! Shows: an upload of 100 GB uses bounded memory, and its parts are at their offsets. How: in a separate process, whose peak
+//! memory is checked; the blocks of all parts but the outermost are freed immediately, so that the disk need not hold them.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;

@@ -127,7 +127,7 @@ async fn links_are_followed_wherever_they_lead() {
     }
     let all = ["a/again", "a/file", "b/again", "b/file", "chain", "out", "outside/other"];
     assert_eq!(list(&store, "").await.unwrap(), all);
-    // A deletion removes the link, a put goes through a directory's link and replaces a file's.
+    // A deletion removes the link; a put follows a directory's link and replaces a file's.
     store.delete(&Path::from("out")).await.unwrap();
     assert_eq!(fs::read(above.join("other")).unwrap(), b"other");
     store.put(&Path::from("b/new"), "new".into()).await.unwrap();
@@ -166,7 +166,7 @@ async fn staged_names_are_no_objects_and_hide_nothing_else() {
     assert_eq!(list(&store, "").await, list(&local, "").await);
     let error = store.head(&Path::parse("a#1").unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("a#1") && matches!(error, Error::Generic { .. }), "{error}");
-    // Two uploads of one object are hidden, and have names of their own.
+    // Two uploads of one object are hidden, and have different names.
     let location = Path::from("object");
     let mut uploads =
         [store.put_multipart(&location).await.unwrap(), local.put_multipart(&location).await.unwrap()];
@@ -271,7 +271,7 @@ async fn a_list_goes_through_directories_of_thousands_and_skips_before_the_offse
     }
     let level = store.list_with_delimiter(Some(&Path::from("d0"))).await.unwrap();
     assert_eq!((level.common_prefixes.len(), level.objects.len()), (0, 434));
-    // A list that is dropped half way, and one of a tree that goes away meanwhile.
+    // A list that is dropped half way, and a list of a tree that is removed meanwhile.
     let mut half = store.list(None);
     half.try_next().await.unwrap().unwrap();
     drop(half);

@@ -1,5 +1,5 @@
-//! Shows: an object is put whole or not at all, whatever becomes of the future; parts come in any order; nothing staged is left behind. How:
-//! futures that are dropped after each of their polls, and a look at the directory once the engine has settled.
+//! Shows: an object is put whole or not at all, even if the future is dropped; parts complete in any order; nothing staged is left
+//! behind. How: futures that are dropped after each of their polls, and a look at the directory once the engine has settled.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,9 +21,9 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 
-/// Waits until all that was begun on the engine's shards and in its pool is over.
+/// Waits until all work on the engine's shards and in its pool is done.
 async fn settled(engine: &Engine, root: &FsPath) -> usize {
-    // Tasks that were left are on shard 0; each takes a few calls, and the end of one may begin another.
+    // Tasks that were left are on shard 0; each makes a few calls, and the end of a task may start another.
     let (mut quiet, begun) = (0, Instant::now());
     while quiet < 3 && begun.elapsed() < Duration::from_secs(60) {
         engine.spawn_on_shard(0, Class::DEFAULT, || async {}).await.unwrap();
@@ -69,7 +69,7 @@ async fn objects_of_any_shape_are_put() {
                 "{number}"
             );
             assert_eq!(store.head(&location).await.unwrap().e_tag, put.e_tag);
-            // The same in parts, all begun before the first is awaited, in another order.
+            // The same in parts, all started before the first is awaited, in another order.
             let location = Path::from(format!("e/{number}"));
             let mut upload = store.put_multipart(&location).await.unwrap();
             let mut parts: Vec<_> = chunks.into_iter().map(|chunk| upload.put_part(chunk.into())).collect();
@@ -97,7 +97,7 @@ async fn what_is_there_may_be_a_condition_of_a_put() {
     assert!(matches!(error, Error::AlreadyExists { .. }), "{error}");
     assert_eq!(store.get(&location).await.unwrap().bytes().await.unwrap(), "one");
 
-    // An update needs a tag, and the object that has it, whatever that is by now.
+    // An update needs a tag, and the object that has it by now.
     let update =
         |e_tag: Option<String>| PutOptions::from(PutMode::Update(UpdateVersion { e_tag, version: None }));
     let error = store.put_opts(&location, "two".into(), update(None)).await.unwrap_err();
@@ -116,7 +116,7 @@ async fn what_is_there_may_be_a_condition_of_a_put() {
     fs::remove_dir(root.path().join("d")).unwrap();
     assert_eq!(tree(root.path()).len(), 1);
 
-    // Two at once: one is first.
+    // Two concurrent uploads: one is first.
     let location = Path::from("b");
     let both = [(), ()].map(|()| store.put_opts(&location, "b".into(), create()));
     let results = futures::future::join_all(both).await;
@@ -161,7 +161,7 @@ async fn a_tag_names_one_object_for_ever() {
     assert!((1..=4).contains(&locks), "{locks} files of locks for four names");
 }
 
-/// Of staged files those go that are old, and the last names of their files; objects, young ones and the files of locks stay.
+/// Old staged files are removed, including the last names of their files; objects, recent staged files and lock files stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_killed_processes_left_is_removed_by_its_age() {
     let root = dir();
@@ -312,7 +312,7 @@ async fn a_change_that_was_begun_and_dropped_runs_to_its_end() {
             let at = |name: &str| Path::from(format!("{polls}/{name}"));
             let exists = async |name: &str| store.head(&at(name)).await.is_ok();
             store.put(&at("from"), content.clone().into()).await.unwrap();
-            // One after the other, so that each is there or not before the next begins.
+            // One after the other, so that each is done before the next starts.
             polled(store.put(&at("put"), content.clone().into()), polls).await;
             let create = PutOptions::from(PutMode::Create);
             polled(store.put_opts(&at("new/put"), content.clone().into(), create), polls).await;
@@ -323,7 +323,7 @@ async fn a_change_that_was_begun_and_dropped_runs_to_its_end() {
             assert_eq!(settled(&engine, root.path()).await, 0, "{polls} polls");
             polled(store.put_multipart(&at("m/parts")), polls).await;
             assert_eq!(settled(&engine, root.path()).await, 0, "{polls} polls");
-            // Not polled, not begun. Once polled, it happens.
+            // An unpolled call does not start. Once polled, it happens.
             for name in ["put", "new/put", "copy", "c/copy", "r/moved"] {
                 assert_eq!(exists(name).await, polls > 0, "{name} after {polls} polls");
                 if polls > 0 {
@@ -337,7 +337,7 @@ async fn a_change_that_was_begun_and_dropped_runs_to_its_end() {
             }
             assert_eq!(settled(&engine, root.path()).await, 0);
         }
-        // All of it is gone, with the directories.
+        // All of it was removed, with the directories.
         let left: Vec<_> = tree(root.path()).into_keys().filter(|name| !name.ends_with("/m")).collect();
         let only_made_for_parts = left.iter().all(|name| name.len() == 1);
         assert!(only_made_for_parts, "{left:?}");

@@ -18,7 +18,7 @@ use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
 const MIB: u64 = 1 << 20;
-/// Only a hang takes so long.
+/// Only a hang lasts this long.
 const LONG: Duration = Duration::from_secs(60);
 const MODES: [Mode; 3] = [Mode::Adaptive, Mode::Direct, Mode::Buffered];
 
@@ -102,7 +102,7 @@ async fn results_keep_little_beside_their_own_bytes() {
             let parts = store.get_ranges(&location, &ranges).await.unwrap();
             // One of a hundred is kept.
             let kept: Vec<Bytes> = parts.into_iter().step_by(100).collect();
-            // Buffers that were in use come back with some turn of the shards.
+            // Buffers that were in use are returned in some turn of the shards.
             let begun = Instant::now();
             loop {
                 engine.stats().await.unwrap();
@@ -278,7 +278,7 @@ async fn a_stream_may_be_dropped_at_any_point() {
             let _ = futures::poll!(&mut batch);
             drop(batch);
         }
-        // All others go on.
+        // All others continue.
         let whole = store.get(&location).await.unwrap().bytes().await.unwrap();
         assert!(whole == bytes_of(0..12 * MIB));
         drop(whole);
@@ -416,8 +416,8 @@ async fn reads_and_writes_are_of_the_stores_class() {
     assert!(background.0 >= 1 && default == (0, 0), "{background:?} {default:?}");
 }
 
-/// Thousands at once: the first open their files where they are polled, all others take turns as tasks of the engine's. Those that are
-/// kept unpolled hold up none.
+/// Thousands of concurrent calls: the first open their files where they are polled, all others queue as tasks of the engine. Calls
+/// that are kept unpolled hold up no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_open_files_take_turns() {
     let root = dir();
@@ -454,7 +454,7 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
             peak = peak.max(descriptors(root.path()));
         }
     }
-    // Two for each: 4 that stay, 64 that were polled, 64 that took turns; and some that the shards have not closed yet.
+    // Two for each: 4 that stay, 64 that were polled, 64 that queued; and some that the shards have not closed yet.
     assert!(peak <= 2 * (4 + 64 + 64) + 60, "{peak} descriptors");
     let puts =
         (0..1500).map(|number| {
@@ -489,7 +489,7 @@ async fn gets_whose_streams_are_not_polled_keep_few_bytes() {
     for number in 0..OBJECTS {
         write(root.path(), &number.to_string(), LEN);
     }
-    // A quarter of the I/O memory has room for four objects; two files are open beside the one that stays.
+    // A quarter of the I/O memory fits four objects; two files may be open in addition to the one that stays.
     let config = Config::new().shards(1).descriptors_max(16).arena_bytes_max(8 << 20);
     let engine = Engine::start(config).unwrap();
     let settings = ForebayStore::builder(&engine, root.path()).open_files_max(1);
@@ -504,7 +504,7 @@ async fn gets_whose_streams_are_not_polled_keep_few_bytes() {
     for got in get_all().await.into_iter().rev() {
         assert!(got.bytes().await.unwrap() == bytes_of(0..LEN));
     }
-    // Those that are open or in memory go on with the object that they began with; of the others none returns another one's bytes.
+    // Results that are open or in memory continue with their initial object; the others never return another object's bytes.
     let gets = get_all().await;
     for number in 0..OBJECTS {
         store.put(&Path::from(number.to_string()), "other".into()).await.unwrap();
@@ -576,7 +576,7 @@ async fn an_empty_object_on_a_disk_costs_no_read() {
     assert_eq!((got.len(), reads().await), (0, before));
 }
 
-/// RFC 9110, 13.2.2, as the trait has it: a tag comes before a time.
+/// RFC 9110, 13.2.2, as in the trait: a tag has precedence over a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conditions_of_a_get_are_those_of_the_trait() {
     let root = dir();
@@ -624,7 +624,7 @@ async fn conditions_of_a_get_are_those_of_the_trait() {
     }
 }
 
-/// A range that ends beyond the object is cut, one that begins there fails; of a batch each range has to be there.
+/// A range that ends beyond the object is cut, a range that starts there fails; in a batch every range has to exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_beyond_the_end() {
     let root = dir();

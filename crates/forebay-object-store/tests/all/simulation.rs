@@ -30,7 +30,7 @@ const LIVES: u64 = 3;
 const TASKS: u64 = 4;
 const NAMES: u64 = 4;
 
-/// Returns the location of one of a task's objects: directories are shared by all tasks, and come and go.
+/// Returns the location of one of a task's objects: directories are shared by all tasks, and are created and removed.
 fn location(task: u64, name: u64) -> Path {
     Path::from(match name {
         0 => format!("a-{task}"),
@@ -62,7 +62,7 @@ fn options(version: Version, mode: PutMode) -> PutOptions {
     PutOptions { mode, attributes: attributes(version), ..PutOptions::default() }
 }
 
-/// The version of an object; 0 is none. All that are empty are the same one.
+/// The version of an object; 0 if it does not exist. All empty objects are the same version.
 type Version = u64;
 
 const EMPTY: Version = 7;
@@ -74,7 +74,7 @@ struct Possible {
     known: Version,
     /// Of calls in flight, or that have failed: any of them may have happened, in any order.
     open: BTreeSet<Version>,
-    /// Of calls whose futures were dropped: they may go on until the end of the life.
+    /// Of calls whose futures were dropped: they may continue until the end of the life.
     loose: BTreeSet<Version>,
     /// After a power cut these may be there again: deletions are not durable, and what has failed may be.
     at_next_cut: BTreeSet<Version>,
@@ -105,13 +105,13 @@ impl SharedModel {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a change of an object to another version. Returns its number.
+    /// Starts a change of an object to another version. Returns its number.
     fn begin(&self, object: (u64, u64), version: Version) {
         self.lock().objects.entry(object).or_default().open.insert(version);
     }
 
-    /// A change has returned, and no other one of this object is in flight: so it is the only possible one, unless one that had
-    /// failed goes on.
+    /// A change has returned, and no other change of this object is in flight: so its version is the only possible version, unless
+    /// a failed change continues.
     fn returned(&self, object: (u64, u64), version: Version, is_durable: bool) {
         let mut model = self.lock();
         model.returned += 1;
@@ -173,7 +173,8 @@ async fn judge(store: &ForebayStore, shared: &SharedModel, after_cut: bool) -> R
                     location(task, name)
                 ));
             }
-            // It has been decided, and is on the disk after a cut. Without one, what failed or was deleted may come back with the next.
+            // It has been decided, and is on the disk after a cut. Without a cut, failed changes and deleted versions may reappear
+            // with the next cut.
             let mut at_next_cut = BTreeSet::new();
             if !after_cut {
                 at_next_cut.append(&mut possible.at_next_cut);
@@ -222,7 +223,7 @@ async fn task(
                 let put = store.put_opts(&at, payload, options(version, PutMode::Overwrite));
                 if draw.below(6) == 0 {
                     shared.lock().objects.entry(object).or_default().loose.insert(version);
-                    // Dropped: it goes on, or never began.
+                    // Dropped: it continues, or never started.
                     drop(sim::frozen_after(draw.below(6) as usize, put).await);
                 } else {
                     shared.begin(object, version);
@@ -280,7 +281,7 @@ async fn task(
                     shared.begin(object, 0);
                     if store.rename(&at, &location(number, other)).await.is_ok() {
                         shared.returned(target, found, plan.is_durable);
-                        // The old name goes with the same call: it is gone for good.
+                        // The same call removes the old name, for good.
                         shared.returned(object, 0, plan.is_durable);
                     }
                 } else if store.copy(&at, &location(number, other)).await.is_ok() {
@@ -300,7 +301,7 @@ async fn task(
                 let payload = PutPayload::from_iter(chunks);
                 match store.put_opts(&at, payload, options(version, update)).await {
                     Ok(_) => shared.returned(object, version, plan.is_durable),
-                    // Certainly not; a dropped put came between.
+                    // Certainly not; a dropped put intervened.
                     Err(Error::Precondition { .. }) if version != EMPTY => {
                         shared.lock().objects.entry(object).or_default().open.remove(&version);
                     }
@@ -352,7 +353,7 @@ async fn live(engine: Engine, shared: SharedModel, plan: Plan, seed: u64) -> Res
     });
     join_all(tasks).await.into_iter().collect::<Result<Vec<()>, String>>()?;
     sim::clear_faults();
-    // Whatever was dropped has ended.
+    // All dropped calls have ended.
     let _ = sim::sleep(Duration::from_secs(5)).await;
     judge(&store, &shared, false).await?;
     let listed: Vec<_> =
@@ -361,7 +362,7 @@ async fn live(engine: Engine, shared: SharedModel, plan: Plan, seed: u64) -> Res
     if listed.len() != there {
         return Err(format!("{} objects are listed, and {there} are there", listed.len()));
     }
-    // After a crash they may be there for ever.
+    // After a crash they may stay forever.
     let staged = if plan.after_cut { 0 } else { staged(&engine, PathBuf::from(ROOT)).await? };
     if staged > 0 && plan.is_orderly {
         return Err(format!("{staged} staged files are left"));
@@ -519,7 +520,7 @@ fn no_update_of_many_tasks_is_lost() {
     worlds::explore(20, increments);
 }
 
-/// Takes all locks, as a process that is stopped with them.
+/// Holds all locks, as a process that is stopped with them.
 async fn stopped(engine: &Engine) -> Vec<File> {
     let mut held = Vec::new();
     for number in 0..64 {
@@ -532,7 +533,7 @@ async fn stopped(engine: &Engine) -> Vec<File> {
     held
 }
 
-/// Another process holds all locks and does not go on. Changes end with a sentence; what reads goes on.
+/// Another process holds all locks and is stopped. Changes end with a sentence; reads continue.
 #[test]
 fn behind_a_stopped_process_changes_end_and_reads_go_on() {
     let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
@@ -560,7 +561,7 @@ fn behind_a_stopped_process_changes_end_and_reads_go_on() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// The time in the process's own line counted: of many changes that each waited a while, the last ones blamed another process.
+/// The time in the process's own line counted: of many changes that each waited a while, the last changes blamed another process.
 #[test]
 fn a_change_waits_as_long_as_its_line_moves() {
     let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
@@ -615,7 +616,7 @@ fn an_upload_that_waited_in_vain_for_a_lock_is_completed_later() {
             let error = upload.complete().await.unwrap_err().to_string();
             assert!(error.contains("for 10 seconds") && error.contains("complete it again"), "{error}");
         }
-        // A part that came in the middle of the end was refused, and yet missing for ever.
+        // A part that arrived during the end was refused, and yet missing forever.
         assert!(sim::dropped_after(1, upload.complete()).await.is_none());
         upload.put_part("refused".into()).await.unwrap_err();
         assert_eq!(settled().await, 1);
@@ -711,7 +712,7 @@ fn staged_files_are_removed_on_a_full_disk() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Returns whether an open of a read that was dropped took place after `close_files` had returned.
+/// Returns whether an open of a read that was dropped ran after `close_files` had returned.
 fn open_after_close(seed: u64) -> bool {
     let disk = Profile::nand().at("/disk").call_latency(Duration::from_millis(20));
     let ran = World::new(seed).disk(disk).run(async |engine| {
@@ -743,7 +744,8 @@ fn a_directory_that_was_removed_and_made_again_is_durable_again() {
     worlds::explore(30, put_again);
 }
 
-/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct store passes the same ones.
+/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct store passes the same
+/// worlds.
 #[cfg(feature = "_mutants")]
 mod broken {
     use forebay_object_store::mutants::{self, Mutant};

@@ -182,7 +182,7 @@ async fn upload(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Runs sweeps in a world of their own with a store, and judges what they saw.
+/// Runs sweeps in a separate world with a store, and judges their results.
 fn judge(sweeps: impl AsyncFnOnce(&Engine, &ForebayStore) -> Vec<Sweep<'static>>) {
     let ran = meter::world().config(Config::new()).run(async |engine| {
         let store = open(&engine).await.expect("a store");
@@ -277,7 +277,7 @@ fn reads(points: Points) {
     };
     let of_range = |at: u64| {
         let parts = (1_000 + at).div_ceil(PART);
-        // Parts do not begin at blocks: each reads a block more.
+        // Parts do not start at blocks: each reads one more block.
         Cost::together(parts, 1_000 + at + parts * BLOCK).in_rounds(parts.div_ceil(PARTS))
     };
     let of_ranges = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(RANGES_AT_ONCE));

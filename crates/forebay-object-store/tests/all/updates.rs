@@ -1,5 +1,6 @@
-//! Shows: of updates by many processes none is lost, and no tag is that of two objects, whatever is killed. How: processes add lines to one
-//! object, and put, delete, copy and update another one, while some are killed; the lines that they report are compared with the object.
+//! Shows: updates by many processes are never lost, and no two objects have the same tag, even if processes are killed. How:
+//! processes add lines to one object, and put, delete, copy and update another, while some are killed; the lines that they report
+//! are compared with the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -56,7 +57,7 @@ async fn append(store: &ForebayStore, line: &str) -> object_store::Result<()> {
     }
 }
 
-/// Does something with an object of one byte, and reports the tags that it took away and gave.
+/// Does something with an object of one byte, and reports the tags that it removed and added.
 async fn disturb(store: &ForebayStore, drawn: u64) -> object_store::Result<()> {
     let at = Path::from("d/object");
     let (old, put) = match drawn % 5 {
@@ -140,7 +141,7 @@ fn no_update_of_many_processes_is_lost() {
         let lane = |lane: u64| {
             let root = root.path();
             threads.spawn(move || {
-                // Of each second lane one process is killed, and another takes its place.
+                // Of each second lane one process is killed, and another replaces it.
                 let killed_after = 1 + mix(lane) as usize % lines as usize;
                 let killed =
                     lane.is_multiple_of(2).then(|| run(root, PROCESSES + lane, lines, Some(killed_after)));
