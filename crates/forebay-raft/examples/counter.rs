@@ -1,4 +1,4 @@
-//! A replicated counter of one node: `cargo run -p forebay-raft --example counter`. Run it again: it goes on counting.
+//! A replicated counter of one node: `cargo run -p forebay-raft --example counter`. A second run continues the count.
 //!
 //! A state machine of one's own is the implementation of [`Apply`]. A cluster needs a network besides, which openraft's guide
 //! describes; docs/raft.md has the part that sends snapshots.

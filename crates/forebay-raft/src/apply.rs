@@ -22,10 +22,10 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
         vec!["state".to_owned()]
     }
 
-    /// Called with entries that are ready to be applied, at most 64 and in order, before the first of them is. A state machine
-    /// that reads its keyspaces can read for all of them at once here, into a memory of its own, so that entries do not wait for
-    /// the device one after the other. How entries are grouped differs between nodes, so no result may depend on it. Default:
-    /// nothing.
+    /// Called with entries that are ready to be applied, at most 64 and in order, before the first of them is applied. A state
+    /// machine that reads its keyspaces can read for all of them concurrently here, into its own memory, so that entries do not
+    /// wait for the device one after the other. The grouping of entries differs between nodes, so no result may depend on it.
+    /// Default: nothing.
     ///
     /// # Errors
     /// An error ends this node: read by [`until_memory`](crate::until_memory).
@@ -39,12 +39,12 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
     }
 
     /// Adds the changes of an entry to a batch, and returns the response to its client. `keyspaces` are those of
-    /// [`keyspaces`](Self::keyspaces), in that order, with the changes of all earlier entries. Blank and membership entries
-    /// come too: return a response for them.
+    /// [`keyspaces`](Self::keyspaces), in that order, with the changes of all earlier entries. Blank and membership entries are
+    /// included: return a response for them.
     ///
     /// # Errors
-    /// An error ends this node: the entry is committed, so it cannot be passed over. A request that is not valid is no error,
-    /// but a response. Read by [`until_memory`](crate::until_memory), as clients' reads may have taken the store's memory.
+    /// An error ends this node: the entry is committed, so it cannot be skipped. An invalid request is not an error, but a
+    /// response. Read through [`until_memory`](crate::until_memory), as clients' reads may use up the store's memory.
     fn apply(
         &self,
         entry: C::Entry,
@@ -63,10 +63,10 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// Called when an entry cannot be applied, or a snapshot not be built, because [tables are damaged](Error::is_damage), with the
-    /// membership of the state. Returns whether the state comes to be [repaired](crate::RaftStore::repair): until then entries are
-    /// counted, and change nothing, and their clients get no response. openraft takes them for applied: read nothing then. Default:
-    /// `false`, and the error ends this node.
+    /// Called when an entry cannot be applied, or a snapshot cannot be built, because [tables are damaged](Error::is_damage), with
+    /// the membership of the state. Returns whether the program will [repair](crate::RaftStore::repair) the state: until then
+    /// entries are counted without effect, and their clients get no response. openraft treats them as applied: read nothing
+    /// meanwhile. Default: `false`, and the error ends this node.
     fn damaged(&self, error: &Error, membership: &StoredMembershipOf<C>) -> bool {
         let _ = (error, membership);
         false

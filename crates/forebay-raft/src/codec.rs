@@ -26,7 +26,7 @@ pub(crate) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T>
     rmp_serde::from_slice(bytes).map_err(|error| Error::decode(what, error))
 }
 
-/// Returns the index after a log id; 0 for none.
+/// Returns the index after a log id; 0 for `None`.
 pub(crate) fn next_index<L: RaftCommittedLeaderId>(id: Option<&LogId<L>>) -> u64 {
     id.map_or(0, |id| id.index.saturating_add(1))
 }

@@ -29,7 +29,7 @@ fn checksum(bytes: &[u8]) -> [u8; CRC_BYTES] {
 }
 
 impl<C: RaftTypeConfig> Current<C> {
-    /// Reads the file; `None` if there is none.
+    /// Reads the file; `None` if it does not exist.
     pub(crate) async fn read(engine: &Engine, dir: &Path) -> Result<Option<Current<C>>> {
         Current::read_named(engine, &dir.join(NAME)).await
     }

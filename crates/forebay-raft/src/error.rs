@@ -97,8 +97,8 @@ impl Error {
         })
     }
 
-    /// Returns whether tables of the state are damaged or gone, also where the state machine of the program has met it: what
-    /// [`RaftStore::repair`](crate::RaftStore::repair) is for.
+    /// Returns whether tables of the state are damaged or missing, even if the program's state machine reports it: a case for
+    /// [`RaftStore::repair`](crate::RaftStore::repair).
     pub fn is_damage(&self) -> bool {
         match self.cause.as_ref() {
             Some(Cause::Store(store)) => is_damage(store),
@@ -118,7 +118,7 @@ impl Error {
         }
     }
 
-    /// Returns the core's error that caused this one.
+    /// Returns the core's error that caused this error.
     pub fn cause(&self) -> Option<&forebay::Error> {
         match self.cause.as_ref()? {
             Cause::Core(core) => Some(core),

@@ -1,7 +1,7 @@
 //! Callbacks of appends, called in the order of the appends as these become durable.
 //!
-//! There is no task that waits: the queue is its own waker. When the log has flushed a group it wakes the append at the
-//! queue's front, on the log's thread, and the callback runs there. It sends a value to openraft and never waits.
+//! No task waits: the queue is its own waker. When the log has flushed a group it wakes the append at the queue's front, on the
+//! log's thread, and the callback runs there. It sends a value to openraft and never waits.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// The appends that are not durable yet, with their callbacks.
 pub(crate) struct Flushes<C: RaftTypeConfig> {
     queue: Mutex<Queue<C>>,
-    /// The first failure of the log, if there was one.
+    /// The first failure of the log, if any.
     failed: OnceLock<Error>,
 }
 
@@ -31,7 +31,7 @@ struct Queue<C: RaftTypeConfig> {
 }
 
 struct Waiter<C: RaftTypeConfig> {
-    /// The last batch of the append; none if it had no entry.
+    /// The last batch of the append; `None` for an append without entries.
     batch: Option<PendingAppend>,
     callback: IOFlushed<C>,
 }
@@ -48,7 +48,7 @@ impl<C: RaftTypeConfig> Flushes<C> {
         self.drive();
     }
 
-    /// Returns the first failure of the log, if there was one.
+    /// Returns the first failure of the log, if any.
     pub(crate) fn check(&self) -> Result<()> {
         self.failed.get().map_or(Ok(()), |error| Err(error.poisoned()))
     }
@@ -63,7 +63,7 @@ impl<C: RaftTypeConfig> Flushes<C> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the callbacks that are due. If another thread is at it, that one looks again.
+    /// Calls the callbacks that are due. If another thread is doing so, that thread checks again.
     fn drive(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut context = Context::from_waker(&waker);
@@ -76,7 +76,7 @@ impl<C: RaftTypeConfig> Flushes<C> {
         loop {
             queue.again = false;
             let Some(mut front) = queue.waiting.pop_front() else { break };
-            // The log's lock is taken below, and callbacks are not ours: neither happens under this lock.
+            // The log's lock is acquired below, and callbacks are foreign code: neither happens under this lock.
             drop(queue);
             let result = match front.batch.as_mut().map(|batch| Pin::new(batch).poll(&mut context)) {
                 Some(Poll::Pending) => None,
@@ -93,7 +93,7 @@ impl<C: RaftTypeConfig> Flushes<C> {
             };
             // An append without entries fails like the others after a failure.
             let result = result.map_err(|error| self.fail(error.into())).and_then(|()| self.check());
-            // The next callbacks are called although this one panics: the log's thread goes on, too.
+            // The next callbacks are called even if this callback panics: the log's thread must continue.
             let call = || front.callback.io_completed(result.map_err(Into::into));
             let _ = catch_unwind(AssertUnwindSafe(call));
             queue = self.lock();

@@ -1,7 +1,7 @@
 //! The log and the state machine of a Raft node, for openraft: on `forebay-wal` and `forebay-kv`.
 //!
-//! No consensus of its own: openraft decides, and this crate keeps what must not be forgotten. For services that replicate a
-//! state larger than memory, and want one flush for many appends.
+//! Consensus is openraft's; this crate stores the state that must not be lost. For services that replicate a state larger than
+//! memory, and want one flush for many appends.
 //!
 //! | you want | use |
 //! |---|---|
@@ -15,7 +15,7 @@
 //!
 //! # Features
 //!
-//! The crate has none. openraft's are yours to choose: depend on the same version of it.
+//! The crate has no features. openraft's are yours to choose: depend on the same version of it.
 //!
 //! # Guides
 //!
@@ -57,20 +57,21 @@ pub use log::RaftLog;
 pub use memory::until_memory;
 pub use options::LogOptions;
 
-/// Commits that wait for the state machine: minutes of them, as each is a group of entries. A waiting one takes some hundred bytes.
+/// Commits that wait for the state machine: minutes of them, as each is a group of entries. A waiting commit occupies some hundred
+/// bytes.
 const COMMITS_MAX: u64 = 1 << 20;
 
-/// Returns openraft's default settings, but for `enable_leader_restore` and `state_machine_channel_size`: to begin with, in place of
-/// `openraft::Config::default()`.
+/// Returns openraft's default settings, except for `enable_leader_restore` and `state_machine_channel_size`. Start from it instead
+/// of `openraft::Config::default()`.
 ///
-/// With that setting on, which is openraft's default, a node that led before it was started again leads at once, without an
-/// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry,
-/// and [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it.
-/// It also gives the log ids of entries that it had sent, but that were not durable here yet, to other entries, and nodes diverge.
+/// With that setting on, which is openraft's default, a node that led before it was started again leads immediately, without an
+/// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry, and
+/// [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it. It also
+/// gives the log ids of entries that it had sent, but that were not durable here yet, to other entries, and nodes diverge.
 ///
 /// `state_machine_channel_size` is the number of commits that may wait for the state machine, which may wait for memory
-/// ([`until_memory`]). With more of them the node takes part in no vote, appends nothing, and does not end; openraft's default is
-/// 1,024, here it is 1,048,576.
+/// ([`until_memory`]). With more of them the node does not vote, appends nothing, and does not end; openraft's default is 1,024,
+/// here it is 1,048,576.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

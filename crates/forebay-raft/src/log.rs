@@ -27,14 +27,14 @@ const VERSION: &[u8] = b"1";
 
 /// The log of a Raft node: entries, vote, and the log ids up to which they are committed and purged.
 ///
-/// It is openraft's [`RaftLogStorage`]; clones are handles of the same log, and are its readers. An entry's index is the
-/// number of its record in a [`Wal`], which writes appends that come meanwhile with one write and one flush.
+/// It is openraft's [`RaftLogStorage`]; clones are handles of the same log, and are its readers. An entry's index is the number of
+/// its record in a [`Wal`], which batches concurrent appends into one write and one flush.
 ///
 /// | call | returns |
 /// |---|---|
-/// | `append` | once the entries are queued and can be read; the callback comes when they are durable, in order. It waits only while [`LogOptions::pending_bytes_max`] are queued already |
+/// | `append` | once the entries are queued and can be read; the callback is called when they are durable, in order. It waits only while [`LogOptions::pending_bytes_max`] are queued already |
 /// | `save_vote`, `truncate_after`, `purge` | once the change is durable |
-/// | `save_committed` | at once; durable with the next append, or with [`close`](RaftLog::close) |
+/// | `save_committed` | immediately; durable with the next append, or with [`close`](RaftLog::close) |
 /// | reads | entries from memory while they are queued or among the last [`LogOptions::tail_bytes_max`], else from the disk |
 ///
 /// A failed write or flush *poisons* the log: the callbacks of all appends since, and every later call, fail with that
@@ -78,7 +78,7 @@ struct State<C: RaftTypeConfig> {
     /// The committed log id that was queued last.
     committed_queued: Option<LogIdOf<C>>,
     purged: Option<LogIdOf<C>>,
-    /// The last entry, durable or queued; the last purged one if there is none.
+    /// The last entry, durable or queued; otherwise the last purged entry.
     last: Option<LogIdOf<C>>,
 }
 
@@ -123,7 +123,7 @@ impl<C: RaftTypeConfig> RaftLog<C> {
             value(COMMITTED).map(|bytes| decode("the committed log id", &bytes)).transpose()?;
         let purged: Option<LogIdOf<C>> =
             value(PURGED).map(|bytes| decode("the purged log id", &bytes)).transpose()?;
-        // The purged log id is durable before the entries go: a crash in between leaves some of them.
+        // The purged log id is durable before the entries are removed: a crash in between leaves some of them.
         remove_purged(&wal, purged.as_ref()).await?;
         let state =
             State { vote, committed_queued: committed.clone(), committed, last: purged.clone(), purged };
@@ -160,8 +160,8 @@ impl<C: RaftTypeConfig> RaftLog<C> {
         &self.inner.recovery
     }
 
-    /// Returns the log below, for its counts, [`no_space`](Wal::no_space) and values of the caller's own. Its records are entries
-    /// by index, and values whose keys begin with `raft.` belong to this log: change none of them.
+    /// Returns the log below, for its counts, [`no_space`](Wal::no_space) and the caller's values. Its records are entries by
+    /// index, and values whose keys start with `raft.` belong to this log: do not change them.
     pub fn wal(&self) -> &Wal {
         &self.inner.wal
     }
@@ -253,7 +253,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         Ok(queued)
     }
 
-    /// Returns the index that the next entry must have. An empty log in which nothing was purged begins with any.
+    /// Returns the index that the next entry must have. An empty log in which nothing was purged starts with any index.
     async fn first_index(&self, index: u64) -> Result<u64> {
         let next = self.wal.next_lsn().0;
         if index != next && self.wal.first_lsn().0 == next && self.lock().purged.is_none() {
@@ -300,12 +300,12 @@ impl<C: RaftTypeConfig> Inner<C> {
         if self.lock().purged.as_ref().is_some_and(|purged| *purged >= upto) {
             return Ok(());
         }
-        // Queued before the entries go, so a crash leaves either all of them or the id of the last one that went.
+        // Queued before the entries are removed, so a crash leaves either all of them or the id of the last removed entry.
         let setting = self.wal.set(PURGED, &encode("the purged log id", &upto)?);
         if is_broken!(PurgeNotSynced) {
             remove_purged(&self.wal, Some(&upto)).now_or_never().unwrap_or(Ok(()))
         } else {
-            // Polled at once, before it is known whether the value is durable: both may be in one flush.
+            // Polled immediately, before it is known whether the value is durable: one flush may cover both.
             let (removed, set) =
                 futures_util::future::join(remove_purged(&self.wal, Some(&upto)), setting).await;
             set.map(drop).and(removed)

@@ -14,7 +14,7 @@ pub enum Mutant {
     PurgeNotSynced,
     /// An append's callback is called once its entries are queued.
     AppendAcknowledgedEarly,
-    /// The applied log id is written in a batch of its own, after the changes of its entry.
+    /// The applied log id is written in a separate batch, after the changes of its entry.
     AppliedBehindData,
     /// The new state is named before its files are durable, and the old state is removed before that.
     HalfInstalled,

@@ -49,8 +49,8 @@ impl LogOptions {
         self
     }
 
-    /// Sets the most bytes of entries that one read of a stream, or of openraft's limited read, decodes at once; one
-    /// entry at least. Default: 1 MiB.
+    /// Sets the most bytes of entries that one read of a stream, or of openraft's limited read, decodes together; one entry at
+    /// least. Default: 1 MiB.
     pub fn read_bytes_max(mut self, bytes: usize) -> LogOptions {
         self.read_bytes_max = bytes;
         self

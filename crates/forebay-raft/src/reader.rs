@@ -46,7 +46,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         self.flushes.check()?;
         let mut first = start;
         let records = loop {
-            // Purged entries are not there; a purge may come in between.
+            // Purged entries are missing; a purge may run in between.
             first = first.max(self.wal.first_lsn().0);
             let records = match self.wal.read(Lsn(first)..Lsn(end), bytes_max).await {
                 Ok(records) => records,
@@ -72,7 +72,7 @@ impl<C: RaftTypeConfig> Inner<C> {
     }
 }
 
-/// The position of a stream of entries; none at its end.
+/// The position of a stream of entries; `None` at its end.
 struct Position<C: RaftTypeConfig> {
     log: RaftLog<C>,
     next: Option<u64>,
@@ -105,7 +105,7 @@ impl<C: RaftTypeConfig> RaftLogReader<C> for RaftLog<C> {
             if !goes_on {
                 return None;
             }
-            // The vote before and after: entries of another leader are never sent in this one's name.
+            // The vote before and after: entries of another leader are never sent in this leader's name.
             let is_of_leader = |vote: &VoteOf<C>| vote.leader_id() == &leader && vote.is_committed();
             let before = position.log.inner.vote();
             let read = if before.as_ref().is_some_and(is_of_leader) {
@@ -165,8 +165,8 @@ impl<C: RaftTypeConfig> RaftLogReader<C> for RaftLog<C> {
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> std::io::Result<Vec<C::Entry>> {
         let entries = self.inner.read(start, end, self.inner.read_bytes_max).await?;
-        // Replication sends them behind the entry before `start`. A purge may be faster than a stream that is about to end: openraft makes
-        // a heartbeat of none, and a gap in the follower's log of others.
+        // Replication sends them behind the entry before `start`. A purge may be faster than a stream that is about to end: without
+        // entries openraft sends a heartbeat, and later entries would leave a gap in the follower's log.
         let is_gapless = entries.first().is_none_or(|entry| crate::log::log_id::<C>(entry).index == start);
         Ok(if is_gapless { entries } else { Vec::new() })
     }

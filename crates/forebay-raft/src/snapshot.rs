@@ -19,7 +19,7 @@ use crate::tree::{self, SnapshotFile};
 
 /// Bytes of a part.
 const PART_BYTES: u64 = 128 << 10;
-/// Parts that are read at once: while one is sent, the next ones come.
+/// Number of parts read concurrently: while one is sent, the next parts are read.
 const PARTS_AHEAD: usize = 4;
 /// Bytes of one write of a received file.
 const WRITE_BYTES: usize = 128 << 10;
@@ -34,13 +34,13 @@ pub(crate) struct HeldDirectory {
 ///
 /// It is a handle that is cheap to clone. The files stay as they are while one lives, also after a newer snapshot was built.
 /// [`reader`](RaftSnapshot::reader) gives its parts, to be sent to another node, and
-/// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot) takes them there.
+/// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot) receives them there.
 #[derive(Clone)]
 pub struct RaftSnapshot {
     pub(crate) engine: Engine,
     pub(crate) held: Arc<HeldDirectory>,
     files: Arc<[SnapshotFile]>,
-    /// Whether it was received, so that its directory is for this store to take.
+    /// Whether it was received, so that its directory is for this store to adopt.
     pub(crate) is_received: bool,
 }
 
@@ -52,7 +52,7 @@ pub enum SnapshotPart {
     Bytes {
         /// The file's path within the snapshot.
         name: String,
-        /// Where in the file they begin, in bytes.
+        /// Their offset in the file, in bytes.
         offset: u64,
         /// The bytes.
         #[serde(with = "serde_bytes")]
@@ -124,7 +124,7 @@ pub struct SnapshotReader {
     is_over: bool,
 }
 
-/// Where a part begins.
+/// The start of a part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The file, by its place in the list.
@@ -133,7 +133,8 @@ struct Place {
 }
 
 impl SnapshotReader {
-    /// Reads the next part; `None` after the last one. The reads of some parts behind it begin with the call, and go on after it.
+    /// Reads the next part; `None` after the last one. The reads of some parts behind it start with the call, and continue after
+    /// it.
     ///
     /// # Errors
     /// The system's. The call may be repeated.
@@ -148,7 +149,7 @@ impl SnapshotReader {
         }
         let part = poll_fn(|context| {
             for part in &mut self.ahead {
-                // Also those behind the first one, whose reads begin so.
+                // Polls also the later parts, which starts their reads.
                 let _ = part.poll_unpin(context);
             }
             match self.ahead.front_mut() {
@@ -177,7 +178,7 @@ impl SnapshotReader {
         }
     }
 
-    /// Returns the read of the part that is planned next, which begins when it is polled; `None` behind the last one.
+    /// Returns the read of the part that is planned next, which starts when it is polled; `None` behind the last one.
     fn plan(&mut self) -> Option<BoxFuture<'static, Result<SnapshotPart>>> {
         let file = self.snapshot.files.get(self.planned.file)?;
         let (offset, end) = (self.planned.offset, file.bytes.min(self.planned.offset + PART_BYTES));
@@ -207,7 +208,7 @@ forebay::_debug_parts!(
     next: snapshot_reader.next
 );
 
-/// Reads a part of a file; an empty one has none.
+/// Reads a part of a file; an empty part has no file.
 async fn read(open: Option<Shared<Pending<File>>>, name: String, range: Range<u64>) -> Result<SnapshotPart> {
     let offset = range.start;
     let bytes = match open {
@@ -220,7 +221,7 @@ async fn read(open: Option<Shared<Pending<File>>>, name: String, range: Range<u6
     Ok(SnapshotPart::Bytes { name, offset, bytes })
 }
 
-/// Takes the parts of a snapshot that another node sends; see
+/// Receives the parts of a snapshot that another node sends; see
 /// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot).
 ///
 /// Dropped before [`finish`](SnapshotReceiver::finish) it has received nothing, and its files are removed with the next
@@ -250,7 +251,7 @@ impl SnapshotReceiver {
         Error::at(ErrorKind::BadSnapshot, &self.held.path, text)
     }
 
-    /// Checks that there is space for a snapshot of this length.
+    /// Checks that a snapshot of this length fits on the disk.
     ///
     /// # Errors
     /// The system's: with too little space that of [`NoSpace`](forebay::ErrorKind::NoSpace).
@@ -267,7 +268,7 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Takes the next part. The bytes of a file are written in the background; after its last part they are durable.
+    /// Receives the next part. The bytes of a file are written in the background; after its last part they are durable.
     ///
     /// # Errors
     /// [`ErrorKind::BadSnapshot`] for a part out of its order, or of a file outside of the snapshot, and if files are missing at

@@ -29,19 +29,19 @@ const OWN: &str = "forebay-raft";
 const APPLIED: &str = "applied";
 const MEMBERSHIP: &str = "membership";
 
-/// The most entries that a program prepares at once.
+/// The most entries that a program prepares together.
 const PREPARED: usize = 64;
 
 /// The state machine of a Raft node: a [`Store`] with the program's keyspaces, changed as its [`Apply`] says, and snapshots
 /// that are checkpoints of it. openraft's [`RaftStateMachine`]; clones are handles of the same state.
 ///
-/// Applied entries are in no log but Raft's own: they wait for no device, and are durable with the store's next flush to its
-/// tables. An entry's changes, its log id and its membership are one batch, so after a crash all keyspaces are as of one
-/// entry, and openraft applies the later ones again.
+/// Applied entries are in Raft's log only: they do not wait for the device, and are durable with the store's next flush to its
+/// tables. An entry's changes, its log id and its membership are one batch, so after a crash all keyspaces are as of one entry, and
+/// openraft applies the later entries again.
 ///
-/// The directory has one state, at most one snapshot, and the file `current` with their names. A new snapshot, or an
-/// installed one, becomes current when that file is replaced; whatever it does not name is removed at once, or by the next
-/// open. A snapshot shares the files of the tables with the state until these are compacted.
+/// The directory has one state, at most one snapshot, and the file `current` with their names. A new snapshot, or an installed one,
+/// becomes current when that file is replaced; everything that it does not name is removed immediately, or by the next open. A
+/// snapshot shares the files of the tables with the state until these are compacted.
 ///
 /// A state whose tables are damaged can be replaced by another node's, with log and vote as they are: see
 /// [`repair`](RaftStore::repair).
@@ -77,7 +77,7 @@ struct StoreState<C: RaftTypeConfig> {
     state: OpenState<C>,
     current: Current<C>,
     snapshot: Option<RaftSnapshot>,
-    /// Whether entries are counted, and change nothing, until another state comes.
+    /// Whether entries are counted without effect, until another state is installed.
     is_damaged: bool,
     /// The directory that `current` names, while the open state is an empty one in its place.
     named: Option<Arc<HeldDirectory>>,
@@ -106,7 +106,7 @@ impl<C: RaftTypeConfig> Clone for OpenState<C> {
     }
 }
 
-/// A directory's kind is the beginning of its name.
+/// The prefix of a directory's name is its kind.
 const STATE: &str = "state";
 const SNAPSHOT: &str = "snapshot";
 const RECEIVING: &str = "receiving";
@@ -143,8 +143,8 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     }
 
     /// Opens the state machine of a node whose state cannot be opened, as its tables are damaged
-    /// ([`Error::is_damage`](crate::Error::is_damage)): with an empty state in its place, until [`repair`](RaftStore::repair) brings
-    /// another node's. Read nothing of it. openraft takes part in votes and appends meanwhile; entries are counted, and change nothing.
+    /// ([`Error::is_damage`](crate::Error::is_damage)): with an empty state in its place, until [`repair`](RaftStore::repair)
+    /// brings another node's. Read nothing of it. openraft votes and appends meanwhile; entries are counted, and change nothing.
     ///
     /// The damaged state stays on the disk until then, and the next open finds it.
     ///
@@ -192,7 +192,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         if named.is_some()
             && let Some(Current { snapshot: Some((_, meta)), .. }) = &found
         {
-            // The log may begin behind it.
+            // The log may start behind it.
             (state.applied, state.membership) = (meta.last_log_id.clone(), meta.last_membership.clone());
         }
         let current = match found {
@@ -228,16 +228,16 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     /// Returns the program's keyspaces, in the order of [`Apply::keyspaces`], to read from: they have all entries applied so
     /// far.
     ///
-    /// An installed snapshot replaces them: calls on the former ones fail with
-    /// [`Closed`](forebay_kv::ErrorKind::Closed), from a moment before the new ones are there. So call this for each request, and
-    /// where a read fails so, [`is_replaced`](RaftStore::is_replaced) before it is made again.
+    /// An installed snapshot replaces them: calls on the former ones fail with [`Closed`](forebay_kv::ErrorKind::Closed), from a
+    /// moment before the new keyspaces exist. So call this for each request, and if a read fails with `Closed`, call
+    /// [`is_replaced`](RaftStore::is_replaced) before a retry.
     pub fn keyspaces(&self) -> Arc<[Keyspace]> {
         self.inner.lock().state.keyspaces.clone()
     }
 
-    /// Waits for the end of an install that is under way, and returns whether [`keyspaces`](RaftStore::keyspaces) are others than
-    /// `former` then. Call it when a read of `former` has failed with [`Closed`](forebay_kv::ErrorKind::Closed): after `true` read the new
-    /// ones; `false` says that the store was closed, or that the install failed.
+    /// Waits for the end of a running install, and returns whether [`keyspaces`](RaftStore::keyspaces) then differ from `former`.
+    /// Call it when a read of `former` has failed with [`Closed`](forebay_kv::ErrorKind::Closed): after `true` read the new
+    /// keyspaces; `false` means that the store was closed, or that the install failed.
     ///
     /// An install closes the old state before it opens the new one, because both would need the memory of two.
     pub async fn is_replaced(&self, former: &Arc<[Keyspace]>) -> bool {
@@ -259,7 +259,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         Ok(store.flush().await?)
     }
 
-    /// Begins to receive a snapshot from another node. Any number may be received at once.
+    /// Starts to receive a snapshot from another node. Any number may be received concurrently.
     ///
     /// # Errors
     /// The system's.
@@ -272,9 +272,9 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     /// Replaces the state by another node's, with log and vote as they are. No entry is applied from before `receive` is called until
     /// the new state is there; those that it has are not applied again, and their clients get no response.
     ///
-    /// `receive` has the log id of the last entry that was applied or counted here, and returns a snapshot that has at least this one and
-    /// whose entries are committed. `check` reads the new state before it is the current one. After an error of it, and of the
-    /// install, no state is open, and the node ends; the next open finds the former one.
+    /// `receive` has the log id of the last entry that was applied or counted here, and returns a snapshot that has at least this
+    /// entry and whose entries are committed. `check` reads the new state before it becomes current. After an error of `check` or
+    /// of the install no state is open, and the node ends; the next open finds the former state.
     ///
     /// # Errors
     /// That of `receive`, of which nothing is left then; [`ErrorKind::BadSnapshot`] for a snapshot with fewer entries, with nothing changed
@@ -314,7 +314,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         Ok(store.close().await?)
     }
 
-    /// Applies entries. If the state is damaged it counts them: the state that comes in its place has them.
+    /// Applies entries. If the state is damaged it only counts them: the state that replaces it has them.
     async fn apply_ready(&self, mut entries: Vec<EntryResponder<C>>, batch: &mut Batch) -> Result<()> {
         let _applying = self.inner.applying.lock().await;
         self.inner.check()?;
@@ -385,7 +385,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         if let Some(membership) = &membership {
             batch.put(&state.own, MEMBERSHIP, encode("a membership", membership)?);
         }
-        // Clients' reads may have taken the memory. The entry is committed, and the memory will come back.
+        // Clients' reads may have used up the memory. The entry is committed, and memory will become free.
         until_memory::<C, _, _>(|| state.store.write(batch)).await?;
         self.app.applied(&id);
         let mut open = self.inner.lock();
@@ -516,7 +516,7 @@ impl<C: RaftTypeConfig> Inner<C> {
             return Err(Error::at(ErrorKind::Corruption, &self.dir, text));
         }
         let held = self.new_directory(SNAPSHOT);
-        // Entries are applied meanwhile: the checkpoint itself says which ones it has.
+        // Entries are applied meanwhile: the checkpoint's values say up to which entry.
         let own_keys = [APPLIED, MEMBERSHIP];
         let built = until_memory::<C, _, _>(|| store.checkpoint_and_get(&held.path, &own, own_keys));
         let values = built.await?;
@@ -531,7 +531,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         Ok(SnapshotOf::<C, RaftSnapshot> { meta, snapshot })
     }
 
-    /// Names a state and a snapshot as the current ones.
+    /// Makes a state and a snapshot current.
     async fn replace(
         &self,
         state: u64,
@@ -547,7 +547,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         Ok(())
     }
 
-    /// Returns a snapshot that was received by this store: this one, or a copy of it.
+    /// Returns a snapshot that was received by this store: `snapshot`, or a copy of it.
     async fn received(&self, snapshot: RaftSnapshot) -> Result<RaftSnapshot> {
         if snapshot.is_received && snapshot.held.path.parent() == Some(&*self.dir) {
             return Ok(snapshot);
@@ -578,7 +578,7 @@ impl<C: RaftTypeConfig> Inner<C> {
             current.write(&self.engine, &self.dir).await?;
         }
         self.engine.rename(&received.held.path, &state.path).await?;
-        // Two open stores would need twice the memory. From here on a failure leaves none.
+        // Two open stores would need twice the memory. From here on a failure leaves no store open.
         let old = self.lock().state.store.clone();
         let _ = old.close().await;
         let installed = self.open_installed(meta, state).await.map_err(|error| self.fail(error))?;
@@ -660,7 +660,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
             let open = self.inner.lock();
             (open.is_damaged, open.state.applied.clone())
         };
-        // A repair that it has waited for has brought more: openraft does not know of the entries behind this one.
+        // A repair that this install has waited for is newer: openraft does not know of the entries behind this snapshot.
         if !is_damaged && meta.last_log_id < applied {
             return Ok(());
         }
@@ -691,7 +691,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftSnapshotBuilder<C> for RaftStore<C, A> 
             }
             built => return Ok(built?),
         };
-        // An error would end the node. The snapshot that is there is as good until the state is repaired.
+        // An error would end the node. The existing snapshot is as good until the state is repaired.
         match self.get_current_snapshot().await? {
             Some(current) if is_repaired => Ok(current),
             _ => Err(error.into()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
-/// Files that one call looks up.
+/// Number of files that one call looks up.
 const LOOKED_UP_TOGETHER: usize = 256;
 
 /// A file of a snapshot.

@@ -177,11 +177,12 @@ impl Cluster {
         self.node(led.current_leader.unwrap()).0
     }
 
-    /// Writes entries, many at once. Returns the index of the last one.
+    /// Writes entries, many concurrently. Returns the index of the last entry.
     async fn write(&self, numbers: std::ops::Range<u64>) -> u64 {
         let mut last = 0;
         let mut left: Vec<u64> = numbers.collect();
-        // A leader that loses its lease refuses entries that it cannot decide on: the client asks again, and the entry may come twice.
+        // A leader that loses its lease refuses entries that it cannot decide on: the client retries, and the entry may be applied
+        // twice.
         while !left.is_empty() {
             let leader = self.leader().await;
             let write = |number: u64| {

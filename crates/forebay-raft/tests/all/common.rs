@@ -22,7 +22,7 @@ openraft::declare_raft_types!(
     pub(crate) WorldTypes: D = String, R = String, AsyncRuntime = SimRuntime
 );
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system, in the build directory, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-raft-test-")
@@ -48,7 +48,7 @@ pub(crate) trait TextTypes: RaftTypeConfig<Term = u64, NodeId = u64, D = String,
 
 impl<C: RaftTypeConfig<Term = u64, NodeId = u64, D = String, R = String>> TextTypes for C {}
 
-/// Keeps each entry's text by its index, and cannot go on with one that is `refused`.
+/// Keeps each entry's text by its index, and fails on a `refused` text.
 pub(crate) struct Texts;
 
 impl<C: TextTypes> Apply<C> for Texts {

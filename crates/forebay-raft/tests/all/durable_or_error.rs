@@ -109,7 +109,7 @@ fn judge(case: Case<Call>) -> Result<()> {
     let after = case.call.promises();
     if let Err(error) = &acted {
         assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{case}: {error:?}");
-        // openraft applies the entries after these again. A failure may come after the call has become durable.
+        // openraft applies the entries after these again. A call may fail after it has become durable.
         let may_be = now == after || now.0 <= OWN && now.1.is_none();
         assert!(may_be, "{case}: {error}: {now:?}");
         return acted;

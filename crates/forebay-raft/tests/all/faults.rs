@@ -1,5 +1,6 @@
-//! Shows: three nodes in processes of their own lose no acknowledged write and serve no stale read, whatever becomes of them. How: clients keep a history
-//! while processes are killed, stopped, cut off from each other, run out of disk and have a slow one, and a checker looks for an order that explains it.
+//! Shows: three nodes in separate processes lose no acknowledged write and serve no stale read under faults. How: clients keep a
+//! history while processes are killed, stopped, cut off from each other, run out of disk and have a slow disk, and a checker looks
+//! for an order that explains it.
 //!
 //! `FOREBAY_RAFT_ROUNDS=200` runs more rounds; `FOREBAY_RAFT_SEED` chooses others. Partitions need network namespaces and full disks need loop devices: root. Where
 //! they cannot be had the test says so and leaves them out.
@@ -22,7 +23,7 @@ const DISK_BYTES: u64 = 96 << 20;
 /// The shortest time in which each round's clients are at work.
 const ROUND: Duration = Duration::from_millis(1500);
 
-/// A node in a process of its own, which the tests below start.
+/// A node in a separate process, which the tests below start.
 #[test]
 #[ignore = "runs in a process of its own, which the tests below start"]
 fn node_process() {
@@ -55,7 +56,7 @@ fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
     cluster.nodes.check_that_faults_happened(rounds);
 }
 
-/// Runs rounds until the checker finds what these nodes do wrong. The test's own limit ends it where that never comes.
+/// Runs rounds until the checker finds the defect of these nodes, or the test's time limit ends it.
 fn is_found(way: Way) {
     let mut cluster = Cluster::start(machines(), 7, way);
     runtime().block_on(async {
@@ -75,8 +76,9 @@ fn reads_of_what_a_node_happens_to_have_are_found() {
     is_found(Way::LocalReads);
 }
 
-/// Nodes with openraft's default settings served stale reads: a leader that was killed and started again led at once, without an election, and did not
-/// know what it had committed, as its state machine had not flushed it. So `forebay_raft::config` turns that off.
+/// Nodes with openraft's default settings served stale reads: a leader that was killed and started again led immediately, without
+/// an election, and did not know what it had committed, as its state machine had not flushed it. So `forebay_raft::config` turns
+/// that off.
 #[test]
 fn reads_of_leaders_that_were_not_elected_again_are_found() {
     is_found(Way::RestoredLeaders);

@@ -131,7 +131,7 @@ async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
     follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
     *noted.reader.lock().unwrap() = None;
     assert_eq!(noted.taken(), [Call::Opened(50)]);
-    // It was shown the keyspaces that others get now, and not the former ones.
+    // It was shown the current keyspaces, not their predecessors.
     let shown = noted.keyspaces.lock().unwrap()[0].clone();
     assert!(follower.keyspaces()[0].get(&49u64.to_be_bytes()).await.unwrap().is_some());
     assert!(shown.get(&49u64.to_be_bytes()).await.unwrap().is_some());
@@ -164,7 +164,7 @@ async fn a_state_machine_that_cannot_read_its_state_does_not_run() {
     assert_eq!(noted.taken(), [vec![Call::Opened(50)], calls(50..51)].concat());
 }
 
-/// Story: the store has a log of its own, in which an entry is a number and nothing else. Each number was written and flushed.
+/// Story: the store's own log had a number for each entry and nothing else. Each number was written and flushed.
 #[tokio::test]
 async fn entries_that_are_applied_are_not_logged_again() {
     let (engine, one) = (engine(), dir());

@@ -1,5 +1,5 @@
-//! Shows: a killed process loses no entry and no vote that it had reported as durable, and its state machine goes on from them. How: a process
-//! that appends, votes, applies, builds snapshots and purges is killed again and again.
+//! Shows: a killed process loses no entry and no vote that it had reported as durable, and its state machine continues from them.
+//! How: a process that appends, votes, applies, builds snapshots and purges is killed again and again.
 
 use std::io;
 use std::path::Path;

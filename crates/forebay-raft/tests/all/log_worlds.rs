@@ -1,6 +1,6 @@
-//! Shows: whatever a crash takes, a log is afterwards as it was after one of its changes, and not before the last one that was
-//! acknowledged. So a vote never goes back, an acknowledged entry is there, a truncated suffix never returns and purged entries stay
-//! purged. How: simulated worlds in which disks tear, lose and refuse writes and the power fails; a model has the state after each change.
+//! Shows: after any crash a log is as it was after one of its changes, the last acknowledged change or a later change. So a vote
+//! never reverts, an acknowledged entry is there, a truncated suffix never returns and purged entries stay purged. How: simulated
+//! worlds in which disks tear, lose and refuse writes and the power fails; a model has the state after each change.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -105,7 +105,7 @@ async fn entries_of(log: &mut Log) -> Result<std::io::Result<Entries>, String> {
     entries.collect::<Result<Entries, String>>().map(Ok)
 }
 
-/// Checks an open log against the model after a crash, and goes on with the state that was found.
+/// Checks an open log against the model after a crash, and continues with the state that was found.
 async fn judge(log: &mut Log, model: &SharedModel) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let found = State {
@@ -143,7 +143,7 @@ struct Plan {
 /// An append whose callback was not called yet, by the state after it.
 type InFlight = VecDeque<(usize, OneshotReceiverOf<C, std::io::Result<()>>)>;
 
-/// Takes the callbacks that were called. Returns whether all succeeded.
+/// Collects the callbacks that were called. Returns whether all succeeded.
 fn reap(flying: &mut InFlight, model: &SharedModel) -> Result<bool, String> {
     let (mut is_good, mut is_behind) = (true, false);
     let mut left = InFlight::new();
@@ -364,8 +364,8 @@ fn the_same_on_disks_that_fail() {
     explore(Trouble::Errors, 200);
 }
 
-/// A full read over a place that the disk did not give returned the entries before that place, as if there were no others:
-/// openraft would have taken them for all. Found by the worlds above.
+/// A full read across an unreadable place of the disk returned the entries before it, as if no others existed: openraft would have
+/// used them as the whole range. Found by the worlds above.
 #[test]
 fn a_read_that_fails_on_its_way_is_an_error() {
     worlds::explore(20, |world| {
@@ -387,8 +387,8 @@ fn a_read_that_fails_on_its_way_is_an_error() {
     });
 }
 
-/// A read that began before entries that a purge under way removes failed, until the purge was durable: openraft takes an
-/// error of the log for the end of the node.
+/// A read that started before entries that a running purge removes failed, until the purge was durable: for openraft an error of
+/// the log ends the node.
 #[test]
 fn entries_are_read_while_a_purge_is_under_way() {
     worlds::explore(20, |world| {
@@ -431,7 +431,8 @@ fn worlds_repeat_themselves() {
     worlds::repeats_itself(|world| attempt(world, Trouble::Errors, &Rc::default()));
 }
 
-/// Test of the oracle: a log with a deliberate fault is caught in the worlds that CI runs, and the correct one passes the same ones.
+/// Test of the oracle: a log with a deliberate fault is caught in the worlds that CI runs, and the correct log passes the same
+/// worlds.
 #[cfg(feature = "_mutants")]
 mod broken {
     use forebay_raft::mutants::{self, Mutant};

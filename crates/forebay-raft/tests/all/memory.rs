@@ -1,5 +1,5 @@
-//! Shows: a node whose memory the program has taken for its clients' reads applies no entry until it has some again, and goes on
-//! then. Before, the first write without memory ended it. How: a simulated world, in which waiting takes no time.
+//! Shows: a node whose memory the program holds for its clients' reads applies no entry until memory is free, and continues then.
+//! Before, the first write without memory ended it. How: a simulated world, in which waiting costs no time.
 
 use std::io;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Apply<C> for Long {
 
 type Store = RaftStore<C, Long>;
 
-/// Takes all of the store's memory, as a client does that keeps all its values.
+/// Uses up the store's memory, as a client does that keeps all its values.
 async fn take_memory(store: &Store, count: u64) -> Vec<forebay_kv::Value> {
     let keyspace = store.keyspaces()[0].clone();
     let mut held = Vec::new();

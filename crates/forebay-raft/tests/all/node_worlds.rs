@@ -95,7 +95,8 @@ fn the_same_on_disks_that_fail() {
     explore(Trouble::Errors, 30, |_| Texts);
 }
 
-/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct one passes the same ones.
+/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct store passes the same
+/// worlds.
 #[cfg(feature = "_mutants")]
 mod broken {
     use std::rc::Rc;

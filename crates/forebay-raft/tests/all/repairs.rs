@@ -1,5 +1,6 @@
-//! Shows: a state whose tables are damaged counts its entries and applies none, until the state of another node is in its place, and goes on
-//! behind that; a snapshot with fewer entries, and one that the program refuses, are not it. How: two stores on real files.
+//! Shows: a state whose tables are damaged counts its entries and applies no entry, until the state of another node replaces it,
+//! and continues from there; a snapshot with fewer entries, or refused by the program, does not replace it. How: two stores on real
+//! files.
 
 use std::future::ready;
 use std::io;
@@ -137,7 +138,7 @@ async fn entries_that_meet_damage_are_counted_until_another_state_comes() {
     apply(&mut store, 520..530).await.unwrap();
     assert_eq!(applied(&mut store).await, 529);
     assert!(!has(&store, 529).await, "the entry is counted alone");
-    // What others would take for the state of these entries is not made.
+    // A snapshot that others would use as the state of these entries is not made.
     assert!(store.try_create_snapshot_builder(false).await.is_none());
     assert!(store.build_snapshot().await.is_err());
     let error = repair(&engine, &store, 529).await.unwrap_err();
@@ -154,8 +155,8 @@ async fn entries_that_meet_damage_are_counted_until_another_state_comes() {
     assert!(has(&store, 0).await);
 }
 
-/// A snapshot that openraft had installed while a repair was under way came behind it: it put its older state in the place of the newer
-/// one, and the entries between them were left out.
+/// A snapshot that openraft installed during a repair was applied after it: its older state replaced the newer state, and the
+/// entries between them were lost.
 #[tokio::test]
 async fn an_earlier_snapshot_behind_a_repair_takes_nothing_away() {
     let (engine, one, texts) = (engine(), dir(), RepairedTexts::default());

@@ -1,5 +1,6 @@
-//! Shows: a snapshot goes part by part to another node and is there what it was here; a wrong one changes nothing; old ones go, but not under
-//! a reader; all of it is as it was after another open. How: two stores on real files, and one in a simulated world.
+//! Shows: a snapshot is transferred part by part to another node without a difference; an invalid snapshot changes nothing; old
+//! snapshots are removed, but not under a reader; another open finds the same state. How: two stores on real files, and one in a
+//! simulated world.
 
 use std::path::Path;
 
@@ -132,7 +133,7 @@ async fn a_wrong_snapshot_changes_nothing() {
         |part: &SnapshotPart| matches!(part, SnapshotPart::Bytes { name, .. } if name.ends_with(".fkv"));
     let table = good.iter().position(at_table).unwrap();
     let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::BadSnapshot, "{error}");
-    // The last part is missing, a part is missing, a file is missing, a part comes twice.
+    // The last part is missing, a part is missing, a file is missing, a part is repeated.
     refused(receive(&follower, &good[..good.len() - 1]).await.unwrap_err());
     let without = |at: usize| [&good[..at], &good[at + 1..]].concat();
     refused(receive(&follower, &without(table)).await.unwrap_err());
@@ -152,7 +153,7 @@ async fn a_wrong_snapshot_changes_nothing() {
     assert_eq!(count(&mut follower).await, 40);
     assert!(follower.get_current_snapshot().await.unwrap().is_none());
     apply(&mut follower, 40..50).await.unwrap();
-    // What was received is removed when the next one begins.
+    // What was received is removed at the start of the next transfer.
     let received = receive(&follower, &good).await.unwrap();
     assert_eq!(dirs(two.path()).len(), 2, "{:?}", dirs(two.path()));
     follower.install_snapshot(&snapshot.meta, received).await.unwrap();
@@ -172,14 +173,14 @@ async fn an_old_snapshot_stays_while_it_is_read() {
     drop(first);
     apply(&mut store, 300..400).await.unwrap();
     let third = built(&mut store).await;
-    // The first one went, the second one is held.
+    // The first was removed, the second is held.
     assert_eq!(dirs(one.path()).len(), 3);
     drop((second, third));
     built(&mut store).await;
     assert_eq!(dirs(one.path()).len(), 2);
 }
 
-/// Those behind it were read ahead by then, and come once more, after it.
+/// The parts behind it were read ahead by then, and are returned again, after it.
 #[test]
 fn a_part_that_could_not_be_read_is_read_again() {
     World::new(1)

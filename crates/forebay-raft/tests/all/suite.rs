@@ -23,7 +23,7 @@ impl<C: RaftTypeConfig<R = String>> Apply<C> for Echo {
     }
 }
 
-/// Makes logs and stores in directories beside each other.
+/// Creates logs and stores in sibling directories.
 struct Builder {
     engine: Engine,
     dir: PathBuf,

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const LOG: &str = "/disk/log";
 /// The longest entry of these logs, encoded.
 const ENTRY_MAX: u64 = 128 * KIB;
-/// Bytes of a segment, and of one that is so long that the next one is not begun.
+/// Bytes of a segment, and of a segment long enough that no second segment is started.
 const SEGMENT: u64 = 2 * MIB;
 const LONG_SEGMENT: u64 = 8 * MIB;
 /// Bytes of an entry, or of a value, where the axis is the sum of all.
@@ -125,7 +125,7 @@ async fn state(engine: &Engine, dir: &str) -> Result<RaftStore<C, Values>, Box<d
     Ok(RaftStore::open(engine, dir, options.clock(|| 1_000), Values).await?)
 }
 
-/// A snapshot's parts are read, as when they are sent; another node takes them.
+/// A snapshot's parts are read, as when they are sent; another node receives them.
 async fn snapshot(engine: Engine, at: u64) -> Attempt {
     let (mut one, mut other) = (state(&engine, "/disk/one").await?, state(&engine, "/disk/other").await?);
     let len = |index: u64| PIECE.min(at - index * PIECE);
@@ -179,7 +179,7 @@ fn appends(points: Points) {
 
 fn snapshots(points: Points) {
     let config = Config::new().arena_bytes_max(4 * MEMORY as usize);
-    // Four parts at once, of one or of several files; logs and tables of the store have some, which end within a part.
+    // Four parts concurrently, of one or of several files; logs and tables of the store have some, which end within a part.
     let of_parts = |at: u64| {
         let requests = 12 + at / PART;
         Cost::together(requests, at + MIB).in_rounds(4 + requests.div_ceil(4))

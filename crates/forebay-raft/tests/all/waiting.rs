@@ -1,5 +1,5 @@
-//! Shows: a node whose state machine waits, as for memory that clients hold, goes on taking entries, and ends when it is asked to. How: a
-//! node alone, whose state machine waits until the test lets it go on.
+//! Shows: a node whose state machine waits, for example for memory that clients hold, still accepts entries, and ends when it is
+//! asked to. How: a single node, whose state machine waits until the test releases it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -90,8 +90,8 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("a step of the test hangs")
 }
 
-/// Regression: with 1,024 commits for the state machine openraft's core waited for it, so that a node without memory for its entries took
-/// no more of them, answered no vote, and did not even end.
+/// Regression: with 1,024 commits for the state machine openraft's core waited for it, so that a node without memory for its
+/// entries accepted no more entries, did not vote, and could not even end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_entries_wait_takes_more_and_ends() {
     let dir = dir();

@@ -21,7 +21,7 @@ const KEYS: u64 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Sound,
-    /// Each serves reads from whatever it has.
+    /// Each serves reads from its local state.
     LocalReads,
     /// A leader that starts again leads without an election, openraft's default.
     RestoredLeaders,
@@ -91,7 +91,7 @@ impl Cluster {
         self.recover().await;
     }
 
-    /// Ends all faults, and waits until a change comes through.
+    /// Ends all faults, and waits until a change succeeds.
     async fn recover(&mut self) {
         self.nodes.heal();
         let begun = Instant::now();
@@ -112,7 +112,7 @@ impl Cluster {
         self.count_snapshots().await;
     }
 
-    /// Runs clients on keys of their own beside faults, ends the faults, and reads all keys at last.
+    /// Runs clients on separate keys under faults, ends the faults, and reads all keys at last.
     pub(crate) async fn round(&mut self, round: u64, clients: usize, least: Duration) -> History {
         let history = Arc::new(History::default());
         let is_over = Arc::new(AtomicBool::new(false));
@@ -240,7 +240,7 @@ impl Client {
         sleep(Duration::from_millis(5 + self.random.below(10))).await;
     }
 
-    /// Makes one request until a node takes it, or until nothing is known of it. Returns whether there was a reply.
+    /// Makes one request until a node accepts it, or until its outcome is unknown. Returns whether there was a reply.
     async fn run(&mut self, key: u64, op: Op) -> bool {
         let name = self.key(key);
         let request = match op {
@@ -266,7 +266,7 @@ impl Client {
                 return self.turn_to(leader);
             }
             _ => {
-                // It may happen yet, so the client goes on under another number.
+                // It may still happen, so the client continues under another number.
                 self.process = self.next_client.fetch_add(1, Ordering::Relaxed);
                 return self.turn_to(None);
             }

@@ -115,7 +115,7 @@ async fn serve(id: u64, address: &str, dir: &Path) -> io::Result<()> {
                 tokio::spawn(converse(node.clone(), stream));
             }
             changed = metrics.changed() => {
-                // A node whose log or store has failed ends, and begins anew with what its disk has.
+                // A node whose log or store has failed ends, and starts again with the contents of its disk.
                 if changed.is_err() {
                     return Ok(());
                 }

@@ -48,7 +48,7 @@ impl std::fmt::Display for Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reads {
     Linearizable,
-    /// From whatever the node has: wrong on purpose.
+    /// From the node's local state: wrong on purpose.
     Local,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Status {
     pub(crate) leader: Option<u64>,
     pub(crate) applied: Option<u64>,
     pub(crate) purged: Option<u64>,
-    /// Snapshots that came from other nodes since the process began.
+    /// Snapshots received from other nodes since the start of the process.
     pub(crate) installed: u64,
     /// All keys and values.
     pub(crate) state: BTreeMap<String, u64>,
@@ -112,7 +112,7 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> io::
     rmp_serde::from_slice(&body).map_err(io::Error::other)
 }
 
-/// A connection to one node, made when it is needed and given up after each failure: replies never go to another request.
+/// A connection to one node, opened on demand and closed after each failure: a reply never reaches another request.
 pub(crate) struct Peer {
     address: String,
     stream: Option<TcpStream>,
@@ -124,7 +124,7 @@ impl Peer {
     }
 
     pub(crate) async fn call(&mut self, request: &Request) -> io::Result<Response> {
-        // Taken, so that a future that is dropped leaves no half of a frame.
+        // Moved out, so that a dropped future leaves no half of a frame.
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.connect().await?,
@@ -142,7 +142,7 @@ impl Peer {
         Ok(stream)
     }
 
-    /// Makes the connection before a request, if there is none.
+    /// Opens the connection before a request, if it is closed.
     pub(crate) async fn ready(&mut self) -> io::Result<()> {
         if self.stream.is_none() {
             self.stream = Some(self.connect().await?);
