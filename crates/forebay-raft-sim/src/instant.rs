@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_sim as sim;
 use openraft_rt::Instant;
 
-/// The beginning of a world, so that times before it have a value as well.
+/// The start of a world, so that times before it have a value as well.
 const BEGINNING: Duration = Duration::from_secs(1 << 40);
 
 /// A point in time on the clock of a node; see [`sim::now`].

@@ -29,14 +29,14 @@ pub use watch::{SimWatch, WatchReceiver, WatchRef, WatchSender};
 /// openraft's runtime in a simulated world.
 ///
 /// Its functions work in the tasks of any world that runs on the thread; a value of this type is needed for
-/// [`block_on`](AsyncRuntime::block_on) alone, which runs a future as the program of a world of its own (seed 0).
+/// [`block_on`](AsyncRuntime::block_on) alone, which runs a future as the program of a separate world (seed 0).
 pub struct SimRuntime {
     world: World,
 }
 
 forebay::_debug_parts!(SimRuntime);
 
-/// A future that waits in a world's time. Outside of a world it is ready at once.
+/// A future that waits in a world's time. Outside of a world it is ready immediately.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep(sim::Sleep);

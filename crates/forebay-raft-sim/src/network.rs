@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 /// Attempts to send one part of a snapshot.
 const PART_ATTEMPTS: u32 = 4;
-/// The most snapshots that a node receives at once.
+/// The most snapshots that a node receives concurrently.
 const ARRIVALS_MAX: usize = 4;
 
-/// How the data of snapshots travel between the nodes of a world: in parts, each in a message of its own.
+/// How the data of snapshots travel between the nodes of a world: in parts, one message each.
 ///
 /// Parts are written in the order in which they were read, each once: the network repeats lost parts, and drops those that
 /// arrive twice.
@@ -38,16 +38,16 @@ pub trait Transfer: Clone + Send + Sync + 'static {
     /// A snapshot that arrives. Dropped before [`finish`](Transfer::finish), it was not whole.
     type Receiver: Send + 'static;
 
-    /// Begins to read a snapshot.
+    /// Starts to read a snapshot.
     fn send(&self, snapshot: Self::Snapshot) -> Self::Sender;
 
     /// Returns the next part; `None` after the last one.
     fn next(&self, sender: &mut Self::Sender) -> impl Future<Output = io::Result<Option<Vec<u8>>>> + Send;
 
-    /// Begins to receive a snapshot.
+    /// Starts to receive a snapshot.
     fn receive(&self) -> impl Future<Output = io::Result<Self::Receiver>> + Send;
 
-    /// Takes the next part.
+    /// Receives the next part.
     fn write(
         &self,
         receiver: &mut Self::Receiver,
@@ -126,8 +126,7 @@ impl<C: RaftTypeConfig, T> SimNetwork<C, T> {
 
 forebay::_debug_parts!([C: RaftTypeConfig, T] SimNetwork<C, T>);
 
-/// A connection to one Raft node: each request is a call of its own ([`net::call`]), which may be lost, or arrive
-/// twice or late.
+/// A connection to one Raft node: each request is a separate call ([`net::call`]), which may be lost, or arrive twice or late.
 pub struct Connection<T> {
     to: Address,
     transfer: T,
@@ -254,7 +253,7 @@ struct Arrivals<T: Transfer> {
 }
 
 impl<T: Transfer> Arrivals<T> {
-    /// Calls `change` with an arrival, if there is one of this number.
+    /// Calls `change` with the arrival of this number, if any.
     fn with<R>(&self, transfer: u64, change: impl FnOnce(&mut Arrival<T::Receiver>) -> R) -> Option<R> {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.iter_mut().find(|arrival| arrival.transfer == transfer).map(change)
@@ -268,7 +267,7 @@ impl<T: Transfer> Arrivals<T> {
         arrivals.push_back(Arrival { transfer, next: 0, receiver: None });
     }
 
-    /// Takes a part. `None`: an earlier message with it is at work, and replies.
+    /// Receives a part. `None`: an earlier message with it is at work, and replies.
     async fn take(&self, transfer: u64, number: u64, bytes: Vec<u8>) -> Option<io::Result<()>> {
         let found = self.with(transfer, |arrival| (arrival.next, arrival.receiver.take()));
         let receiver = match found {
@@ -287,7 +286,7 @@ impl<T: Transfer> Arrivals<T> {
             Ok(mut receiver) => self.transfer.write(&mut receiver, bytes).await.map(|()| receiver),
             Err(error) => Err(error),
         };
-        // After an error no part of it is taken any more.
+        // After an error no part of it is accepted any more.
         Some(written.map(|receiver| {
             self.with(transfer, |arrival| {
                 (arrival.next, arrival.receiver) = (number + 1, Some(receiver));
@@ -308,8 +307,8 @@ fn unknown(transfer: u64) -> io::Error {
     io::Error::other(format!("transfer {transfer:016x} is not known here: send the snapshot again"))
 }
 
-/// Passes the requests of other nodes that arrive at a port of the current node to `raft`, each in a task of its own.
-/// Snapshots arrive by `transfer`.
+/// Passes the requests of other nodes that arrive at a port of the current node to `raft`, each in a new task. Snapshots
+/// arrive by `transfer`.
 ///
 /// # Errors
 /// Returns when the socket cannot be bound, or is closed.

@@ -1,4 +1,4 @@
-//! A watch channel that wakes its receivers in the order in which they began to wait.
+//! A watch channel that wakes its receivers in the order in which they started to wait.
 //!
 //! Tokio's spreads them over eight lists by a thread's random numbers, which no seed decides.
 

@@ -32,7 +32,7 @@ fn config() -> Config {
     config.validate().unwrap()
 }
 
-/// One Raft node; it runs until its power goes.
+/// One Raft node; it runs until its power is cut.
 async fn run_node(number: u32, disk: Disk, defect: Defect) {
     let network = SimNetwork::<Types, _>::new(|&node, ()| Address::new(node as u32, RAFT), InMemory);
     let machine = Machine::open(&disk);
@@ -72,7 +72,7 @@ async fn trouble(disks: &[Disk], trouble: Trouble, defect: Defect) {
                 net::partition(&[&[node], &others]);
             }
             Trouble::Power => {
-                // Two at once leave no majority.
+                // Two concurrent cuts leave no majority.
                 let cut = if single { vec![node] } else { vec![node, other] };
                 for &node in &cut {
                     sim::node(node).power_cut().await;

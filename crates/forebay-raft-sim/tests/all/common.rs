@@ -84,7 +84,7 @@ pub(crate) async fn initialize<SM: RaftStateMachine<Types>>(raft: &Raft<Types, S
     }
 }
 
-/// Replies to clients, until the node's power goes.
+/// Replies to clients, until the node's power is cut.
 pub(crate) async fn serve_clients<SM: RaftStateMachine<Types>>(
     raft: Raft<Types, SM>,
     lists: impl Lists,

@@ -69,7 +69,7 @@ fn attempt(world: &mut World, worlds: Worlds, counts: &Counts) -> Result<(), Str
                 disk = disk.latency(80 * US, 20 * US, 5 * MS);
             }
             sim::node(node).disk(disk).map_err(|error| error.to_string())?;
-            // Not the slow ones: a flush of 5 s would be longer than the limits below.
+            // Without the slow faults: a flush of 5 s would be longer than the limits below.
             for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder] {
                 if draw.below(3) == 0 {
                     sim::node(node).inject(Rule::new(fault).chance_ppm(200_000));
@@ -174,7 +174,7 @@ fn a_cluster_survives_power_cuts_right_after_truncations() {
 
 #[test]
 fn a_cluster_survives_power_cuts_in_installs() {
-    // Some three snapshots arrive in a world, and one is installed: in few worlds that may be none, by chance.
+    // Some three snapshots arrive in a world, and one is installed; few worlds may have no install, by chance.
     if let Some(counts) = explore(Worlds::of(Trouble::Installs), 3 * SEEDS) {
         assert!(get(&counts.events.arrived) > 24 && get(&counts.events.installed) > 8, "{counts:?}");
     }
@@ -244,8 +244,8 @@ fn a_write_that_is_acknowledged_before_the_quorum_is_found() {
     defect_is_caught(Defect::AcknowledgesEarly, Trouble::All, "lost write");
 }
 
-/// openraft's default: a leader that was started again leads at once. It does not know its committed entries, and it gives log ids
-/// of entries that it had sent, but not yet synced, to other entries.
+/// openraft's default: a leader that was started again leads immediately. It does not know its committed entries, and it gives log
+/// ids of entries that it had sent, but not yet synced, to other entries.
 #[test]
 fn a_leader_that_leads_again_without_an_election_is_found() {
     defect_is_caught(Defect::RestoresLeader, Trouble::Power, "another node had applied");

@@ -24,7 +24,7 @@ pub(crate) struct Ledger {
     pub(crate) applied: BTreeMap<u64, (LogIdOf<Types>, Option<u64>)>,
     /// The index after the last entry that a node has applied.
     pub(crate) next: BTreeMap<u32, u64>,
-    /// The last entry that a node has truncated, until it appends that one again.
+    /// The last entry that a node has truncated, until it appends that entry again.
     truncated: BTreeMap<u32, LogIdOf<Types>>,
     /// The nodes on the side of the old leader, until a node on the other side has granted its vote.
     pub(crate) old_side: Option<Vec<u32>>,
@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     pub(crate) voter: Option<u32>,
     /// The nodes that were given entries, while all nodes wait to lose their power by that.
     pub(crate) given: Option<BTreeSet<u32>>,
-    /// Whether nodes lose their power now: neither before there is a leader, nor after the trouble.
+    /// Whether nodes lose their power now: neither before the first election, nor after the trouble.
     pub(crate) is_trouble: bool,
     /// The first violation.
     pub(crate) broken: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Events {
     /// Snapshots that had arrived, and were given to openraft.
     pub(crate) arrived: AtomicU64,
-    /// Those that replaced the state of a node which went on with the entries after them.
+    /// Installed snapshots that replaced the state of a node which continued with the entries after them.
     pub(crate) installed: AtomicU64,
     /// Nodes that lost their power right after they had granted their vote.
     pub(crate) voters_cut: AtomicU64,
@@ -145,7 +145,7 @@ impl Cluster {
         }
         if ledger.voter == Some(node) {
             // The old leader commits these entries. Without power the voter forgets that they are committed, so that openraft's
-            // assertions do not stop it when it takes others in their place.
+            // assertions do not stop it when it accepts others in their place.
             ledger.voter = None;
             sim::node(node).power_cut_after(Duration::from_micros(2_000 + sim::random(10_000)));
         }

@@ -147,7 +147,7 @@ impl Transfer for State {
     }
 }
 
-/// One Raft node; it runs until its power goes.
+/// One Raft node; it runs until its power is cut.
 pub(crate) async fn run_node(number: u32, cluster: Cluster) {
     if let Err(why) = open_and_serve(number, &cluster).await {
         cluster.fail(format!("node {number}: {why}"));

@@ -22,12 +22,12 @@ pub(crate) enum Trouble {
     /// A node loses its power when it has just granted its vote, and the old leader, which knows nothing of the new one, is the
     /// first to reach it afterwards.
     Votes,
-    /// Leaders are cut off, go on to take requests, and lose their power when they have just truncated those.
+    /// Leaders are cut off, still accept requests, and lose their power when they have just truncated those.
     Truncations,
     /// Nodes are cut off or have no power until they need a snapshot, and lose their power while they install it.
     Installs,
-    /// Nodes lose their power when they have just flushed their store while entries were applied. There are no snapshots, so
-    /// that flushes decide how old their state is.
+    /// Nodes lose their power when they have just flushed their store while entries were applied. Without snapshots, so that
+    /// flushes decide how old their state is.
     Flushes,
     /// All nodes lose their power when a majority was just given entries.
     Acknowledgements,
@@ -43,7 +43,7 @@ impl Trouble {
         }
     }
 
-    /// Returns how often there is trouble, and the longest pauses before and after it, in microseconds.
+    /// Returns the number of troubles, and the longest pauses before and after each, in microseconds.
     fn rounds(self) -> (u32, u64, u64) {
         match self {
             Trouble::Votes | Trouble::Truncations => (4, 200_000, 300_000),
@@ -106,7 +106,7 @@ async fn cut_power(cluster: &Cluster) {
     let count = [1, 1, 2, nodes][sim::random(4) as usize];
     let off: Vec<u32> = (0..count).map(|at| 1 + (first - 1 + at) % nodes).collect();
     if sim::random(2) == 0 {
-        // In the middle of whatever its disk does.
+        // In the middle of its disk operations.
         off.iter().for_each(|&node| sim::node(node).power_cut_at_operation(1 + sim::random(60)));
         pause(300_000).await;
     }
@@ -156,7 +156,7 @@ async fn cut_a_voter(cluster: &Cluster) {
     pause(600_000).await;
 }
 
-/// Cuts a leader off while it takes requests, and lets it come back to a new leader.
+/// Cuts a leader off while it accepts requests, and reconnects it to a new leader.
 async fn cut_a_leader_off(cluster: &Cluster) {
     let Some((old, rest)) = sides(cluster).await else { return };
     net::partition(&[&old, &rest]);
@@ -170,7 +170,7 @@ async fn cut_a_leader_off(cluster: &Cluster) {
     net::heal_all();
     wait_for_a_cut(&old, 300 * MS).await;
     if sim::random(2) == 0 {
-        // Those that come back are needed for the next election.
+        // The reconnected nodes are needed for the next election.
         net::partition(&[&old, &rest[..1], &rest[1..]]);
         net::heal(old[0], rest[0]);
         net::heal(rest[0], old[0]);
