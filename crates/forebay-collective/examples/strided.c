@@ -1,4 +1,4 @@
-/* Strided pieces of all ranks, written or read by collective calls of MPI-IO: the ruler beside strided.rs (scripts/bench collective).
+/* Strided pieces of all ranks, written or read by collective calls of MPI-IO: the ruler for strided.rs (scripts/bench collective).
  *   mpicc -O2 strided.c -o strided && mpirun -n 4 ./strided write|read FILE PIECE BYTES START [HINT=VALUE ...]
  * BYTES are those of all ranks. Each rank prints the seconds that it spent in MPI-IO, with sync and close. */
 #include <mpi.h>
@@ -18,7 +18,7 @@ static void check(const char *call, int code) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* The word of a piece that begins at this place of the file. */
+/* The word of a piece at this offset of the file. */
 static uint64_t word(uint64_t at, uint64_t number) { return (at + number) * 0x9e3779b97f4a7c15u; }
 
 int main(int count, char **arguments) {

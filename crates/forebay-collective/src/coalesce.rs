@@ -19,8 +19,7 @@ pub(crate) use runs::{Edges, Runs, Source};
 
 /// The smallest page: the unit that file systems and devices write without reading first.
 const PAGE_BYTES: u64 = 4096;
-/// The most memory in flight, unless one request needs more. Devices gain nothing from more, however much
-/// there is.
+/// The most memory in flight, unless one request needs more. Devices gain nothing from more.
 const IN_FLIGHT_BYTES: u64 = 8 << 20;
 /// The fewest pages that memory is divided into.
 const PAGES_MIN: u64 = 16;
@@ -28,7 +27,7 @@ const PAGES_MIN: u64 = 16;
 /// Sizes that follow from the device's alignment and the memory allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Writes begin at multiples of this, and pages not written whole are read in this unit.
+    /// Writes start at multiples of this, and pages not written whole are read in this unit.
     pub(crate) page: u64,
     /// The unit that the end of the file is padded to.
     pub(crate) grain: u64,
@@ -60,15 +59,14 @@ impl Shape {
         Shape { page, grain, request, depth, in_flight, waiting: memory - in_flight - request }
     }
 
-    /// Returns the part of `range` that one write may have: it ends at a multiple of the request's size.
+    /// Returns the part of `range` for one write: it ends at a multiple of the request's size.
     pub(crate) fn first_request(&self, range: Range<u64>) -> Range<u64> {
         let end = (range.start / self.request + 1) * self.request;
         range.start..end.min(range.end)
     }
 }
 
-/// The bytes taken, and the requests sent to the device for them; see
-/// [`WriteCombiner::stats`](crate::WriteCombiner::stats).
+/// The bytes accepted, and the requests sent to the device for them; see [`WriteCombiner::stats`](crate::WriteCombiner::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStats {
@@ -101,13 +99,12 @@ impl WriteStats {
 pub(crate) struct Tail {
     /// Behind the last byte that was written or was there before.
     pub(crate) end: u64,
-    /// The end of the furthest padding, if there is any.
+    /// The end of the furthest padding, if any.
     pub(crate) padded: Option<u64>,
 }
 
 impl Tail {
-    /// Notes a write that begins at `start` and has valid bytes until `valid`; returns the length that it
-    /// must have.
+    /// Notes a write at `start` with valid bytes until `valid`; returns its required length.
     pub(crate) fn extend(&mut self, start: u64, valid: u64, grain: u64) -> u64 {
         self.end = self.end.max(valid);
         let padded = valid.next_multiple_of(grain);
@@ -117,7 +114,7 @@ impl Tail {
         padded - start
     }
 
-    /// Takes the padding off, then syncs. Nothing may be in flight.
+    /// Removes the padding, then syncs. Nothing may be in flight.
     pub(crate) async fn settle<S>(&mut self, core: &WriterCore<S>, durability: Durability) -> Result<()> {
         let file = &core.file;
         if let Some(padded) = self.padded.take()
@@ -160,7 +157,7 @@ impl<S> WriterCore<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the locked state, or an error where the engine takes no calls from here.
+    /// Returns the locked state, or an error where the engine accepts no calls from here.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, S>> {
         // Before the lock, which a thread of the parent may have held at the fork.
         FileInternals::of(&self.file).check(self.operation)?;
@@ -216,7 +213,7 @@ impl FirstError {
         self.error.is_some()
     }
 
-    /// Returns the error to the call that comes first, and to the others that there was one.
+    /// Returns the error to the first call, and to later calls that the writer had failed before.
     pub(crate) fn check(&mut self) -> Result<()> {
         let Some(error) = &self.error else { return Ok(()) };
         if mem::replace(&mut self.is_reported, true) {

@@ -27,11 +27,10 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// One participant's part in writing a file together; the participants may be tasks, threads, or tasks on
 /// shards.
 ///
-/// Where each of many has small pieces that lie between the pieces of others (the columns of a matrix, the
-/// records of a time step), none of them alone can write much at once. All of them call
-/// [`write`](Collective::write). When the last one has called, the file's range is divided into as many
-/// contiguous parts as the engine has shards. A task on each, an aggregator, copies the bytes of its part from all
-/// participants' pieces and writes them in large aligned writes, several in flight. (MPI calls this two-phase
+/// Where each of many has small pieces that lie between the pieces of others (the columns of a matrix, the records of a time step),
+/// a single participant cannot write large requests. All of them call [`write`](Collective::write). After the last call, the file's
+/// range is divided into as many contiguous parts as the engine has shards. A task on each, an aggregator, copies the bytes of its
+/// part from all participants' pieces and writes them in large aligned writes, several of them in flight. (MPI calls this two-phase
 /// I/O, or collective buffering.)
 ///
 /// ```
@@ -56,8 +55,8 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// # Ok(()) }
 /// ```
 ///
-/// **Overlaps.** Where pieces overlap the one of the highest rank is seen, and among those of one participant
-/// the one that comes last in its list. The order of the calls has no influence.
+/// **Overlaps.** Where pieces overlap the highest rank wins, and among pieces of one participant the last in its list. The order of
+/// the calls has no influence.
 ///
 /// **Holes** between pieces keep their contents in the file. Pages (4 KiB, or more where the file's alignment
 /// is more) that pieces cover in part are read once. So the file must be open for reading too, and no one
@@ -68,8 +67,8 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// all: every waiter and every later call gets the error. Nothing of a write that failed counts as written. A
 /// write that was complete when a participant was dropped stays so.
 ///
-/// **Dropping** the future of a write does not take the pieces back: the others can still complete it, and
-/// this participant's next write first waits for that.
+/// **Dropping** the future of a write does not withdraw the pieces: the others can still complete it, and this participant's next
+/// write first waits for that.
 #[must_use = "the others wait for this participant, or end when it is dropped"]
 pub struct Collective {
     rank: usize,
@@ -98,18 +97,18 @@ impl Collective {
         (0..participants).map(handle).collect()
     }
 
-    /// Gives this participant's pieces (offset and bytes, any sizes, in any order, or none). Waits until all
-    /// participants have called and all pieces are in the file, synced with the strongest of the
-    /// participants' durabilities. Every participant must call it the same number of times.
+    /// Gives this participant's pieces (offset and bytes, any sizes, in any order, possibly empty). Waits until all participants
+    /// have called and all pieces are in the file, synced with the strongest of the participants' durabilities. Every participant
+    /// must call it the same number of times.
     ///
     /// The pieces are not copied here, and are dropped when the write completes. Making [`Bytes`] of a `Vec`
     /// or a [`Block`](forebay::Block) copies nothing either.
     ///
     /// # Errors
-    /// [`ErrorKind::Cancelled`](forebay::ErrorKind::Cancelled) when a participant is gone;
+    /// [`ErrorKind::Cancelled`](forebay::ErrorKind::Cancelled) when a participant was dropped;
     /// [`ErrorKind::ArenaExhausted`](forebay::ErrorKind::ArenaExhausted) when others hold all I/O memory;
-    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) past 2^63 bytes, the one error that ends
-    /// nothing; the device's, or the first error of the collective.
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) past 2^63 bytes, the only error that does not end the
+    /// collective; the device's, or the first error of the collective.
     pub fn write(
         &mut self,
         pieces: Vec<(u64, Bytes)>,
@@ -157,7 +156,7 @@ impl Collective {
 
 impl Drop for Collective {
     fn drop(&mut self) {
-        // A child of fork(2) has no tasks, and the lock may stay held there for ever.
+        // A child of fork(2) has no tasks, and the lock may stay held there forever.
         if !FileInternals::of(&self.core.file).is_forked() {
             self.core.leave(self.rank, self.participants);
         }

@@ -1,5 +1,5 @@
-//! Many small writes of a file as few large ones: a write combiner for pieces at any offsets, and collective writes of many tasks or
-//! processes.
+//! Many small writes of a file as few large writes: a write combiner for pieces at any offsets, and collective writes of many tasks
+//! or processes.
 //!
 //! ```
 //! use forebay::{Config, Durability, Engine, Open};
@@ -20,7 +20,7 @@
 //!
 //! | you want | use |
 //! |---|---|
-//! | small writes at any offsets merged into large ones | [`WriteCombiner`] |
+//! | small writes at any offsets merged into large writes | [`WriteCombiner`] |
 //! | some of them before others | [`WriteCombiner::barrier`] |
 //! | to write one file from many tasks, each the pieces between those of the others | [`Collective`] |
 //! | to write and read one file from many processes, of one host or several | [`Ranks`], [`View`] |

@@ -29,8 +29,8 @@ impl Options {
         Options::default()
     }
 
-    /// Sets the most bytes of I/O memory to use, those in flight included; at least 16 pages (64 KiB). Default: 16 MiB.
-    /// The engine's own limit, [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max), must leave room for it.
+    /// Sets the most bytes of I/O memory to use, those in flight included; at least 16 pages (64 KiB). Default: 16 MiB. The
+    /// engine's own limit, [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max), must allow for it.
     ///
     /// A write combiner makes longer writes with more memory, because neighbouring pages are merged only while they wait together.
     /// Up to a quarter, and at most 8 MiB, is reserved for writes in flight. In addition a page costs about 60 bytes of heap, and 512
@@ -67,18 +67,18 @@ impl Options {
         self
     }
 
-    /// Sets how long each step of [`Ranks`](crate::Ranks) may take: the time between the first rank's call and the last one's, for a lock of
-    /// the file, a message, a window's write or read, or a sync. A rank that does nothing for so long has failed; while pieces are moved it
-    /// is one that lets all others wait for two to four deadlines, and rank 0 for eight. Give all ranks the same.
-    /// Default: 60 s; at least 10 ms.
+    /// Sets the time limit of each step of [`Ranks`](crate::Ranks): the time between the first rank's call and the last one's, for
+    /// a lock of the file, a message, a window's write or read, or a sync. A rank that is idle for this long has failed; while
+    /// pieces are moved, a rank that makes all others wait for two to four deadlines, or rank 0 for eight. Use the same limit on
+    /// all ranks. Default: 60 s; at least 10 ms.
     pub fn deadline(mut self, step: Duration) -> Options {
         self.deadline = Some(step);
         self
     }
 
-    /// Sets how many ranks of each host become aggregators, the lowest ones (ROMIO's `cb_config_list`; `cb_nodes` is that for all hosts).
-    /// Each has memory and requests of its own. More pay where one processor cannot move the bytes of a host. Rank 0's setting counts.
-    /// Default, and least: 1.
+    /// Sets how many ranks of each host, the lowest, become aggregators (ROMIO's `cb_config_list`; `cb_nodes` is that for all
+    /// hosts). Each has its own memory and requests. More of them pay off where one processor cannot move the bytes of a host. Rank
+    /// 0's setting counts. Default, and least: 1.
     pub fn aggregators(mut self, of_host: usize) -> Options {
         self.aggregators = Some(of_host);
         self
@@ -89,7 +89,7 @@ impl Options {
     }
 
     pub(crate) fn step_deadline(&self) -> Duration {
-        // Longer ones would overflow the clock.
+        // Longer durations would overflow the clock.
         let limits = (Duration::from_millis(10), Duration::from_secs(1 << 30));
         self.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(limits.0, limits.1)
     }

@@ -1,9 +1,9 @@
 //! Two-phase reads and writes among the processes of one or several hosts: MPI-IO's collective buffering, without MPI.
 //!
-//! **Nouns.** A *rank* is one process of a run, by its number. [`Ranks`] is a rank's connection to all of them. A [`View`] is the part of
-//! a file that a rank has, as strides or a list. An *aggregator* is a rank, one a host or more, that reads and writes the file for all. A
-//! *window* is an aligned stretch of the file of limited length; an aggregator has a contiguous part of the windows. The *coordinator* is
-//! rank 0's part beside its own: it compares the calls, plans, and says how a call ended.
+//! **Nouns.** A *rank* is one process of a run, by its number. [`Ranks`] is a rank's connection to all of them. A [`View`] is the
+//! part of a file that a rank has, as strides or a list. An *aggregator* is a rank, one a host or more, that reads and writes the
+//! file for all. A *window* is an aligned stretch of the file of limited length; an aggregator has a contiguous part of the
+//! windows. The *coordinator* is an additional part of rank 0: it compares the calls, plans, and decides how a call ended.
 //!
 //! **A call.** Every rank sends its *entry* (what it does, which file, how much, from where to where) to the coordinator, which returns the
 //! *plan*. Then ranks send aggregators their pieces window by window, flattened into series of equal pieces (`windows`), and for a write the
@@ -11,20 +11,21 @@
 //! (`aggregator`); for a read it reads the window and returns each rank's bytes. When all are over the coordinator sets the file's
 //! end, has the aggregators sync, and sends *done*.
 //!
-//! **Who owns what.** A call runs on a thread of its own, which owns the connections (`links`) while it runs: an aggregator has one or
-//! two more, rank 0 one for the coordinator. Only an aggregator's tasks write its windows, so no page has two writers among the ranks. The
-//! coordinator holds flock(2)'s lock of the file while there are holes, against other programs, and after a failure until all aggregators
-//! have reported; an aggregator on another host checks that it sees it.
+//! **Who owns what.** A call runs on its own thread, which owns the connections (`links`) meanwhile: an aggregator has one or
+//! two more threads, rank 0 one for the coordinator. Only an aggregator's tasks write its windows, so no page has two writers among
+//! the ranks. The coordinator holds flock(2)'s lock of the file while the windows have holes, against other programs, and after a
+//! failure until all aggregators have reported; an aggregator on another host checks that the lock is visible there.
 //!
 //! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. An aggregator holds at
 //! most four windows of `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
 //!
-//! **Failures.** Each task on the file has a deadline, and each message; those of pieces count it from the last sign of life (`wire`'s `Life`),
-//! because a rank may wait long for others that are at work: aggregators give signs to rank 0, which passes them on. A rank that fails ends its connections of pieces, so that all who
-//! wait for it fail as well, and reports to the coordinator; that one hears the others for a moment, and gives all ranks the fault that is
-//! nearest to the cause. A rank that is killed ends its connections by that, one that is frozen runs into a deadline. After a failure the
-//! connections are of no more use, nothing was acknowledged, and the call can be repeated by ranks that meet anew. The order of messages
-//! (`windows`' `Turns`) is the same on all ranks, so that none waits in a circle.
+//! **Failures.** Each task on the file and each message has a deadline; messages of pieces count it from the last sign of life
+//! (`wire`'s `Life`), because a rank may wait long for others that are working: aggregators send signs of life to rank 0, which
+//! passes them on. A rank that fails closes its connections of pieces, so that all ranks waiting for it fail as well, and reports
+//! to the coordinator, which collects the others' reports for a moment and sends all ranks the fault nearest to the cause. A killed
+//! rank's connections are closed by the kernel, and a frozen rank misses a deadline. After a failure the connections are unusable,
+//! nothing was acknowledged, and the call can be repeated by ranks that meet again. The order of messages (`windows`' `Turns`) is
+//! the same on all ranks, so that no ranks wait in a circle.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -56,9 +57,10 @@ use wire::Fault;
 
 /// One process of several that write and read files together, on one host or several.
 ///
-/// Where each of many processes has small pieces that lie between the pieces of others (a part of an array, every n-th record), none of
-/// them alone can write much at once. All of them call [`write`](Ranks::write) or [`read`](Ranks::read) with a [`View`]. One process a
-/// host, the aggregator, or [more](Options::aggregators) receive the pieces of all, and writes or reads large aligned parts of the file, several requests in flight.
+/// Where each of many processes has small pieces that lie between the pieces of others (a part of an array, every n-th record), a
+/// single process cannot write large requests. All of them call [`write`](Ranks::write) or [`read`](Ranks::read) with a [`View`].
+/// One process a host, the aggregator, or [more](Options::aggregators), receives the pieces of all, and writes or reads large
+/// aligned parts of the file, with several requests in flight.
 ///
 /// ```no_run
 /// use forebay::{Config, Durability, Engine, Open};
@@ -77,8 +79,8 @@ use wire::Fault;
 /// # Ok(()) }
 /// ```
 ///
-/// **All ranks call alike**: the same calls in the same order, on the same file, each with an engine, a `File` and a view of its own,
-/// which may be empty. Where they differ the call fails on all of them, and the error says how.
+/// **All ranks call alike**: the same calls in the same order, on the same file, each with its own engine, `File` and view, which
+/// may be empty. If they differ the call fails on all of them, and the error describes the difference.
 ///
 /// **Overlaps** of two ranks' pieces fail a write. Reads may overlap.
 ///
@@ -90,14 +92,15 @@ use wire::Fault;
 ///
 /// **Success** means that all ranks' pieces are in the file, synced with the strongest of the ranks' durabilities on each host.
 ///
-/// **Failures end it for all.** When a rank is killed, freezes for longer than [`Options::deadline`], or has an error, the call fails on all
-/// ranks, with the reason. Nothing of it counts as written, though parts may be in the file. Later calls fail as well: the ranks
-/// that are left, or new ones, meet again and repeat it. Requests that a killed process had in flight may reach the file until the kernel
-/// has taken it down: repeat with the same bytes, or [wait](forebay::File::lock_within) for a lock that it had. A frozen one may write
-/// for a moment when it wakes up: end it before. A kill of rank 0 releases its lock while other aggregators may still write, and leaves the
-/// padding of a direct file's last page.
+/// **Failures end it for all.** When a rank is killed, freezes for longer than [`Options::deadline`], or has an error, the call
+/// fails on all ranks, with the reason. Nothing of it counts as written, though parts may be in the file. Later calls fail as well:
+/// the remaining or new ranks meet again and repeat it. Requests that a killed process had in flight may reach the file until the
+/// kernel has ended it: repeat with the same bytes, or [wait](forebay::File::lock_within) for a lock that it had. A frozen process
+/// may write for a moment when it resumes: end it first. A kill of rank 0 releases its lock while other aggregators may still
+/// write, and leaves the padding of a direct file's last page.
 ///
-/// **Dropping** the future of a call does not end it: it goes on with the other ranks, and this rank's next call waits for that.
+/// **Dropping** the future of a call does not end it: it continues with the other ranks, and this rank's next call waits for its
+/// end.
 #[must_use = "the other ranks wait for this one"]
 pub struct Ranks {
     rank: Rank,
@@ -119,13 +122,13 @@ struct RanksState {
 }
 
 impl Ranks {
-    /// Meets the other ranks. All name the same directory, which may be the file's: rank 0 publishes there, for this user alone, how it is
-    /// found, and removes that when all have come. A connection proves with a secret from there that it belongs to the run; its bytes are
-    /// not encrypted.
+    /// Meets the other ranks. All name the same directory, which may be the file's: rank 0 publishes its address there, for this
+    /// user alone, and removes it when all have connected. A connection proves with a secret from there that it belongs to the run;
+    /// its bytes are not encrypted.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when ranks have different sizes in mind; the error of the directory or
-    /// a connection, or the ranks that did not come within 180 s.
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when ranks name different sizes; the error of the directory or
+    /// a connection, or the ranks that did not connect within 180 s.
     pub fn meet(
         rank: &Rank,
         directory: impl AsRef<Path>,
@@ -135,10 +138,10 @@ impl Ranks {
         Waitable::new("ranks", Ranks::meet_in(rank.clone(), Some(place), options))
     }
 
-    /// Meets the other ranks without a directory. All name the same addresses, of which rank 0 listens on the first that it can, and the
-    /// others find it there; and the same random secret of at least 32 bytes, of which 64 count. A rank sends half of it to a program that
-    /// listens at an address before rank 0's: list none that others can take. Where an address is no
-    /// loopback one the ranks are [across hosts](Rank::across_hosts).
+    /// Meets the other ranks without a directory. All name the same addresses, of which rank 0 listens on the first possible, and
+    /// the same random secret of at least 32 bytes, of which 64 count. A rank sends half of it to a program that listens at an
+    /// address listed before rank 0's: do not list addresses that other programs can bind. With a non-loopback address the ranks
+    /// are [across hosts](Rank::across_hosts).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the secret is too short; those of [`meet`](Ranks::meet).
@@ -176,10 +179,11 @@ impl Ranks {
     /// Writes this rank's bytes at the places that its view names, together with all other ranks.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the view has more or fewer bytes, ranks' calls or files differ, or
-    /// pieces overlap; [`ErrorKind::Elapsed`](forebay::ErrorKind::Elapsed) when a rank did nothing within the deadline;
-    /// [`ErrorKind::Cancelled`](forebay::ErrorKind::Cancelled) when one is gone; [`ErrorKind::Locked`](forebay::ErrorKind::Locked) and
-    /// [`ErrorKind::Unsupported`](forebay::ErrorKind::Unsupported) for locks; the file's. All end the ranks.
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the view has more or fewer bytes, ranks' calls or files
+    /// differ, or pieces overlap; [`ErrorKind::Elapsed`](forebay::ErrorKind::Elapsed) when a rank did nothing within the deadline;
+    /// [`ErrorKind::Cancelled`](forebay::ErrorKind::Cancelled) when a rank has ended;
+    /// [`ErrorKind::Locked`](forebay::ErrorKind::Locked) and [`ErrorKind::Unsupported`](forebay::ErrorKind::Unsupported) for locks;
+    /// the file's. All of them end the ranks.
     pub fn write(
         &mut self,
         file: &File,
@@ -194,13 +198,13 @@ impl Ranks {
     /// Reads the bytes at the places that this rank's view names, one piece after the other, together with all other ranks.
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`](forebay::ErrorKind::UnexpectedEof) when a rank's view goes beyond the end of the file; those of
-    /// [`write`](Ranks::write).
+    /// [`ErrorKind::UnexpectedEof`](forebay::ErrorKind::UnexpectedEof) when a rank's view extends beyond the end of the file; those
+    /// of [`write`](Ranks::write).
     pub fn read(&mut self, file: &File, view: &View) -> Waitable<impl Future<Output = Result<Vec<u8>>>> {
         Waitable::new("ranks", self.make(file, view, Way::Read))
     }
 
-    /// Makes a call on a thread of its own.
+    /// Makes a call on a new thread.
     fn make(&self, file: &File, view: &View, way: Way) -> impl Future<Output = Result<Vec<u8>>> + use<> {
         let (core, line, stats, options) =
             (self.core.clone(), self.line.clone(), self.stats.clone(), self.options);

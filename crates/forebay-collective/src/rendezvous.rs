@@ -1,9 +1,10 @@
 //! The meeting of the processes that srun or mpirun started, for `forebay-measure` and [`Ranks`](crate::Ranks).
 //!
-//! Rank 0 publishes a file in a directory that all ranks name: its addresses and two tokens of this one run. A rank connects and sends
-//! its number and the first token; rank 0 replies with the second one. Instead of a directory the user can give all ranks the same addresses,
-//! one of them rank 0's, and a secret that the tokens are made of. Who has neither token gets nothing, and a program that listens on the
-//! port of a dead rank 0 is not followed. The bytes on a connection are not encrypted: a network that others read needs a tunnel.
+//! Rank 0 publishes a file in a directory that all ranks name: its addresses and two tokens of this run. A rank connects and sends
+//! its number and the first token; rank 0 replies with the second token. Instead of a directory the user can give all ranks the
+//! same addresses, one of them rank 0's, and a secret from which the tokens are derived. A connection without the token gets
+//! nothing, and a program that listens on the port of a dead rank 0 is not followed. The bytes on a connection are not encrypted: a
+//! network that others read needs a tunnel.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -33,7 +34,7 @@ const ACCEPT_EVERY: Duration = Duration::from_millis(10);
 const TITLE: &str = "forebay ranks 1";
 /// The length of a token: 32 bytes as hexadecimal digits.
 const TOKEN_LEN: usize = 64;
-/// The beginning of a place that is a socket of one host, with a name that is in no file system: it is gone with its process.
+/// The prefix of a socket address on one host, an abstract name outside of the file system: it disappears with its process.
 const LOCAL: char = '@';
 /// The length of the shortest secret: 16 unpredictable bytes make each token.
 const SECRET_LEN_MIN: usize = 32;
@@ -58,8 +59,8 @@ impl Rank {
         Rank { number, size, job: "job".to_owned(), is_local: true, host: None }
     }
 
-    /// Returns the place that a launcher gave this process by its environment: Open MPI's mpirun, a launcher with PMI (MPICH), or srun.
-    /// `None` when there is no launcher.
+    /// Returns the rank that a launcher gave this process in its environment: Open MPI's mpirun, a launcher with PMI (MPICH), or
+    /// srun. `None` without a launcher.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when a variable makes no sense.
@@ -111,8 +112,8 @@ impl Rank {
         Ok(None)
     }
 
-    /// Sets the name of the job, which all its processes give alike: jobs that meet in one directory at the same time need different ones.
-    /// Default: the launcher's name of it.
+    /// Sets the name of the job, which is the same in all its processes: jobs that meet in one directory at the same time need
+    /// different names. Default: the launcher's job name.
     pub fn job(mut self, name: &str) -> Rank {
         self.job = file_name(name);
         self
@@ -135,7 +136,7 @@ impl Rank {
         self.number
     }
 
-    /// Returns how many there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -178,7 +179,7 @@ impl Rank {
             match found {
                 Ok(Some(connected)) => return Ok(connected),
                 Ok(None) => {}
-                // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.
+                // The file may have been left behind by a killed run, until rank 0 of this run replaces it.
                 Err(error) => last = error,
             }
             if Instant::now() >= deadline {
@@ -218,7 +219,7 @@ fn other(text: String) -> io::Error {
 pub(crate) enum MeetingPlace {
     /// A directory, in which rank 0 publishes its addresses and tokens.
     Directory(PathBuf),
-    /// Addresses of which rank 0 takes the first that it can, with tokens that all know.
+    /// Addresses of which rank 0 uses the first possible, with tokens that all know.
     Addresses(Invitation),
 }
 
@@ -262,7 +263,7 @@ impl MeetingPlace {
     }
 }
 
-/// The addresses of a process, and the tokens of this one run.
+/// The addresses of a process, and the tokens of this run.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct Invitation {
@@ -306,7 +307,7 @@ impl Invitation {
         }
     }
 
-    /// Returns the places, as [`at`](Invitation::at) takes them.
+    /// Returns the places, in the form that [`at`](Invitation::at) accepts.
     pub(crate) fn places(&self) -> String {
         let far = self.places.iter().map(SocketAddr::to_string);
         self.local.iter().cloned().chain(far).collect::<Vec<_>>().join(" ")
@@ -367,7 +368,7 @@ impl Invitation {
     /// Receives a rank's proof, and proves the inviting process. Returns the rank's number.
     ///
     /// # Errors
-    /// The other side is no rank of this run.
+    /// The other side is not a rank of this run.
     fn welcome(&self, stream: &TcpStream) -> io::Result<u32> {
         let deadline = Instant::now() + CONNECT_WITHIN;
         // A socket of this host has no delay.
@@ -491,7 +492,7 @@ impl Rendezvous {
         Ok(self)
     }
 
-    /// Returns a connection that has come, if there is one.
+    /// Returns a pending connection, if any.
     fn arrival(&self) -> Option<TcpStream> {
         let local = self.local.as_ref().and_then(|listener| listener.accept().ok());
         let far = || self.listener.accept().ok().map(|(stream, _)| stream);
@@ -503,11 +504,11 @@ impl Rendezvous {
         &self.invitation
     }
 
-    /// Waits until these ranks have connected. Returns their connections by number; of a rank that came again, because the reply was late,
-    /// the last one.
+    /// Waits until these ranks have connected. Returns their connections by number; of a rank that connected again, because the
+    /// reply was late, the last connection.
     ///
     /// # Errors
-    /// Some did not come within [`RENDEZVOUS_WITHIN`], or one is out of range.
+    /// Some did not connect within [`RENDEZVOUS_WITHIN`], or a number is out of range.
     pub fn gather(&self, ranks: Range<u32>) -> io::Result<Vec<TcpStream>> {
         let deadline = Instant::now() + RENDEZVOUS_WITHIN;
         let (arrivals, inbox) = sync_channel::<(u32, u64, TcpStream)>(64);
@@ -752,7 +753,7 @@ mod tests {
         }
     }
 
-    /// A rank whose reply came late connects again: that ended the meeting of all.
+    /// A rank whose reply arrived late connects again: that ended the meeting of all.
     #[test]
     fn a_second_connection_of_a_rank_replaces_the_first() {
         let directory = tempfile::tempdir().expect("writable");

@@ -1,4 +1,4 @@
-//! The parts of a file that one rank writes or reads: strides, or any list.
+//! The parts of a file that one rank writes or reads: strides, or an arbitrary list.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use forebay::{Error, ErrorKind, Result};
 /// The furthest end of a view. A file cannot be longer than 2^63 bytes, and a write is padded to whole pages.
 const END_MAX: u64 = (i64::MAX as u64) - (1 << 32);
 
-/// The bytes of a file that one rank has, as pieces in the order of the file: MPI's file view. The rank's buffer has the bytes of the
-/// pieces one after the other.
+/// The bytes of a file that one rank has, as pieces in the order of the file: MPI's file view. The rank's buffer contains the bytes
+/// of the pieces contiguously.
 ///
 /// ```
 /// # use forebay_collective::View;
@@ -71,8 +71,8 @@ impl View {
         View::strided(start, block, vec![Level { count, stride }])
     }
 
-    /// Returns a view of a part of an array of `sizes` elements of `element` bytes, the last dimension contiguous, that begins at `base`
-    /// in the file: `lengths` elements from `starts` on, in each dimension (MPI's subarray; of a block-distributed array, each rank's).
+    /// Returns a view of a part of an array of `sizes` elements of `element` bytes, the last dimension contiguous, at `base` in the
+    /// file: `lengths` elements from `starts` on, in each dimension (MPI's subarray; of a block-distributed array, each rank's).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the part is not inside of the array, the numbers of dimensions
@@ -101,10 +101,10 @@ impl View {
         View::strided(start.ok_or_else(too_far)?, element, levels)
     }
 
-    /// Returns a view of the part that one process has of a distributed array of `sizes` elements of `element` bytes, the last dimension
-    /// contiguous, which begins at `base` in the file (MPI's darray). Each dimension is cut into blocks of `blocks` elements, and the
-    /// processes along it, `grid`, have these in turn; `rank` counts through the grid, the last dimension first. Of MPI's distributions
-    /// `BLOCK` is `size.div_ceil(processes)`, `CYCLIC` is 1, `NONE` is one process along the dimension.
+    /// Returns a view of the part that one process has of a distributed array of `sizes` elements of `element` bytes, the last
+    /// dimension contiguous, at `base` in the file (MPI's darray). Each dimension is cut into blocks of `blocks` elements, and the
+    /// processes along it, `grid`, have these in turn; `rank` counts through the grid, the last dimension first. Of MPI's
+    /// distributions `BLOCK` is `size.div_ceil(processes)`, `CYCLIC` is 1, `NONE` is one process along the dimension.
     ///
     /// A part whose last block is shorter than several others of it is a list, of 24 bytes for each row of a block; others are strides.
     ///
@@ -163,7 +163,7 @@ impl View {
         }))
     }
 
-    /// Returns a view of any pieces (MPI's indexed types), in the order of the file. Adjacent ones are merged.
+    /// Returns a view of any pieces (MPI's indexed types), in the order of the file. Adjacent pieces are merged.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when pieces overlap or are not in order, or are beyond the end that a
@@ -277,7 +277,7 @@ impl View {
     }
 }
 
-/// The indices that one process has along a dimension of a distributed array: blocks at the distance of a cycle.
+/// The indices of one process along a dimension of a distributed array: blocks at the distance of a cycle.
 struct Stripes {
     first: u64,
     block: u64,

@@ -23,7 +23,7 @@ use state::{CombinerState, Holes};
 const REQUEST_BYTES_DEFAULT: u64 = 512 << 10;
 const DEPTH_DEFAULT: usize = 32;
 
-/// Takes small writes at any offsets, and writes them to the file in few large ones.
+/// Accepts small writes at any offsets, and writes them to the file in few large requests.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -42,9 +42,8 @@ const DEPTH_DEFAULT: usize = 32;
 /// # Ok(()) }
 /// ```
 ///
-/// **Order.** Where writes overlap the later call wins. Calls that run at the same time may be taken in any
-/// order, and two that overlap may be mixed at multiples of the page size. A clone is another handle of the
-/// same write combiner, for any thread.
+/// **Order.** Where writes overlap the later call wins. Calls that run at the same time may be applied in any order, and two that
+/// overlap may be mixed at multiples of the page size. A clone is another handle of the same write combiner, for any thread.
 ///
 /// **Durability.** Nothing is durable before [`flush`](WriteCombiner::flush). Until then a power cut, the end of
 /// the process, or dropping the last handle may lose any part of the bytes written. They wait in memory and
@@ -52,16 +51,14 @@ const DEPTH_DEFAULT: usize = 32;
 /// them may be in the file. After a flush everything written before it has the durability requested.
 /// [`barrier`](WriteCombiner::barrier) gives an order without waiting.
 ///
-/// **Pages.** The device is written in whole pages: 4 KiB, or more where the file's alignment is more. A page
-/// that was written in part is read once, when it leaves memory. So the file must be open for reading too.
-/// Meanwhile no one else may write the pages that a write combiner writes, or change the file's length. Pages that
-/// were not written are not touched. A page that goes past the end of the file is padded.
-/// [`flush`](WriteCombiner::flush), and writes behind a barrier, find the file at its exact length; until then, and
-/// when the write combiner is dropped, up to a page of zeros may follow.
+/// **Pages.** The device is written in whole pages: 4 KiB, or more where the file's alignment is more. A page that was written in
+/// part is read once, when it leaves memory. So the file must be open for reading too. Meanwhile no one else may write the pages
+/// that a write combiner writes, or change the file's length. Pages that were not written are not touched. A page that extends past
+/// the end of the file is padded. [`flush`](WriteCombiner::flush), and writes behind a barrier, find the file at its exact length;
+/// until then, and when the write combiner is dropped, up to a page of zeros may follow.
 ///
-/// **Memory** is limited by [`Options::memory_bytes_max`]; a write waits for room when all of it is used. Pages
-/// leave as in an elevator, in one sweep through the file after the other, so that those behind the sweep
-/// have the longest time to get neighbours.
+/// **Memory** is limited by [`Options::memory_bytes_max`]; a write waits when all of it is used. Pages leave as in an elevator, in
+/// one sweep through the file after the other, so that those behind the sweep have the longest time to get neighbours.
 ///
 /// **Errors.** The first error of a write, read or sync in the background ends the write combiner. The next call
 /// that checks returns it, and every later call fails in the same way; bytes not flushed by then count as
@@ -77,8 +74,7 @@ pub struct WriteCombiner {
 }
 
 impl WriteCombiner {
-    /// Returns a write combiner of the file, with its task started on the file's home shard. No I/O happens before there is something to
-    /// write.
+    /// Returns a write combiner of the file, with its task started on the file's home shard. No I/O happens before the first write.
     pub fn start(file: &File, options: Options) -> WriteCombiner {
         let class = options.class_here();
         let request = options.request_bytes.unwrap_or(REQUEST_BYTES_DEFAULT);
@@ -114,15 +110,15 @@ impl WriteCombiner {
         })
     }
 
-    /// Returns the bytes of `range` as they were written. They come from memory, from writes in flight, and
-    /// from the file where this write combiner has none, in one read from the first such byte to the last.
+    /// Returns the bytes of `range` as they were written. They are copied from memory and from writes in flight, and read from the
+    /// file where this write combiner has no bytes, in one read from the first such byte to the last.
     ///
     /// It may show any part of writes that run at the same time.
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] when neither file nor write combiner go as far; [`ErrorKind::InvalidInput`],
-    /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the
-    /// write combiner; the first error that ended it.
+    /// [`ErrorKind::UnexpectedEof`] when neither file nor write combiner reach that far; [`ErrorKind::InvalidInput`],
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the write combiner; the first
+    /// error that ended it.
     pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
         Waitable::new("read", async move {
             let core = self.core();
@@ -161,9 +157,8 @@ impl WriteCombiner {
         })
     }
 
-    /// Orders writes without waiting. Everything whose write had returned before this call is durable
-    /// (`fdatasync(2)`) before any byte of a write that begins after it is sent to the device. The earlier
-    /// writes begin to leave at once, and their sync follows.
+    /// Orders writes without waiting. Everything whose write had returned before this call is durable (`fdatasync(2)`) before any
+    /// byte of a write that starts after it is sent to the device. The earlier writes are sent immediately, and their sync follows.
     ///
     /// So after a power cut, if any byte written behind the barrier is in the file, then all bytes written
     /// before it are. A page rewritten behind a barrier needs memory a second time until the older bytes are
@@ -198,11 +193,10 @@ impl WriteCombiner {
         Ok(())
     }
 
-    /// Brings everything whose write had returned before this call into the file, sets the file's exact
-    /// length, then syncs. With [`Durability::None`] there is no sync.
+    /// Writes everything whose write had returned before this call to the file, sets the file's exact length, then syncs.
+    /// [`Durability::None`] omits the sync.
     ///
-    /// Writes may go on meanwhile. The flush does not wait for them, and they wait in memory until it is
-    /// done.
+    /// Writes may continue meanwhile. The flush does not wait for them, and they wait in memory until it is done.
     ///
     /// # Errors
     /// The first error of the write combiner. After a failed sync nothing since the last successful one counts as
@@ -226,13 +220,13 @@ impl WriteCombiner {
         &self.core().file
     }
 
-    /// Returns the bytes of I/O memory that pages occupy, 0 when nothing waits. Bytes in flight come on top,
-    /// and both together never exceed [`Options::memory_bytes_max`].
+    /// Returns the bytes of I/O memory that pages occupy, 0 when nothing waits. Bytes in flight are not included, and both together
+    /// never exceed [`Options::memory_bytes_max`].
     pub fn held_bytes(&self) -> u64 {
         self.core().lock().held_bytes()
     }
 
-    /// Returns the bytes taken and the requests sent to the device for them so far.
+    /// Returns the bytes accepted and the requests sent to the device for them so far.
     pub fn stats(&self) -> WriteStats {
         self.core().lock().stats
     }

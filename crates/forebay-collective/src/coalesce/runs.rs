@@ -14,11 +14,11 @@ const COPY_BYTES: u64 = 1 << 20;
 
 /// The source of a run's bytes.
 pub(crate) trait Source {
-    /// Puts the bytes of `range` into `into`, which is empty and has room for all. Where the source does not
-    /// have all bytes of a page itself, `edges` has the file's. Returns them, and how many the program wrote.
+    /// Puts the bytes of `range` into `into`, which is empty and long enough for all. Where the source does not have all bytes of a
+    /// page itself, `edges` has the file's. Returns them, and how many the program wrote.
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<(Block, u64)>;
 
-    /// Notes that the write that began at `start` has completed.
+    /// Notes that the write at `start` has completed.
     fn written(&mut self, start: u64);
 
     /// Returns a buffer for a request of any size, reserved for the case that no other memory is left.
@@ -37,8 +37,7 @@ struct Edge {
 }
 
 impl Edges {
-    /// Returns the file's bytes of the page at `start`: none where they were not read, or where the file ends
-    /// before.
+    /// Returns the file's bytes of the page at `start`: empty where they were not read, or behind the file's end.
     pub(crate) fn page(&self, start: u64, len: u64) -> &[u8] {
         let edge = self.0.iter().find(|edge| edge.range.contains(&start));
         let Some((edge, found)) = edge.and_then(|edge| Some((edge, edge.found.as_ref()?))) else {
@@ -95,7 +94,7 @@ impl Runs {
         std::mem::take(&mut self.stats)
     }
 
-    /// Returns whether a run of that many bytes may begin beside these.
+    /// Returns whether a run of that many bytes may start in addition to these.
     pub(crate) fn has_room(&self, len: u64) -> bool {
         self.runs.is_empty()
             || (self.runs.len() < self.shape.depth

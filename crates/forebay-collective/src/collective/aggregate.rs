@@ -12,10 +12,10 @@ use super::plan::{self, Part, Run};
 use super::shared::{AggregatorStep, CollectiveCore};
 use crate::coalesce::{Edges, Runs, Source, Tail, WriterCore};
 
-/// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
+/// An aggregator's task. It ends the collective for all when it ends, for any reason.
 pub(super) struct Aggregate {
     core: Arc<CollectiveCore>,
-    /// Its number; the first one also gets the file's length, takes padding off and syncs.
+    /// Its number; the first also gets the file's length, removes padding and syncs.
     index: usize,
     runs: Runs,
 }
@@ -84,7 +84,7 @@ fn poll_part<S>(runs: &mut Runs, pieces: &mut Pieces<'_, S>, context: &mut Conte
             began = true;
         }
         if !began {
-            // A planned run always has room when none is under way.
+            // A planned run always fits when no run is in progress.
             return if runs.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
     }

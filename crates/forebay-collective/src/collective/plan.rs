@@ -11,14 +11,14 @@ use crate::coalesce::Shape;
 /// The pieces that each participant gave, by rank.
 pub(crate) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
 
-/// The part of a collective write that one aggregator makes: a range of the file, from front to back.
+/// The part of a collective write of one aggregator: a range of the file, from front to back.
 pub(crate) struct Part {
     deposits: Deposits,
     shape: Shape,
     domain: Range<u64>,
     /// The pieces that have bytes in the domain, by offset.
     pieces: Vec<Piece>,
-    /// Index of the first piece that begins behind the planned range.
+    /// Index of the first piece behind the planned range.
     next: usize,
     /// Pieces before `next` that continue behind the planned range.
     long: Vec<Piece>,
@@ -40,7 +40,7 @@ struct Piece {
 /// A run of pages, with its pieces.
 pub(super) struct Run {
     pub(super) range: Range<u64>,
-    /// Pages of it that no pieces cover whole; adjacent ones are merged.
+    /// Pages of it that the pieces do not cover whole; adjacent pages are merged.
     pub(super) incomplete: Vec<Range<u64>>,
     /// The offset behind the last byte that a piece has.
     pub(super) end: u64,
@@ -49,7 +49,7 @@ pub(super) struct Run {
     pieces: Vec<Piece>,
 }
 
-/// Returns the range of the file from the first byte of all pieces to the last; `None` when there is none.
+/// Returns the range of the file from the first byte of all pieces to the last; `None` without pieces.
 pub(super) fn span(deposits: &Deposits) -> Option<Range<u64>> {
     let pieces = deposits.iter().flatten().filter(|(_, bytes)| !bytes.is_empty());
     pieces
@@ -63,7 +63,7 @@ pub(super) fn domain(span: &Range<u64>, shape: &Shape, index: u64, count: u64) -
     let first = span.start / shape.request;
     let requests = span.end.div_ceil(shape.request) - first;
     let bound = |index: u64| {
-        // In 128 bits, because sparse files may be as long as offsets go.
+        // In 128 bits, because sparse files may be as long as offsets allow.
         let requests = u128::from(requests) * u128::from(index) / u128::from(count);
         (first + requests as u64).saturating_mul(shape.request)
     };
@@ -88,7 +88,7 @@ impl Part {
         Part { deposits, shape, domain, pieces, next: 0, long, at, planned }
     }
 
-    /// Returns the next run, unless all were taken.
+    /// Returns the next run, unless all were returned.
     pub(super) fn peek(&mut self) -> Option<&Run> {
         while self.planned.is_empty() && self.plan_window() {}
         self.planned.front()
@@ -157,7 +157,7 @@ impl Part {
         self.planned.extend(run.map(|known| known.finished(whole_until, page)));
     }
 
-    /// Copies the pieces of a run over the bytes of `into`, which begins where the run does.
+    /// Copies the pieces of a run over the bytes of `into`, which starts at the run's start.
     pub(super) fn lay(&self, run: &Run, into: &mut [u8]) {
         for piece in &run.pieces {
             let bytes = &self.deposits[piece.rank as usize][piece.number as usize].1;
@@ -184,7 +184,7 @@ impl Run {
 
     fn finished(mut self, whole_until: u64, page: u64) -> Run {
         self.add_incomplete(whole_until, self.range.end, page);
-        // The highest rank comes last, and of one participant its last piece: so they win.
+        // The highest rank is copied last, and of one participant its last piece: so they win.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
         if forebay::_is_broken!(LowestRankWins) {
             self.pieces.reverse();

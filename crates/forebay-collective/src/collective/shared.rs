@@ -54,7 +54,7 @@ pub(super) enum AggregatorStep {
     Measure,
     /// Writes its part, of a file of that length.
     Write(Deposits, u64),
-    /// For the first only: all parts are written, so it takes padding off and syncs.
+    /// For the first only: all parts are written, so it removes padding and syncs.
     Settle(Tail, Durability),
     End,
 }
@@ -184,7 +184,7 @@ impl CollectiveCore {
         });
     }
 
-    /// Ends the collective because a participant is gone: the round under way can never be complete.
+    /// Ends the collective because a participant was dropped: the running round can never be complete.
     pub(super) fn leave(&self, rank: usize, participants: usize) {
         self.lock().gone += 1;
         let note = format!("participant {rank} of {participants} is gone");

@@ -81,7 +81,7 @@ pub(super) fn write(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> 
     for task in &under_way {
         let Err(fault) = add_write(&mut share, task, links) else { continue };
         outcome = Err(match outcome {
-            // By that of a write that goes on rank 0 knows to keep the lock.
+            // The fault of an unfinished write makes rank 0 keep the lock.
             Err(first) if !fault.is_overdue() => first.nearer(fault),
             _ => fault,
         });
@@ -197,7 +197,7 @@ pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> R
                     links.go_on()
                 })
             });
-            // The other thread may wait for a rank that waits for this one.
+            // The other thread may wait for a rank that waits for this thread.
             sent.inspect_err(|_| links.sever())
         })?;
         let receive = || {

@@ -18,7 +18,7 @@ const REQUEST_BYTES_DEFAULT: u64 = 1 << 20;
 const DEPTH_DEFAULT: usize = 16;
 /// Parts that a rank's memory has: two windows that are written, one that arrives, and their buffers.
 const MEMORY_PARTS: u64 = 4;
-/// The shortest window. Pages are much shorter, so that none belongs to two windows.
+/// The shortest window. Pages are much shorter, so that no page belongs to two windows.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// The longest one: a message has one window's pieces.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
@@ -45,7 +45,7 @@ pub(super) enum Way {
 }
 
 impl Call {
-    /// Returns the bytes to write; none for a read.
+    /// Returns the bytes to write; `None` for a read.
     pub(super) fn bytes(&self) -> Option<&Bytes> {
         match &self.way {
             Way::Write(bytes, _) => Some(bytes),
@@ -108,7 +108,7 @@ impl Call {
 pub(super) struct Task<T>(Receiver<Result<T>>);
 
 impl<T> Task<T> {
-    /// Waits for its end. After the deadline it goes on by itself.
+    /// Waits for its end. After the deadline it continues alone.
     pub(super) fn finish(&self, what: &str, within: Duration) -> Result<T, Fault> {
         match self.0.recv_timeout(within) {
             Ok(result) => Ok(result?),
@@ -193,7 +193,7 @@ impl Entry {
         frame
     }
 
-    /// Reads an entry; `None` where it can be none.
+    /// Reads an entry; `None` if it is malformed.
     pub(super) fn of_body(body: &[u8]) -> Option<Entry> {
         let mut body = Body(body);
         let entry = Entry {
@@ -249,10 +249,10 @@ pub(super) fn durability_of(number: u64) -> Durability {
     }
 }
 
-/// The outcome of a rank's part, for rank 0: nothing on ranks that are no aggregators.
+/// The outcome of a rank's part, for rank 0: empty on ranks that are not aggregators.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
-    /// The file's end as far as the aggregator knows, and the end of its padding (0: none).
+    /// The file's end as far as the aggregator knows, and the end of its padding (0 without padding).
     pub(super) end: u64,
     pub(super) padded: u64,
     pub(super) stats: WriteStats,
@@ -276,7 +276,7 @@ impl Share {
 mod tests {
     use super::*;
 
-    /// Two hosts whose own file systems gave one number to two files: they were taken as one, and each had half of the pieces.
+    /// Two hosts whose own file systems gave one number to two files: they counted as one, and each had half of the pieces.
     #[test]
     fn files_of_one_number_and_two_births_are_two() {
         let entry = |created| Entry {

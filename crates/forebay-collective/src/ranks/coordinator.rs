@@ -1,4 +1,4 @@
-//! Rank 0's part beside its own: it compares the calls, makes the plan, and is the one that says how a call ended.
+//! Rank 0's additional part: it compares the calls, makes the plan, and decides how a call ended.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) fn lead(members: &Members, deadline: Duration, call: &Call) {
         lead.is_overdue |= fault.is_overdue();
         let verdict = lead.nearest(fault);
         for wire in &members.wires {
-            // A rank that is gone needs no verdict.
+            // A rank that has ended needs no verdict.
             let _ = wire.send(verdict.frame(Kind::End), FAULTS_WITHIN);
         }
         lead.release();
@@ -39,7 +39,7 @@ struct Lead<'c> {
     locked: Option<Plan>,
     /// Whether each rank has the plan and has not said that its part is over.
     busy: Vec<bool>,
-    /// Whether a task on the file may go on behind its deadline.
+    /// Whether a task on the file may continue behind its deadline.
     is_overdue: bool,
 }
 
@@ -83,7 +83,7 @@ impl Lead<'_> {
         let until = Instant::now() + self.deadline;
         let mut entries = Vec::with_capacity(self.members.wires.len());
         for (rank, wire) in self.members.wires.iter().enumerate() {
-            // Those that called in time are read even where the ones before have used up the time.
+            // Calls that arrived in time are read even if earlier ranks have used up the time.
             let body =
                 self.expect(rank, Kind::Entry, time_left(until)).map_err(|fault| match fault.evidence {
                     Evidence::Silent => Fault {
@@ -118,7 +118,7 @@ impl Lead<'_> {
         if durability_of(strongest) == Durability::None {
             return Ok(());
         }
-        // Each host has caches of its own, and rank 0's also has the end of the file.
+        // Each host has its own caches, and rank 0's also has the end of the file.
         for rank in &members.aggregators {
             let mut frame = Frame::new(Kind::Sync);
             frame.put(strongest);
@@ -130,7 +130,8 @@ impl Lead<'_> {
         Ok(())
     }
 
-    /// Hears all ranks until their parts are over, and passes on that some go on: others may wait for those. Returns the file's end.
+    /// Receives reports of all ranks until their parts are over, and passes signs of life on: others may wait for those ranks.
+    /// Returns the file's end.
     fn shares(&mut self, plan: &Plan) -> Result<Tail, Fault> {
         let members = self.members;
         let mut tail = Tail { end: plan.length, padded: None };
@@ -169,7 +170,7 @@ impl Lead<'_> {
         self.deadline.saturating_mul(LEAD_STALL)
     }
 
-    /// Waits until a rank whose part is not over says something or is gone, and returns it.
+    /// Waits until a rank whose part is not over sends a message or ends, and returns it.
     fn speaker(&self, until: Instant) -> io::Result<Option<usize>> {
         let ranks: Vec<usize> = (0..self.busy.len()).filter(|rank| self.busy[*rank]).collect();
         let wire =
@@ -210,7 +211,7 @@ impl Lead<'_> {
         }
     }
 
-    /// Receives this message of a rank; signs of life may come before it.
+    /// Receives this message of a rank; signs of life may precede it.
     fn expect(&mut self, rank: usize, kind: Kind, within: Duration) -> Result<Vec<u8>, Fault> {
         loop {
             match self.hear_of(rank, within)? {
@@ -224,7 +225,7 @@ impl Lead<'_> {
         }
     }
 
-    /// Returns the fault that is nearest to the cause, of this one and those that ranks report now.
+    /// Returns the fault nearest to the cause, of `fault` and those that ranks report now.
     fn nearest(&mut self, mut fault: Fault) -> Fault {
         let until = Instant::now() + FAULTS_WITHIN;
         for rank in 0..self.members.wires.len() {

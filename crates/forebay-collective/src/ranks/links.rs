@@ -1,4 +1,4 @@
-//! The connections of one rank, and the way in which they come about.
+//! The connections of one rank, and how they are made.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rende
 /// The deadlines for which a rank waits for rank 0, which waits for all others meanwhile: for their entries and a lock, their parts, or
 /// their syncs.
 const PATIENCE: u32 = 8;
-/// The deadlines since the last sign of life for which an aggregator waits for a rank: more than a window's write takes.
+/// The deadlines since the last sign of life for which an aggregator waits for a rank: longer than a window's write.
 const STALL: u32 = 2;
 /// Those for which a rank waits for an aggregator, which is to name first the rank that it waits for itself.
 const RANK_STALL: u32 = 3;
-/// Those for which rank 0 waits for ranks without a sign of life. They wait for each other and for their own tasks meanwhile: the fault of
-/// that step is to come first.
+/// The deadlines for which rank 0 waits for ranks without a sign of life. They wait for each other and for their own tasks
+/// meanwhile, and their faults should be first.
 pub(super) const LEAD_STALL: u32 = 4;
 
 /// The connections of this rank.
@@ -34,7 +34,7 @@ pub(super) struct Links {
     pub(super) incoming: Option<Vec<Wire>>,
     /// On rank 0.
     pub(super) members: Option<Members>,
-    /// How long a step may take.
+    /// The time limit of a step.
     pub(super) deadline: Duration,
     /// The last sign of life that this rank has got from rank 0, and the last one that it has given.
     life: Arc<Life>,
@@ -71,7 +71,7 @@ impl Links {
             let own = spawn(scope, move || connect(rank, invitation, invitation.accept(0)?, deadline))?;
             let members = introduce(rank, &meeting, options.aggregators_of_host());
             let links = join(own);
-            // The own part fails where the others do not come; their absence is the reason.
+            // The own part fails if the others do not connect; their absence is the reason.
             let members = members?;
             Ok(Links { members: Some(members), ..links? })
         })
@@ -92,7 +92,7 @@ impl Links {
         self.deadline.saturating_mul(RANK_STALL)
     }
 
-    /// Gives a sign of life, which all ranks get from rank 0: an aggregator has gone on.
+    /// Sends a sign of life, which all ranks get from rank 0: an aggregator has made progress.
     pub(super) fn go_on(&self) -> Result<(), Fault> {
         if self.given.renew_after(self.deadline) {
             self.control.send(Frame::new(Kind::Alive), self.deadline)?;
@@ -100,7 +100,7 @@ impl Links {
         Ok(())
     }
 
-    /// Ends all connections of pieces, so that no rank, no aggregator and no other thread of this one waits on them.
+    /// Ends all connections of pieces, so that no rank, no aggregator and no other thread of this rank waits on them.
     pub(super) fn sever(&self) {
         self.is_severed.store(true, Ordering::Release);
         self.aggregators.iter().chain(self.incoming.iter().flatten()).for_each(Wire::sever);
@@ -147,7 +147,7 @@ impl Links {
     /// Waits for rank 0's next word in a call.
     pub(super) fn word(&self) -> Result<(Kind, Vec<u8>), Fault> {
         let verdict = |fault: Fault| Fault { evidence: Evidence::Verdict, ..fault };
-        // Without rank 0 there is no other verdict.
+        // Without rank 0 no other verdict can arrive.
         let word = self.control.receive(SMALL, self.patience()).map_err(verdict)?;
         self.life.renew();
         match word {
@@ -157,7 +157,7 @@ impl Links {
     }
 }
 
-/// Removes the invitation when all have come, or some did not.
+/// Removes the invitation when all have connected, or after a failure.
 struct Notice<'i>(&'i Invitation);
 
 impl Drop for Notice<'_> {

@@ -37,7 +37,7 @@ fn take_part(links: &Links, call: &Call) -> Result<(Vec<u8>, WriteStats), Fault>
     thread::scope(|scope| {
         let moving = spawn(scope, || {
             let moved = move_pieces(links, &plan, call).inspect_err(|fault| {
-                // Where rank 0 is gone there is no word of it either.
+                // If rank 0 has ended, the wait for its verdict fails as well.
                 let _ = links.report(fault);
             });
             let (share, bytes) = moved?;
@@ -72,7 +72,7 @@ fn unexpected(links: &Links, kind: Kind) -> Fault {
     links.control.stranger(format!("{kind:?} too early or too late"))
 }
 
-/// Moves the pieces of all windows, on an aggregator also those of its own.
+/// Moves the pieces of all windows, on an aggregator including its own.
 fn move_pieces(links: &Links, plan: &Plan, call: &Call) -> Result<(Share, Vec<u8>), Fault> {
     thread::scope(|scope| {
         let aggregate = match &links.incoming {

@@ -15,7 +15,7 @@ pub(super) struct Plan {
     /// The range of all ranks' pieces.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The length of a window, a power of two. Windows begin at its multiples.
+    /// The length of a window, a power of two. Windows start at its multiples.
     pub(super) window: u64,
     /// The number of aggregators.
     pub(super) aggregators: u64,
@@ -34,7 +34,7 @@ impl Plan {
         frame
     }
 
-    /// Reads a plan; `None` where it can be none.
+    /// Reads a plan; `None` if it is malformed.
     pub(super) fn of_body(body: &[u8]) -> Option<Plan> {
         let mut body = Body(body);
         let mut take = || body.take();
@@ -58,7 +58,7 @@ impl Plan {
         let first = self.start / self.window;
         let count = self.end.div_ceil(self.window).saturating_sub(first);
         let bound = |index: u64| {
-            // In 128 bits, because sparse files may be as long as offsets go.
+            // In 128 bits, because sparse files may be as long as offsets allow.
             first + (u128::from(count) * u128::from(index) / u128::from(self.aggregators)) as u64
         };
         bound(aggregator as u64)..bound(aggregator as u64 + 1)
@@ -69,7 +69,7 @@ impl Plan {
         window * self.window..(window + 1) * self.window
     }
 
-    /// Returns whether pieces may be in this window, or there is none.
+    /// Returns whether pieces may be in this window, or `window` is `None`.
     pub(super) fn allows(&self, window: Option<u64>) -> bool {
         window.is_none_or(|window| window < self.end.div_ceil(self.window))
     }
@@ -106,7 +106,7 @@ impl<'v> Turns<'v> {
         Turns { plan, view, next: (0..plan.aggregators).map(first).collect() }
     }
 
-    /// Returns the first window of an aggregator that has pieces, while no turn was taken.
+    /// Returns the first window of an aggregator that has pieces, before any turn.
     pub(super) fn first(&self, aggregator: usize) -> Option<u64> {
         self.next[aggregator]
     }
@@ -180,7 +180,7 @@ pub(super) fn first_frame(window: Option<u64>) -> Frame {
     frame
 }
 
-/// Reads the number of a window; the largest one means that there is none.
+/// Reads the number of a window; the largest number stands for `None`.
 pub(super) fn window_of(body: &mut Body<'_>) -> Option<Option<u64>> {
     body.take().map(|window| Some(window).filter(|window| *window != u64::MAX))
 }
@@ -188,7 +188,7 @@ pub(super) fn window_of(body: &mut Body<'_>) -> Option<Option<u64>> {
 /// A rank's pieces of a window, as an aggregator gets them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Deposit {
-    /// The window after this one in which the rank has pieces.
+    /// The next window in which the rank has pieces.
     pub(super) next: Option<u64>,
     pub(super) pieces: Vec<Range<u64>>,
     /// The place of their bytes in the message.
@@ -196,8 +196,8 @@ pub(super) struct Deposit {
 }
 
 impl Deposit {
-    /// Reads the message about a window; `None` where it can be none of this window: pieces out of order or outside, or more or fewer
-    /// bytes than a write's pieces have, or any for a read.
+    /// Reads the message about a window; `None` if it is not a valid message of this window: pieces out of order or outside, more
+    /// or fewer bytes than a write's pieces have, or any bytes for a read.
     pub(super) fn of_body(whole: &[u8], plan: &Plan, window: u64, is_write: bool) -> Option<Deposit> {
         let mut body = Body(whole);
         if window_of(&mut body)? != Some(window) {
@@ -241,7 +241,7 @@ impl Deposit {
     }
 }
 
-/// Returns two ranks with pieces that overlap, and where, if there are any.
+/// Returns two ranks with pieces that overlap, and where, if any.
 pub(super) fn overlap(deposits: &[(usize, Deposit)]) -> Option<(usize, usize, u64)> {
     let of_rank = |(rank, deposit): &(usize, Deposit)| {
         let rank = *rank;

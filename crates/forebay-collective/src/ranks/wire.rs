@@ -12,7 +12,7 @@ use crate::rendezvous::{read_full, write_full};
 
 /// The length of a frame's head: its kind, and the length of its body.
 const HEAD_LEN: usize = 5;
-/// Bytes of a body that memory is taken for before they have arrived.
+/// Bytes of a body for which memory is allocated before they have arrived.
 const BODY_STEP: usize = 1 << 20;
 /// The longest body of a frame without pieces.
 pub(super) const SMALL: usize = 1 << 20;
@@ -103,7 +103,7 @@ impl Fault {
         if other.evidence < self.evidence { other } else { self }
     }
 
-    /// Returns whether the fault is a task's on the file that goes on.
+    /// Returns whether the fault is that of a task on the file which still runs.
     pub(super) fn is_overdue(&self) -> bool {
         self.evidence == Evidence::Cause && self.kind == ErrorKind::Elapsed
     }
@@ -194,7 +194,7 @@ impl Frame {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Makes room for so many further bytes.
+    /// Reserves memory for this many further bytes.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.0.reserve(bytes as usize);
     }
@@ -226,7 +226,7 @@ impl Life {
         *self.last() = Instant::now();
     }
 
-    /// Notes one, unless there was one in the last quarter of a deadline; returns whether it is noted.
+    /// Notes a sign of life, unless one was noted in the last quarter of a deadline; returns whether it is noted.
     pub(super) fn renew_after(&self, deadline: Duration) -> bool {
         let mut last = self.last();
         let is_due = last.elapsed() > deadline / 4;
@@ -244,7 +244,7 @@ impl Life {
 /// A connection to another rank. One thread sends and one receives at a time.
 pub(super) struct Wire {
     stream: TcpStream,
-    /// On a connection of pieces, whose other side may have to wait for third ones: limits count from the last sign of life.
+    /// On a connection of pieces, whose other side may have to wait for third ranks: limits count from the last sign of life.
     life: Option<Arc<Life>>,
     /// The other side, for people: `rank 3`.
     peer: String,
@@ -300,7 +300,7 @@ impl Wire {
         let Some(kind) = KINDS.get(usize::from(kind)).copied().filter(|_| len <= limit) else {
             return Err(self.stranger(format!("a message of kind {kind} with {len} bytes")));
         };
-        // Memory is taken as the bytes arrive, not because a head announces them.
+        // Memory is allocated as the bytes arrive, not because a head announces them.
         let mut body = Vec::new();
         while body.len() < len {
             let filled = body.len();
@@ -326,7 +326,7 @@ impl Wire {
         Fault::cause(ErrorKind::InvalidInput, format!("{} sent {what}", self.peer))
     }
 
-    /// Returns the connection, to be waited for beside others.
+    /// Returns the connection's descriptor, for a poll of several connections.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -421,7 +421,7 @@ mod tests {
         let [stranger, lost] = [ErrorKind::InvalidInput, ErrorKind::Cancelled];
         let kinds: [(&[u8], ErrorKind); 6] = [
             (&[99, 0, 0, 0, 0], stranger),
-            // Longer than the receiver expects: nothing is taken for it.
+            // Longer than the receiver expects: no memory is allocated for it.
             (&[Kind::Bytes as u8, 101, 0, 0, 0], stranger),
             (&[Kind::Bytes as u8, 255, 255, 255, 255], stranger),
             (&[], lost),

@@ -12,7 +12,7 @@ use crate::coalesce::WriterCore;
 pub(super) type CombinerCore = WriterCore<CombinerState>;
 
 impl CombinerCore {
-    /// Returns the locked state, or an error when this write combiner takes no calls any more.
+    /// Returns the locked state, or an error when this write combiner accepts no calls any more.
     pub(super) fn open(&self) -> Result<MutexGuard<'_, CombinerState>> {
         let mut state = self.enter()?;
         state.error.check()?;
@@ -24,7 +24,7 @@ impl CombinerCore {
         if let Some(length) = self.lock().length {
             return Ok(length);
         }
-        // The first length to arrive counts: nothing is written before there is one.
+        // The first length to arrive counts: nothing is written before it is known.
         let found = self.file.len().await?;
         Ok(*self.lock().length.get_or_insert(found))
     }
@@ -37,7 +37,7 @@ impl CombinerCore {
         });
     }
 
-    /// Notifies all waiters that there is no memory to go on with.
+    /// Notifies all waiters that memory to continue is lacking.
     pub(super) fn lack(&self) {
         self.change(|state| {
             state.lacks += 1;
@@ -67,8 +67,8 @@ impl CombinerCore {
         self.kick();
     }
 
-    /// Adds memory for more pages, and for the request that writes them out. Where there is none, the pages
-    /// already allocated must do.
+    /// Adds memory for more pages, and for the request that writes them out. If memory is short, the pages already allocated must
+    /// do.
     ///
     /// # Errors
     /// When no page is allocated.
@@ -91,8 +91,8 @@ impl CombinerCore {
         }
     }
 
-    /// Takes at least one byte, and returns how many; `None` when a slab must be added. `lacks` is the
-    /// state's count when the call began.
+    /// Accepts at least one byte, and returns how many; `None` when a slab must be added. `lacks` is the state's count at the start
+    /// of the call.
     pub(super) fn poll_take(
         &self,
         context: &mut Context<'_>,
@@ -134,7 +134,7 @@ impl CombinerCore {
         wait(state)
     }
 
-    /// Fails if memory to go on with was lacking since a call began.
+    /// Fails if memory to continue was lacking since the start of a call.
     fn check_lacks(&self, state: &CombinerState, lacks: u64) -> Result<()> {
         if state.lacks == lacks {
             return Ok(());
@@ -158,7 +158,7 @@ pub(super) struct Handles(pub(super) Arc<CombinerCore>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        // A child of fork(2) has no task, and the lock may stay held there for ever.
+        // A child of fork(2) has no task, and the lock may stay held there forever.
         if !FileInternals::of(&self.0.file).is_forked() {
             self.0.close();
         }

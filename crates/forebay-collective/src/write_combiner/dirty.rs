@@ -4,8 +4,8 @@ use std::ops::Range;
 
 const WORD: usize = u64::BITS as usize;
 
-/// The bytes of a page that were written: one range, or one bit a byte where they do not touch each other. So
-/// it takes at most an eighth of the page's size.
+/// The bytes of a page that were written: one range, or one bit a byte where they do not touch each other. So it uses at most an
+/// eighth of the page's size.
 pub(super) struct Dirty {
     /// The first byte; `end` is behind the last one.
     start: u32,
@@ -85,8 +85,7 @@ fn set(bits: &mut [u64], range: Range<usize>) {
     }
 }
 
-/// Returns the first bit from `at` on that is set, or is not set; the position behind the last one when there
-/// is none.
+/// Returns the first bit from `at` on that is set, or is not set; the position behind the last bit without a match.
 fn next(bits: &[u64], mut at: usize, wanted: bool) -> usize {
     while let Some(word) = bits.get(at / WORD) {
         let word = if wanted { *word } else { !*word } >> (at % WORD);

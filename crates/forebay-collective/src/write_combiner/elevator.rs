@@ -12,7 +12,7 @@ use super::combiner_core::CombinerCore;
 use super::state::CombinerState;
 use crate::coalesce::{Edges, Runs, Source, Tail, Waiters};
 
-/// The sweep's task. It ends the write combiner for all when it ends, for whatever reason.
+/// The sweep's task. It ends the write combiner for all when it ends, for any reason.
 pub(super) struct Elevator {
     core: Arc<CombinerCore>,
     runs: Runs,
@@ -22,7 +22,7 @@ pub(super) struct Elevator {
     /// The page behind the last one that left. Pages leave in the order of the file, around and around, so
     /// that those behind have the longest time to get neighbours.
     cursor: u64,
-    /// Whether pages leave until there is room enough.
+    /// Whether pages leave until enough slots are free.
     draining: bool,
     /// Whether memory was lacking; the next request tries again.
     lacking: bool,
@@ -96,7 +96,7 @@ impl Elevator {
             }
             if began {
                 drop(state);
-                // The first poll of the runs begun.
+                // The first poll of the started runs.
                 continue;
             }
             if self.runs.is_empty()
@@ -124,13 +124,12 @@ impl Elevator {
     /// Returns whether pages are to leave.
     fn wants(&mut self, state: &CombinerState) -> bool {
         let sealed = state.epochs.front().is_some_and(|front| front.seal.is_some());
-        // Goes on for a while once it has begun, so that it is not woken for every few pages.
+        // Continues for a while once started, so that it is not woken for every few pages.
         self.draining = state.is_tight() || (self.draining && state.slots.room() < 2 * state.reserve());
         (sealed || self.draining) && state.epochs.front().is_some_and(|front| !front.pages.is_empty())
     }
 
-    /// Replaces the spare buffer, when it was used, as soon as there is memory; releases it to the engine
-    /// with the last page.
+    /// Replaces the spare buffer, when it was used, as soon as memory is free; releases it to the engine with the last page.
     fn keep_spare(&self, state: &mut CombinerState) {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
@@ -139,7 +138,7 @@ impl Elevator {
         }
     }
 
-    /// Begins with the next run, if one may begin; returns whether it did.
+    /// Starts the next run, if a run may start; returns whether it did.
     fn begin_next(&mut self, state: &CombinerState) -> bool {
         let page = state.shape.page;
         let Some(pages) = state.pick(self.cursor) else { return false };
@@ -155,7 +154,7 @@ impl Elevator {
 
 impl Drop for Elevator {
     fn drop(&mut self) {
-        // After an orderly end there is no caller left to get this error.
+        // After an orderly end no caller remains to get this error.
         self.core.fail(self.core.task_ended());
     }
 }
@@ -177,7 +176,7 @@ impl Source for Pages<'_> {
         for start in range.clone().step_by(page as usize) {
             let known = epochs.front_mut().and_then(|front| front.pages.remove(&(start / page)));
             let Some(known) = known else {
-                // No other code takes pages out.
+                // No other code removes pages.
                 return Err(self.core.error(ErrorKind::Io).with_note("a page is gone"));
             };
             let bytes = slots.bytes(known.slot);

@@ -5,12 +5,12 @@ use forebay::BlockMut;
 /// The most bytes allocated at a time.
 const SLAB_BYTES: usize = 256 << 10;
 
-/// Slots for pages, allocated a slab at a time up to a limit, and all released when none is used.
+/// Slots for pages, allocated a slab at a time up to a limit, and all released when unused.
 #[derive(Default)]
 pub(super) struct Slots {
     page: usize,
     slabs_max: usize,
-    /// The number of slabs possible at the moment; less than `slabs_max` while there is no memory for more.
+    /// The number of slabs possible at the moment; less than `slabs_max` while memory is short.
     slabs_now: usize,
     per_slab: usize,
     slabs: Vec<BlockMut>,
@@ -36,7 +36,7 @@ impl Slots {
         self.per_slab * self.page
     }
 
-    /// Returns the number of pages that can be used beside those in use, memory not allocated yet included.
+    /// Returns the number of further pages that can be used, including memory not allocated yet.
     pub(super) fn room(&self) -> usize {
         self.slabs_now * self.per_slab - self.used
     }
@@ -63,7 +63,7 @@ impl Slots {
         }
     }
 
-    /// Limits the slots to those allocated, until all of them are released; returns whether there are any.
+    /// Limits the slots to those allocated, until all of them are released; returns whether any are allocated.
     pub(super) fn limit(&mut self) -> bool {
         let some = !self.slabs.is_empty();
         if some {
@@ -76,7 +76,7 @@ impl Slots {
         self.fresh as usize == self.slabs.len() * self.per_slab
     }
 
-    /// Takes a slot with arbitrary bytes, and returns its number; `None` when no allocated one is free.
+    /// Allocates a slot with arbitrary bytes, and returns its number; `None` when no slot is free.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,

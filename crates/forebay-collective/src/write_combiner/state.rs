@@ -18,11 +18,9 @@ const HOLD_BYTES: usize = 128 << 10;
 pub(super) struct CombinerState {
     pub(super) shape: Shape,
     pub(super) slots: Slots,
-    /// Room for one request, so that pages can leave also when others hold all other memory; released with
-    /// the last page.
+    /// Memory for one request, so that pages can leave also when others hold all other memory; released with the last page.
     pub(super) spare: Option<BlockMut>,
-    /// Oldest first; writes go into the last one. No byte of one reaches the device before the previous one
-    /// is settled.
+    /// Oldest first; writes are added to the last. No byte of an epoch reaches the device before the previous epoch is settled.
     pub(super) epochs: VecDeque<Epoch>,
     /// The number of the first epoch in the list.
     pub(super) oldest: u64,
@@ -32,14 +30,14 @@ pub(super) struct CombinerState {
     pub(super) flying: Vec<(u64, Block)>,
     /// The file's length before the first write reached it.
     pub(super) length: Option<u64>,
-    /// The offset behind the last byte that was ever taken.
+    /// The offset behind the last accepted byte.
     pub(super) end: u64,
     /// Whether the file has bytes that no sync has covered.
     pub(super) unsynced: bool,
     pub(super) error: FirstError,
-    /// The number of times that there was no memory to go on with.
+    /// How often memory to continue was lacking.
     pub(super) lacks: u64,
-    /// Callers that wait for room.
+    /// Callers that wait for memory.
     pub(super) writers: Waiters,
     /// Callers that wait for an epoch to be settled.
     pub(super) flushers: Waiters,
@@ -56,7 +54,7 @@ pub(super) struct Epoch {
     pub(super) pages: BTreeMap<u64, Page>,
     /// Whether a byte was written in it, which may have left already.
     touched: bool,
-    /// Set when the epoch is complete: the sync that it needs before the next one begins.
+    /// Set when the epoch is complete: the sync that it needs before the start of the next epoch.
     pub(super) seal: Option<Durability>,
 }
 
@@ -66,7 +64,7 @@ pub(super) struct Page {
     pub(super) dirty: Dirty,
 }
 
-/// The outcome of taking bytes.
+/// The outcome of accepting bytes.
 pub(super) enum Admission {
     Bytes(usize),
     /// A slab must be added first.
@@ -97,7 +95,7 @@ impl CombinerState {
         self.slots.room() < self.reserve()
     }
 
-    /// Copies as much of `bytes` as there is room for now, and returns how much, or the reason why none.
+    /// Copies as much of `bytes` as fits now, and returns how much, or the reason why nothing fits.
     pub(super) fn take(&mut self, offset: u64, bytes: &[u8]) -> Admission {
         let page = self.shape.page;
         let mut taken = 0;
@@ -134,8 +132,8 @@ impl CombinerState {
         Admission::Bytes(taken)
     }
 
-    /// Ends the epoch that writes go into. Returns the number of the epoch whose settling covers all bytes
-    /// taken so far, or `None` when they are settled already.
+    /// Ends the epoch that writes are added to. Returns the number of the epoch whose settling covers all bytes accepted so far, or
+    /// `None` when they are settled already.
     pub(super) fn seal(&mut self, durability: Durability) -> Option<u64> {
         let last = self.epochs.len() - 1;
         let open = &mut self.epochs[last];
@@ -144,7 +142,7 @@ impl CombinerState {
             if settled && self.flying.is_empty() {
                 return None;
             }
-            // An epoch that is sealed already will do, as long as its settling has not begun.
+            // A sealed epoch will do, as long as its settling has not started.
             if last > 0 && !(self.settling && last == 1) {
                 let before = &mut self.epochs[last - 1];
                 before.seal = Some(stronger(before.seal.unwrap_or_default(), durability));
@@ -215,7 +213,7 @@ impl CombinerState {
         parts
     }
 
-    /// Copies the bytes held of `range` to `into`, the newest last, and takes them out of `holes`.
+    /// Copies the bytes held of `range` to `into`, the newest last, and removes them from `holes`.
     pub(super) fn overlay(&self, range: &Range<u64>, into: &mut [u8], holes: &mut Holes) {
         let mut lay = |start: u64, bytes: &[u8]| {
             let (from, to) = (start.max(range.start), (start + bytes.len() as u64).min(range.end));
@@ -255,7 +253,7 @@ impl CombinerState {
         self.slots = Slots::new(self.shape.page as usize, self.shape.waiting);
     }
 
-    /// Takes all waiters; to be woken without the lock.
+    /// Removes all waiters; to be woken without the lock.
     pub(super) fn take_waiters(&mut self) -> Waiters {
         self.writers.take_with(&mut self.flushers)
     }

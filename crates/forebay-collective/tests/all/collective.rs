@@ -22,7 +22,7 @@ fn strided(rank: u64, participants: u64, records: u64, record: u64, base: u64) -
     mine.map(piece).collect()
 }
 
-/// Runs one write of every participant on a thread of its own.
+/// Runs one write of every participant on a separate thread.
 fn on_threads(handles: Vec<Collective>, pieces: impl Fn(u64) -> Vec<(u64, Bytes)> + Sync) -> Vec<Collective> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = handles

@@ -1,5 +1,5 @@
-//! Collective writes in simulated worlds against bytes in memory: uneven, overlapping and missing pieces,
-//! participants that come at any time or are gone, power cuts and faults.
+//! Collective writes in simulated worlds against bytes in memory: uneven, overlapping and missing pieces, participants that call at
+//! any time or are dropped, power cuts and faults.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -153,8 +153,7 @@ fn any_pieces_equal_a_model_and_stay() {
     sim::explore(0..300, attempt).unwrap_or_else(|failing| panic!("{failing}"));
 }
 
-/// A participant that is dropped before, during or after it passed its pieces ends the write for all, and no
-/// other waits for ever.
+/// A participant that is dropped before, during or after it passed its pieces ends the write for all, and no other waits forever.
 #[test]
 fn one_who_is_gone_ends_it_for_all() {
     for seed in 0..90 {

@@ -39,7 +39,7 @@ fn every_number_works() {
     }
 }
 
-/// Regression: each participant that left cleared the pieces of all, so that dropping 65,536 took 13 seconds.
+/// Regression: each participant that left cleared the pieces of all, so that dropping 65,536 lasted 13 seconds.
 #[test]
 fn every_number_of_participants_works() {
     let (engine, dir) = (Engine::start(config()).unwrap(), dir());

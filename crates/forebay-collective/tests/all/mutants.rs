@@ -9,7 +9,7 @@ use crate::{collective_world, write_combiner_world};
 
 type Attempt = fn(u64) -> Result<(), String>;
 
-/// Checks that one of the seeds fails with each of these mutants, and with syncs that do nothing.
+/// Checks that at least one of the seeds fails with each of these mutants, and with syncs that do nothing.
 fn assert_caught(of_its_own: [Mutant; 2], seeds: u64, attempt: Attempt) {
     let caught = |name: &str, run: &dyn Fn(u64) -> Result<(), String>| {
         let broken = |seed| {

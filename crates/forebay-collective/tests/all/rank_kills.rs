@@ -19,7 +19,7 @@ const DIR: &str = "FOREBAY_TEST_RANKS_DIR";
 const RANK: &str = "FOREBAY_TEST_RANKS_RANK";
 const SECONDS: &str = "FOREBAY_TEST_RANKS_SECONDS";
 
-/// Ranks 0 and 1 are the aggregators of two hosts, rank 2 is none.
+/// Ranks 0 and 1 are the aggregators of two hosts; rank 2 is not an aggregator.
 const SIZE: u32 = 3;
 /// Pieces of each rank in a call. A call has several windows.
 const PIECES: u64 = 100;
@@ -102,7 +102,7 @@ fn hear(out: &mut BufReader<ChildStdout>, lines: u64) {
             "a rank ended by itself after {heard} of {lines} lines"
         );
         assert!(!line.contains("failed"), "{line}");
-        // The test harness may begin the line.
+        // The output of the test harness may precede the word on its line.
         heard += u64::from(["met\n", "writes\n", "reads\n"].iter().any(|word| line.ends_with(word)));
     }
 }
@@ -123,7 +123,7 @@ fn stop(dir: &Path, victim: usize, lines: u64, seconds: u64, stop: impl FnOnce(&
         reasons.push(reason.unwrap_or_else(|| panic!("rank {number} has given no reason")));
     }
     let (child, out) = &mut ranks[victim];
-    // One that was frozen goes on, and ends as the others did.
+    // The frozen process continues, and ends as the others did.
     signal(child, SIGCONT).unwrap();
     let said: Vec<String> = out.lines().map(Result::unwrap).collect();
     let is_killed = child.wait().unwrap().signal() == Some(SIGKILL);

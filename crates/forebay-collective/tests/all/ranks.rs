@@ -1,5 +1,5 @@
-//! Ranks that write and read a file together: any views, one host or several, and the ways in which calls can differ. Each rank is a
-//! thread with an engine of its own; `rank_kills` has processes.
+//! Ranks that write and read a file together: any views, one host or several, and the ways in which calls can differ. Each rank is
+//! a thread with its own engine; `rank_kills` has processes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -72,7 +72,7 @@ fn strided_records_of_all_ranks_become_large_writes() {
                 let records = (0..count).map(|record| (number + record * size) * RECORD);
                 let ranges: Vec<_> = records.map(|start| start..start + RECORD).collect();
                 ranks.write(&file, &view, bytes_of_all(&ranges), Durability::Data).wait().unwrap();
-                // All read the same bytes, and some of their own.
+                // All read the same range, and then a different range each.
                 for range in [0..LENGTH, number * 100..number * 300 + 50] {
                     let found = ranks.read(&file, &View::range(range.clone()).unwrap()).wait().unwrap();
                     assert!(found == bytes_of(range.clone()), "{what}: {range:?} of rank {number}");
@@ -113,7 +113,7 @@ fn any_views_equal_writes_one_by_one() {
         while at < 6_000_000 {
             let longest = [3, 700, 5_000, 40_000, 1_500_000][random.below(5) as usize];
             let end = at + 1 + random.below(longest);
-            // One of so many more than there are is none.
+            // A number beyond the ranks leaves the range to no rank.
             let owner = random.below(u64::from(size) + 2) as usize;
             if let Some((ranges, given)) = parts.get_mut(owner) {
                 let bytes = random.bytes(end - at);
@@ -148,7 +148,7 @@ fn any_views_equal_writes_one_by_one() {
     }
 }
 
-/// Regression test by design: one message for each window between two pieces would take hours here.
+/// Regression test by design: one message for each window between two pieces would last hours here.
 #[test]
 fn a_sparse_view_costs_its_pieces_alone() {
     const FAR: u64 = 1 << 40;
@@ -227,8 +227,8 @@ fn calls_that_differ_fail_on_all_ranks() {
     });
 }
 
-/// Two ranks' pieces overlapped in one window by the bytes of a hole in another. Their sum was that of the range, so rank 0 saw no hole and
-/// took no lock, and the page around it was read and written back.
+/// Two ranks' pieces overlapped in one window by the bytes of a hole in another. Their sum was that of the range, so rank 0 saw no
+/// hole and locked nothing, and the page around it was read and written back.
 #[test]
 fn overlaps_do_not_hide_holes() {
     const END: u64 = 3 << 20;
@@ -250,7 +250,7 @@ fn overlaps_do_not_hide_holes() {
     assert_file(&path, &vec![9; 1 << 20], "the window with the hole is not written");
 }
 
-/// While another program has the lock, pages are not written in part: it may write the other part. Whole ones are.
+/// While another program has the lock, pages are not written in part: it may write the other part. Whole pages are written.
 #[test]
 fn holes_wait_for_the_lock() {
     let dir = dir();
@@ -308,7 +308,7 @@ fn bytes_that_the_holder_of_the_lock_appends_are_kept() {
     assert_file(&path, &[[1u8; 100], [9; 100]].concat(), "behind the ranks' pieces");
 }
 
-/// The padding of a direct write stayed behind a call that failed, and the one that repeated it took it for bytes of the file.
+/// The padding of a direct write stayed behind a call that failed, and the repeated call treated it as bytes of the file.
 #[test]
 fn a_failed_call_leaves_no_padding() {
     const TAIL: u64 = 3 << 20;
@@ -340,7 +340,7 @@ fn ranks_that_count_differently_do_not_meet() {
     assert_eq!(meet(2, 2).map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
 }
 
-/// Rank 0 takes the second address, because another program has the first one. Wrong proofs are in `rendezvous`' tests.
+/// Rank 0 uses the second address, because another program has the first one. Wrong proofs are in `rendezvous`' tests.
 #[test]
 fn ranks_meet_at_addresses_with_a_secret() {
     let dir = dir();
@@ -389,7 +389,7 @@ fn a_rank_of_another_protocol_is_refused() {
     }
 }
 
-/// A dropped future leaves its call to the others; this rank's next one comes behind it.
+/// A dropped future leaves its call to the others; this rank's next call runs after it.
 #[test]
 fn a_dropped_call_goes_on() {
     let dir = dir();

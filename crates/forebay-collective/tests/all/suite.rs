@@ -12,7 +12,7 @@ use futures::future::join_all;
 
 use crate::common::{bytes_of, config, dir};
 
-/// Returns one use of each writer on a file of its own, with its result checked.
+/// Returns one use of each writer on a new file, with its result checked.
 fn operations(engine: &Engine, dir: &Path) -> Vec<Operation> {
     let file = || {
         let (engine, dir) = (engine.clone(), dir.to_path_buf());
@@ -21,7 +21,7 @@ fn operations(engine: &Engine, dir: &Path) -> Vec<Operation> {
     let (combined, shared) = (file(), file());
     let combine = async move {
         let combiner = WriteCombiner::start(&combined.await?, Options::new().memory_bytes_max(64 << 10));
-        // More than its memory, so that the last ones wait for room.
+        // More than its memory, so that the last writes wait for memory.
         for n in 0..25u64 {
             combiner.write(n * 5_000, &bytes_of(n * 5_000..n * 5_000 + 4_000)).await?;
         }
@@ -83,7 +83,7 @@ fn pass_in_worlds(seeds: u64, rings: WorkerRings, stalls_ppm: u32) {
 #[test]
 fn in_worlds() {
     pass_in_worlds(20, WorkerRings::Off, 20_000);
-    // Cases poll a future once and rely on it that its operation has begun.
+    // Cases poll a future once and rely on the start of its operation.
     pass_in_worlds(8, WorkerRings::Always, 0);
 }
 
@@ -92,7 +92,7 @@ fn on_threads_and_in_tasks() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for driver in [DriverChoice::Uring, DriverChoice::Threads] {
         all_pass(|case, path| futures::executor::block_on(run(case, config().driver(driver), path)));
-        // The thread of a runtime has a ring of its own.
+        // The runtime's thread has its own ring.
         all_pass(|case, path| runtime.block_on(run(case, config().driver(driver), path)));
     }
 }

@@ -28,7 +28,7 @@ type Points = fn(&Axis) -> Vec<u64>;
 /// A write, and the flush that makes it durable.
 fn combined(points: Points) {
     let bytes = bytes_of(0..*COMBINED.range.end());
-    // A quarter of the memory is more than the writes in flight take at most.
+    // A quarter of the memory is more than the writes in flight use at most.
     let options = Options::new().memory_bytes_max(64 << 20);
     let ran = meter::world().config(Config::new().arena_bytes_max(256 << 20)).run(async |engine| {
         // The part of the last page is padded, for which it may be read.

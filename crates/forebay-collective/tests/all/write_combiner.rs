@@ -277,7 +277,7 @@ fn arguments_that_cannot_be_are_refused() {
     let backwards = std::ops::Range { start: 5, end: 4 };
     assert_eq!(combine.read(backwards).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(matches!(combine.read(0..2 << 30).wait().unwrap_err().kind(), ErrorKind::TooLarge { .. }));
-    // None of these ended the write combiner, and a call with nothing to do returns at once.
+    // None of these ended the write combiner, and a call with nothing to do returns immediately.
     combine.write(77, b"").wait().unwrap();
     combine.barrier().unwrap();
     combine.flush(Durability::Data).wait().unwrap();
@@ -308,7 +308,7 @@ fn dropped_it_lets_go_of_the_file_and_closed_it_tells_everybody() {
     assert_eq!(error.kind(), ErrorKind::EngineClosed, "{error}");
 }
 
-/// A write that waits for room is dropped: the others proceed.
+/// A write that waits for memory is dropped: the others proceed.
 #[test]
 fn a_write_given_up_while_it_waits_holds_nobody_up() {
     let (engine, dir) = (engine(), dir());

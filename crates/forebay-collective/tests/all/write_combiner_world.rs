@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 #[derive(Default)]
 struct Model {
     initial: Vec<u8>,
-    /// The file with all writes that were begun.
+    /// The file with all started writes.
     now: Vec<u8>,
     /// Offset and bytes.
     writes: Vec<(u64, Vec<u8>)>,
@@ -25,7 +25,7 @@ struct Model {
     barriers: Vec<usize>,
     /// The number of barriers that have returned.
     returned: usize,
-    /// The writes before this one are durable.
+    /// Writes before this index are durable.
     durable: usize,
 }
 
@@ -219,7 +219,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(digest(3), digest(6));
 }
 
-/// Several tasks, wherever the world runs them and on shards, each with bytes of its own in pages that all share.
+/// Several tasks, wherever the world runs them and on shards, each with separate bytes in pages that all share.
 #[test]
 fn many_handles_share_pages() {
     const TASKS: u64 = 5;
