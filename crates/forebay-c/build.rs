@@ -1,4 +1,4 @@
-//! Names the shared library as programs load it: while the version is 0.x, each minor version has a name of its own.
+//! Names the shared library as programs load it: while the version is 0.x, each minor version has a different name.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-// Copies a file: the next part is read while this one is written.
-//   c++ -std=c++17 copy.cpp $(pkg-config --cflags --libs forebay) -o copy && ./copy FROM TO
+// Copies a file: the next part is read while the present part is written. c++ -std=c++17 copy.cpp $(pkg-config --cflags --libs
+// forebay) -o copy && ./copy FROM TO
 #include <cstdio>
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-/* Reads the first 64 KiB of a file in 16 requests at once, and prints a sum.
+/* Reads the first 64 KiB of a file in 16 concurrent requests, and prints a sum.
  *   cc read.c $(pkg-config --cflags --libs forebay) -o read && ./read FILE */
 #include <forebay.h>
 #include <inttypes.h>

@@ -4,17 +4,17 @@
  * Results     A function that can fail returns FB_OK (0) or a negative code. fb_error_text() is then the sentence of the
  *             failure, of the calling thread's last one; it lives until another call of the thread fails. An operation keeps
  *             its own.
- * Structs     begin with their size: `fb_open open = { .size = sizeof open };`, then the fields that differ. 0 is each
- *             field's default. So a program that was compiled with an older header goes on working; a field that the library
+ * Structs     start with their size: `fb_open open = { .size = sizeof open };`, then the fields that differ. 0 is each
+ *             field's default. So a program that was compiled with an older header still works; a field that the library
  *             does not know is refused.
  * Handles     belong to the process that made them. In a forked child each function returns FB_FORKED and does nothing; a
- *             child may start an engine of its own. Any thread may use a handle, but not while another one closes or frees
+ *             child may start its own engine. Any thread may use a handle, but not while another thread closes or frees
  *             it.
  * Memory      that an operation reads into or writes from must stay valid, and be touched by no one else, until the operation
  *             has ended: also after fb_op_cancel, and while fb_engine_close runs. A blocking call has the memory until it
  *             returns. The one exception is FB_MEMORY_LOST: that memory must be kept until the process ends.
- *             Memory that begins at a multiple of fb_file_alignment is read and written in place from 16 KiB on; else the
- *             bytes come by way of the engine's memory, which is registered with the kernel as far as RLIMIT_MEMLOCK allows.
+ *             Memory that starts at a multiple of fb_file_alignment is read and written in place from 16 KiB on; else the
+ *             bytes are copied through the engine's memory, which is registered with the kernel as far as RLIMIT_MEMLOCK allows.
  * Callbacks   run on one thread of the engine, one after the other. They may submit and cancel, and must not wait or destroy:
  *             these functions return FB_IN_CALLBACK there. They must not throw or longjmp.
  */
@@ -41,7 +41,7 @@ enum fb_code {
     FB_NOT_A_DIRECTORY = -8,
     FB_DIRECTORY_NOT_EMPTY = -9,
     FB_UNEXPECTED_EOF = -10,       /* the file ends inside of a range that was requested exactly */
-    FB_MISALIGNED = -11,           /* offset or length of a direct write are no multiples of the device's block */
+    FB_MISALIGNED = -11,           /* offset or length of a direct write are not multiples of the device's block */
     FB_MEMORY_EXHAUSTED = -12,     /* the engine's own memory is used up; try again when operations have ended */
     FB_TOO_LARGE = -13,
     FB_ENGINE_CLOSED = -14,
@@ -49,14 +49,14 @@ enum fb_code {
     FB_SHARD_LOST = -16,           /* a thread of the engine died */
     FB_FORKED = -17,               /* the handle is the parent's */
     FB_INVALID_INPUT = -18,
-    FB_CANCELLED = -19,            /* a write may have taken effect in whole, in part or not at all */
+    FB_CANCELLED = -19,            /* a write may have been applied in whole, in part or not at all */
     FB_UNSUPPORTED = -20,          /* file system, kernel or this version of the library cannot do this */
     FB_LOCKED = -21,
     FB_OTHER = -22,
     FB_PENDING = -23,              /* the operation has not ended yet */
     FB_IN_CALLBACK = -24,          /* the call waits or destroys, which a callback must not */
     FB_MEMORY_LOST = -25,          /* the device may still write to the memory: keep it until the process ends */
-    FB_PANICKED = -26              /* the library caught a panic of its own */
+    FB_PANICKED = -26              /* the library caught an internal panic */
 };
 
 enum { FB_DRIVER_AUTO = 0, FB_DRIVER_URING = 1, FB_DRIVER_THREADS = 2 };
@@ -81,7 +81,7 @@ typedef struct fb_config {
     uint32_t driver;             /* FB_DRIVER_... */
     uint32_t reserved;           /* 0 */
     uint64_t arena_bytes_max;    /* the most I/O memory; by default a quarter of the memory, at most 1 GiB */
-    uint64_t overflow_bytes_max; /* the most ordinary memory beside it; by default 64 MiB */
+    uint64_t overflow_bytes_max; /* the most ordinary memory in addition; by default 64 MiB */
     uint64_t shutdown_ms;        /* how long a close waits for the device; by default 5,000 */
 } fb_config;
 
@@ -96,9 +96,9 @@ typedef struct fb_open {
 typedef struct fb_class {
     size_t size;
     const char *name;                   /* UTF-8; copied */
-    uint32_t shares;                    /* the weight beside other classes, 1 to 10,000; by default 400 */
+    uint32_t shares;                    /* the weight relative to other classes, 1 to 10,000; by default 400 */
     uint32_t reserved;                  /* 0 */
-    uint64_t read_bytes_per_second_max; /* caps, for each device; by default none */
+    uint64_t read_bytes_per_second_max; /* caps, for each device; by default unlimited */
     uint64_t write_bytes_per_second_max;
     uint64_t reads_per_second_max;
     uint64_t writes_per_second_max;
@@ -132,7 +132,7 @@ typedef struct fb_notice {
     size_t size;
     fb_callback callback; /* or NULL */
     void *user;           /* the callback's first argument */
-    int eventfd;          /* 1 is written to it, after the callback; the program's, open until then. 0 for none */
+    int eventfd;          /* 1 is written to it, after the callback; the program's, open until then. 0: no eventfd */
     uint32_t reserved;    /* 0 */
 } fb_notice;
 
@@ -145,7 +145,7 @@ typedef struct fb_close_report {
 
 typedef struct fb_stats {
     size_t size;
-    uint64_t reads; /* operations that have ended, failed ones included */
+    uint64_t reads; /* ended operations, including failures */
     uint64_t writes;
     uint64_t syncs;
     uint64_t failures;
@@ -177,7 +177,7 @@ int fb_engine_class(fb_engine *engine, const fb_class *class_spec, uint32_t *cla
 /* Sums over all classes and devices since the start. */
 int fb_engine_stats(fb_engine *engine, fb_stats *stats);
 /* All figures, as text in the format OpenMetrics. text: room for len bytes, or NULL; needed (or NULL) is set to the bytes that
- * the whole text takes, with its NUL. A longer text is cut. */
+* the whole text needs, with its NUL. A longer text is cut. */
 int fb_engine_metrics(fb_engine *engine, char *text, size_t len, size_t *needed);
 /* One line for people: driver, threads, and what works worse than it could. Arguments as of fb_engine_metrics. */
 int fb_engine_health(fb_engine *engine, char *text, size_t len, size_t *needed);
@@ -202,14 +202,14 @@ int fb_sync(fb_file *file, uint32_t durability);
 /* The same for a request, with its class. */
 int fb_run(const fb_request *request, uint64_t *bytes);
 
-/* Begins an operation: one request, or a batch of count reads or of count writes, in files of one engine, of one class and
- * durability. A batch is one message to the engine, its neighbours are merged, and its bytes go by way of the engine's memory:
- * for many short ranges. After a failure of this call nothing has begun, and the memory is the program's.
- * notice: NULL for an operation that is only waited for. One of several parts, of more than 1 MiB, and a batch of writes then go
- * on beyond the first parts only while a thread waits.
- * op: set to a handle, to be freed by fb_op_free; NULL if there is a notice, for an operation that frees itself. */
+/* Starts an operation: one request, or a batch of count reads or of count writes, in files of one engine, of one class and
+ * durability. A batch is one message to the engine, its neighbours are merged, and its bytes are copied through the engine's
+ * memory: for many short ranges. After a failure of this call nothing has started, and the memory is the program's.
+ * notice: NULL for an operation that is only waited for. An operation of several parts, of more than 1 MiB, and a batch of
+ * writes then continue beyond the first parts only while a thread waits.
+ * op: set to a handle, to be freed by fb_op_free; NULL with a notice, for an operation that frees itself. */
 int fb_submit(const fb_request *requests, size_t count, const fb_notice *notice, fb_op **op);
-/* Waits until the operation has ended, for timeout_ns nanoseconds, or for as long as it takes (-1), and returns its code, with
+/* Waits until the operation has ended, for timeout_ns nanoseconds, or without a limit (-1), and returns its code, with
  * its sentence as fb_error_text; FB_PENDING if it has not ended. 0 only looks. outcome: or NULL. Of a batch: all bytes, and the
  * first failure. */
 int fb_op_wait(fb_op *op, int64_t timeout_ns, fb_outcome *outcome);
@@ -217,7 +217,7 @@ int fb_op_wait(fb_op *op, int64_t timeout_ns, fb_outcome *outcome);
 int fb_op_part(fb_op *op, size_t index, fb_outcome *outcome);
 /* Gives the operation up, if it has no result yet. It ends, with FB_CANCELLED, when the kernel is done with its memory. */
 int fb_op_cancel(fb_op *op);
-/* Frees the handle of an operation that has ended; FB_PENDING if it has not. Sentences of its outcomes go with it. */
+/* Frees the handle of an operation that has ended; FB_PENDING if it has not. Sentences of its outcomes are freed with it. */
 int fb_op_free(fb_op *op);
 
 #ifdef __cplusplus

@@ -82,7 +82,7 @@ private:
     fb_file *file_ = nullptr;
 };
 
-/// An engine. Its operations and files go before it, or its close ends them.
+/// An engine. Its operations and files are destroyed before it, or its close ends them.
 class Engine {
 public:
     Engine() noexcept = default;

@@ -1,4 +1,4 @@
-// The file system: files by libforebay; names, directories, locks and lengths by calls of POSIX, as there are no data in them.
+// The file system: files by libforebay; names, directories, locks and lengths by POSIX calls, as they carry no data.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -91,7 +91,7 @@ public:
         std::shared_ptr<OpenFile> file;
         IOStatus status = OpenFile::Open(engine_, old_path, {FB_READ_WRITE, options.use_direct_writes, false}, &file);
         if (status.ok()) status = RenameFile(old_path, path, options.io_options, debug);
-        // From its beginning on: records of a log that is used again have its number.
+        // From its start on: records of a reused log have its number.
         if (status.ok()) result->reset(new WritableFile(std::move(file), options, 0));
         return status;
     }
@@ -104,7 +104,7 @@ public:
         return status;
     }
 
-    // -- reads that ReadAsync has begun
+    // -- reads started by ReadAsync
 
     IOStatus Poll(std::vector<void *> &io_handles, size_t) override {
         for (void *handle : io_handles) static_cast<AsyncRead *>(handle)->Finish();
@@ -236,7 +236,7 @@ public:
         *path = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp/rocksdbtest-" + std::to_string(geteuid());
         return CreateDirIfMissing(*path, options, debug);
     }
-    /// The room that recovery from a full disk waits for.
+    /// The free space that recovery from a full disk waits for.
     IOStatus GetFreeSpace(const std::string &path, const IOOptions &, uint64_t *bytes, IODebugContext *) override {
         struct statvfs found;
         if (statvfs(path.c_str(), &found) != 0) return SystemFailure("statvfs", path, errno);

@@ -63,7 +63,7 @@ IOStatus SequentialFile::Skip(uint64_t n) {
 }
 
 IOStatus RandomAccessFile::Prefetch(uint64_t offset, size_t n, const IOOptions &, IODebugContext *) {
-    // RocksDB then reads ahead into memory of its own.
+    // RocksDB then reads ahead into its own memory.
     if (file_->is_direct()) return IOStatus::NotSupported("Prefetch of a file that is read past the page cache");
     if (readahead(file_->descriptor(), static_cast<off_t>(offset), n) == 0) return IOStatus::OK();
     return SystemFailure("readahead", file_->path(), errno);
@@ -114,7 +114,7 @@ IOStatus WritableFile::Close(const IOOptions &, IODebugContext *) {
 IOStatus WritableFile::RangeSync(uint64_t offset, uint64_t len, const IOOptions &options, IODebugContext *debug) {
     if (file_->is_direct()) return IOStatus::OK();
     const off_t start = static_cast<off_t>(offset), bytes = static_cast<off_t>(len);
-    // With a strict limit the write-back that was begun before has ended when this one begins.
+    // With a strict limit earlier write-back has ended before more is started.
     const int failed =
         strict_bytes_per_sync_
             ? sync_file_range(file_->descriptor(), 0, start + bytes, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE)

@@ -13,7 +13,7 @@ template <class File, class Read, class Options, class Callback, class... Rest>
 Callback CallbackOf(IOStatus (File::*)(Read, Options, Callback, Rest...));
 using ReadCallback = decltype(CallbackOf(&rocksdb::FSRandomAccessFile::ReadAsync));
 
-/// A read that ReadAsync has begun; RocksDB has it as `io_handle`.
+/// A read started by ReadAsync; RocksDB has it as `io_handle`.
 class AsyncRead {
 public:
     /// Copies the request.
@@ -23,7 +23,7 @@ public:
     AsyncRead(const AsyncRead &) = delete;
     AsyncRead &operator=(const AsyncRead &) = delete;
 
-    /// Begins the read. After a failure there is none.
+    /// Starts the read. After a failure no read is in flight.
     IOStatus Begin();
     /// Waits for the read, and calls the callback, once.
     void Finish();
@@ -32,7 +32,7 @@ public:
     void Abort();
 
 private:
-    /// Waits for the end of the read, if there is one. It is not cancelled: a device does not call a read back that it has.
+    /// Waits for the end of the read, if any. It is not cancelled: a device does not abort a read in flight.
     bool End();
 
     std::shared_ptr<OpenFile> file_;

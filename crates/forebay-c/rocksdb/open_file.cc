@@ -18,9 +18,9 @@ using rocksdb::IOType;
 
 namespace {
 
-/// Ranges of so many bytes go to the engine as one message, which copies them; longer ones each for themselves, in place.
+/// Ranges of at most this many bytes are sent to the engine as one message, which copies them; longer ranges separately, in place.
 constexpr size_t kBatchBytesMax = 1 << 20;
-/// The most reads of a file that were given up in time and have not ended. Further ones with a time limit fail until then.
+/// The most reads of a file that exceeded their time limit and have not ended. Further reads with a time limit fail until then.
 constexpr size_t kLateReadsMax = 64;
 
 /// Returns the class of a call: of its priority and its kind, as RocksDB gives them.
@@ -345,7 +345,7 @@ IOStatus OpenFile::DropCache(size_t offset, size_t len) {
 }
 
 size_t OpenFile::Identity(char *id, size_t max) const {
-    // Varints of seven bits, as RocksDB's own: no identity begins with another one.
+    // Varints of seven bits, as RocksDB's own: no identity is a prefix of another.
     constexpr size_t kVarintMax = 10;
     if (!has_identity_ || max < 3 * kVarintMax) return 0;
     char *end = id;

@@ -34,7 +34,7 @@ inline IOStatus StatusOf(int code) {
 /// Returns an outcome to be filled: a failure if that does not happen, as in a forked child.
 fb_outcome NewOutcome();
 
-/// Returns whether the thread's local objects have gone: it is in exit(), where databases of static objects are closed.
+/// Returns whether the thread's local objects are destroyed: it is in exit(), where databases of static objects are closed.
 bool IsLate();
 
 /// Returns the status of a call of libforebay that may wait. This needs the thread's local objects; a late thread leaves it to
@@ -77,7 +77,7 @@ struct Access {
 int64_t NanosUntil(std::chrono::steady_clock::time_point then);
 
 /// An open file: the engine's handle, which has all its data, and a descriptor for what libforebay has no call for: advice, space,
-/// the beginning of write-back. A file that is only read past the page cache needs none.
+/// the start of write-back. A file that is only read past the page cache needs no descriptor.
 class OpenFile {
 public:
     using Clock = std::chrono::steady_clock;
@@ -93,20 +93,20 @@ public:
     int descriptor() const { return descriptor_; }
     const std::string &path() const { return path_; }
 
-    /// Reads on the calling thread, as far as the file goes.
+    /// Reads on the calling thread, up to the end of the file.
     IOStatus Read(uint64_t offset, size_t len, const IOOptions &options, Slice *result, char *scratch);
-    /// Reads several ranges at once; each has its status.
+    /// Reads several ranges concurrently; each has its status.
     void ReadAll(FSReadRequest *reads, size_t count, const IOOptions &options);
     IOStatus Write(const Slice &data, uint64_t offset, const IOOptions &options);
     IOStatus Sync(uint32_t durability, const IOOptions &options);
-    /// Begins a read into `memory`, and returns a code.
+    /// Starts a read into `memory`, and returns a code.
     int Submit(const FSReadRequest &read, char *memory, const IOOptions &options, fb_op **op);
     /// Puts the outcome of a read into its request.
     void Finish(FSReadRequest *read, const fb_outcome &outcome, const IOOptions &options);
     IOStatus Len(uint64_t *len);
     IOStatus SetLen(uint64_t len);
     IOStatus DropCache(size_t offset, size_t len);
-    /// Writes an identity that no other file has while this one is there, and returns its length, or 0.
+    /// Writes an identity that no other file has while this file exists, and returns its length, or 0.
     size_t Identity(char *id, size_t max) const;
     IOStatus Close();
 

@@ -117,7 +117,7 @@ pub unsafe extern "C" fn fb_engine_close(engine: *mut Engine, report: *mut Close
             boundary::handle(engine.cast_const(), "engine")?.instance.check()?;
             boundary::check_optional(report.cast_const(), "report")?;
         }
-        // SAFETY: a handle is one of `fb_engine_start`, and is given up by this call, of which there is one.
+        // SAFETY: a handle is one of `fb_engine_start`, and is given up by this call, the only one.
         let engine = unsafe { Box::from_raw(engine) };
         let closed = engine.close()?;
         // SAFETY: the caller's promise: a struct or null.
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn fb_file_close(file: *mut File) -> c_int {
     run(|| {
         // SAFETY: the caller's promise: a handle.
         unsafe { file_of(file, "fb_file_close")? };
-        // SAFETY: a handle is one of `fb_file_open`, and is given up by this call, of which there is one.
+        // SAFETY: a handle is one of `fb_file_open`, and is given up by this call, the only one.
         let File { file, instance } = *unsafe { Box::from_raw(file) };
         let closed = file.close().wait();
         drop(instance);
@@ -501,7 +501,7 @@ pub unsafe extern "C" fn fb_run(request: *const Request, bytes: *mut u64) -> c_i
     })
 }
 
-/// Begins one operation, or a batch.
+/// Starts one operation, or a batch.
 ///
 /// # Safety
 /// As `forebay.h` has it.
@@ -566,7 +566,7 @@ pub unsafe extern "C" fn fb_submit(
                 (instance.admit(notifier, false)?, job)
             }
         };
-        // Before it begins: a callback may use the handle.
+        // Before its start: a callback may use the handle.
         if let Some(place) = place {
             // SAFETY: the caller's place for a handle.
             unsafe { place.write(Arc::into_raw(admitted.clone()).cast_mut()) };
@@ -583,7 +583,7 @@ pub unsafe extern "C" fn fb_submit(
 unsafe fn op_of(op: *mut Op) -> Result<Arc<Op>, Fault> {
     // SAFETY: the caller's promise.
     unsafe { boundary::handle(op.cast_const(), "op")? }.instance().check()?;
-    // SAFETY: the handle is a count of an `Arc`, which stays; this takes one more.
+    // SAFETY: the handle is a count of an `Arc`, which stays; this adds one.
     unsafe {
         Arc::increment_strong_count(op.cast_const());
         Ok(Arc::from_raw(op.cast_const()))
@@ -663,7 +663,7 @@ pub unsafe extern "C" fn fb_op_free(op: *mut Op) -> c_int {
         if other.outcome().is_none() {
             return Err(pending());
         }
-        // SAFETY: the handle's own count, given up by this call, of which there is one.
+        // SAFETY: the handle's own count, given up by this call, the only one.
         drop(unsafe { Arc::from_raw(op.cast_const()) });
         Ok(())
     })

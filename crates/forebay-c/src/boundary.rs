@@ -1,4 +1,4 @@
-//! Pointers of C: structs that begin with their size, handles, texts, and the end of each panic.
+//! Pointers of C: structs that start with their size, handles, texts, and the end of each panic.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use std::{ptr, slice};
 use crate::code::{Code, Fault};
 use crate::types::{Class, CloseReport, Config, Notice, Open, Outcome, Request, Stats};
 
-/// The longest struct that a caller may have: a larger size is no size.
+/// The longest struct that a caller may have: a larger size is invalid.
 const SIZE_MAX: usize = 4096;
 
 /// A struct of the interface.
@@ -55,10 +55,10 @@ fn null(name: &str) -> Fault {
     Fault::invalid(format!("{name} is a null pointer"))
 }
 
-/// Returns the size that a caller's struct begins with.
+/// Returns the size at the start of a caller's struct.
 ///
 /// # Safety
-/// `place` leads to a struct that begins with its size.
+/// `place` leads to a struct that starts with its size.
 unsafe fn size_at<T: Plain>(place: *const T, name: &str) -> Result<usize, Fault> {
     if place.is_null() {
         return Err(null(name));
@@ -76,7 +76,7 @@ unsafe fn size_at<T: Plain>(place: *const T, name: &str) -> Result<usize, Fault>
 /// Checks the place for a struct before the call does anything.
 ///
 /// # Safety
-/// `place` is null, or leads to a struct of as many bytes as it begins with.
+/// `place` is null, or leads to a struct whose first field is its size.
 pub(crate) unsafe fn check_optional<T: Plain>(place: *const T, name: &str) -> Result<(), Fault> {
     if place.is_null() {
         return Ok(());
@@ -85,10 +85,10 @@ pub(crate) unsafe fn check_optional<T: Plain>(place: *const T, name: &str) -> Re
     unsafe { size_at(place, name).map(drop) }
 }
 
-/// Reads a caller's struct. Fields that it does not have are 0; further ones have to be 0.
+/// Reads a caller's struct. Fields that it lacks are 0; further fields have to be 0.
 ///
 /// # Safety
-/// `place` is null, or leads to a struct of as many bytes as it begins with.
+/// `place` is null, or leads to a struct whose first field is its size.
 pub(crate) unsafe fn read<T: Plain>(place: *const T, name: &str) -> Result<T, Fault> {
     // SAFETY: the caller's promise.
     let size = unsafe { size_at(place, name)? };
@@ -124,13 +124,13 @@ pub(crate) unsafe fn read_optional<T: Plain>(place: *const T, name: &str) -> Res
 /// Reads the structs of an array, whose elements are as far apart as the first one's size.
 ///
 /// # Safety
-/// `place` is null, or leads to `count` structs of as many bytes as each begins with.
+/// `place` is null, or leads to `count` structs whose first field is their size.
 pub(crate) unsafe fn read_all<T: Plain>(place: *const T, count: usize, name: &str) -> Result<Vec<T>, Fault> {
     // SAFETY: the caller's promise, for the first one.
     let size = unsafe { size_at(place, name)? };
     let mut all = Vec::new();
     for index in 0..count {
-        // SAFETY: there are `count` of them, each `size` bytes long.
+        // SAFETY: `place` has `count` structs, each `size` bytes long.
         let (at, own) = unsafe {
             let at = place.byte_add(index * size);
             (at, size_at(at, name)?)
@@ -147,7 +147,7 @@ pub(crate) unsafe fn read_all<T: Plain>(place: *const T, count: usize, name: &st
 /// Fills a caller's struct but for its size; what this library does not know becomes 0.
 ///
 /// # Safety
-/// `place` is null, or leads to a struct of as many bytes as it begins with.
+/// `place` is null, or leads to a struct whose first field is its size.
 pub(crate) unsafe fn fill<T: Plain>(place: *mut T, value: &T, name: &str) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     let size = unsafe { size_at(place.cast_const(), name)? };
@@ -221,7 +221,7 @@ pub(crate) unsafe fn word<'a>(text: *const c_char, name: &str) -> Result<&'a str
     text.to_str().map_err(|_| Fault::invalid(format!("{name} is not UTF-8")))
 }
 
-/// Copies as much of a text as has room, and a NUL; the number of bytes that all of it needs goes to `needed`, unless that is null.
+/// Copies as much of a text as fits, and a NUL; `needed`, unless it is null, is set to the number of bytes of the whole text.
 ///
 /// # Safety
 /// `room` has `len` bytes, or is null; `needed` is null or a place for a number.

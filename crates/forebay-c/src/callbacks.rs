@@ -33,7 +33,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Returns a notifier, if there is anything to notify.
+    /// Returns a notifier, if anything is to be notified.
     ///
     /// # Safety
     /// The callback may be called with `user` on the callback thread, does not unwind, and the descriptor is open and no one

@@ -11,7 +11,7 @@ use forebay::ErrorKind;
 pub enum Code {
     /// It succeeded.
     Ok = 0,
-    /// The operating system refused for a reason without a code of its own; the system's number says which.
+    /// The operating system refused for a reason without its own code; the system's number names it.
     Io = -1,
     /// The file, or a directory above it, does not exist.
     NotFound = -2,
@@ -47,7 +47,7 @@ pub enum Code {
     Forked = -17,
     /// An argument cannot be valid.
     InvalidInput = -18,
-    /// The operation was cancelled; a write may have taken effect in whole, in part or not at all.
+    /// The operation was cancelled; a write may have been applied in whole, in part or not at all.
     Cancelled = -19,
     /// The file system, the kernel or this version of the library cannot do this.
     Unsupported = -20,
@@ -96,7 +96,7 @@ static NAMES: [(Code, &CStr); 27] = [
     (Code::Panicked, c"panicked"),
 ];
 
-/// Returns the name of a code, and "unknown" for a number that is none.
+/// Returns the name of a code, and "unknown" for any other number.
 pub(crate) fn name(code: c_int) -> &'static CStr {
     NAMES.iter().find(|(known, _)| *known as c_int == code).map_or(c"unknown", |(_, name)| *name)
 }

@@ -36,7 +36,7 @@ pub(crate) struct Instance {
     /// By the numbers that C has: first `FB_CLASS_DEFAULT`, `FB_CLASS_LOG` and `FB_CLASS_BACKGROUND`.
     classes: Mutex<Vec<forebay::Class>>,
     live: Mutex<Live>,
-    /// Notified when the last live operation has gone.
+    /// Notified when the last live operation has ended.
     idle: Condvar,
     events: Sender<Event>,
     /// The core's engine has ended: memory that is not back by now is lost.
@@ -110,7 +110,7 @@ impl Engine {
 }
 
 impl Instance {
-    /// Returns an error in a forked child, which must not take the locks: other threads may have held them at the fork.
+    /// Returns an error in a forked child, which must not acquire the locks: other threads may have held them at the fork.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if internal::is_forked(&self.engine) {
             return Err(Fault::new(
@@ -130,7 +130,7 @@ impl Instance {
             classes.push(class);
             classes.len() - 1
         });
-        // There are 16 classes at most.
+        // An engine has at most 16 classes.
         Ok(place as u32)
     }
 
@@ -172,7 +172,7 @@ impl Instance {
     }
 
     pub(crate) fn send(&self, event: Event) {
-        // After the end of the thread there is no operation left.
+        // After the end of the thread no operation is left.
         let _ = self.events.send(event);
     }
 
@@ -203,7 +203,7 @@ impl Instance {
         lock(&self.live).ops.values().cloned().collect()
     }
 
-    /// Waits until no operation is left, at most for the time of `patience`, and returns whether none is.
+    /// Waits until no operation is left, at most for the time of `patience`, and returns whether that is so.
     fn wait_idle(&self, patience: Option<Duration>) -> bool {
         let live = lock(&self.live);
         let is_busy = |live: &mut Live| !live.ops.is_empty();

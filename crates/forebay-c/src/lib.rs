@@ -1,19 +1,18 @@
 //! `libforebay`: Forebay for C, C++, and what can call C. `include/forebay.h` is the interface; this crate is its other side.
 //!
 //! Design:
-//! - A handle (`fb_engine`, `fb_file`, `fb_op`) is a `Box` or an `Arc` that C holds as a pointer. Structs are plain, begin with
-//!   their size, and may grow at their ends: a field that the caller does not have is 0, and one that the library does not have
-//!   has to be 0.
+//! - A handle (`fb_engine`, `fb_file`, `fb_op`) is a `Box` or an `Arc` that C holds as a pointer. Structs are plain, start with
+//!   their size, and may grow at their ends: a field that the caller lacks is 0, and a field that the library lacks has to be 0.
 //! - A blocking call is the core's `.wait()` on the calling thread. An operation that was submitted is a future in an `Op`, which
 //!   is first polled by `fb_submit`. Without a notice the waiting thread polls it on; with one (callback, eventfd) the engine's
 //!   one *callback thread* does, which also calls the callback. So each callback runs on that thread, and may not wait for what
 //!   needs it.
-//! - The caller's memory is lent as `CallerMemory`, whose drop reports it back. An operation has ended when there is a result
-//!   **and** its memory is back: a cancelled one ends when the kernel is done, not when it is given up. Memory that an engine can
+//! - The caller's memory is lent as `CallerMemory`, whose drop reports it back. An operation has ended when it has a result **and**
+//!   its memory is back: a cancelled operation ends when the kernel is done, not when it is given up. Memory that an engine can
 //!   never give back is reported as lost, never as returned.
 //! - Nothing unwinds into C: each function catches panics. An error is a code and a sentence, kept for the thread or by the
 //!   operation.
-//! - A forked child is refused before any lock is taken.
+//! - A forked child is refused before any lock is acquired.
 //! - Unsafe code is in four modules: `boundary` (pointers of C), `memory` (memory of C), `callbacks` (calls into C), `abi` (the
 //!   functions).
 

@@ -50,7 +50,7 @@ impl CallerMemory {
 // (`of_op`, `of_thread`). A write's bytes are only read, those of a read only written, so neither needs more of them. A default
 // value has no bytes.
 unsafe impl IoMemory for CallerMemory {
-    // The report takes locks that are held for a few instructions and never across a call of the engine's or the program's.
+    // The report acquires locks that are held for a few instructions and never across a call of the engine's or the program's.
     const DROPS_ANYWHERE: bool = true;
 
     fn memory(&mut self) -> (*mut u8, usize) {
@@ -104,11 +104,12 @@ impl Destination {
         Destination { start: AtomicPtr::new(start), len }
     }
 
-    /// Copies the bytes to the start, as far as there is room, and returns how many.
+    /// Copies the bytes to the start, as far as they fit, and returns how many.
     pub(crate) fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len);
         if len > 0 {
-            // SAFETY: so many bytes are there (`new`); the engine's memory, where `bytes` are, is no memory of the caller's.
+            // SAFETY: at least `len` bytes are there (`new`); the engine's memory, which contains `bytes`, never overlaps with the
+            // caller's.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.load(Ordering::Relaxed), len) };
         }
         len

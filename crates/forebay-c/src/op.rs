@@ -124,13 +124,13 @@ impl Op {
         lock(&self.state)
     }
 
-    /// Begins the operation on the calling thread.
+    /// Starts the operation on the calling thread.
     pub(crate) fn begin(self: &Arc<Self>, job: Job) {
         *lock(&self.job) = Some(job);
         self.drive();
     }
 
-    /// Polls the future, if there is one.
+    /// Polls the future, if any.
     pub(crate) fn drive(self: &Arc<Self>) {
         let mut job = lock(&self.job);
         let Some(future) = job.as_mut() else { return };
@@ -152,7 +152,7 @@ impl Op {
         self.end(result, over);
     }
 
-    /// Gives the operation up if it has no result: the kernel may go on with its memory, and it ends when that is back.
+    /// Gives the operation up if it has no result: the kernel may still use its memory, and it ends once that is returned.
     pub(crate) fn cancel(self: &Arc<Self>, fault: Fault) {
         let job = lock(&self.job).take();
         if job.is_some() {
@@ -172,7 +172,7 @@ impl Op {
         self.settle();
     }
 
-    /// Gives up memory that will not come back; returns whether there is any.
+    /// Gives up memory that will not be returned; returns whether the operation has any.
     fn lose_memory(&self) -> bool {
         let mut state = self.state();
         let is_lost = self.record.get().is_none() && state.is_memory_out;
@@ -183,31 +183,31 @@ impl Op {
         is_lost
     }
 
-    /// Takes the report that neither the engine nor the kernel has memory of the operation any more.
+    /// Handles the report that neither the engine nor the kernel has memory of the operation any more.
     pub(crate) fn memory_back(self: &Arc<Self>) {
         self.state().is_memory_out = false;
         self.settle();
     }
 
-    /// Ends the operation of an engine that has ended; returns whether its memory did not come back.
+    /// Ends the operation of an engine that has ended; returns whether its memory was not returned.
     pub(crate) fn give_up(self: &Arc<Self>) -> bool {
         let fault = Fault::new(Code::EngineClosed, "the engine was closed before the operation had ended");
         self.cancel(fault.clone());
         let is_lost = self.lose_memory();
-        // Of one that has not begun.
+        // For an operation that has not started.
         self.state().result.get_or_insert(Err(fault));
         self.settle();
         is_lost
     }
 
-    /// Records the outcome, once, when there is a result and no memory is out.
+    /// Records the outcome, once, when the result is known and all memory is back.
     fn settle(self: &Arc<Self>) {
         let mut state = self.state();
         if state.is_memory_out || self.record.get().is_some() {
             return;
         }
         let Some(result) = state.result.take() else { return };
-        // Records are set under the lock alone, and there was none.
+        // Records are set under the lock alone, and the record was unset.
         let _ = self.record.set(Record::of(result));
         drop(state);
         if self.notifier.is_some() {
@@ -233,7 +233,7 @@ impl Op {
             }
             // With a notice the callback thread polls it.
             if self.notifier.is_none() && state.is_woken {
-                // For other waiters too, which poll only when there is another wake-up.
+                // For other waiters too, which poll only after another wake-up.
                 state.is_woken = false;
                 drop(state);
                 self.drive();
@@ -280,7 +280,7 @@ pub(crate) fn pending() -> Fault {
     Fault::new(Code::Pending, "the operation has not ended yet; wait for it, or cancel it and wait")
 }
 
-/// Returns the failure of an operation whose memory does not come back.
+/// Returns the failure of an operation whose memory is not returned.
 pub(crate) fn memory_lost() -> Fault {
     let text =
         "the engine ended before the device gave the memory back, to which it may still write: never free it";

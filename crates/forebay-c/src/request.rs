@@ -1,4 +1,4 @@
-//! Requests: as futures for operations, and carried out at once by the calling thread.
+//! Requests: as futures for operations, and carried out synchronously by the calling thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl<'a> Piece<'a> {
         self.offset..self.offset + self.len as u64
     }
 
-    /// Returns the operation as a future, which returns `memory` at its end; a sync has none.
+    /// Returns the operation as a future, which returns `memory` at its end; a sync has no memory.
     pub(crate) fn job(&self, memory: CallerMemory) -> Job {
         let (file, class, durability) = (&self.file.file, self.class, self.durability);
         match self.kind {

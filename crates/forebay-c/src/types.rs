@@ -37,7 +37,7 @@ pub const FB_DURABLE_DATA: u32 = 1;
 /// Durability: all metadata too.
 pub const FB_DURABLE_ALL: u32 = 2;
 
-/// Class: that of everything that names none.
+/// Class: the default for everything that names no class.
 pub const FB_CLASS_DEFAULT: u32 = 0;
 /// Class: logs, and other work that clients wait for.
 pub const FB_CLASS_LOG: u32 = 1;
@@ -67,7 +67,7 @@ pub struct Config {
     pub reserved: u32,
     /// The most I/O memory, in bytes.
     pub arena_bytes_max: u64,
-    /// The most ordinary memory beside it, in bytes.
+    /// The most ordinary memory in addition, in bytes.
     pub overflow_bytes_max: u64,
     /// How long a close waits for the device, in milliseconds.
     pub shutdown_ms: u64,
@@ -97,7 +97,7 @@ pub struct Class {
     pub size: usize,
     /// The name by which statistics call it, as UTF-8.
     pub name: *const c_char,
-    /// The weight beside other classes, 1 to 10,000.
+    /// The weight relative to other classes, 1 to 10,000.
     pub shares: u32,
     /// Has to be 0.
     pub reserved: u32,
@@ -164,7 +164,7 @@ pub struct Notice {
     pub callback: Callback,
     /// The callback's first argument.
     pub user: *mut c_void,
-    /// An eventfd that 1 is written to, after the callback; 0 for none.
+    /// An eventfd to which 1 is written, after the callback; 0: no eventfd.
     pub eventfd: c_int,
     /// Has to be 0.
     pub reserved: u32,

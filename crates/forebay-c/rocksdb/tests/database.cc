@@ -1,5 +1,6 @@
-// A database on the file system: written, compacted, read in every way, opened again, beside a model in memory; and that RocksDB's
-// own file system has none of its files. Arguments: a folder, and perhaps another one on a small file system, which is filled.
+// A database on the file system: written, compacted, read in every way, opened again, and compared with a model in memory; and that
+// RocksDB's own file system has none of its files. Arguments: a folder, and optionally another on a small file system, which is
+// filled.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <rocksdb/convenience.h>
@@ -232,7 +233,7 @@ void watched_database(const std::string &path) {
     seen.clear();
 }
 
-/// The end of a recovery, which RocksDB begins by itself.
+/// The end of a recovery, which RocksDB starts by itself.
 class Recovery : public EventListener {
 public:
     void OnErrorRecoveryEnd(const BackgroundErrorRecoveryInfo &info) override {
@@ -251,7 +252,7 @@ private:
     bool is_over_ = false;
 };
 
-/// A full disk is a lack of space for RocksDB, and it goes on when there is some.
+/// RocksDB sees a full disk as a lack of space, and continues when space is free.
 void full_disk(Env *env, const std::string &folder) {
     const std::string path = folder + "/db", filler = folder + "/filler";
     DB *opened = nullptr;

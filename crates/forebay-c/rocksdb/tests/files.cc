@@ -148,7 +148,7 @@ void random_access(FileSystem *fs, const std::string &path, bool is_direct) {
         }
     }
 
-    // Reads that are begun: the request may go, and the callback comes within Poll, on this thread.
+    // Started reads: the request may be destroyed, and Poll calls the callback, on this thread.
     constexpr size_t kReads = 12;
     std::vector<Arrived> results(kReads);
     std::vector<void *> handles(kReads, nullptr);
@@ -190,7 +190,7 @@ void random_access(FileSystem *fs, const std::string &path, bool is_direct) {
     deleters[1](handles[1]);
     CHECK(std::count(memory.get(), memory.get() + 65536, 0x5a) == 65536);
 
-    // One that cannot begin has no callback and no handle; one of no bytes has both.
+    // A read that cannot start has no callback and no handle; an empty read has both.
     FSReadRequest wrong = request(UINT64_MAX, 4096, memory.get()), empty = request(4096, 0, memory.get());
     results[0] = results[1] = Arrived();
     handles[0] = handles[1] = nullptr;
@@ -303,7 +303,7 @@ void names(FileSystem *fs, const std::string &folder) {
     OK(fs->DeleteDir(home, kIo, nullptr));
 }
 
-/// A lock is one of its open file: refused in the process that has it, and beside RocksDB's own.
+/// A lock belongs to its open file: refused in the process that has it, and to RocksDB's own file system.
 void locks(FileSystem *fs, const std::string &folder) {
     const std::string path = folder + "/LOCK";
     const std::shared_ptr<FileSystem> own = FileSystem::Default();
@@ -340,7 +340,8 @@ void classes(const std::string &path) {
     }
 }
 
-/// A static object that goes in exit(), when the thread has no local objects any more: its files work, and the engine ends.
+/// A static object that is destroyed in exit(), when the thread's local objects are destroyed already: its files work, and the
+/// engine ends.
 struct Late {
     Late(std::unique_ptr<FileSystem> files, const std::string &folder) : fs(std::move(files)), path(folder + "/late") {
         OK(WriteStringToFile(fs.get(), "in time", path, true));
@@ -385,7 +386,7 @@ void killed_log(const std::string &path) {
 int main(int count, char **arguments) {
     CHECK(count == 2);
     const std::string folder = arguments[1], path = folder + "/data", log = folder + "/000001.log";
-    // Before there are threads.
+    // Before any thread starts.
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) write_and_die(log);

@@ -1,5 +1,5 @@
-// A process that writes a database is killed, over and over: every put that it had reported is there afterwards, and no log is longer
-// than its records. Arguments: a folder, and the number of rounds, which take turns past the page cache and through it.
+// A process that writes a database is killed, over and over: every put that it had reported is there afterwards, and no log is
+// longer than its records. Arguments: a folder, and the number of rounds, which alternate between direct and buffered I/O.
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <sys/wait.h>
@@ -81,12 +81,12 @@ int main(int count, char **arguments) {
         uint64_t n = 0;
         for (uint64_t wanted = known + 1 + random() % 700; known < wanted; known = n + 1) CHECK(read(ends[0], &n, sizeof n) == sizeof n);
         kill(writer, SIGKILL);
-        // What it had reported when the signal came.
+        // Puts that it had reported by the time of the signal.
         while (read(ends[0], &n, sizeof n) == sizeof n) known = n + 1;
         close(ends[0]);
         int status = 0;
         CHECK(waitpid(writer, &status, 0) == writer && WIFSIGNALED(status));
-        // In a process of its own: this one never has threads, so that it can fork.
+        // In a separate process: this process never has threads, so that it can fork.
         const pid_t verifier = fork();
         CHECK(verifier >= 0);
         if (verifier == 0) {

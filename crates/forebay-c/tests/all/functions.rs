@@ -67,7 +67,7 @@ fn a_file_is_written_and_read() {
     let mut file = ptr::null_mut();
     let mut bytes = [0u8; 8];
     let (mut moved, mut op) = (0u64, ptr::null_mut());
-    // SAFETY: handles, a path that ends, and memory that outlives the calls; the operation has ended before its memory goes.
+    // SAFETY: handles, a path that ends, and memory that outlives the calls; the operation has ended before its memory is freed.
     unsafe {
         assert!(is(fb_file_open(engine, path.as_ptr(), &open, &mut file), Code::Ok), "{}", last_sentence());
         assert!(is(fb_file_open(engine, path.as_ptr(), &open, &mut ptr::null_mut()), Code::AlreadyExists));

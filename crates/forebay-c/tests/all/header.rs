@@ -9,7 +9,7 @@ fn source(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the header without comments, with one space where there is any.
+/// Returns the header without comments, with one space for any white space.
 fn header() -> String {
     let text = source("include/forebay.h");
     let mut code = String::new();

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// The library, below a folder of its own.
+/// The library, below a separate folder.
 struct Installation {
     folder: TempDir,
 }
@@ -19,7 +19,7 @@ fn crate_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns the newest library of this crate that cargo has built beside this program.
+/// Returns the newest library of this crate that cargo has built in this program's directory.
 fn built(extension: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let beside = program.parent().unwrap();
@@ -46,7 +46,7 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Returns whether there is a program of that name; says that the test is left out otherwise.
+/// Returns whether a program of that name is installed; otherwise prints that the test is left out.
 fn have(program: &str) -> bool {
     let is_there =
         Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -161,7 +161,8 @@ fn the_programs_under_the_address_sanitizer() {
     if !have("cc") || !have_flags(&flags) {
         return;
     }
-    // Not `forked`: the sanitizer's allocator has no care for a fork while another thread allocates, and the child waits for its lock for ever.
+    // Not `forked`: the sanitizer's allocator does not handle a fork while another thread allocates, and the child waits for its
+    // lock forever.
     for name in ["blocking", "submitted", "ends"] {
         let installation = Installation::new();
         let program = installation.compile("cc", &format!("tests/c/{name}.c"), &flags, &SHARED);
@@ -225,7 +226,7 @@ fn the_examples() {
     assert!(fs::read(&to).unwrap() == bytes, "the copy differs");
 }
 
-/// Returns whether there is a Go with `runtime.Pinner`; says that the test is left out otherwise.
+/// Returns whether a Go with `runtime.Pinner` is installed; otherwise prints that the test is left out.
 fn have_go() -> bool {
     let output = Command::new("go").arg("version").env("GOTOOLCHAIN", "local").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

@@ -34,7 +34,7 @@ int main(int count, char **arguments) {
     OK(fb_read(file, large, 65536, 0, NULL));
     check_bytes(large, 65536, 0);
 
-    /* Fewer bytes at the end of the file, none behind it. */
+    /* Fewer bytes at the end of the file, and 0 bytes behind it. */
     OK(fb_read(file, small, sizeof small, 65536 - 10, &bytes));
     CHECK(bytes == 10);
     OK(fb_read(file, small, sizeof small, 1 << 20, &bytes));

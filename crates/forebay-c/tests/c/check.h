@@ -57,7 +57,7 @@ static inline fb_request read_request(fb_file *file, void *data, size_t len, uin
     return (fb_request){.size = sizeof(fb_request), .file = file, .data = data, .len = len, .offset = offset, .op = FB_OP_READ};
 }
 
-/* Memory that begins at a page. */
+/* Memory that starts at a page. */
 static inline unsigned char *pages(size_t len) {
     void *memory = NULL;
     CHECK(posix_memalign(&memory, 4096, len) == 0);

@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
     unsigned char *memory = pages((size_t)OPS * LEN);
     fb_op *ops[OPS];
 
-    /* Cancelled at once: without a notice, and with one. */
+    /* Cancelled immediately: without a notice, and with one. */
     for (int n = 0; n < OPS; n++) {
         fb_request request = read_of(file, memory, n);
         OK(fb_submit(&request, 1, NULL, &ops[n]));

@@ -1,4 +1,4 @@
-/* A forked child: the parent's handles are refused there, an engine of its own works, and the parent goes on. */
+/* A forked child: the parent's handles are refused there, its own engine works, and the parent continues. */
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/* Databases on Forebay beside a model: also read by WiredTiger's own file system, copied by a backup, locked, closed in exit(), and on
- * a disk that is full. Arguments: a folder, and a small file system. */
+/* Databases on Forebay compared with a model: also read by WiredTiger's own file system, copied by a backup, locked, closed in
+ * exit(), and on a full disk. Arguments: a folder, and a small file system. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -223,7 +223,7 @@ static void a_close_in_exit_keeps_the_values(const char *parent) {
 
 static atomic_bool is_flush_refused;
 
-/* The extension flushes directories by this one. */
+/* The extension flushes directories by this function. */
 int fsync(int descriptor) {
     if (!atomic_load(&is_flush_refused)) return (int)syscall(SYS_fsync, descriptor);
     errno = EIO;
@@ -299,7 +299,7 @@ static void a_full_disk_loses_nothing(const char *small, const char *name, const
             if (n % 512 == 511 && session->checkpoint(session, NULL) != 0) break;
             if (has_log || n % 512 == 511) CHECK(write(ends[1], &n, sizeof n) == sizeof n);
         }
-        /* WiredTiger panics where it cannot write its log, and a close may wait for ever then. */
+        /* WiredTiger panics where it cannot write its log, and a close may then wait forever. */
         _exit(0);
     }
     close(ends[1]);
@@ -322,7 +322,7 @@ int main(int count, char **arguments) {
     CHECK(count == 2 || count == 3);
     const char *parent = arguments[1];
     srandom(5);
-    /* Those that fork come first. */
+    /* Tests that fork run first. */
     if (count == 3) {
         a_full_disk_loses_nothing(arguments[2], "log", LOG);
         a_full_disk_loses_nothing(arguments[2], "checkpoints", "log=(enabled=false)");

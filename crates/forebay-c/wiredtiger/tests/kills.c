@@ -1,5 +1,5 @@
-/* A process that writes a database is killed, over and over: each put that it had reported is there afterwards. Some kills come in a
- * checkpoint. Arguments: a folder, and the number of rounds, which take turns past the page cache and through it. */
+/* A process that writes a database is killed, over and over: each put that it had reported is there afterwards. Some kills happen
+ * in a checkpoint. Arguments: a folder, and the number of rounds, which alternate between direct and buffered I/O. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -61,11 +61,11 @@ int main(int count, char **arguments) {
         close(ends[1]);
         for (; *known < wanted; *known = n + 1) CHECK(read(ends[0], &n, sizeof n) == sizeof n);
         kill(writer, SIGKILL);
-        /* Those that it had reported when the signal came. */
+        /* Puts that it had reported by the time of the signal. */
         while (read(ends[0], &n, sizeof n) == sizeof n) *known = n + 1;
         close(ends[0]);
         CHECK(waitpid(writer, &status, 0) == writer && WIFSIGNALED(status));
-        /* In a process for itself: this one never has threads, so that it can fork. */
+        /* In a separate process: this process never has threads, so that it can fork. */
         CHECK((verifier = fork()) >= 0);
         if (verifier == 0) {
             verify(path, round, *known);
