@@ -41,7 +41,7 @@ pub(crate) fn start<P: Program>(
             Err(why) => refused.push((*kind, why)),
         }
     }
-    // The last refusal is of the engine that came closest.
+    // The last refusal is of the engine that got furthest.
     let last: Vec<_> = refused.pop().into_iter().collect();
     let why = format!("the reactor{}{}", impossible(&last, ", because"), impossible(&refused, ";"));
     Ok((None, why))
@@ -88,7 +88,7 @@ fn try_one<P: Program>(
     }
 }
 
-/// Where the walks of an engine inside the kernel come from.
+/// The source of the walks of an engine inside the kernel.
 pub(crate) enum Side<P: Program> {
     /// From a thread that is there for them.
     Thread(Worker<P::Output>),
@@ -122,7 +122,7 @@ impl<P: Program> Side<P> {
         }
     }
 
-    /// Begins a walk.
+    /// Starts a walk.
     pub(crate) fn send(&self, start: Start) -> Outcome<P::Output> {
         match self {
             Side::Thread(worker) => worker.send(start),
@@ -130,7 +130,7 @@ impl<P: Program> Side<P> {
         }
     }
 
-    /// Begins many walks with one message.
+    /// Starts many walks with one message.
     pub(crate) fn send_many(&self, starts: &[Start]) -> Vec<Outcome<P::Output>> {
         match self {
             Side::Thread(worker) => worker.send_many(starts),

@@ -66,7 +66,7 @@ impl Device {
     }
 
     fn call(&self, what: usize, argument: *mut u32) -> io::Result<()> {
-        // SAFETY: the module reads and writes as many words as there are, or none for a null pointer.
+        // SAFETY: the module reads and writes no more words than `argument` has, and none for a null pointer.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), what as libc::c_ulong as _, argument) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! The end of an engine inside the kernel, under walks that go on in the reactor.
+//! The end of an engine inside the kernel, under walks that continue in the reactor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use forebay::File;
 use crate::choice::REMEDY;
 use crate::options::EngineKind;
 
-/// Why an engine inside the kernel takes no walks any more. The first reason stays.
+/// The reason why an engine inside the kernel accepts no walks any more. The first reason stays.
 #[derive(Debug, Default)]
 pub(crate) struct EngineFailure {
     why: OnceLock<String>,
@@ -19,7 +19,7 @@ pub(crate) struct EngineFailure {
 pub(crate) const DETACHED: &str = "its program was detached from the session";
 
 impl EngineFailure {
-    /// Records the reason, a sentence without its full stop, unless there is one.
+    /// Records the reason, a sentence without its full stop, unless a reason is recorded.
     pub(crate) fn set(&self, kind: EngineKind, why: &str) {
         self.why.get_or_init(|| format!("the reactor, because {kind} broke: {why}"));
     }
@@ -28,7 +28,7 @@ impl EngineFailure {
         self.why.get().map(String::as_str)
     }
 
-    /// Reports the reason, if there is one, to the engine that the file belongs to: once.
+    /// Reports the reason, if any, to the engine that the file belongs to: once.
     #[cold]
     pub(crate) fn report(&self, file: &File) {
         if let Some(why) = self.why()

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// The reason why a walk has no result. Every engine reports the same for the same file; of several pages in flight of which more
-/// than one fails, whichever came first.
+/// The reason why a walk has no result. Every engine reports the same for the same file; if several of the pages in flight
+/// fail, the first failure to complete.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -56,13 +56,13 @@ pub enum Error {
         /// The engine's error.
         source: io::Error,
     },
-    /// The walks were closed before this one ended.
+    /// The walks were closed before this walk ended.
     Closed,
     /// `.wait()` was called on a shard's thread, which would wait for itself.
     WaitOnShard,
     /// An engine that was requested by name is not possible here.
     Unavailable(String),
-    /// An error of Forebay's reactor that is none of the above.
+    /// Another error of Forebay's reactor.
     Core(forebay::Error),
 }
 

@@ -45,10 +45,9 @@ impl Inside {
         }
     }
 
-    /// Returns the engines inside the kernel to try, the one that takes fewer instructions first. Both take
-    /// fewer than the reactor, from wherever walks come (tasks on the shard, on another one, in Tokio, plain
-    /// threads), so nothing is measured at run time: `docs/kernel-walks.md` has the figures, and
-    /// `scripts/checks/kernel-walks --instructions` checks them.
+    /// Returns the engines inside the kernel to try, the engine that needs fewer instructions first. Both need fewer than the
+    /// reactor, for every source of walks (tasks on the shard, on another shard, in Tokio, plain threads), so nothing is measured
+    /// at run time: `docs/kernel-walks.md` has the figures, and `scripts/checks/kernel-walks --instructions` checks them.
     pub(crate) fn wanted(options: &Options) -> &'static [EngineKind] {
         match options.only {
             None => &[EngineKind::Module, EngineKind::BpfLoop],
@@ -99,8 +98,8 @@ impl Inside {
         }
     }
 
-    /// Directs walks that begin from now on to this file, or to none. Returns `false` if walks are in flight,
-    /// the kernel refuses, or the engine keeps to one file.
+    /// Directs new walks to this file, or to no file. Returns `false` if walks are in flight, the kernel refuses, or the engine
+    /// keeps to one file.
     pub(crate) fn turn_to(&mut self, file: Option<&impl AsFd>) -> bool {
         match self {
             Inside::Loop(session) => session.turn_to(file),
@@ -108,8 +107,7 @@ impl Inside {
         }
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
-    /// free.
+    /// Puts a walk into a free slot, to be started by the next [`run`](Self::run). Returns `None` if no slot is free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         match self {
             Inside::Loop(session) => session.begin(None, root, scratch, hops_max),
@@ -135,7 +133,7 @@ impl Inside {
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is no longer usable.
+    /// The reason why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         each!(self, session => session.run(stop_after))
     }

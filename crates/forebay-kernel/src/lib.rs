@@ -1,14 +1,13 @@
 //! Dependent reads inside the Linux kernel.
 //!
-//! A lookup in a tree reads a page, searches it, and only then knows which page is next. With
-//! [`forebay::Walk`] a program makes that decision where the read completes. A [`KernelWalk`] goes one step
-//! further: the decision is a small BPF program inside the kernel. A walk of six pages is then one system
-//! call and not six.
+//! A lookup in a tree reads a page, searches it, and only then knows which page is next. With [`forebay::Walk`] a program makes
+//! that decision where the read completes. With a [`KernelWalk`] the decision is a small BPF program inside the kernel. A walk of
+//! six pages is then one system call instead of six.
 //!
 //! [`KernelWalk::open`] picks the best engine that works for a file here, and reports which one and why:
-//! - [`EngineKind::Module`]: the module `forebay_walk` (kernel 6.12 or later), which begins the next read
-//!   below the file system. Takes files on ext4 and XFS that no process writes to, and pins them. Needs
-//!   CAP_SYS_ADMIN when it is opened, and the right to open the module's device.
+//! - [`EngineKind::Module`]: the module `forebay_walk` (kernel 6.12 or later), which starts the next read below the file system.
+//!   Accepts files on ext4 and XFS that no process writes to, and pins them. Needs CAP_SYS_ADMIN when it is opened, and the right
+//!   to open the module's device.
 //! - [`EngineKind::BpfLoop`]: io_uring's own loop (kernel 7.1 or later). Needs CAP_BPF and CAP_PERFMON when
 //!   it is opened; reads are ordinary reads of the caller's own file, with its permissions.
 //! - [`EngineKind::Reactor`]: Forebay's reactor, everywhere.

@@ -20,7 +20,7 @@ const FD_AT: usize = 8;
 /// A program in the kernel, attached. Dropping it detaches it.
 #[derive(Debug)]
 pub(crate) struct AttachedProgram {
-    // Detached before its program goes.
+    // Detached before its program is dropped.
     _link: Link,
     _object: Object,
 }
@@ -44,7 +44,7 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<AttachedPro
         whole[..bytes.len()].copy_from_slice(bytes);
         *word = u64::from_ne_bytes(whole);
     }
-    // SAFETY: the words are initialised, and there are at least as many bytes of them.
+    // SAFETY: the words are initialised, and have at least as many bytes.
     let aligned = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), object.len()) };
     let mut open = ObjectBuilder::default()
         .open_memory(aligned)
@@ -91,7 +91,7 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<AttachedPro
     }
 }
 
-/// Descriptors that the loading of a program may take at once.
+/// Descriptors that the loading of a program may use at a time.
 const DESCRIPTORS: usize = 16;
 
 /// Returns whether a process ran out of descriptors while it loaded a program: the loader's own error is often another one.
@@ -107,7 +107,7 @@ const LINES: usize = 6;
 thread_local! {
     static HEARD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
-/// One for each of a process's descendants in turn: a child that is forked while another thread loads has that lock taken for ever.
+/// One for each of a process's descendants in turn: a child that is forked while another thread loads has that lock held forever.
 static LOADING: [Mutex<()>; 8] = [const { Mutex::new(()) }; 8];
 
 /// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader

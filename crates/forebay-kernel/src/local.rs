@@ -12,13 +12,13 @@ use crate::process::{FORKED, Own};
 use crate::program::{Program, Scratch};
 use crate::session::Session;
 
-/// Walks that the kernel runs for this thread, without a hand-over to another one. The thread begins some,
-/// and [`run`](Self::run) enters the kernel until some have ended.
+/// Walks that the kernel runs for this thread, without a hand-over to another thread. The thread starts walks, and
+/// [`run`](Self::run) enters the kernel until some have ended.
 ///
-/// On [`EngineKind::BpfLoop`] the thread's other io_uring rings are limited as well, until this is dropped:
-/// they have one worker thread of each kind, as this one has, for operations that may not wait.
+/// On [`EngineKind::BpfLoop`] the thread's other io_uring rings are limited as well, until this is dropped: like this ring they
+/// have one worker thread of each kind, for operations that may not wait.
 ///
-/// In a forked child no walk begins, each call that has an error returns it, and a drop leaves the parent's walks alone.
+/// In a forked child no walk starts, each fallible call returns an error, and a drop does not affect the parent's walks.
 ///
 /// For programs that have a thread for their lookups. A [`KernelWalk`](crate::KernelWalk) is for all others,
 /// and falls back where nothing better is possible.
@@ -41,9 +41,8 @@ pub struct FinishedWalk<T> {
 }
 
 impl<P: Program> LocalWalk<P> {
-    /// Opens walks on `file` with the best engine inside the kernel, up to `depth` of them at once: 1 to 64,
-    /// rounded up to a power of two. The file stays open for as long as this does; the module pins it, so
-    /// that it cannot be written to.
+    /// Opens walks on `file` with the best engine inside the kernel, up to `depth` of them concurrently: 1 to 64, rounded up to a
+    /// power of two. The file stays open for as long as this does; the module pins it, so that it cannot be written to.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with the missing requirement.
@@ -80,9 +79,8 @@ impl<P: Program> LocalWalk<P> {
         self.session.kind()
     }
 
-    /// Directs walks that begin from now on to this file. It stays open until the next call of this or of
-    /// [`let_go`](Self::let_go). Costs a system call. Not possible with the module, which keeps to the file
-    /// that it has pinned.
+    /// Directs new walks to this file. It stays open until the next call of this or of [`let_go`](Self::let_go). Costs a system
+    /// call. Not possible with the module, which keeps to the file that it has pinned.
     ///
     /// # Errors
     /// [`Error::Unavailable`] while walks are in flight, on [`EngineKind::Module`], in a forked child, and when the
@@ -124,10 +122,9 @@ impl<P: Program> LocalWalk<P> {
         self.session.begin(root, &scratch, self.hops_max)
     }
 
-    /// Runs a walk for each of `starts`, each on a file of its own, until all of them have ended: up to the
-    /// depth at once, and more in turns. The files need not be the session's, and none is kept open. Passes
-    /// each ended walk to `each` like [`run_for_pages`](Self::run_for_pages), in any order, with its index
-    /// among `starts` as its number.
+    /// Runs a walk for each of `starts`, each on its file, until all of them have ended: up to the depth concurrently, and more in
+    /// turns. The files need not be the session's, and are not kept open. Passes each ended walk to `each` like
+    /// [`run_for_pages`](Self::run_for_pages), in any order, with its index among `starts` as its number.
     ///
     /// Costs one system call for as many walks as the depth, and about one for each half of the depth beyond.
     /// Each read looks its file up, which costs less than [`turn_to`](Self::turn_to) does for a short walk.
@@ -180,8 +177,8 @@ impl<P: Program> LocalWalk<P> {
         self.session.under_way()
     }
 
-    /// Runs walks until at least `stop_after` have ended, or all there are; passes each ended walk to `each`.
-    /// A signal does not end it.
+    /// Runs walks until at least `stop_after` have ended, or all have ended; passes each ended walk to `each`. A signal does not
+    /// end it.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: the engine is broken, and the walks in flight are lost; or this is a forked child.
@@ -193,8 +190,8 @@ impl<P: Program> LocalWalk<P> {
         })
     }
 
-    /// Runs walks like [`run`](Self::run), for callers that make a result of their own from a walk's scratch
-    /// and from the last page that its step read. Both are passed in place.
+    /// Runs walks like [`run`](Self::run), for callers that compute their result from a walk's scratch and from the last page that
+    /// its step read. Both are passed in place.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -228,8 +225,8 @@ impl<P: Program> LocalWalk<P> {
         Ok(())
     }
 
-    /// Returns the number of calls into the kernel so far, and of runs of the loop's program there. The
-    /// module does not count its runs, and a forked child has none.
+    /// Returns the number of calls into the kernel so far, and of runs of the loop's program there. The module does not count its
+    /// runs, and a forked child counts nothing.
     pub fn counts(&self) -> (u64, u64) {
         if self.session.is_elsewhere() {
             return (0, 0);
@@ -244,8 +241,8 @@ forebay::_debug_parts!(
     under_way: local_walk.under_way()
 );
 
-/// Checks whether an engine is possible here, by trying it; this takes some milliseconds. The module takes
-/// some files and not others, which this does not check.
+/// Checks whether an engine is possible here, by trying it, which lasts some milliseconds. The module accepts only some files,
+/// which this does not check.
 ///
 /// # Errors
 /// The missing requirement, as a sentence without its full stop.

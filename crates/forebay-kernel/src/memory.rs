@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A mapping of its own, zero at first. The kernel's side changes it while a system call runs. Everything is
-/// therefore read and written through atomics and copies, and no reference into it lives across a call.
+/// A private mapping, initially zero. The kernel's side changes it while a system call runs. Everything is therefore read and
+/// written through atomics and copies, and no reference into it lives across a call.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -59,7 +59,7 @@ impl Memory {
         self.bytes
     }
 
-    /// Returns the word at `at`; 0 where the mapping has none.
+    /// Returns the word at `at`; 0 outside of the mapping.
     pub(crate) fn u32(&self, at: usize) -> u32 {
         self.word(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
@@ -104,20 +104,20 @@ impl Memory {
         if at.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return &[];
         }
-        // SAFETY: the range lies in the mapping. The exclusive borrow keeps this thread out of the kernel,
-        // the only place where reads begin, and the page's own read has ended.
+        // SAFETY: the range lies in the mapping. The exclusive borrow keeps this thread out of the kernel, the only place where
+        // reads start, and the page's own read has ended.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 
     /// Returns the bytes of a page of a walk that has ended.
     ///
     /// # Safety
-    /// No walk begins in its slot while the bytes are in use.
+    /// No walk starts in its slot while the bytes are in use.
     pub(crate) unsafe fn page_of_ended(&self, at: usize, bytes: usize) -> &[u8] {
         if at.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return &[];
         }
-        // SAFETY: the range lies in the mapping. The page's own read has ended, and the caller lets no other one begin.
+        // SAFETY: the range lies in the mapping. The page's own read has ended, and the caller starts no other read of it.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 

@@ -60,7 +60,7 @@ impl Bound {
     /// Returns the end of a walk, given the result of its command, with the last page that its step read.
     ///
     /// # Safety
-    /// The command has ended, and no walk begins in this slot while the page is in use.
+    /// The command has ended, and no walk starts in this slot while the page is in use.
     pub(crate) unsafe fn ended(&self, number: u32, result: i32) -> (WalkEnd, &[u8]) {
         let ended = match result {
             0 => slot::ended(&self.memory, number),
@@ -90,7 +90,7 @@ pub(crate) struct ModuleSession {
     bound: Bound,
     ring: IoUring,
     poke: OwnedFd,
-    /// Completions taken off the ring: a slot, and the result of its command.
+    /// Completions removed from the ring: a slot, and the result of its command.
     taken: Vec<(u32, i32)>,
     is_poked: bool,
     is_polled: bool,
@@ -149,8 +149,7 @@ impl ModuleSession {
         if !self.is_polled {
             let fd = types::Fd(self.poke.as_raw_fd());
             let watch = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(POKE);
-            // SAFETY: the operation touches no memory. There is room: the queue has one entry more than
-            // slots.
+            // SAFETY: the operation touches no memory. It fits: the queue has one entry more than slots.
             let _ = unsafe { self.ring.submission().push(&watch) };
         }
     }
@@ -167,8 +166,7 @@ impl ModuleSession {
         self.bound.shape.slots
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
-    /// free.
+    /// Puts a walk into a free slot, to be started by the next [`run`](Self::run). Returns `None` if no slot is free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         let number = *self.free.last()?;
         slot::fill(&self.bound.memory, number, root, scratch, hops_max);
@@ -186,15 +184,15 @@ impl ModuleSession {
             .cmd(command(number, is_last))
             .build()
             .user_data(number.into());
-        // SAFETY: the command works on the session's memory, which belongs to the module. There is room: the queue has one
-        // entry more than slots.
+        // SAFETY: the command works on the session's memory, which belongs to the module. It fits: the queue has one entry more
+        // than slots.
         let _ = unsafe { self.ring.submission().push(&walk) };
     }
 
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is no longer usable.
+    /// The reason why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         let wanted = stop_after.clamp(1, self.under_way.max(1)) as usize;
         if let Some(last) = self.last.take() {
@@ -202,7 +200,7 @@ impl ModuleSession {
         }
         while self.taken.len() < wanted && !self.is_poked {
             self.enters += 1;
-            // A hint: the task work that serves the walks goes on for as many before this thread looks.
+            // A hint: the task work that serves the walks completes this many before this thread checks.
             self.bound.memory.set_u32(at::CONTROL_STOP_AFTER, (wanted - self.taken.len()) as u32);
             match self.ring.submit_and_wait(wanted - self.taken.len()) {
                 Ok(_) => {}
@@ -234,7 +232,7 @@ impl ModuleSession {
     /// Passes each ended walk to `each`, with the last page that its step read.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(WalkEnd, &[u8])) {
         for (number, result) in self.taken.drain(..) {
-            // SAFETY: its completion was taken off the ring, and the slot is free only after this.
+            // SAFETY: its completion was removed from the ring, and the slot is free only after this.
             let (ended, page) = unsafe { self.bound.ended(number, result) };
             each(ended, page);
             self.free.push(number);
@@ -260,7 +258,7 @@ fn ring(entries: u32, is_polled: bool, device: &Device) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Checks whether the module is loaded and accepts programs, by trying both; this takes some milliseconds.
+/// Checks whether the module is loaded and accepts programs, by trying both, which lasts some milliseconds.
 ///
 /// # Errors
 /// The missing requirement, as a sentence without its full stop.

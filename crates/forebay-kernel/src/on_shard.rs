@@ -1,9 +1,8 @@
 //! A session of the module on the ring of one of the engine's shards.
 //!
-//! No thread stands behind it. A walk is one command on the shard's ring: a task on that shard puts it there itself, all
-//! others with one message for all walks that wait at that moment. The shard takes the
-//! result out of the walk's slot when the command has ended, and begins the next one that waits in it. A future is not part of
-//! this: one that is not polled, or was dropped, keeps no slot.
+//! It has no thread. A walk is one command on the shard's ring: a task on that shard submits it directly, all others with one
+//! message for all walks that wait at that moment. The shard copies the result out of the walk's slot when the command has ended,
+//! and starts the next waiting walk in it. Futures play no part in this: an unpolled or dropped future keeps no slot.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -52,9 +51,9 @@ struct State<T> {
     running: Vec<Option<Arc<Promise<T>>>>,
     /// Walks that have no slot yet, in order.
     waiting: VecDeque<(Start, Arc<Promise<T>>)>,
-    /// The shard has been called, and has not come yet.
+    /// The shard has been called, and has not run yet.
     is_called: bool,
-    /// Why no walk begins any more.
+    /// The reason why walks no longer start.
     end: Option<End>,
 }
 
@@ -73,7 +72,7 @@ impl End {
     }
 }
 
-/// Walks that have not begun, each with the reason why it cannot, if it is not that its future was dropped.
+/// Walks that have not started, each with the reason why it cannot, unless its future was dropped.
 struct UnstartedWalks<T>(Vec<(Arc<Promise<T>>, Option<WalkFailure>)>);
 
 impl<T> UnstartedWalks<T> {
@@ -140,8 +139,8 @@ impl<P: Program> OnShard<P> {
 
     fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<P::Output>>)>) {
         let session = &self.0;
-        // A forked child has neither the shard nor the memory. The reactor fails its walks with the right error. Asked before the
-        // lock is taken, which the shard may have held in the moment of the fork.
+        // A forked child has neither the shard nor the memory. The reactor fails its walks with the right error. Checked before the
+        // lock is acquired, which the shard may have held in the moment of the fork.
         let refuse = |end: End| move |(_, promise): (Start, Arc<Promise<_>>)| promise.keep(Err(end.lost()));
         if session.shard.is_forked() {
             return walks.for_each(refuse(End::Broken));
@@ -167,8 +166,8 @@ impl<P: Program> OnShard<P> {
         self.0.commands.load(Ordering::Relaxed)
     }
 
-    /// Ends the session, and waits until the kernel has released the file. On a shard, which must not wait for itself, program
-    /// and memory go a little later.
+    /// Ends the session, and waits until the kernel has released the file. On a shard, which must not wait for itself, program and
+    /// memory are released a little later.
     pub(crate) fn close(self) {
         if self.0.shard.is_forked() {
             return;
@@ -198,13 +197,14 @@ impl<P: Program> Session<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins walks that wait while there are slots; on the shard.
+    /// Starts waiting walks while slots are free; on the shard.
     fn begin(self: &Arc<Self>, ring: &CommandRing<'_>) {
         let left = self.begin_in(&mut self.state(), ring);
         left.let_go();
     }
 
-    /// Does the same with the lock held. Returns the walks that have not begun: their wakers run, and are dropped, without the lock.
+    /// Does the same with the lock held. Returns the walks that have not started: their wakers run, and are dropped, without the
+    /// lock.
     fn begin_in(
         self: &Arc<Self>,
         state: &mut State<P::Output>,
@@ -239,7 +239,7 @@ impl<P: Program> Session<P> {
         left
     }
 
-    /// Has the shard come for the walks that wait, unless it will come anyway: it was called, or a walk that has all slots ends.
+    /// Calls the shard for the waiting walks, unless it will run anyway: it was called, or a walk ends while all slots are in use.
     fn call(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -257,7 +257,7 @@ impl<P: Program> Session<P> {
         self.end(End::Broken);
     }
 
-    /// No walk begins any more, and those that have not ended resolve.
+    /// No walk starts any more, and walks that have not ended resolve.
     fn end(&self, end: End) {
         let left: Vec<_> = {
             let mut state = self.state();
@@ -316,7 +316,7 @@ impl<P: Program> Session<P> {
             Ok(result) => result as i32,
             Err(error) => match error.raw_os_error() {
                 Some(number) => {
-                    // No ring of this shard will ever do, or the module is gone.
+                    // No ring of this shard will ever do, or the module was unloaded.
                     if matches!(number, libc::EOPNOTSUPP | libc::EXDEV | libc::ENXIO | libc::ENOTTY) {
                         self.break_off(&format!("it does not take walks on this shard's ring ({error})"));
                     }
@@ -325,7 +325,7 @@ impl<P: Program> Session<P> {
                 None => return Err(WalkFailure::Failed(Error::Core(error))),
             },
         };
-        // SAFETY: the shard calls this for the command's end. The slot is free, and can be begun again, only afterwards.
+        // SAFETY: the shard calls this for the command's end. The slot is free, and can be used again, only afterwards.
         let (ended, page) = unsafe { kernel.bound.ended(number, result) };
         if ended.is_detached() {
             self.break_off(DETACHED);
@@ -344,8 +344,8 @@ impl<P: Program> Drop for Session<P> {
             // the parent's walks.
             return std::mem::forget(kernel);
         }
-        // Freeing it waits for the kernel's grace periods, milliseconds each, and this may be a shard. If there is no thread it
-        // is freed here.
+        // Freeing it waits for the kernel's grace periods, milliseconds each, and this may be a shard. Without a thread it is freed
+        // here.
         let _ = thread::Builder::new().name("forebay-kw-end".to_owned()).spawn(move || drop(kernel));
     }
 }

@@ -64,8 +64,8 @@ impl Options {
         self
     }
 
-    /// Sets the walks in the kernel at once, 1 to 64; more wait. Each takes 512 bytes and its program's pages of locked
-    /// memory. Default: 32.
+    /// Sets the maximum walks in the kernel, 1 to 64; more wait. Each uses 512 bytes and its program's pages of locked memory.
+    /// Default: 32.
     pub fn depth(mut self, walks: u32) -> Options {
         self.depth = walks;
         self
@@ -88,10 +88,9 @@ impl Options {
     /// Sets the longest time that the thread spins in the kernel for the next read of a walk, where the module runs walks
     /// and waits for interrupts: up to 200 us, in steps of 1 ns. Default: zero, never.
     ///
-    /// A thread that spins need not be woken for each read. That makes a walk on a fast device shorter, and occupies the
-    /// thread's processor for as long as its reads take. It spins only while it is the only thread that can run on its
-    /// processor, and seldom where the device takes longer. For a [`LocalWalk`](crate::LocalWalk); walks of a
-    /// [`KernelWalk`](crate::KernelWalk) do not spin.
+    /// A thread that spins need not be woken for each read. That makes a walk on a fast device shorter, and occupies the thread's
+    /// processor for as long as its reads last. It spins only while it is the only thread that can run on its processor, and seldom
+    /// where the device is slower. For a [`LocalWalk`](crate::LocalWalk); walks of a [`KernelWalk`](crate::KernelWalk) do not spin.
     pub fn spin(mut self, time: Duration) -> Options {
         self.spin = time;
         self

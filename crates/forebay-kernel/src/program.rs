@@ -28,16 +28,15 @@ pub trait Program: Send + Sync + 'static {
     /// Returns the bytes of a page.
     fn page_bytes(&self) -> u32;
 
-    /// Returns the most pages that one step may request, 1 to 16.
+    /// Returns the maximum number of pages that one step may request, 1 to 16.
     fn fan_out(&self) -> u32 {
         1
     }
 
-    /// Returns the BPF object for io_uring's own loop, if there is one: the ELF file that
-    /// `kernel/bpf/walk.bpf.h` makes of a step.
+    /// Returns the BPF object for io_uring's own loop, if any: the ELF file that `kernel/bpf/walk.bpf.h` makes of a step.
     fn object(&self) -> Option<&[u8]>;
 
-    /// Returns the BPF object for the module, if there is one: the same, with `FBW_MODULE` defined.
+    /// Returns the BPF object for the module, if any: the same, with `FBW_MODULE` defined.
     fn module_object(&self) -> Option<&[u8]> {
         None
     }
@@ -74,7 +73,7 @@ impl Next {
     }
 }
 
-/// Up to 16 positions, in bytes from the file's beginning. More than 16 are counted, and fail the walk.
+/// Up to 16 positions, in bytes from the file's start. More than 16 are counted, and fail the walk.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Positions {
     places: [u64; layout::READS_MAX],
@@ -133,12 +132,12 @@ impl Scratch {
         &mut self.0
     }
 
-    /// Returns the number in the eight bytes from `at` on; 0 where the scratch has none.
+    /// Returns the number in the eight bytes from `at` on; 0 outside of the scratch.
     pub fn u64(&self, at: usize) -> u64 {
         self.0.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
     }
 
-    /// Stores a number in the eight bytes from `at` on; does nothing where the scratch has none.
+    /// Stores a number in the eight bytes from `at` on; does nothing outside of the scratch.
     pub fn set_u64(&mut self, at: usize, word: u64) {
         if let Some(place) = self.0.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
             *place = word.to_le_bytes();

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::program::{Next, Program, Scratch};
 
-/// Arguments of a walk that has not begun, as each engine needs them.
+/// Arguments of a walk that has not started, as each engine needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) root: u64,

@@ -35,7 +35,7 @@ pub(crate) fn with_missing_admin(why: String) -> String {
     }
 }
 
-/// Returns the sentence, preceded by the missing capabilities if there are some.
+/// Returns the sentence, preceded by the missing capabilities if any.
 pub(crate) fn with_missing(why: String) -> String {
     match missing() {
         Some(capabilities) => {
@@ -90,7 +90,7 @@ fn effective() -> io::Result<u64> {
         pid: i32,
     }
     let mut header = Header { version: 0x2008_0522, pid: 0 };
-    // Effective, permitted, inheritable; the lower 32 bits, then the upper ones.
+    // Effective, permitted, inheritable; the lower 32 bits, then the upper 32 bits.
     let mut sets = [[0_u32; 3]; 2];
     // SAFETY: the kernel reads the header, and fills two sets of three words, which is the size of the array.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };

@@ -195,15 +195,14 @@ impl Ring {
         Ok(())
     }
 
-    /// Limits the thread's io_uring workers, and makes one. In the loop's program, io_uring passes a read
-    /// that may not wait to a worker thread, and makes a worker there and then if there is none. A thread
-    /// that runs a BPF program must not change processors, and the kernel (seen with 7.2) lets a new thread
-    /// inherit that: its scheduler warns when it moves the new thread all the same. So a thread with such a
-    /// ring has at most one worker of a kind, and the worker for files is made here: the last worker stays
-    /// for as long as the thread does.
+    /// Limits the thread's io_uring workers, and creates one. In the loop's program, io_uring passes a read that may not wait to a
+    /// worker thread, and creates a worker at that point if needed. A thread that runs a BPF program must not change processors,
+    /// and the kernel (seen with 7.2) lets a new thread inherit that: its scheduler then warns when it moves the new thread. So a
+    /// thread with such a ring has at most one worker of a kind, and the worker for files is created here: the last worker lives as
+    /// long as the thread.
     ///
     /// # Errors
-    /// The kernel refuses, or there is no room for a mapping or a thread.
+    /// The kernel refuses, or lacks memory for a mapping or a thread.
     pub(crate) fn limit_workers(&mut self) -> io::Result<()> {
         let mut limits = [1_u32, 1];
         self.call(REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), 2)?;
@@ -217,7 +216,7 @@ impl Ring {
         self.make_worker()
     }
 
-    /// Has a worker do a no-op, before there is a program.
+    /// Has a worker do a no-op, before a program is attached.
     fn make_worker(&self) -> io::Result<()> {
         let bytes = self.sq_entries as usize * SQE_BYTES;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
@@ -239,7 +238,7 @@ impl Ring {
         submitted
     }
 
-    /// Makes another file file 0, or none. Operations in flight continue with the file before.
+    /// Replaces or removes file 0. Operations in flight continue with the previous file.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -252,7 +251,7 @@ impl Ring {
     /// Runs the loop until its program stops it.
     ///
     /// # Errors
-    /// A signal ended it ([`Interrupted`](io::ErrorKind::Interrupted): run it again), or the program is gone.
+    /// A signal ended it ([`Interrupted`](io::ErrorKind::Interrupted): run it again), or the program was detached.
     pub(crate) fn run(&self) -> io::Result<()> {
         self.enter(0)
     }

@@ -79,7 +79,7 @@ impl Session {
         let memory =
             Memory::new((at::PAGES_AT + reads * page_bytes + at::PAGES_PAD).next_multiple_of(page()))
                 .map_err(|error| format!("there is no memory for the pages ({error})"))?;
-        // One submission for each page, one for the watch, and room for one walk's reads besides.
+        // One submission for each page, one for the watch, and one walk's reads in addition.
         let entries = (reads + at::READS_MAX + 1).next_power_of_two();
         let mut ring =
             Ring::new(entries as u32).map_err(|error| rights::of_ring(&error, 2 * memory.len()))?;
@@ -151,16 +151,15 @@ impl Session {
         self.memory.u64(at::CONTROL_STEPS)
     }
 
-    /// Directs walks that begin from now on to this file, or to none. Returns `false` if walks are in flight,
-    /// or the kernel refuses.
+    /// Directs new walks to this file, or to no file. Returns `false` if walks are in flight, or the kernel refuses.
     pub(crate) fn turn_to(&mut self, file: Option<&impl AsFd>) -> bool {
         let fd = file.map(|file| file.as_fd().as_raw_fd());
         self.under_way == 0 && self.ring.set_file(fd).is_ok()
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run), on the session's file or on
-    /// another one. That one's descriptor must stay open until the walk has ended, or until a run has failed:
-    /// each read looks it up. Returns `None` if no slot is free.
+    /// Puts a walk into a free slot, to be started by the next [`run`](Self::run), on the session's file or on another file. The
+    /// other file's descriptor must stay open until the walk has ended, or until a run has failed: each read looks it up. Returns
+    /// `None` if no slot is free.
     pub(crate) fn begin(
         &mut self,
         file: Option<BorrowedFd<'_>>,
@@ -189,7 +188,7 @@ impl Session {
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is no longer usable. No later run enters the kernel.
+    /// The reason why the session is no longer usable. No later run enters the kernel.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         match self.broken.clone() {
             Some(why) => Err(why),
@@ -209,7 +208,7 @@ impl Session {
             }
         }
         match self.memory.u32(at::CONTROL_BROKEN) as usize {
-            // A ring without its program returns at once, and without an error.
+            // A ring without its program returns immediately, and without an error.
             0 if self.steps() == steps => Err("the program was detached from its ring".to_owned()),
             0 => Ok(()),
             at::BROKEN_MEMORY => Err("the ring's memory is smaller than it was said to be".to_owned()),
@@ -257,8 +256,7 @@ fn unreadable(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> Option<&'
         iov_base: (memory.address() + at::PAGES_AT as u64) as *mut libc::c_void,
         iov_len: page_bytes.min(memory.len() - at::PAGES_AT),
     };
-    // SAFETY: the kernel writes at most a page, to our memory, which has room for it and which nothing reads
-    // yet.
+    // SAFETY: the kernel writes at most a page, to our memory, which is long enough and which nothing reads yet.
     let answer = unsafe { libc::preadv2(file.as_fd().as_raw_fd(), &raw const page, 1, 0, libc::RWF_NOWAIT) };
     if answer >= 0 {
         return None;

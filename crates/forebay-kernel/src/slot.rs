@@ -58,7 +58,7 @@ pub(crate) fn ended(memory: &Memory, number: u32) -> WalkEnd {
     WalkEnd { slot: number, outcome }
 }
 
-/// Returns the end of a walk that the module did not begin or did not continue.
+/// Returns the end of a walk that the module did not start or did not continue.
 pub(crate) fn refused(memory: &Memory, number: u32, errno: i32) -> WalkEnd {
     let offset = memory.u64(place(number) + at::SLOT_AT);
     let source = io::Error::from_raw_os_error(errno);

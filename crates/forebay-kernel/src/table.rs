@@ -17,7 +17,7 @@ use crate::program::{Next, Program, Scratch};
 pub const TABLE_DAMAGED: u32 = at::TABLE_DAMAGED as u32;
 /// The code of a [`TableDescent`] that ends because the next node has more than one unit.
 pub const TABLE_LARGER: u32 = at::TABLE_LARGER as u32;
-/// The longest key that a [`TableDescent`] takes, in bytes; for a longer one it fails with [`TABLE_DAMAGED`].
+/// The longest key that a [`TableDescent`] accepts, in bytes; with a longer key it fails with [`TABLE_DAMAGED`].
 pub const TABLE_KEY_BYTES_MAX: usize = at::DESCENT_KEY_MAX;
 
 /// A descent in a table of `forebay-kv`.
@@ -29,7 +29,7 @@ pub struct TableDescent;
 pub struct Descent {
     /// The table's number.
     pub table: u32,
-    /// The place of the node where the descent begins, in units of 4,096 bytes.
+    /// The position of the node where the descent starts, in units of 4,096 bytes.
     pub position: u32,
     /// The level of that node; 0 for a leaf.
     pub level: u8,
@@ -135,7 +135,7 @@ impl Node<'_> {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.byte(place + byte)))
     }
 
-    /// Returns the end of the records, and the beginning of the first one.
+    /// Returns the end of the records, and the start of the first record.
     fn ends(&self) -> (usize, usize) {
         (self.short(at::TABLE_END_AT), self.short(at::TABLE_SLOTS_AT))
     }

@@ -8,8 +8,8 @@ use crate::table::{Limit, Node, TABLE_DAMAGED};
 /// [`TABLE_DAMAGED`](crate::TABLE_DAMAGED).
 pub const TABLE_RANGE_KEY_BYTES_MAX: usize = at::RANGE_KEY_MAX;
 
-/// Counts the records of a table of `forebay-kv` whose keys lie in a range, over up to 16 leaves that are
-/// read at once, all under the node of level 1 where the range begins.
+/// Counts the records of a table of `forebay-kv` whose keys lie in a range, over up to 16 leaves that are read concurrently, all
+/// under the node of level 1 where the range starts.
 ///
 /// Checks the same fields as [`TableDescent`](crate::TableDescent), and fails as it does. Counts the leaves'
 /// records as they are: a deletion is a record, and no checksum is checked.
@@ -21,7 +21,7 @@ pub struct TableCount;
 pub struct TableRange {
     /// The table's number.
     pub table: u32,
-    /// The place of the node where the count begins, in units of 4,096 bytes.
+    /// The position of the node where the count starts, in units of 4,096 bytes.
     pub position: u32,
     /// The level of that node; 0 for a leaf.
     pub level: u8,
@@ -95,8 +95,8 @@ impl Program for TableCount {
         let (Some(node), Some(records), Some(low), Some(high)) = (node, records, low, high) else {
             return Next::Fail(TABLE_DAMAGED);
         };
-        // In an inner node, start at the last separator that is not above the beginning: keys below the first
-        // separator are in no leaf.
+        // In an inner node, start at the last separator that is not above the start of the range: keys below the first separator
+        // are in no leaf.
         let first = node.below(low, if level == 0 { Limit::Before } else { Limit::Same });
         let last = node.below(high, Limit::Before);
         let add = |scratch: &mut Scratch, place, more| scratch.set_u64(place, scratch.u64(place) + more);

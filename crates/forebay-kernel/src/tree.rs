@@ -18,7 +18,7 @@ pub struct TreeLookup {
 /// Arguments of a [`TreeLookup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// The position of the node where the lookup begins, bytes.
+    /// The position of the node where the lookup starts, in bytes.
     pub root: u64,
     /// The level of that node; leaves are of level 0. Each node on the way must be one level below the one before it.
     pub level: u16,
@@ -69,8 +69,7 @@ impl Program for TreeLookup {
     }
 }
 
-/// Counts separators of leaves in a range: descends to level 1 like a lookup, and reads up to 16 leaves from
-/// there at once.
+/// Counts separators of leaves in a range: descends to level 1 like a lookup, and reads up to 16 leaves from there concurrently.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeCount {
     /// Bytes of a node.
@@ -80,7 +79,7 @@ pub struct TreeCount {
 /// Arguments of a [`TreeCount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The position of the node where the count begins, bytes: of level 1 or above, or the one leaf to read.
+    /// The position of the node where the count starts, in bytes: of level 1 or above, or the one leaf to read.
     pub root: u64,
     /// The level of that node. Each node on the way must be one level below the one before it.
     pub level: u16,
@@ -178,8 +177,8 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Returns the node; `None` if the page is not the node that belongs to `position`, or not of that level.
-    /// A child of an inner node is never taken for a value, whatever level a damaged node states.
+    /// Returns the node; `None` if the page is not the node that belongs to `position`, or not of that level. A child of an inner
+    /// node is never returned as a value, even if a damaged node states another level.
     fn of(bytes: &[u8], position: u64, level: u64) -> Option<Node<'_>> {
         let short = |place: usize| bytes.get(place..)?.first_chunk().map(|word| u16::from_le_bytes(*word));
         let magic = bytes.get(at::TREE_MAGIC_AT..)?.first_chunk().map(|word| u32::from_le_bytes(*word))?;

@@ -21,10 +21,9 @@ use crate::worker::{Outcome, WalkFailure};
 
 /// Walks of one program on one file, inside the kernel where that is possible.
 ///
-/// The engine is chosen once, when this is opened; [`engine`](Self::engine) returns it, [`why`](Self::why)
-/// the reason. Results are the same on all engines. When an engine breaks, walks continue in the reactor,
-/// those in flight from their beginning, and [`stats`](Self::stats) counts them. [`why`](Self::why) and
-/// [`Engine::health`] say then what broke.
+/// The engine is chosen once, at the open; [`engine`](Self::engine) returns it, [`why`](Self::why) the reason. Results are the same
+/// on all engines. When an engine breaks, walks continue in the reactor, those in flight from their start, and
+/// [`stats`](Self::stats) counts them. [`why`](Self::why) and [`Engine::health`] then say what broke.
 pub struct KernelWalk<P: Program> {
     program: Arc<P>,
     file: File,
@@ -42,9 +41,8 @@ struct Counts {
 }
 
 impl<P: Program> KernelWalk<P> {
-    /// Chooses the best engine that works for this file and program here. Takes some milliseconds, because it
-    /// tries engines. Where that is the reactor, [`Engine::health`] has the reason as well, under
-    /// `"kernel walks"`.
+    /// Chooses the best engine that works for this file and program here. This lasts some milliseconds, because it tries engines.
+    /// Where that is the reactor, [`Engine::health`] has the reason as well, under `"kernel walks"`.
     ///
     /// # Errors
     /// The program's pages cannot be right.
@@ -95,9 +93,9 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Begins one walk: inside the kernel at once, in the reactor when the future is first polled. If the
-    /// future is dropped, a walk inside the kernel still runs to its end, and its result is dropped; one of the
-    /// module's that still waits for a place never begins.
+    /// Starts one walk: inside the kernel immediately, in the reactor when the future is first polled. If the future is dropped, a
+    /// walk inside the kernel still runs to its end, and its result is dropped; a walk of the module that still waits for a slot
+    /// never starts.
     pub fn walk(&self, args: &P::Args) -> PendingWalk<P> {
         let start = self.start(args);
         self.counts.walks.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +105,7 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Begins many walks with one message; the future resolves with their results in order.
+    /// Starts many walks with one message; the future resolves with their results in order.
     pub fn walk_many(&self, args: &[P::Args]) -> PendingWalks<P> {
         let starts: Vec<Start> = args.iter().map(|args| self.start(args)).collect();
         self.counts.walks.fetch_add(starts.len() as u64, Ordering::Relaxed);
@@ -230,7 +228,7 @@ pub struct PendingWalks<P: Program> {
     results: Vec<Option<Result<P::Output>>>,
     /// All walks from this index on have ended.
     left: usize,
-    /// The walks that run in the reactor have begun.
+    /// The walks that run in the reactor have started.
     has_begun: bool,
 }
 
@@ -253,9 +251,8 @@ impl<P: Program> Future for PendingWalks<P> {
         if !std::mem::replace(&mut many.has_begun, true) {
             many.begin_in_reactor(context);
         }
-        // From the last to the first, and no further than to one that has not ended: the batch is woken for
-        // that one only. If it were woken for each, a thread in the kernel would wake this one as often as
-        // there are walks.
+        // From the last to the first, and no further than to a walk that has not ended: the batch is woken for that walk only.
+        // Otherwise a thread in the kernel would wake this thread once for each walk.
         while let Some(place) = many.left.checked_sub(1) {
             if let Some(walk) = many.walks.get_mut(place)
                 && let Some(result @ None) = many.results.get_mut(place)
@@ -265,8 +262,7 @@ impl<P: Program> Future for PendingWalks<P> {
                     Poll::Ready(output) => *result = Some(output),
                     Poll::Pending => {
                         if was_in_kernel && matches!(walk.stage, Stage::Reactor(_)) {
-                            // The engine broke: the others begin in the reactor as well, and not one after
-                            // the other.
+                            // The engine broke: the others start in the reactor as well, and not one after the other.
                             many.poll_all(context);
                         }
                         return Poll::Pending;
@@ -281,7 +277,7 @@ impl<P: Program> Future for PendingWalks<P> {
 }
 
 impl<P: Program> PendingWalks<P> {
-    /// Begins the walks in the reactor: a walk there begins at its first poll.
+    /// Starts the walks in the reactor: a walk there starts at its first poll.
     fn begin_in_reactor(&mut self, context: &mut Context<'_>) {
         if self.walks.iter().any(|walk| matches!(walk.stage, Stage::Reactor(_))) {
             self.poll_all(context);
@@ -324,7 +320,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     loop {
         match Pin::new(&mut future).poll(&mut context) {
             Poll::Ready(output) => return output,
-            // A wake-up between the poll and here leaves a token, so this returns at once.
+            // A wake-up between the poll and here leaves a token, so this returns immediately.
             Poll::Pending => thread::park(),
         }
     }

@@ -1,9 +1,8 @@
 //! The thread that owns a session inside the kernel, and the way of walks to it and back.
 //!
-//! A ring of this kind belongs to one thread. A caller puts its walk into the inbox; the thread takes walks
-//! from there, begins as many as there are slots, and enters the kernel, which runs them. While the thread is
-//! in the kernel a new walk wakes it through a descriptor that the loop watches. While it has nothing to do
-//! it is parked.
+//! A ring of this kind belongs to one thread. A caller puts its walk into the inbox; the thread removes walks from it, starts as
+//! many as the slots allow, and enters the kernel, which runs them. While the thread is in the kernel a new walk wakes it through a
+//! descriptor that the loop watches. An idle thread is parked.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -36,8 +35,8 @@ const PARKED: u8 = 2;
 /// From this many walks in flight on, the thread waits for a quarter of them.
 const MANY: u32 = 16;
 
-/// The thread's handle. Dropping it ends the thread: walks that have not ended resolve with
-/// [`Error::Closed`]. A forked child has no such thread, and its walks go to the reactor, which has the right error for them.
+/// The thread's handle. Dropping it ends the thread: walks that have not ended resolve with [`Error::Closed`]. A forked child has
+/// no such thread, and its walks run in the reactor, which has the right error for them.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) kind: EngineKind,
@@ -163,7 +162,7 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<T>>)>) {
-        // Asked before the lock is taken, which another thread may have held in the moment of the fork.
+        // Checked before the lock is acquired, which another thread may have held in the moment of the fork.
         if self.process.is_elsewhere() {
             return walks.for_each(|(_, promise)| promise.keep(Err(WalkFailure::Broken)));
         }
@@ -179,8 +178,7 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     fn wake(&self) {
-        // The inbox was filled before: if the thread goes to sleep after this load, it checks the inbox
-        // first.
+        // The inbox was filled before: if the thread falls asleep after this load, it checks the inbox first.
         match self.shared.state.load(Ordering::SeqCst) {
             IN_KERNEL => session::poke(&self.shared.poke),
             PARKED => {
@@ -255,7 +253,7 @@ impl<T> WorkerState<T> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the thread sleeps now, unless there is something to do. Returns whether it may sleep.
+    /// Records that the thread sleeps now, unless it has work. Returns whether it may sleep.
     fn may_sleep(&self, state: u8) -> bool {
         self.state.store(state, Ordering::SeqCst);
         let may = self.inbox().is_empty() && !self.is_closed.load(Ordering::SeqCst);
@@ -288,8 +286,7 @@ impl<P: Program> Thread<P> {
                 }
                 continue;
             }
-            // With all slots taken the thread may enter the kernel with walks in the inbox: they can wait for
-            // a slot.
+            // With all slots in use the thread may enter the kernel with walks in the inbox: they can wait for a slot.
             let may_enter = !self.session.has_room() || self.shared.may_sleep(IN_KERNEL);
             if may_enter && let Err(why) = self.enter() {
                 self.broken.set(self.session.kind(), &why);

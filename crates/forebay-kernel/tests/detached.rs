@@ -1,8 +1,8 @@
-//! A program of its own: it counts the BPF objects of the whole machine, and detaches every link that was made since it began.
+//! A separate program: it counts the BPF objects of the whole machine, and detaches every link created since its start.
 //!
-//! A program is detached under its walks, as root can do from outside (`bpftool link detach`). The walks end,
-//! with the right results where the reactor can take them over, and nothing is left in the kernel. Where no
-//! engine inside the kernel is possible these tests try nothing.
+//! A program is detached under its walks, as root can do from outside (`bpftool link detach`). The walks end, with the right
+//! results where the reactor can continue them, and nothing is left in the kernel. Where no engine inside the kernel is possible
+//! these tests try nothing.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn detach_all_but(before: &BTreeSet<u32>) {
     let new: Vec<u32> = links().difference(before).copied().collect();
     assert!(!new.is_empty(), "a program is attached by a link");
     for id in new {
-        // SAFETY: these calls take numbers; the descriptor is closed once.
+        // SAFETY: these calls pass numbers; the descriptor is closed once.
         unsafe {
             let fd = libbpf_sys::bpf_link_get_fd_by_id(id);
             assert!(fd >= 0, "link {id}: {}", std::io::Error::last_os_error());
@@ -55,7 +55,7 @@ fn wait_until_held(most: [usize; 3]) {
     }
 }
 
-/// Its walks go in a circle until their hops are used up: there is time to detach it.
+/// Its walks run in a circle until their hops are used up, which leaves time to detach it.
 #[derive(Clone, Copy)]
 struct NeverEnds;
 
@@ -132,7 +132,7 @@ fn walks_under_way_go_on_in_the_reactor() {
             assert_eq!(told(walk.walk(&()).wait()), "TooManyHops { limit: 64 }", "{kind}");
             // Why it broke was said nowhere, and the module was tried for each walk from then on.
             assert_eq!(walk.engine(), EngineKind::Reactor, "{kind}");
-            // A detach ends a loop that runs with an error, and one that begins without.
+            // After a detach a running loop ends with an error, and a later one without.
             let says = |why: &str| why.contains("detached") || why.contains("io_uring's loop has ended");
             assert!(walk.why().contains(&format!("{kind} broke")) && says(walk.why()), "{}", walk.why());
             let health = engine.health();
@@ -144,9 +144,9 @@ fn walks_under_way_go_on_in_the_reactor() {
     }
 }
 
-/// The detach comes between two calls into the kernel, with reads in flight: no step can run any more. A walk
-/// whose last step ran before it has its result. Regression: the test took such a result for a step without a
-/// program, once in some hundred runs, when all reads of a round completed together.
+/// The detach happens between two calls into the kernel, with reads in flight: no step can run any more. A walk whose last step ran
+/// before it has its result. Regression: the test mistook such a result for a step without a program, once in some hundred runs,
+/// when all reads of a round completed together.
 #[test]
 fn walks_of_a_thread_of_its_own_end() {
     let _turn = turn();

@@ -1,4 +1,4 @@
-//! A program of its own: its tests fork.
+//! A separate program: its tests fork.
 //!
 //! Forked children: they have their parent's handles, and neither its threads nor the memory of its walks. Their calls fail, nothing
 //! of theirs hangs, and what they drop is the parent's all the same. Where no engine inside the kernel is possible these
@@ -42,7 +42,7 @@ fn is_forked(error: &Error) -> bool {
     matches!(error, Error::Core(error) if error.kind() == forebay::ErrorKind::Forked)
 }
 
-/// A child waited for ever for a walk, because the thread that would run it is its parent's alone, and it joined that thread.
+/// A child waited forever for a walk, because the thread that would run it is its parent's alone, and it joined that thread.
 #[test]
 fn walks_that_have_a_thread_fail_in_a_child_and_go_on_in_the_parent() {
     for kind in inside() {

@@ -1,4 +1,4 @@
-//! A program of its own: it watches the module as a whole, and removes it.
+//! A separate program: it watches the module as a whole, and removes it.
 //!
 //! The module's device, used as no library would: commands before their time, numbers that do not exist, two
 //! rings on one session, garbage; and the module's removal while it walks. Where the module is not loaded
@@ -107,7 +107,7 @@ fn numbers_that_cannot_be_are_refused() {
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
 }
 
-/// Whatever user space writes into the binding, the kernel returns an error or binds.
+/// For any bytes of user space in the binding, the kernel returns an error or binds.
 #[test]
 fn garbage_is_answered() {
     if !has_module() {
@@ -190,8 +190,8 @@ fn the_memory_is_mapped_whole_and_only_when_there_is_some() {
     }
 }
 
-/// Memory that a session takes belongs to its caller's control group, whose limit it would pass by otherwise. Makes such a group, which
-/// a test may do in a virtual machine alone: there FOREBAY_KERNEL_MODULE is set.
+/// A session's memory belongs to its caller's control group, whose limit it would bypass otherwise. The test creates such a group,
+/// which it may do only in a virtual machine: there FOREBAY_KERNEL_MODULE is set.
 #[test]
 fn a_sessions_memory_is_its_control_groups() {
     if std::env::var_os("FOREBAY_KERNEL_MODULE").is_none() || !has_module() {
@@ -225,7 +225,7 @@ fn a_sessions_memory_is_its_control_groups() {
         std::fs::write(groups.path().join("cgroup.procs"), "0").expect("and back");
         assert!(taken >= 16 << 20, "the group counts {taken} bytes of 16 MiB");
         drop(device);
-        // What is still counted goes with the group's last pages.
+        // Memory that is still counted is freed with the group's last pages.
         let _ = std::fs::remove_dir(&group);
     } else {
         eprintln!("this kernel counts no group's memory");
@@ -248,8 +248,8 @@ fn insert_module(path: &Path) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The module stays while there is a session, whatever it runs. Afterwards it can be removed and loaded
-/// again. FOREBAY_KERNEL_MODULE names its file.
+/// The module stays loaded while a session exists, even if it is busy. Afterwards it can be removed and loaded again.
+/// FOREBAY_KERNEL_MODULE names its file.
 #[test]
 fn the_module_is_not_removed_under_load() {
     let Ok(module) = std::env::var("FOREBAY_KERNEL_MODULE") else {
@@ -290,8 +290,8 @@ fn the_module_is_not_removed_under_load() {
     }
 }
 
-/// A ring that polls is useless where the device is not polled: some targets of the device mapper refuse a
-/// read that must not wait, whatever they report about polling, and walks failed there.
+/// A ring that polls is useless where the device is not polled: some targets of the device mapper refuse a read that must not wait,
+/// even if they report support for polling, and walks failed there.
 #[test]
 fn a_ring_that_polls_is_refused_on_a_device_that_is_not_polled() {
     let Ok(devices) = std::env::var("FOREBAY_KERNEL_STACKED") else {

@@ -1,11 +1,10 @@
-//! A program of its own: it counts the threads of its process.
+//! A separate program: it counts the threads of its process.
 //!
-//! Files that the module refuses because of features of their file system, and devices of all kinds.
-//! FOREBAY_KERNEL_FEATURES names a folder of an ext4 file system with `inline_data`, `verity` and `encrypt`,
-//! FOREBAY_KERNEL_DAX one on persistent memory, mounted with `dax`, and FOREBAY_KERNEL_BLOCKS a block device
-//! of 4,096-byte blocks. And devices that it takes: FOREBAY_KERNEL_STACKED names, separated by commas, some
-//! on top of others, and FOREBAY_KERNEL_NARROW one that has room for a request at a time. Without them these
-//! tests report it and pass.
+//! Files that the module refuses because of features of their file system, and devices of all kinds. FOREBAY_KERNEL_FEATURES names
+//! a folder of an ext4 file system with `inline_data`, `verity` and `encrypt`, FOREBAY_KERNEL_DAX one on persistent memory, mounted
+//! with `dax`, and FOREBAY_KERNEL_BLOCKS a block device of 4,096-byte blocks. And devices that it accepts: FOREBAY_KERNEL_STACKED
+//! names, separated by commas, some on top of others, and FOREBAY_KERNEL_NARROW a device with a queue of one request. Without them
+//! these tests report it and pass.
 
 mod common;
 
@@ -103,7 +102,7 @@ fn a_file_in_memory_is_refused() {
     assert!(why.contains("lies in memory (DAX)"), "{why}");
 }
 
-/// Such a device ends a read where it is begun, holds it back, or does it in two halves.
+/// Such a device ends a read at its start, delays it, or splits it in two.
 #[test]
 fn devices_on_top_of_others_are_walked() {
     let Some(devices) = named("FOREBAY_KERNEL_STACKED") else { return };
@@ -138,10 +137,9 @@ fn workers() -> usize {
     names.filter(|name| name.starts_with("iou-wrk")).count()
 }
 
-/// Regression: reads that would have had to wait for room on a device went to io_uring's threads, which were
-/// made where the reads were submitted: in the loop's program. While a program runs its thread must not
-/// change processors, its new threads inherited that for ever, and the scheduler of Linux 7.2 warned when it
-/// moved one.
+/// Regression: reads that would have had to wait for a slot of the device's queue were passed to io_uring's threads, which were
+/// created where the reads were submitted: in the loop's program. While a program runs its thread must not change processors, its
+/// new threads inherited that forever, and the scheduler of Linux 7.2 warned when it moved such a thread.
 #[test]
 fn no_thread_is_made_inside_of_the_loop() {
     let Some(device) = named("FOREBAY_KERNEL_NARROW") else { return };
@@ -165,7 +163,7 @@ fn no_thread_is_made_inside_of_the_loop() {
             most = most.max(workers());
         }
         assert_eq!(walk.stats().fell_back, 0);
-        // The worker exists, so reads that would have had to wait have gone to it; and it is the only one.
+        // The worker exists, so reads that would have had to wait were passed to it; and it is the only worker.
         assert!(most == 1, "{most} worker threads");
     }
 }

@@ -1,6 +1,6 @@
-//! A program of its own: its tests fork, and look for threads of their process.
+//! A separate program: its tests fork, and look for threads of their process.
 //!
-//! Walks of the module on the ring of a shard: from everywhere at once, with futures that are dropped or never polled again,
+//! Walks of the module on the ring of a shard: from everywhere concurrently, with futures that are dropped or never polled again,
 //! and ended from both sides. Where the module is not loaded these tests try nothing.
 
 mod common;
@@ -55,7 +55,7 @@ impl Scene {
         self.open(TreeLookup { node_bytes: 4096 }, depth)
     }
 
-    /// The file is free: this one writes to it.
+    /// The file is free: this write succeeds.
     fn assert_free(&self) {
         OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0)).expect("it is free");
     }
@@ -71,7 +71,7 @@ fn has_walk_thread() -> bool {
     threads.flatten().filter_map(name).any(|name| name.starts_with("forebay-kwalk"))
 }
 
-/// One walk after the other, and some at once.
+/// One walk after the other, and some concurrently.
 async fn walk_all(walk: Arc<KernelWalk<TreeLookup>>, tree: Arc<Tree>, from: u64) {
     for key in from..from + 50 {
         let lookup = lookup(&tree, key);
@@ -100,7 +100,7 @@ fn shards_runtimes_and_threads_walk_at_once_without_a_thread_for_it() {
         .collect();
     let workers: Vec<_> = (4..8)
         .map(|at| {
-            // A read of the same task, so that its worker has a ring of its own by then.
+            // A read by the same task, so that its worker has a ring by then.
             let (file, walks) = (scene.file.clone(), all(at * 1000));
             runtime.spawn(async move {
                 file.read(0..4096).await.expect("a read beside the walks");
@@ -137,7 +137,7 @@ fn dropped_futures_leave_room_and_what_waited_never_begins() {
     let tree = Arc::clone(&scene.tree);
     let on_shard = Arc::clone(&walk);
     let task = scene.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        // Two of each ten are begun here and now, and go on without their futures.
+        // Two of each ten are started here, and continue without their futures.
         for round in 0..30 {
             let futures: Vec<_> = (0..10).map(|key| on_shard.walk(&lookup(&tree, key))).collect();
             drop(futures);
@@ -158,8 +158,8 @@ fn dropped_futures_leave_room_and_what_waited_never_begins() {
     }
 }
 
-/// Begins more walks than there are slots, polls each once, and returns those that had not ended by then, with their
-/// keys. One that has ended must not be polled again: it failed this test now and then on a busy machine.
+/// Starts more walks than slots, polls each once, and returns those that had not ended by then, with their keys. A walk that has
+/// ended must not be polled again: that failed this test now and then on a busy machine.
 fn freeze(walk: &KernelWalk<TreeLookup>, tree: &Tree) -> Vec<(u64, PendingWalk<TreeLookup>)> {
     let all: Vec<_> = (0..300).map(|key| (key, walk.walk(&lookup(tree, key)))).collect();
     let mut context = Context::from_waker(Waker::noop());
@@ -366,8 +366,8 @@ impl std::task::Wake for Owner {
     fn wake(self: Arc<Self>) {}
 }
 
-/// A walk that waited for a place was passed over when its future was gone, and its waker was dropped with the session's lock held. One that
-/// owned the last handle, as the waker of a task that has it does, made the shard wait for itself.
+/// A walk that waited for a slot was skipped when its future had been dropped, and its waker was dropped with the session's lock
+/// held. A waker that owned the last handle, like the waker of a task with the handle, made the shard wait for itself.
 #[test]
 fn the_last_handle_may_be_a_dropped_walks_waker() {
     let Some(scene) = Scene::new(Config::new().shards(1)) else { return };

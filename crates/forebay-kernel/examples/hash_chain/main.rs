@@ -21,7 +21,7 @@ use planted::table_of;
 use table::HashChain;
 
 const BUCKETS: u64 = 8;
-/// Keys that the table has: 625 in a bucket, which takes three pages. As many more are looked up in vain.
+/// Keys that the table has: 625 in a bucket, which needs three pages. As many absent keys are looked up.
 const KEYS: u64 = 5_000;
 
 fn main() -> Result<(), Box<dyn Error>> {

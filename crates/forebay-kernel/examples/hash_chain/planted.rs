@@ -5,8 +5,8 @@ use super::table::bucket_of;
 /// Records of a page.
 const RECORDS: usize = 255;
 
-/// Returns a table of these records. The first pages of the buckets lie in order at the file's beginning, the
-/// pages that they lead to behind them.
+/// Returns a table of these records. The first pages of the buckets are in order at the file's start, the pages that they lead to
+/// behind them.
 pub(crate) fn table_of(records: impl Iterator<Item = (u64, u64)>, buckets: u64) -> Vec<u8> {
     let mut contents = vec![Vec::new(); buckets as usize];
     for (key, value) in records {

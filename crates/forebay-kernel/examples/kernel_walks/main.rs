@@ -6,13 +6,13 @@
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS threads
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS reads
 //!
-//! The second form measures the cost of more threads than processors: four times as many, with 32 lookups at
-//! once as before, and with as many for each thread as before. Beside the others stands a ring whose thread
-//! never sleeps, as SPDK's do.
+//! The second form measures the cost of more threads than processors: four times as many, with 32 lookups in flight as before, and
+//! with as many for each thread as before. A further row is a ring whose thread never sleeps, as SPDK's do.
 //!
-//! The third form has lookups of 1 to 6 reads in the rows of one thread, and shows the cost of a further read beside the device's time.
+//! The third form has lookups of 1 to 6 reads in the rows of one thread, and shows the cost of a further read apart from the
+//! device's time.
 //!
-//! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows take turns; figures are medians.
+//! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows alternate; figures are medians.
 
 mod planted;
 mod rows;
@@ -54,7 +54,7 @@ fn main() -> Answer<()> {
 /// A row: its name, and a sample of it at a depth. The sample notifies the `Start` when everything is set up.
 type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<SampleResult> + Sync + 'r>);
 
-/// Returns the rows that one thread makes by itself, and that are possible here.
+/// Returns the possible rows of a single thread.
 fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, reads: u64, time: Duration) -> Vec<Row<'r>> {
     let mut rows: Vec<Row<'_>> = vec![(
         "io_uring",
@@ -109,7 +109,7 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let mut rows: Vec<Row<'_>> = vec![("pread", Box::new(|depth, start| pread(&direct, depth, time, start)))];
     rows.extend(of_one_thread(path, &direct, LEVELS, time));
     // A `KernelWalk`, called by tasks with one lookup each on the shard, on another shard and in Tokio, by a plain thread that
-    // waits for as many as the depth, and by one that has eight times as many at once.
+    // waits for as many as the depth, and by a thread with eight times as many in flight.
     for (row, names, kind, polled) in [
         ("pread", names!("reactor"), EngineKind::Reactor, false),
         ("BPF loop", names!("BPF loop"), EngineKind::BpfLoop, false),
@@ -125,7 +125,7 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
                 rows.push((name, Box::new(ask)));
             }
             let elsewhere = move |depth, start: &mut Start<'_>| {
-                // For this sample alone: an engine at rest takes instructions as well.
+                // For this sample alone: an idle engine executes instructions as well.
                 let two = Engine::start(Config::new().shards(2))?;
                 let file = two.open(path, Open::read()).wait()?;
                 tasks(&two, &file, of(depth), Callers::OtherShards, time, start)
@@ -187,8 +187,8 @@ fn by_reads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     Ok(())
 }
 
-/// Compares as many threads as there are processors with four times as many: with the same number of lookups
-/// at once, so that each thread has fewer, and with as many for each thread. In turn.
+/// Compares one thread per processor with four: with the same number of lookups in flight, so that each thread has fewer, and with
+/// as many for each thread. Alternately.
 fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get) as u32;
     let each = (LOOKUPS / processors).max(1);

@@ -199,8 +199,7 @@ pub(crate) fn local(
     Ok(SampleResult::since(begun, done, walk.counts().0))
 }
 
-/// Takes a sample of a plain thread that requests `at_once` lookups of a [`KernelWalk`] with one message, and
-/// waits for all of them.
+/// Runs a sample of a plain thread that requests `at_once` lookups of a [`KernelWalk`] with one message, and waits for all of them.
 pub(crate) fn shared(
     engine: &Engine,
     file: &File,
@@ -236,7 +235,7 @@ pub(crate) enum Callers {
     Tokio,
 }
 
-/// Takes a sample with a task for each lookup; all of them share one [`KernelWalk`].
+/// Runs a sample with a task for each lookup; all of them share one [`KernelWalk`].
 pub(crate) fn tasks(
     engine: &Engine,
     file: &File,

@@ -1,4 +1,4 @@
-//! Samples of rows: by one thread, or by several that begin together.
+//! Samples of rows: by one thread, or by several that start together.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::planted::Answer;
 
-/// The result of one sample of a row; the time begins when everything is set up.
+/// The result of one sample of a row; the time starts when everything is set up.
 pub(crate) struct SampleResult {
     pub(crate) lookups: u64,
     pub(crate) calls: u64,
@@ -23,8 +23,7 @@ impl SampleResult {
     }
 }
 
-/// Returns the lookups a second of this many threads, each with a ring or a session of its own; all begin
-/// when all are set up.
+/// Returns the lookups a second of this many threads, each with its own ring or session; all start when all are set up.
 pub(crate) fn by_threads(
     count: u32,
     row: impl Fn(&mut Start<'_>) -> Answer<SampleResult> + Sync,
@@ -37,7 +36,7 @@ pub(crate) fn by_threads(
     })
 }
 
-/// Waits until all threads that are to begin together are set up.
+/// Waits until all threads that are to start together are set up.
 pub(crate) struct Start<'a>(Option<&'a AtomicU32>);
 
 impl Start<'_> {

@@ -137,8 +137,7 @@ fn workers_max(ring: &OwnedFd) -> [u32; 2] {
     limits
 }
 
-/// A loop's thread has one worker of a kind; a thread of the program gets its others back when its last loop
-/// is gone.
+/// A loop's thread has one worker of a kind; a thread of the program regains the other workers when its last loop is dropped.
 #[test]
 fn a_thread_gets_its_workers_back() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -42,7 +42,7 @@ fn lookups_of_every_depth_find_what_a_search_in_memory_finds() {
     }
 }
 
-/// A walk takes 64 hops at most, so that is the deepest tree; one more level is one hop too many, on every engine.
+/// A walk has 64 hops at most, so that is the deepest tree; one more level is one hop too many, on every engine.
 #[test]
 fn trees_of_up_to_sixty_four_levels() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -234,7 +234,7 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
             assert_eq!(found.ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
         }
     }
-    // Its name may go: the descriptor keeps the file.
+    // Its name may be removed: the descriptor keeps the file.
     std::fs::remove_file(&path).expect("the name goes");
     for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::new()) {
         let lookup = &lookups[3];
@@ -242,8 +242,8 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
     }
 }
 
-/// An inner node whose level a flipped bit had made 0 was taken for a leaf: the lookup's result was the position of its
-/// child, in every engine. Each node must be one level below the one before it.
+/// An inner node whose level a flipped bit had made 0 was treated as a leaf: the lookup's result was the position of its child, in
+/// every engine. Each node must be one level below the one before it.
 #[test]
 fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -281,9 +281,8 @@ fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
     }
 }
 
-/// Regression: a batch registered its waker with each of its walks, so that the thread in the kernel woke the
-/// waiting thread up to 256 times for 256 lookups: 1.31 times the instructions of a bare ring, where a lone
-/// session took 1.05.
+/// Regression: a batch registered its waker with each of its walks, so that the thread in the kernel woke the waiting thread up to
+/// 256 times for 256 lookups: 1.31 times the instructions of a bare ring, where a lone session needed 1.05.
 #[test]
 fn a_batch_is_woken_a_few_times_and_not_for_each_walk() {
     struct WakeCounter {

@@ -16,7 +16,7 @@ fn look_up(walk: &mut LocalWalk<TreeLookup>, tree: &Tree, key: u64) -> Result<u6
     result.expect("the walk is over")
 }
 
-/// Takes the lock that an open file has until its last descriptor is closed. Returns `false` if it is taken.
+/// Acquires the lock that an open file has until its last descriptor is closed. Returns `false` if it is held.
 fn lock(file: &File) -> bool {
     // SAFETY: the call touches no memory.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
@@ -67,7 +67,7 @@ fn walks_of_one_call_are_each_on_a_file_of_its_own() {
     }
     let (enters, _) = walk.counts();
     assert!((7..40).contains(&enters), "{enters} system calls for 171 walks");
-    // A file that is not open for reading, beside one that is.
+    // A file that is not open for reading, next to a readable file.
     let blind = std::fs::OpenOptions::new().write(true).open(dir.path().join("3")).expect("it exists");
     let lookup = |tree: &Tree| Lookup { root: tree.root(3, 1), level: 2, key: 1 };
     let mut results = [None, None];
@@ -82,7 +82,7 @@ fn walks_of_one_call_are_each_on_a_file_of_its_own() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(results[1], Some(Ok(()))), "{results:?}");
-    // Walks on the session's own file go on as before.
+    // Walks on the session's file continue as before.
     let tree = &planted[0].0;
     assert_eq!(look_up(&mut walk, tree, 9).expect("a leaf"), tree.lookup(tree.root(3, 9), 9));
     walk.begin(&lookup(tree)).expect("there is room");

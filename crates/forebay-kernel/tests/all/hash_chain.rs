@@ -1,5 +1,5 @@
-//! The program of the example `hash_chain`, for a layout that the crate itself does not know: the same results on
-//! every engine, of whole tables and of damaged ones.
+//! The program of the example `hash_chain`, for a layout that the crate itself does not know: the same results on every engine, for
+//! whole and damaged tables.
 
 #[path = "../../examples/hash_chain/planted.rs"]
 mod planted;

@@ -1,5 +1,4 @@
-//! The tests of walks, one module for each subject. Those that look at a whole process or machine are programs of their own beside
-//! this folder.
+//! The tests of walks, one module for each subject. Tests of a whole process or machine are separate programs next to this folder.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -77,7 +77,7 @@ fn checked(answer: libc::c_int) -> io::Result<()> {
 }
 
 fn fallocate(file: &File, mode: libc::c_int, at: i64, len: i64) -> io::Result<()> {
-    // SAFETY: the call takes numbers only.
+    // SAFETY: the call passes numbers only.
     checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, at, len) })
 }
 
@@ -143,7 +143,7 @@ const FICLONE: libc::c_ulong = 0x4004_9409;
 
 fn reflink(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (File::open(from)?, File::create(to)?);
-    // SAFETY: the call takes two descriptors.
+    // SAFETY: the call passes two descriptors.
     checked(unsafe { libc::ioctl(to.as_raw_fd(), FICLONE as _, from.as_raw_fd()) })
 }
 
@@ -177,7 +177,7 @@ fn a_bound_file_may_grow() {
     assert_eq!(bound.walk.stats().fell_back, 2);
 }
 
-/// The file is free when the last of its sessions is gone.
+/// The file is free when the last of its sessions is dropped.
 #[test]
 fn two_sessions_pin_one_file() {
     let Some(bound) = Bound::new() else { return };
@@ -189,7 +189,7 @@ fn two_sessions_pin_one_file() {
     bound.refuses(libc::ETXTBSY, |_, writer| writer.write_all_at(&[1; 100], 5000));
 }
 
-/// Walks are in the kernel when the session is dropped; the file is free at once.
+/// Walks are in the kernel when the session is dropped; the file is free immediately.
 #[test]
 fn a_session_that_ends_with_walks_in_it_frees_its_file() {
     if !has_module() {
@@ -342,8 +342,7 @@ fn a_file_that_is_mapped_for_writing_is_refused() {
     LocalWalk::open_with(&bound.writer, PROGRAM, module_only()).expect("nothing stands against it now");
 }
 
-/// The least content that `swapon` takes for a swap space: a page with the header's words, and pages behind
-/// it.
+/// The least content that `swapon` accepts as a swap space: a page with the header's words, and pages behind it.
 fn swap_space(path: &Path) -> File {
     const PAGES: u32 = 64;
     let mut bytes = vec![0; PAGES as usize * 4096];
@@ -414,7 +413,7 @@ fn a_file_that_was_not_opened_for_reading_is_refused() {
     });
 }
 
-/// Pinning keeps others from writing: a user may do that with files of their own.
+/// Pinning keeps others from writing: a user may do that with their own files.
 #[test]
 fn another_users_file_is_refused() {
     if !has_module() {
@@ -471,7 +470,7 @@ fn a_file_in_pieces_is_walked_in_all_of_them() {
     }
 }
 
-/// A program whose step goes to the position that the page contains.
+/// A program whose step moves to the position in the page.
 struct Follow {
     page_bytes: u32,
 }

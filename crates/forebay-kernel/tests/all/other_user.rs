@@ -1,5 +1,5 @@
-//! Walks of a user who is not root: with the two capabilities that loading takes and a small limit of locked
-//! memory, and with less than that. Each scene is a process of its own.
+//! Walks of a user who is not root: with the two capabilities that loading needs and a small limit of locked memory, and with less
+//! than that. Each scene is a separate process.
 
 use std::os::unix::fs::chown;
 
@@ -23,9 +23,8 @@ fn has_loop() -> bool {
     }
 }
 
-/// Regression: with CAP_BPF, CAP_PERFMON and 8 MiB of locked memory a session opened before the engine's
-/// first read and never after it. The engine had registered all that the user may lock, the walks' ring got
-/// ENOMEM, and the reactor took over.
+/// Regression: with CAP_BPF, CAP_PERFMON and 8 MiB of locked memory a session opened before the engine's first read and never after
+/// it. The engine had registered all that the user may lock, the walks' ring got ENOMEM, and the reactor was used instead.
 #[test]
 fn a_session_opens_after_the_engines_first_read() {
     scene("other_user::a_session_opens_after_the_engines_first_read", |path| {

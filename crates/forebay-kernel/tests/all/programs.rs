@@ -126,8 +126,8 @@ fn what_writes_where_the_module_lets_nobody_write_is_refused() {
     }
 }
 
-/// The kernel attaches a structure of which no member has a program. The module took it for a step, and called the address 0 when
-/// the first page came.
+/// The kernel attaches a structure of which no member has a program. The module used it as a step, and called the address 0 when
+/// the first page arrived.
 #[test]
 fn a_structure_without_a_step_is_refused() {
     if !has_module() {
@@ -192,8 +192,8 @@ fn nonsense_is_an_answer_that_fails_the_walk() {
     }
 }
 
-/// To io_uring the place -1 is the descriptor's own position: a page that led there made the loop read the
-/// file's beginning and continue from it, where the reactor reported that there is no such place.
+/// For io_uring the offset -1 is the descriptor's current position: a page with that offset made the loop read the file's start and
+/// continue from it, where the reactor reported an invalid position.
 #[test]
 fn a_page_that_leads_anywhere_gives_the_same_error_everywhere() {
     let engine = engine();

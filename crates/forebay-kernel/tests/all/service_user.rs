@@ -1,6 +1,5 @@
-//! Walks of a service: a user who is not root, in the group that kernel/60-forebay-walk.rules gives the module's
-//! device to, with some capabilities and nothing else. Each scene is a process of its own. Errors name the right that
-//! is missing.
+//! Walks of a service: a user who is not root, in the group that kernel/60-forebay-walk.rules gives the module's device to, with
+//! some capabilities and nothing else. Each scene is a separate process. Errors name the right that is missing.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -86,7 +85,7 @@ struct Here {
     has_module: bool,
 }
 
-/// Runs `body` as the service, in a process of its own, with the path of a tree.
+/// Runs `body` as the service, in a separate process, with the path of a tree.
 fn play(name: &str, service: &Service, body: impl FnOnce(&Path, &Here)) {
     let is_child = std::env::var_os("FOREBAY_KERNEL_SCENE").is_some();
     let _node = (!is_child).then(Node::of_the_group);
@@ -98,7 +97,7 @@ fn play(name: &str, service: &Service, body: impl FnOnce(&Path, &Here)) {
         lock_at_most(service.locked_bytes);
         let group = by_udev().unwrap_or(GROUP);
         let own = GROUP + 1;
-        // SAFETY: setgroups reads one number, or none; libc changes the groups of all threads.
+        // SAFETY: setgroups reads the one number or nothing; libc changes the groups of all threads.
         unsafe {
             assert_eq!(libc::setgroups(service.in_group.into(), &raw const group), 0, "root may set groups");
             assert_eq!(libc::setresgid(own, own, own), 0, "root may be in any group");
@@ -256,7 +255,7 @@ fn rights_can_be_given_up_after_opening() {
             walks.run(1, |ended| results.push(ended.result.is_ok())).expect("the engine goes on");
             assert_eq!(results, [true], "{}", walks.engine());
         }
-        // Opening takes them again.
+        // An open acquires them again.
         for (kind, _) in kinds.into_iter().filter(|(_, is_here)| *is_here) {
             refused(path, kind, &["lacks CAP_BPF and CAP_PERFMON"]);
         }

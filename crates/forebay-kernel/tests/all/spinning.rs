@@ -16,14 +16,14 @@ use crate::common::{Tree, engine, has_module};
 use forebay_kernel::{Count, EngineKind, LocalWalk, Lookup, Options, TreeCount, TreeLookup};
 
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
-/// The module takes no longer time.
+/// The module is not slower.
 const LONGEST: Duration = Duration::from_micros(200);
 
 fn spinning(spin: Duration, depth: u32) -> Options {
     Options::new().only(EngineKind::Module).spin(spin).depth(depth)
 }
 
-/// Looks up this many keys, always as many at once as the session takes.
+/// Looks up this many keys, always as many in flight as the session allows.
 fn check(tree: &Tree, walk: &mut LocalWalk<TreeLookup>, lookups: u64, at_once: u32) {
     let (mut keys, mut numbers, mut found) = (0..lookups, vec![None; 64], 0);
     while found < lookups {
@@ -86,7 +86,7 @@ fn ranges_are_counted_the_same() {
     }
 }
 
-/// The device takes a millisecond for a read: the thread spins in vain, and soon leaves it.
+/// The device needs a millisecond for a read: the thread spins in vain, and soon leaves it.
 #[test]
 fn a_slow_device_is_waited_for() {
     let Ok(devices) = std::env::var("FOREBAY_KERNEL_STACKED") else {
@@ -108,7 +108,7 @@ fn a_slow_device_is_waited_for() {
     }
 }
 
-/// Another thread of the same processor comes to its turn a thousand times while this one walks and spins.
+/// Another thread of the same processor runs a thousand times while this thread walks and spins.
 #[test]
 fn another_thread_has_its_turn() {
     if !has_module() {
@@ -143,7 +143,7 @@ fn another_thread_has_its_turn() {
     });
 }
 
-/// Walks are in the kernel when the session is dropped; the file is free at once.
+/// Walks are in the kernel when the session is dropped; the file is free immediately.
 #[test]
 fn a_session_ends_with_walks_in_it() {
     if !has_module() {

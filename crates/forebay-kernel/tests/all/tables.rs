@@ -246,7 +246,7 @@ fn damaged_nodes_are_told_alike_and_harm_nobody() {
         let other = Descent { table: whole.table + 1, ..whole.descent(&keys[5]) };
         assert!(matches!(walk.walk(&other).wait(), Err(Error::Failed { code: TABLE_DAMAGED, .. })), "{kind}");
     }
-    // Chance decides which of several bad leaves comes first, so of a failure only the reason is compared.
+    // Chance decides which of several bad leaves completes first, so of a failure only the reason is compared.
     let mut counts: Vec<Vec<String>> = Vec::new();
     for (kind, walk) in engines(&engine, &file, || TableCount, Options::new()) {
         let asked: Vec<TableRange> = (0..200)

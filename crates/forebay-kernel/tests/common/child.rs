@@ -16,13 +16,13 @@ pub(crate) fn no_births() -> MutexGuard<'static, ()> {
     BIRTH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a program that ends with the test that starts it. A change of its user takes that away.
+/// Starts a program that ends with the test that starts it. A change of its user removes that link.
 pub(crate) fn spawn(command: &mut Command) -> Child {
     let _turn = no_births();
     end_with_parent(command).spawn().expect("another process")
 }
 
-/// Waits until no other test of this program has its turn, in whatever process that runs. The turn ends when this is dropped.
+/// Waits until no other test of this program has its turn, in any process. The turn ends when this is dropped.
 pub(crate) fn turn() -> File {
     let program = File::open(std::env::current_exe().expect("this test has a file")).expect("it can be read");
     // SAFETY: the call touches no memory.

@@ -46,7 +46,7 @@ impl Tree {
         (node * self.levels + level) * self.node_bytes as u64
     }
 
-    /// Returns the position where a lookup of this depth begins.
+    /// Returns the position where a lookup of this depth starts.
     pub(crate) fn root(&self, depth: u64, key: u64) -> u64 {
         self.position(depth - 1, mix(key ^ 77) % self.nodes)
     }
@@ -93,7 +93,7 @@ impl Tree {
         found.unwrap_or(&records[0]).1
     }
 
-    /// Returns the value of a lookup, by a search of every node from end to beginning.
+    /// Returns the value of a lookup, by a search of every node from its end to its start.
     pub(crate) fn lookup(&self, root: u64, key: u64) -> u64 {
         let mut position = root;
         while self.level(position) > 0 {
@@ -241,6 +241,6 @@ pub(crate) fn become_another_user(capabilities: &[u32]) {
         assert_eq!(libc::setresuid(user, user, user), 0, "root may be anybody");
     }
     let words = [wanted as u32, (wanted >> 32) as u32];
-    // Effective, permitted, inheritable; the lower 32 bits, then the upper ones.
+    // Effective, permitted, inheritable; the lower 32 bits, then the upper 32 bits.
     set_capabilities(&[words[0], words[0], 0, words[1], words[1], 0]);
 }

@@ -1,4 +1,4 @@
-//! Tests as a process of its own, for what changes a whole process: its user, its limits.
+//! Tests in their own processes, for changes to a whole process: its user, its limits.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
