@@ -11,10 +11,9 @@ const PAGE: usize = 64 << 10;
 
 type Sector = [u8; SECTOR];
 
-/// Returns the number of bytes that the disk of such a file system never tears. XFS recovery compares the
-/// sequence number in the first sector of a metadata block to decide whether to write the block again. It
-/// therefore takes a torn block of 4 KiB for a whole one, and the file system does not mount. ext4 journals
-/// whole blocks.
+/// Returns the number of bytes that the disk of such a file system never tears. XFS recovery compares the sequence number in the
+/// first sector of a metadata block to decide whether to write the block again. It therefore considers a torn block of 4 KiB whole,
+/// and the file system does not mount. ext4 journals whole blocks.
 pub(crate) fn unit_bytes(kind: &str) -> usize {
     if kind == "xfs" { 4096 } else { SECTOR }
 }
@@ -36,7 +35,7 @@ pub(crate) enum Lie {
 pub(crate) enum Cut {
     Nothing,
     Everything,
-    /// All writes up to some write, and any units of that one.
+    /// All writes up to some write, and any units of that write.
     Prefix,
     /// Each write with this probability, in percent.
     Writes(u64),
@@ -279,8 +278,8 @@ mod tests {
         }
     }
 
-    /// Regression: a directory block of 4 KiB came back with its first sector newer than its last, and XFS
-    /// did not mount. Its recovery takes a block for whole if the beginning is new enough.
+    /// Regression: a directory block of 4 KiB had a first sector newer than its last after a cut, and XFS did not mount. Its
+    /// recovery considers a block whole if its start is new enough.
     #[test]
     fn no_write_is_torn_within_a_unit() {
         let mut torn_between = false;

@@ -10,8 +10,8 @@ use forebay::{Config, Engine};
 
 use crate::subject::{ALL, NAMES, NONE, SERVERS, Say, Writer, ended, on_disk_of, recover};
 
-/// Pause after each acknowledgement of a subject that writes alone. It is longer than the subject's next
-/// operation takes, so most cuts find a disk that has not been flushed since.
+/// Pause after each acknowledgement of a subject that writes alone. It is longer than the subject's next operation, so most cuts
+/// find a disk that has not been flushed since.
 const REST: Duration = Duration::from_millis(10);
 
 /// Runs in the virtual machine, started by the host. It waits for its disks. The serial number of each, such
@@ -109,7 +109,7 @@ impl Guest {
                             goes_on
                         };
                         let result = writer.write(life, say);
-                        // Report at once, as the other writers go on.
+                        // Report immediately, as the other writers continue.
                         say_line(&format!("guest error {full}: {result:?}"));
                         result
                     })

@@ -93,7 +93,7 @@ impl Options {
 #[derive(Debug, Default)]
 struct Tally {
     cuts: u64,
-    /// Cuts before the guest began to write.
+    /// Cuts before the guest started to write.
     early: u64,
     acknowledged: u64,
     disks: Counts,
@@ -133,7 +133,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Boots a machine once for all lives and saves its state. Continuing from there takes a tenth of the time.
+/// Boots a machine once for all lives and saves its state. Continuing from there needs a tenth of the time.
 fn prepare(options: &Options) -> Result<PathBuf, String> {
     let state = options.work.join("state");
     let start = options.start(None, options.work.clone());
@@ -228,9 +228,9 @@ impl Series<'_> {
             if alone { NAMES[self.random.below(NAMES.len() as u64) as usize] } else { ALL }
         });
         let machine = self.boot(life, &writes)?;
-        // Three cuts in four fall into the writing, the others into mounting or recovery. The point is
-        // counted in lines, as a busy machine may make no progress in a given time. Half of the cuts come a
-        // moment later, so that they also fall between lines.
+        // Three cuts in four fall into the writing, the others into mounting or recovery. The point is counted in lines, as a busy
+        // machine may make no progress in a given time. Half of the cuts follow a moment later, so that they also fall between
+        // lines.
         let early = life > 0 && self.random.chance(25);
         let most = match () {
             () if self.options.servers => SERVERS_LINES,

@@ -121,7 +121,7 @@ impl Model {
         }
         self.held = std::mem::take(&mut self.found);
         (self.removed, self.removing) = (first, first);
-        // No operation is in flight any more, whenever the next cut comes.
+        // No operation is in flight any more at the time of the next cut.
         self.life = u64::MAX;
         Ok(())
     }

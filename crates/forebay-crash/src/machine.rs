@@ -172,7 +172,7 @@ impl Machine {
         }
     }
 
-    /// Kills the machine at once, waits until it is gone and returns its remaining lines.
+    /// Kills the machine, waits for its end and returns its remaining lines.
     pub(crate) fn kill(mut self) -> Result<Vec<String>> {
         let pid = rustix::process::Pid::from_child(&self.child);
         // `vm/run` kills QEMU without a clean shutdown.
@@ -195,7 +195,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// Kills the machine after any failure, so that none stays behind.
+    /// Kills the machine after any failure, so that it does not stay behind.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             let _gone = rustix::process::kill_process(

@@ -65,7 +65,7 @@ fn client_of(disk: &SharedDisk, stream: &UnixStream) -> Result<()> {
             let mut disk = lock(disk);
             if disk.is_frozen() {
                 drop(disk);
-                // Send no reply, and no error either, until the machine is gone as well.
+                // Send no reply, and no error either, until the machine has ended as well.
                 std::io::copy(&mut input, &mut std::io::sink())?;
                 return Ok(());
             }
@@ -114,7 +114,7 @@ fn handshake(input: &mut impl Read, output: &mut impl Write, bytes: u64, export:
                 reply(1, &[])?;
                 return Ok(false);
             }
-            // Info and go: reply with size and flags, then with the block sizes.
+            // `NBD_OPT_INFO` and `NBD_OPT_GO`: reply with size and flags, then with the block sizes.
             6 | 7 => {
                 reply(3, &[&0u16.to_be_bytes()[..], &bytes.to_be_bytes(), &export.to_be_bytes()].concat())?;
                 let sizes = [512u32, 4096, LONGEST as u32].map(u32::to_be_bytes).concat();

@@ -1,8 +1,8 @@
 //! Checks every state that a disk had at a flush. dm-log-writes records the writes that reach the device, in
 //! order. Each prefix of that record up to a flush or a durable write is mounted and checked.
 //!
-//! A guest does all of it in one life. /dev/vda is written, /dev/vdb takes the record, /dev/vdc the prefixes.
-//! A prefix is checked through a snapshot, as opening the data writes to it.
+//! A guest does all of it in one life. /dev/vda is written, /dev/vdb has the record, /dev/vdc the prefixes. A prefix is checked
+//! through a snapshot, as opening the data writes to it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,7 +57,7 @@ impl Replay {
         let (mut models, mut heard) = (models()?, 0);
         let (mut looked, mut writes) = (0, 0);
         let mut waiting = Vec::new();
-        // Writes that made the file system come before any promise, so their states do not count.
+        // Writes that made the file system precede any promise, so their states do not count.
         let mut counts = false;
         for entry in record {
             let entry = entry.map_err(|error| format!("the record: {error}"))?;
@@ -124,8 +124,7 @@ impl Replay {
                 return false;
             }
             said.push(line.to_string());
-            // Hold the lock, so that marks come in the order of the lines. A mark that fails loses only
-            // itself.
+            // Hold the lock, so that marks are in the order of the lines. A mark that fails loses only itself.
             let _mark = call(Command::new("dmsetup").args([
                 "message",
                 "recorded",
@@ -181,7 +180,7 @@ fn hear(models: &mut Models, line: &str) -> Result<(), String> {
     model.hear(&words[1..]).map_err(|error| format!("{line}: {error}"))
 }
 
-/// Mounts the contents of /dev/vdc, with changes going to memory, and compares all data with the models.
+/// Mounts the contents of /dev/vdc, with changes kept in memory, and compares all data with the models.
 fn look(engine: &Engine, kind: &str, models: &Models) -> Result<(), String> {
     let table = format!("0 {} snapshot /dev/vdc /dev/ram0 N 8", sectors("/dev/vdc")?);
     create("state", &table)?;

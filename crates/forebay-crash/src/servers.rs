@@ -1,4 +1,5 @@
-//! A cluster of three `forebay-etcd` servers in one machine, whose disk loses what was not flushed: the power cut of all nodes at once.
+//! A cluster of three `forebay-etcd` servers in one machine, whose disk loses what was not flushed: the simultaneous power cut of
+//! all nodes.
 //!
 //! etcdctl puts, each key once. After a cut every acknowledged key must be there, at each member alike.
 

@@ -12,7 +12,7 @@ use crate::subject::{self, Say, Writer, difference, ended, number};
 const WRITERS: u64 = 4;
 /// Number of keys per writer, each in both keyspaces.
 const KEYS: u64 = 150;
-/// Bytes that a value may have beside the words that say whose it is.
+/// Bytes of a value in addition to the words that identify it.
 const EXTRA: u64 = 1_500;
 /// The same for long values, whose least length is that above which a store reads a value by itself; one value in
 /// `LONG_PART` is long.

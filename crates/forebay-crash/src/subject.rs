@@ -24,7 +24,7 @@ pub(crate) const SERVERS: &str = "etcd";
 /// Stands for a disk on which nothing is.
 pub(crate) const NONE: &str = "none";
 
-/// Returns the subjects of a disk on which this one writes.
+/// Returns the subjects of a disk on which `writes` writes.
 pub(crate) fn on_disk_of(writes: &str) -> &'static [&'static str] {
     match writes {
         SERVERS => &[SERVERS],
@@ -61,16 +61,15 @@ pub(crate) fn recover(
 
 /// The host's half of a subject: the data that must be there.
 pub(crate) trait Model: Debug + Send + ModelCopy {
-    /// Notes that the guest begins to write, in this life.
+    /// Notes that the guest starts to write, in this life.
     fn began(&mut self, life: u64);
-    /// Takes a line of the guest about this subject. Returns an error if the line reports a state that must
-    /// not be.
+    /// Handles a line of the guest about this subject. Returns an error if the line reports a state that must not be.
     fn hear(&mut self, words: &[&str]) -> Result<(), String>;
     /// Returns the number of all acknowledged operations so far.
     fn acknowledged(&self) -> u64;
 }
 
-/// The copy of a model of whatever subject.
+/// The copy of a model of any subject.
 pub(crate) trait ModelCopy {
     /// Returns a copy of the current state.
     fn copy(&self) -> Box<dyn Model>;
