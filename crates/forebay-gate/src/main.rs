@@ -1,6 +1,6 @@
-//! The part of `scripts/test` that a shell does badly: it runs each test in a process of its own, with a limit of time and a
-//! folder for its files; it meters a step with all its descendants; and it decides whether a step's inputs have changed since
-//! it passed. docs/ci.md describes the checks.
+//! The part of `scripts/test` that a shell does badly: it runs each test in a separate process, with a time limit and a folder for
+//! its files; it meters a step with all its descendants; and it decides whether a step's inputs have changed since it passed.
+//! docs/ci.md describes the checks.
 
 mod glob;
 mod meter;
@@ -104,7 +104,7 @@ impl Arguments {
 
     /// # Errors
     ///
-    /// The value is no number.
+    /// The value is not a number.
     fn number(&self, name: &str, default: usize) -> Result<usize, String> {
         self.value(name).map_or(Ok(default), |value| {
             value.parse().map_err(|_error| format!("--{name} wants a number, not `{value}`"))

@@ -11,7 +11,7 @@ use crate::{Arguments, process};
 /// How long descendants of a step that was asked to end may clean up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// No step takes a whole CI run.
+/// No step lasts a whole CI run.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// `forebay-gate step`.

@@ -1,4 +1,5 @@
-//! Child processes: one in a group of its own, watched until it ends or its time is over, and the descendants that it leaves.
+//! Child processes: a child in its own process group, watched until it ends or its time is over, and the descendants that it
+//! leaves.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ extern "C" fn remember(signal: libc::c_int) {
     ASKED.store(signal, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are remembered, so that nothing is left behind when they come.
+/// From now on SIGINT, SIGTERM and SIGHUP are only recorded, so that nothing is left behind after a signal.
 pub(crate) fn watch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the action is a valid structure whose handler only stores to an atomic.
@@ -38,9 +39,9 @@ pub(crate) fn asked_to_end() -> Option<i32> {
     }
 }
 
-/// Descendants whose parents end become children of this process instead of init's, so that none is overlooked.
+/// Descendants whose parents end become children of this process instead of init's, so that all of them are found.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: takes no pointer.
+    // SAFETY: passes no pointer.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Outcome {
     pub(crate) threads: Vec<String>,
 }
 
-/// Starts the command in a process group of its own. It gets SIGKILL if the calling thread ends first.
+/// Starts the command in a new process group. It gets SIGKILL if the calling thread ends first.
 ///
 /// # Errors
 ///
@@ -85,13 +86,13 @@ pub(crate) fn start(command: &mut Command) -> io::Result<u32> {
 ///
 /// # Errors
 ///
-/// The kernel has no pidfd, or the process is no child.
+/// The kernel has no pidfd, or the process is not a child.
 pub(crate) fn wait(pid: u32, limit: Duration, patience: Duration) -> io::Result<Outcome> {
     let begun = Instant::now();
     let watched = pidfd(pid)?;
     let mut threads = Vec::new();
     let mut killed = None;
-    // Looks up now and then, as a signal may come to another thread.
+    // Wakes now and then, as a signal may reach another thread.
     while !readable(&watched, limit.saturating_sub(begun.elapsed()).min(Duration::from_millis(200))) {
         if let Some(signal) = asked_to_end() {
             signal_group(pid, signal);
@@ -120,12 +121,12 @@ pub(crate) fn kill_group(pid: u32) {
 }
 
 fn signal_group(pid: u32, signal: i32) {
-    // SAFETY: takes no pointer. The group has the number of a process that was not reaped yet, and stays its own till then.
+    // SAFETY: passes no pointer. The group has the number of a process that was not reaped yet, and stays its own till then.
     unsafe { libc::kill(-pid.cast_signed(), signal) };
 }
 
 pub(crate) fn kill(pid: u32, signal: i32) {
-    // SAFETY: takes no pointer.
+    // SAFETY: passes no pointer.
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn is_about_to_end(pid: u32) -> bool {
 }
 
 fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
+    // SAFETY: passes no pointer.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match i32::try_from(fd) {
         // SAFETY: the descriptor is new, and owned here alone.
@@ -188,7 +189,7 @@ pub(crate) fn processor_of_children() -> Duration {
     processor(&usage)
 }
 
-/// Reaps a child that has ended without a thread that waits for it: an orphan. Returns whether there was one.
+/// Reaps a child that has ended without a thread that waits for it: an orphan. Returns whether it reaped a child.
 pub(crate) fn reap_any() -> bool {
     let mut status = 0;
     // SAFETY: the pointer is to a valid value.
@@ -224,8 +225,8 @@ fn name(pid: u32) -> String {
     }
 }
 
-/// The value of a variable in the environment that the process began with. Amid `execve` a process has no environment or a part
-/// of one for a moment, so one without the variable is looked at again, for [`GRACE`] at most.
+/// The value of a variable in the process's initial environment. Amid `execve` a process has no environment or a part of one for a
+/// moment, so a process without the variable is checked again, for [`GRACE`] at most.
 pub(crate) fn variable_of(pid: u32, name: &str) -> Option<String> {
     let begun = Instant::now();
     loop {
@@ -256,7 +257,7 @@ fn positions(pid: u32) -> Vec<String> {
     all
 }
 
-/// Both outputs of a command go to this file.
+/// Redirects both outputs of a command to this file.
 ///
 /// # Errors
 ///
@@ -316,7 +317,7 @@ mod tests {
         reap(pid).unwrap();
     }
 
-    /// A process that outlives the test that started it would go on beside the tests after it.
+    /// A process that outlives the test that started it would run during the tests after it.
     #[test]
     fn the_group_ends_with_its_leader() {
         let dir = tempfile::tempdir().unwrap();

@@ -103,7 +103,7 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { package, name: name.to_owned(), folder, path })
 }
 
-/// The names of a program's tests, without the ignored ones unless these are wanted, too.
+/// The names of a program's tests, without the ignored tests unless these are wanted, too.
 ///
 /// # Errors
 ///

@@ -186,7 +186,7 @@ impl Tree {
         })
     }
 
-    /// The output of a command, or why there is none.
+    /// The output of a command, or the reason for its absence.
     fn output(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(program).args(arguments).current_dir(&self.root).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -295,7 +295,7 @@ impl Tree {
         Ok(if unchanged.is_empty() { None } else { Some(unchanged[number % unchanged.len()]) })
     }
 
-    /// Records that the step has passed at this commit. Returns a change that is not committed, if there is one: then nothing is recorded.
+    /// Records that the step has passed at this commit. Returns an uncommitted change, if any: then nothing is recorded.
     fn record(&self, step: &str, seconds: &str) -> Result<Option<String>, String> {
         if let Some(changed) = self.git_of(step, &["status", "--porcelain"])?.lines().next() {
             return Ok(Some(changed.trim().to_owned()));
@@ -349,7 +349,7 @@ pub(crate) fn passed(arguments: &[String]) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The file with this line in place of the step's older ones.
+/// The file with this line in place of the step's older lines.
 fn with_line(text: &str, line: &Line) -> String {
     let start = format!("{} ", line.step);
     let mut kept: Vec<String> =
@@ -566,7 +566,7 @@ mod tests {
         repository.pass("one");
         assert_eq!(repository.tree().repeated().unwrap(), Some("one"));
         repository.pass("two");
-        // A commit's hash has its message in it: the next ones choose the other as well.
+        // A commit's hash covers its message: the next commits choose the other as well.
         let mut left = vec!["one", "two"];
         for number in 0.. {
             repository.commit(&format!("commit {number}"));

@@ -3,7 +3,7 @@
 
 use crate::glob;
 
-/// A test may take so long unless a line says otherwise. Few take a tenth of it; it is there to name a test that hangs.
+/// The time limit of a test unless a line says otherwise. Few tests last a tenth of it; it exists to name a test that hangs.
 const LIMIT_S: u64 = 300;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ enum Word {
     All,
     /// Runs while no other test does.
     Alone,
-    /// Begins before the others, as it takes long.
+    /// Starts before the others, as it is long.
     First,
     /// Its limit in seconds.
     Limit(u64),
@@ -37,7 +37,7 @@ impl Default for Rules {
 impl Rules {
     /// # Errors
     ///
-    /// A line that is none of the kinds above, or has no reason.
+    /// A line of an unknown kind, or without a reason.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut rules = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -113,7 +113,7 @@ impl Rules {
         self
     }
 
-    /// Patterns that describe none of these tests: a test was renamed, and its rule was not.
+    /// Patterns that match none of these tests: a test was renamed, and its rule was not.
     pub(crate) fn stale<'a>(&'a self, ids: &[&str]) -> Vec<&'a str> {
         let mut stale: Vec<&str> = self.rules.iter().map(|(_, pattern)| pattern.as_str()).collect();
         stale.retain(|pattern| !ids.iter().any(|id| glob::matches(pattern, id)));

@@ -1,4 +1,4 @@
-//! Runs tests, each in a process of its own with a folder for its files, several at once.
+//! Runs tests, each in a separate process with a folder for its files, several at a time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +14,8 @@ use crate::programs::{self, Program};
 use crate::rules::Rules;
 use crate::{Arguments, glob};
 
-/// The variable that names the folder of a test to its descendants. All that this program starts has it; what has none may be amid `execve`.
+/// The variable that names the folder of a test to its descendants. All that this program starts has it; a process without it may
+/// be amid `execve`.
 pub(crate) const MARK: &str = "FOREBAY_GATE_TEST";
 
 /// A test, and the program that has it.
@@ -62,10 +63,10 @@ impl Place {
         Ok(place)
     }
 
-    /// Runs a test. Whatever it leaves behind is a failure: processes, and files in its folder.
+    /// Runs a test. Anything that it leaves behind is a failure: processes, and files in its folder.
     pub(crate) fn run(&self, test: &Test, lane: usize, limit: Duration) -> Report {
         let folder = self.files.join(lane.to_string());
-        // Of the lane too: `steady` runs one test in several lanes at once.
+        // Of the lane too: `steady` runs one test in several lanes concurrently.
         let log = folder.with_extension("log");
         let begun = Instant::now();
         let (outcome, mut failure) = match self.start_and_wait(test, &log, &folder, limit) {
@@ -191,7 +192,7 @@ fn skipped_in(log: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Runs the tests in so many lanes, in their order. Reports come as the tests end; `ended` may print.
+/// Runs the tests in so many lanes, in their order. Reports arrive as the tests end; `ended` may print.
 pub(crate) fn run_all(
     place: &Place,
     tests: &[&Test],
@@ -258,7 +259,7 @@ pub(crate) fn choose(arguments: &Arguments) -> Result<Selection, String> {
     if tests.is_empty() {
         return Err(format!("none of {all} tests is described by {}", only.join(", ")));
     }
-    // Long ones first, or one lane would be busy long after the others. The rest in turn of their programs, as the tests of one
+    // Long tests first, or one lane would be busy long after the others. The rest in turn of their programs, as the tests of one
     // program are alike in what they wait for.
     tests.sort_by_key(|test| !rules.first(&test.id));
     Ok(Selection { tests, rules, all })
@@ -365,7 +366,7 @@ fn write_times(file: &str, reports: &[Report]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The tests in the order in which `steady` takes them, each as often as its rule says.
+/// The tests in the order in which `steady` runs them, each as often as its rule says.
 pub(crate) fn repeated(chosen: &Selection, runs: usize) -> VecDeque<&Test> {
     let most = chosen.tests.iter().map(|test| chosen.rules.runs(&test.id, runs)).max().unwrap_or(0);
     let mut all = VecDeque::new();

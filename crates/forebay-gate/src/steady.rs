@@ -14,7 +14,7 @@ use crate::{Arguments, process};
 /// Processes that do nothing but compute.
 const BUSY: usize = 8;
 
-/// `forebay-gate steady`: goes on where an earlier run of the same programs has ended.
+/// `forebay-gate steady`: continues where an earlier run of the same programs has ended.
 pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
     let mut arguments = Arguments::parse(arguments, &WITH_VALUE, &["include-ignored"])?;
     arguments.flags.push("all".to_owned());
@@ -88,7 +88,7 @@ pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
     Ok(failed.is_empty())
 }
 
-/// Names the programs that were built: another build begins anew.
+/// Names the programs that were built: another build starts anew.
 fn version(tests: &[Test]) -> String {
     let mut paths: Vec<String> = tests
         .iter()

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 const GATE: &str = env!("CARGO_BIN_EXE_forebay-gate");
 
-/// A process in a session of its own, as a server is. Before that it is in the group that ends with the test.
+/// A process in a new session, as a server is. Before that it is in the group that ends with the test.
 const LEAVES_A_PROCESS: &str = "setsid sh -c 'touch ready; exec sleep 1000' & until [ -e ready ]; do :; done";
 
 /// A package with one test program. Each test is a line of shell.
@@ -193,7 +193,7 @@ fn steady_repeats_and_goes_on_where_it_ended() {
     assert_eq!((lines("runs"), lines("worlds"), lines("bads")), (3, 1, 6));
 }
 
-/// The run that ended first took the other run of its test for a process that it had left, and killed it.
+/// The run that ended first mistook the other run of its test for a process that it had left, and killed it.
 #[test]
 fn runs_of_one_test_beside_each_other_are_told_apart() {
     let package = Package::new(&[(
