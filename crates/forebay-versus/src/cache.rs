@@ -1,4 +1,4 @@
-//! `cache`: reads of single pages through a cache in the program, beside other caches and the page cache.
+//! `cache`: reads of single pages through a cache in the program, compared with other caches and the page cache.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ experiment! {
     limits {}
 }
 
-/// Memory of a row beside its cache, where memory is limited.
+/// Memory of a row in addition to its cache, where memory is limited.
 const BESIDE_BYTES: u64 = 160 << 20;
 
 fn title(table: &Table) -> String {
@@ -75,7 +75,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
             "reads": options.count(if workload == "hits" { "hits" } else { "reads" }),
         }));
     }
-    // The device takes 100 us where a cache takes a tenth of one.
+    // The device needs 100 us where a cache needs a tenth of one.
     let reads_of_device = options.count("reads") / 10;
     run.prepare = Box::new(move |turn, job| {
         files::evict(&job.path, false)?;
@@ -87,8 +87,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     Ok(run)
 }
 
-/// Reads the page that begins at an offset, on one thread: returns its first byte, and whether it was in the cache, where
-/// that is known.
+/// Reads the page at an offset, on one thread: returns its first byte, and whether it was in the cache, if known.
 type Reader<'p> = Box<dyn FnMut(u64) -> Result<(u8, bool)> + 'p>;
 
 /// Measures forebay-cache; with `gets` a page is looked for without a future first.

@@ -38,7 +38,7 @@ pub(crate) fn check_start(got: &[u8], offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// Sums the first word of every page of a file, whatever the order and the size of the pieces; one load a page, the same for every row.
+/// Sums the first word of every page of a file, for any order and size of the pieces; one load a page, the same for every row.
 #[derive(Default)]
 pub(crate) struct Checksum {
     sum: u64,
@@ -89,7 +89,7 @@ pub(crate) fn page_offset(rng: &mut SplitMix, file_bytes: u64) -> u64 {
 /// The size of a transparent hugepage, in bytes.
 const HUGEPAGE_BYTES: usize = 2 << 20;
 
-/// A page-aligned piece of a region. It lives as long as the process, which takes one sample.
+/// A page-aligned piece of a region. It lives as long as the process, which runs one sample.
 pub(crate) type Piece = &'static mut [u8];
 
 /// The kind of pages that a region requests.
@@ -101,8 +101,7 @@ pub(crate) enum PageKind {
     Small,
 }
 
-/// Returns `count` pieces of `piece_bytes` (a multiple of 4096), one behind the other in a region of their own, all pages
-/// already touched.
+/// Returns `count` pieces of `piece_bytes` (a multiple of 4096), one behind the other in a new region, all pages already touched.
 pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Result<Vec<Piece>> {
     assert!(piece_bytes.is_multiple_of(4096), "pieces for direct I/O are whole pages");
     let bytes = (count * piece_bytes).next_multiple_of(HUGEPAGE_BYTES);
@@ -118,8 +117,8 @@ pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Re
     Ok(map[skip..].chunks_exact_mut(piece_bytes).take(count).collect())
 }
 
-/// Evicts the file from the page cache and checks that it is out. With `drop_caches` (root) the kernel's
-/// caches of metadata go too.
+/// Evicts the file from the page cache and checks that it is out. With `drop_caches` (root) the kernel's caches of metadata are
+/// dropped too.
 pub(crate) fn evict(path: &Path, drop_caches: bool) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -146,7 +145,7 @@ pub(crate) fn load(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads one run of 16 pages in `every` of a file that is not cached, without read-ahead, and checks that no others came.
+/// Reads one run of 16 pages in `every` of a file that is not cached, without read-ahead, and checks that no others were loaded.
 pub(crate) fn load_every(path: &Path, every: u64) -> Result<()> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
@@ -195,7 +194,7 @@ mod tests {
             for (i, part) in file.chunks(piece).enumerate() {
                 sum.add((i * piece) as u64, part);
             }
-            // A page's first word that is cut in two is not checked; these sizes cut none.
+            // A page's first word that is cut in two is not checked; these sizes cut no word.
             sum.check(file.len() as u64).unwrap();
         }
         let mut sum = Checksum::default();

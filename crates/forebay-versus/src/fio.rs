@@ -17,7 +17,7 @@ pub(crate) fn is_available(options: &Values) -> bool {
     is_available
 }
 
-/// Measures random reads. With `batched` it submits and reaps a quarter of the depth at once.
+/// Measures random reads. With `batched` it submits and reaps a quarter of the depth together.
 pub(crate) fn random(reads: &Work, batched: bool) -> Result<Outcome> {
     let (depth, batch) = (reads.depth, (reads.depth / 4).max(1));
     let mut arguments = vec![
@@ -60,7 +60,7 @@ pub(crate) fn scan(scan: &Work, hugepages: bool) -> Result<Outcome> {
         .figure("buffers_peak_bytes", (depth * BLOCK_LARGE_BYTES) as f64))
 }
 
-/// Runs one fio job that reads the test file. With `hugepages` its allocator requests transparent ones for its buffers
+/// Runs one fio job that reads the test file. With `hugepages` its allocator requests transparent huge pages for its buffers
 /// (glibc's own switch, 2.35 or later). Returns a function from a path such as `/read/iops` to the job's number there.
 fn run(work: &Work, arguments: &[String], hugepages: bool) -> Result<impl Fn(&str) -> f64> {
     let mut command = Command::new("fio");
@@ -71,7 +71,7 @@ fn run(work: &Work, arguments: &[String], hugepages: bool) -> Result<impl Fn(&st
         let signal = Some(rustix::process::Signal::KILL);
         rustix::process::set_parent_process_death_signal(signal).map_err(std::io::Error::from)
     };
-    // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and acquires no lock.
     unsafe { command.pre_exec(end_with_parent) };
     let output = command
         .args(["--name=versus", "--readonly", "--thread", "--direct=1", "--output-format=json"])

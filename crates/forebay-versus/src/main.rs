@@ -1,6 +1,5 @@
-//! `forebay-versus`: Forebay beside its peers. Every row is the same work through another library, every
-//! sample a process of its own, all rows in turn; docs/performance.md describes how to run it and how to read
-//! its output.
+//! `forebay-versus`: Forebay compared with its peers. Every row is the same work through another library, every sample is a
+//! separate process, and rows alternate; docs/performance.md describes how to run it and how to read its output.
 
 mod cache;
 mod files;
@@ -163,7 +162,7 @@ fn measure(
     Ok(tables)
 }
 
-/// Prints how the targets were met; returns the number of missed ones and of failed rows.
+/// Prints how the targets were met; returns the number of missed targets and of failed rows.
 fn summarise(tables: &[Table]) -> Result<usize> {
     let rows = || tables.iter().flat_map(|table| &table.rows);
     let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();

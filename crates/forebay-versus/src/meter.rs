@@ -91,7 +91,7 @@ pub(crate) fn threads<T: FnMut() -> Result<()> + Send>(
     Ok(window.outcome(meters))
 }
 
-/// Runs each piece of work on a thread of its own.
+/// Runs each piece of work on its own thread.
 pub(crate) fn on_threads<T: Send>(
     work: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
 ) -> Result<Vec<T>> {
@@ -120,8 +120,8 @@ const CALIBRATION: Duration = Duration::from_millis(10);
 /// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. The first
 /// thread to finish an operation beyond either end reads the process's usage there.
 ///
-/// Its clock reads in ticks; a read costs about 5 ns on the processor's counter and about 50 ns on the system's clock, which
-/// is read where there is no steady counter. Every row uses the same.
+/// Its clock reads in ticks; a read costs about 5 ns on the processor's counter and about 50 ns on the system's clock, which is
+/// read without a steady counter. Every row uses the same clock.
 pub(crate) struct Window {
     has_counter: bool,
     origin: Instant,
@@ -133,7 +133,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns the window of a sample's work, which begins to warm up when the clock's rate is known, after 10 ms.
+    /// Returns the window of a sample's work, whose warm-up starts when the clock's rate is known, after 10 ms.
     pub(crate) fn start(work: &Work) -> Arc<Self> {
         let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let has_counter = cfg!(target_arch = "x86_64")
@@ -219,8 +219,8 @@ impl Meter {
         self.window.now()
     }
 
-    /// Notes that an operation which began at `began` has completed. Returns the present, as the start of the
-    /// next one, or `None` when the window has closed.
+    /// Notes that an operation started at `began` has completed. Returns the present, as the start of the next operation, or `None`
+    /// when the window has closed.
     #[inline]
     pub(crate) fn finish(&self, began: u64) -> Option<u64> {
         let now = self.window.now();
@@ -249,7 +249,7 @@ impl Meter {
     }
 }
 
-/// Returns the processor's time-stamp counter, or 0 where it has none.
+/// Returns the processor's time-stamp counter, or 0 without one.
 #[inline]
 fn counter() -> u64 {
     #[cfg(target_arch = "x86_64")]

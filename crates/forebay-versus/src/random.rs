@@ -112,8 +112,8 @@ experiment! {
         "forebay-shard" "iops" over &["tokio-uring"], at_least 1.0, within "bare-again", when on_zram;
         "forebay-shard" "iops" over &["fio"], at_least 1.0, within "bare-again", when on_zram;
         "forebay-shard" "iops" over &["fio-batched"], at_least 1.0, within "bare-again", when on_zram;
-        // A task's reads beside those of a ring that the worker itself fills. Where a device completes at once, the processor
-        // time of the path shows best at low depth, and the rate at high depth.
+        // A task's reads compared with those of a ring that the worker itself fills. Where a device completes immediately, the
+        // processor time of the path shows best at low depth, and the rate at high depth.
         "forebay-tokio" "iops" over RING, at_least 0.95, within "bare-worker-ring-again", when on_disk;
         "forebay-tokio" "iops" over RING, at_least 0.90, within "bare-worker-ring-again", when is_deep_zram;
         "forebay-tokio" "cpu_us_per_io" over RING, at_most 1.10, within "bare-worker-ring-again", when on_disk;
@@ -200,7 +200,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
             made = None;
             let (path, held): (_, Box<dyn Any>) = if device == "zram" {
                 let zram = Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?;
-                // It goes with the device, and nothing of this process holds it open: a signal could not unmount the device
+                // It is removed with the device, and nothing of this process holds it open: a signal could not unmount the device
                 // otherwise.
                 let path = zram.path().join("data");
                 run::fill(context, &path, bytes)?;
@@ -214,7 +214,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         if let Some((_, path, _)) = &made {
             job.path.clone_from(path);
         }
-        // Rows that look into the page cache start cold; everything else goes past it.
+        // Rows that look into the page cache start cold; all others bypass it.
         if turn.way.cached {
             files::evict(&job.path, false)?;
         }
@@ -227,7 +227,7 @@ impl Work {
     /// Returns the offsets of a task.
     pub(crate) fn offsets(&self, task: usize) -> Offsets {
         let (rng, block_bytes) = (self.rng(task), self.block_bytes);
-        // A block begins at any page from which it fits into the file.
+        // A block starts at any page from which it fits into the file.
         let file_bytes = self.file_bytes + PAGE_BYTES - (block_bytes as u64).next_multiple_of(PAGE_BYTES);
         Offsets { rng, file_bytes, block_bytes, is_first: true }
     }

@@ -78,10 +78,10 @@ experiment! {
     ranked by "ranges_per_s"
     ratios { "times_faster_than_sequential" "ranges_per_s" Over SEQUENTIAL; }
     spreads { "tokio-fs-sequential-again" "total_ms" "a_a_spread"; }
-    // A warm stream is shown, whichever row is faster.
+    // A warm stream is shown, even if it is not the faster row.
     limits {
-        // One batch of a fresh process: opening the file and tables that grow by doubling are in it, which is some hundred
-        // allocations. The steady state has a target of its own in `random`.
+        // One batch of a fresh process: opening the file and tables that grow by doubling are included, which is some hundred
+        // allocations. The steady state has its target in `random`.
         "read_many" "allocations_per_range" at_most 0.05;
         // The better of direct and buffered.
         "read_many-adaptive" "total_ms" over &["read_many-collect", "read_many-buffered"], within AGAIN, at_most 1.05;
@@ -265,8 +265,8 @@ fn merge_touching(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     merged
 }
 
-/// Maps the file with the default advice and copies one range after the other into a vector of its own. This
-/// is the work of a reader that has to own the bytes before it decodes them.
+/// Maps the file with the default advice and copies one range after the other into a new vector. This is the work of a reader
+/// that has to own the bytes before it decodes them.
 fn copy_from_map(work: &Work) -> Result<Outcome> {
     batch(work, async |ranges, _| {
         let file = std::fs::File::open(&work.path)?;
@@ -339,7 +339,7 @@ pub(crate) fn ranges(work: &Work) -> Vec<Range<u64>> {
             }
         }
     }
-    // A batch comes in the order of the query, not of the file; clusters stay together, as column chunks do.
+    // A batch is in the order of the query, not of the file; clusters stay together, as column chunks do.
     if !matches!(shape, "clustered" | "records") {
         rng.shuffle(&mut ranges);
     }

@@ -57,7 +57,7 @@ const SAMPLE_SECONDS_MAX: f64 = 7200.0;
 const GROUP: &str = "group";
 const GROUPS: &str = "groups";
 
-/// Takes a sample of a row, in the child process.
+/// Runs a sample of a row, in the child process.
 pub(crate) type Sample = fn(&Work) -> Result<Outcome>;
 
 /// Defines an experiment: a static of this name, with the functions `plan` and `title` of its module.
@@ -200,7 +200,7 @@ pub(crate) struct Work {
     pub(crate) operations: u64,
     pub(crate) shape: String,
     pub(crate) ranges: usize,
-    /// Tasks at work at once.
+    /// Maximum tasks at work.
     pub(crate) tasks_max: usize,
     pub(crate) writers: usize,
     pub(crate) record_bytes: usize,
@@ -233,7 +233,7 @@ impl Work {
         Ok(Self { row, path, seed, seconds, ..job.work()? })
     }
 
-    /// Returns the window of time that counts, which begins to warm up now.
+    /// Returns the window of time that counts, whose warm-up starts now.
     pub(crate) fn window(&self) -> Arc<Window> {
         Window::start(self)
     }
@@ -245,7 +245,7 @@ impl Work {
     }
 }
 
-/// Makes a sample ready: evicts files, adds to the job what is no parameter. The result lives as long as the sample.
+/// Makes a sample ready: evicts files, adds values to the job that are not parameters. The result lives as long as the sample.
 type Prepare<'c> = Box<dyn FnMut(&Turn<'_>, &mut Job) -> Result<Option<Box<dyn Any>>> + 'c>;
 
 /// Returns whether a table has a row.
@@ -309,7 +309,7 @@ impl<'c> Run<'c> {
         Ok((Self::new(context, place, method), scratch))
     }
 
-    /// Makes the test file, and the hot file where there is one; returns the bytes of the test file.
+    /// Makes the test file, and the hot file, if any; returns the bytes of the test file.
     pub(crate) fn make_files(&mut self, scratch: &ScratchDir, options: &Values) -> Result<u64> {
         let [file_bytes, hot_bytes] = ["file-mib", "hot-mib"].map(|mib| file_bytes(options.count(mib)));
         self.file = Some(test_file(self.context, scratch, file_bytes)?);
@@ -406,7 +406,7 @@ impl Plan for Run<'_> {
     }
 }
 
-/// Adds a value to a job that is no parameter of its table.
+/// Adds a value to a job that is not a parameter of its table.
 pub(crate) fn add(job: &mut Job, name: &str, value: impl Into<Value>) {
     if let Value::Object(work) = &mut job.work {
         work.insert(name.to_owned(), value.into());
@@ -435,7 +435,7 @@ pub(crate) fn join(
     (table, is_whole)
 }
 
-/// Returns the `stat` file of the device that has the partition of this one: it alone counts a partition's flushes.
+/// Returns the `stat` file of the device that contains this partition: only that file counts a partition's flushes.
 fn whole_device(stat: &Path) -> Option<PathBuf> {
     let folder = stat.canonicalize().ok()?;
     let folder = folder.parent()?;

@@ -113,7 +113,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let file_bytes = run.make_files(&scratch, options)?;
     let memory_bytes = options.count("memory-mib") << 20;
     let is_limited = memory_bytes > 0 && run.limit_memory(memory_bytes);
-    // Twice what the page cache may fill: its pages come from what was freed last, and not from there alone.
+    // Twice what the page cache may fill: its pages are allocated from the most recently freed memory, and not only from there.
     let touched = prefault(2 * memory_bytes);
     run.table(json!({
         "device": "disk", "file_bytes": file_bytes, "memory_touched_bytes": touched,
@@ -125,14 +125,14 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     Ok(run)
 }
 
-/// The parts of a file that tasks take, each the next one, where a library has no read-ahead.
+/// The parts of a file that tasks claim, each the next part, where a library has no read-ahead.
 pub(crate) struct Parts {
     next: AtomicU64,
     file_bytes: u64,
 }
 
 impl Parts {
-    /// Returns offset and length of the next part, which no other task has taken.
+    /// Returns offset and length of the next part, which no other task has claimed.
     pub(crate) fn take(&self) -> Option<(u64, usize)> {
         let offset = self.next.fetch_add(BLOCK_LARGE_BYTES as u64, Ordering::Relaxed);
         let left = self.file_bytes.checked_sub(offset).filter(|left| *left > 0)?;
@@ -140,7 +140,7 @@ impl Parts {
     }
 }
 
-/// A pass that has begun.
+/// A pass in progress.
 pub(crate) struct Pass {
     begun: Instant,
     used: Usage,

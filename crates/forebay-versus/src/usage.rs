@@ -81,7 +81,7 @@ impl Usage {
 static SYSCALLS: Mutex<Option<CallCounter>> = Mutex::new(None);
 static DEVICE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Starts to count the requests of the device with this `stat` file, if there is one, for the rest of this process.
+/// Starts to count the requests of the device with this `stat` file, if any, for the rest of this process.
 pub(crate) fn count_requests(device_stat: Option<&Path>) {
     if let Some(path) = device_stat {
         DEVICE.get_or_init(|| path.to_owned());
@@ -96,7 +96,7 @@ pub(crate) fn count_syscalls() -> Result<()> {
     Ok(())
 }
 
-/// The threads whose allocations are counted: none, the watched ones, or all.
+/// The threads whose allocations are counted: no thread, the watched threads, or all.
 static COUNTING: AtomicU8 = AtomicU8::new(OFF);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -113,8 +113,7 @@ pub(crate) fn count_allocations() {
     COUNTING.store(ALL, Ordering::Relaxed);
 }
 
-/// Starts to count the allocations of this thread, for the rest of this process. Other threads pay for a
-/// check of their own flag.
+/// Starts to count the allocations of this thread, for the rest of this process. Other threads pay for a check of their flag.
 pub(crate) fn count_allocations_here() {
     IS_WATCHED.set(true);
     COUNTING.store(WATCHED, Ordering::Relaxed);
@@ -128,7 +127,7 @@ pub(crate) struct CountingAllocator;
 fn note() {
     let counts = match COUNTING.load(Ordering::Relaxed) {
         OFF => false,
-        // A thread that ends may allocate after its flag is gone; it is no longer watched then.
+        // A thread that ends may allocate after its flag is destroyed; it is no longer watched then.
         WATCHED => IS_WATCHED.try_with(Cell::get).unwrap_or(false),
         _ => true,
     };
@@ -146,7 +145,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System` with this layout, because every allocation here does.
+        // SAFETY: `ptr` was allocated by `System` with this layout, because every allocation here does.
         unsafe { System.dealloc(ptr, layout) }
     }
 
@@ -158,7 +157,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         note();
-        // SAFETY: `ptr` came from `System` with this layout, and the caller's promises for `new_size` are passed on.
+        // SAFETY: `ptr` was allocated by `System` with this layout, and the caller's promises for `new_size` are passed on.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

@@ -15,7 +15,7 @@ struct RandomLoad {
     batch: usize,
     /// How often each key is written.
     rounds: u64,
-    /// Entries of a scan beside full ones.
+    /// Entries of a short scan, in addition to full scans.
     scan: usize,
 }
 const SHORT: RandomLoad = RandomLoad { value_bytes: 200, batch: BATCH, rounds: 1, scan: 100 };
@@ -33,9 +33,9 @@ pub(super) const ENTRY_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
 const POOL_BYTES: usize = 64 << 10;
 /// Entries of one transaction of a load, where a store loads by transactions.
 pub(super) const LOAD_ENTRIES: u64 = 20_000;
-/// Streams of random numbers above this one are the writers'.
+/// Streams of random numbers above this number are the writers'.
 const WRITERS_STREAM: usize = 1 << 20;
-/// The timer that runs beside gets from Tokio, and the time it is watched before they begin.
+/// The timer that runs during gets from Tokio, and the time it is watched before the first get.
 const TICK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(300);
 
@@ -151,8 +151,8 @@ fn gets(work: &Work, store: &Arc<impl Peer>, count: usize) -> Result<Outcome> {
     threads(work, lanes)
 }
 
-/// Measures gets from tasks of the multi-threaded runtime, which has a worker per core, beside a task that
-/// wakes every millisecond. `make` makes a task's way to get the key of a number.
+/// Measures gets from tasks of the multi-threaded runtime, which has a worker per core, together with a task that wakes every
+/// millisecond. `make` creates a task's function that gets the key of a number.
 pub(super) fn from_tokio<G, F>(work: &Work, make: impl Fn(usize) -> G) -> Result<Outcome>
 where
     G: FnMut(u64) -> F + Send + 'static,
@@ -184,8 +184,8 @@ where
         .figure("timer_later_p99_us", late - idle))
 }
 
-/// Runs `work` beside a task that sleeps for a millisecond again and again; returns how late each of its
-/// wake-ups was, in microseconds.
+/// Runs `work` together with a task that repeatedly sleeps for a millisecond; returns how late each of its wake-ups was, in
+/// microseconds.
 async fn watch_timer<T>(work: impl Future<Output = T>) -> (T, Vec<f64>) {
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
@@ -247,9 +247,8 @@ pub(super) fn busy(
         .figure("idle_gets_per_s", of(&idle, "iops")))
 }
 
-/// Measures a load in random order: durable batches of keys by two writers, each key as often as there are rounds; then the
-/// wait until the store has nothing left to do; and then gets and scans. The device's bytes count from the beginning until
-/// that wait ends.
+/// Measures a load in random order: durable batches of keys by two writers, each key once a round; then the wait until the store is
+/// idle; and then gets and scans. The device's bytes count from the start to the end of that wait.
 fn random(work: &Work, store: &Arc<impl Peer>, load: &RandomLoad) -> Result<Outcome> {
     let bytes = load.value_bytes;
     rustix::fs::sync();

@@ -14,8 +14,7 @@ use crate::prelude::*;
 const SHARDS: usize = 2;
 const LAST: usize = SHARDS - 1;
 const BOTH: &[usize] = &[0, LAST];
-/// Memory that a process with an engine takes beside the store's budget: an eighth of its memory, but at
-/// least this much.
+/// Memory that a process with an engine uses in addition to the store's budget: an eighth of its memory, but at least this much.
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
 /// The row in which the log and compaction have the class of the gets.
 const NO_CLASSES: &str = "forebay-no-classes";
@@ -122,7 +121,7 @@ impl OpenStore {
         // As the other stores: values here do not compress.
         let mut options = Options::new().memory_bytes_max(memory_bytes).compression(Compression::None);
         if work.row == NO_CLASSES {
-            // The class of the gets: none is dispatched first.
+            // The class of the gets: no class is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);
         }
         if work.row == TOGETHER {
@@ -182,7 +181,7 @@ impl OpenStore {
         })
     }
 
-    /// Measures appends to a log of its own, of the bytes that a put appends to the store's, by tasks on a shard.
+    /// Measures appends to a separate log, of the bytes that a put appends to the store's, by tasks on a shard.
     fn appends(&self, work: &Work) -> Result<Outcome> {
         let options = forebay_wal::Options::new().segment_bytes(SEGMENT_BYTES);
         let (log, _) = Wal::open(&self.engine, work.path.join("log"), options).wait()?;

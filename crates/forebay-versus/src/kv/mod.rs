@@ -1,4 +1,4 @@
-//! `kv`: gets, loads and durable puts of forebay-kv, beside the disk itself and other stores.
+//! `kv`: gets, loads and durable puts of forebay-kv, compared with the disk itself and other stores.
 
 mod drive;
 mod forebay_store;
@@ -15,11 +15,11 @@ use crate::prelude::*;
 use crate::run::RESIDENT_PEAK_BYTES;
 use drive::ENTRY_BYTES;
 
-/// Threads of a store whose calls block, where many gets are in flight at once.
+/// Threads of a store whose calls block, where many gets are in flight.
 const THREADS: usize = 32;
-/// Gets and puts in flight at once where they are tasks, and writers of durable puts.
+/// Gets and puts in flight where they are tasks, and writers of durable puts.
 const IN_FLIGHT: usize = 64;
-/// Gets in flight at once beside writers.
+/// Gets in flight while writers run.
 const BUSY_GETS: usize = 8;
 const BUSY_WRITERS: usize = 2;
 /// Entries of one write by these writers.
@@ -33,7 +33,7 @@ const KEYS_FULL: f64 = 4e6;
 /// The name of an empty file in the folder of a store that was loaded.
 const LOADED: &str = "loaded";
 
-/// The workloads, each with its rows beside the other stores', and its description.
+/// The workloads, each with its rows in addition to the other stores', and its description.
 const WORKLOADS: &[(&str, &str, &str)] = &[
     ("load", "raw forebay", "a sorted load, once"),
     ("one", "raw raw-again forebay forebay-wait", "random gets, one at a time"),
@@ -71,7 +71,7 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
 ];
 /// Keys of the workload `large`.
 const LARGE_KEYS: &str = "large-keys";
-/// Keys of the workload `random`, which has a store of its own.
+/// Keys of the workload `random`, which has a separate store.
 const RANDOM_KEYS: &str = "random-keys";
 /// The other stores.
 const OTHERS: &[&str] = &["redb", "fjall", "heed", "rocksdb"];
@@ -180,7 +180,7 @@ experiment! {
         "forebay" "gets_per_s" over RAW, at_least 75.0 / 73.6, within "raw-again", when |table| is(table, "many");
         "forebay" "cpu_us_per_get" at_most 10.0, when |table| is(table, "many");
         "forebay" "p99_us" at_most 1000.0, when |table| is(table, "many");
-        // 55 thousand with little memory, where the disk's rate was 73.6 and the best other store's 39; that one through the
+        // 55 thousand with little memory, where the disk's rate was 73.6 and the best other store's 39; the store through the
         // disk's rate, because it may have run in another group.
         "forebay" "gets_per_s" over RAW, at_least 55.0 / 73.6, within "raw-again", when |table| is(table, "small");
         "forebay" "ratio_to_raw" over OTHERS, at_least 55.0 / 39.0, within "raw-again",
@@ -192,7 +192,7 @@ experiment! {
         // Tokio's timer has a grain of a millisecond itself, so the figure is how much later than at rest it is.
         "forebay" "timer_later_p99_us" at_most 1000.0, when |table| is(table, "tokio");
         "forebay" "p99_to_idle" at_most 3.0, when |table| is(table, "busy");
-        // 120 thousand puts a second where RocksDB took 45.
+        // 120 thousand puts a second where RocksDB had 45.
         "forebay" "puts_per_s" over &["rocksdb"], at_least 120.0 / 45.0, when |table| is(table, "puts");
         "forebay" "puts_per_s" at_least 120_000.0, when |table| is(table, "puts");
         "forebay" "p99_us" at_most 1500.0, when |table| is(table, "puts");
@@ -263,7 +263,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     for group in 1..=groups.len() {
         for (workload, ..) in WORKLOADS {
             let is_wanted = workloads.contains(workload);
-            // Some begin with an empty store, the others need the loaded one.
+            // Some start with an empty store, the others need the loaded store.
             let is_needed = *workload == "load" && workloads.iter().any(|workload| !is_alone(workload));
             if !is_wanted && !is_needed {
                 continue;
@@ -304,7 +304,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let mut group = 0;
     run.prepare = Box::new(move |turn, job| {
         if std::mem::replace(&mut group, turn.count("group")) != turn.count("group") {
-            // The stores of the group before make room.
+            // The stores of the previous group are removed for space.
             stores.clear();
         }
         let (store, workload) = (store_of(turn.way.name), turn.text("workload"));
@@ -340,7 +340,7 @@ pub(crate) fn sweep(work: &Work) -> Result<Outcome> {
     }
 }
 
-/// Returns whether each sample of a workload begins with an empty store.
+/// Returns whether each sample of a workload starts with an empty store.
 fn is_alone(workload: &str) -> bool {
     matches!(workload, "puts" | "random" | "large")
 }
@@ -356,15 +356,15 @@ fn is_load_of(setting: &Parameters, row: &str, wanted: &str) -> bool {
     setting.get("workload") == Some(&Value::from("load")) && store_of(wanted) == row
 }
 
-/// Stores with data of their own, and the most disk space they take for each byte of keys and values, in
-/// percent: after a load, plus the temporary growth by overwriting.
+/// Stores with separate data, and their maximum disk space in percent of the bytes of keys and values: after a load, plus the
+/// temporary growth by overwriting.
 const STORES: &[(&str, u64)] =
     &[("raw", 101), ("forebay", 120), ("heed", 150), ("redb", 160), ("fjall", 120), ("rocksdb", 120)];
 
-/// Room for the stores of `puts`, which are removed after each sample, and for small files.
+/// Space for the stores of `puts`, which are removed after each sample, and for small files.
 const ROOM_BYTES: u64 = 2_000_000_000;
 
-/// Returns the stores of these rows by groups whose data fit on the disk at once; the disk itself is part of each.
+/// Returns the stores of these rows by groups whose data fit on the disk together; the disk itself is part of each.
 fn groups(disk_gb: u64, keys: u64, rows: &[String]) -> Result<Vec<Vec<&'static str>>> {
     let wanted: Vec<&str> = STORES.iter().map(|(store, _)| *store).collect();
     let wanted = wanted.into_iter().filter(|store| rows.iter().any(|row| store_of(row) == *store));

@@ -54,7 +54,7 @@ fn load_raw(work: &Work) -> Result<()> {
             if offset >= writes * RAW_WRITE_BYTES {
                 return Ok(());
             }
-            // Each page begins with its content for this offset, so that a read can be checked.
+            // Each page starts with its content for this offset, so that a read can be checked.
             for at in (0..RAW_WRITE_BYTES).step_by(PAGE_BYTES as usize) {
                 files::fill(&mut buffer[at as usize..at as usize + 8], offset + at);
             }
@@ -67,8 +67,7 @@ fn load_raw(work: &Work) -> Result<()> {
     Ok(file.sync_data()?)
 }
 
-/// redb: a B+-tree in one file, copied on write, read and written through the page cache beside a cache of
-/// its own.
+/// redb: a B+-tree in one file, copied on write, read and written through the page cache in addition to its own cache.
 pub(super) struct Redb(redb::Database);
 
 const TABLE: redb::TableDefinition<'_, Key, &[u8]> = redb::TableDefinition::new("bench");
@@ -129,7 +128,7 @@ impl Peer for Redb {
     }
 }
 
-/// fjall: an LSM tree with a journal, read and written through the page cache beside a cache of its own.
+/// fjall: an LSM tree with a journal, read and written through the page cache in addition to its own cache.
 pub(super) struct Fjall {
     database: fjall::Database,
     keyspace: fjall::Keyspace,
@@ -187,7 +186,7 @@ impl Peer for Fjall {
     }
 }
 
-/// Threads that may read from LMDB at once; Tokio's blocking threads are up to 512.
+/// Threads that may read from LMDB concurrently; Tokio's blocking threads are up to 512.
 const LMDB_READERS: u32 = 1024;
 /// The map of LMDB is that much larger than the entries.
 const LMDB_MAP_TIMES: u64 = 4;
@@ -200,7 +199,7 @@ pub(super) struct Lmdb {
 }
 
 impl Lmdb {
-    /// Opens the environment. The map takes address space only; the kernel decides which pages are resident.
+    /// Opens the environment. The map uses address space only; the kernel decides which pages are resident.
     pub(super) fn open(work: &Work) -> Result<Self> {
         let map_bytes = (work.keys.max(1 << 20) * ENTRY_BYTES * LMDB_MAP_TIMES).next_multiple_of(1 << 20);
         let mut options = heed::EnvOpenOptions::new();
@@ -292,8 +291,8 @@ mod rocks {
     /// Entries of one table file of a load: about 64 MiB.
     const TABLE_ENTRIES: u64 = 64 << 10;
 
-    /// Measures RocksDB: an LSM tree with a log. Reads, flushes and compactions are direct, as among its users who
-    /// measure. Loads go through table files of its own, which it then takes over.
+    /// Measures RocksDB: an LSM tree with a log. Reads, flushes and compactions are direct, as its users configure it for
+    /// benchmarks. Loads write its table files, which it then ingests.
     pub(in super::super) fn rocksdb(work: &Work) -> Result<Outcome> {
         drive::sample(work, Rocks::open)
     }
@@ -305,8 +304,7 @@ mod rocks {
     }
 
     impl Rocks {
-        /// Opens the database. Three quarters of the memory are its cache, with indexes and filters in it;
-        /// memtables take an eighth.
+        /// Opens the database. Three quarters of the memory are its cache, with indexes and filters in it; memtables use an eighth.
         fn open(work: &Work) -> Result<Self> {
             let mut blocks = BlockBasedOptions::default();
             blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(work.memory_bytes / 4 * 3)?));

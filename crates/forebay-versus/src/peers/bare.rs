@@ -20,7 +20,7 @@ pub(crate) fn random(reads: &Work, several: bool) -> Result<Outcome> {
     let window = reads.window();
     let meter = window.meter();
     let mut rng = reads.rng(0);
-    // Offset and beginning of each slot's read.
+    // Offset and start of each slot's read.
     let mut slots = vec![(0, 0); reads.depth];
     let mut unchecked = reads.depth;
     keep_busy(&mut ring, reads.depth, several, |sq, slot, result| {
@@ -86,9 +86,9 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
     Ok(begun.elapsed().as_nanos() as f64 / operations as f64)
 }
 
-/// Keeps `depth` operations in flight. `next` gets a slot and the result of its last operation, if there was one; it queues
-/// another, or returns false. The loop waits for one completion, or for `several`: for a quarter of the operations in flight,
-/// but no longer than 50 us once there is one.
+/// Keeps `depth` operations in flight. `next` gets a slot and the result of its last operation, if any; it queues another, or
+/// returns false. The loop waits for one completion, or for `several`: for a quarter of the operations in flight, but no longer
+/// than 50 us after the first.
 fn keep_busy(
     ring: &mut IoUring,
     depth: usize,
@@ -98,7 +98,7 @@ fn keep_busy(
     let (mut submitter, mut sq, mut cq) = ring.split();
     // Refused before Linux 5.18; then each enter looks the ring up.
     _ = submitter.register_ring_fd();
-    // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as a failure.
+    // A wait needs an upper limit, or the end of the minimum wait without any completion counts as a failure.
     let patience = types::Timespec::new().sec(1);
     let arguments = types::SubmitArgs::new().min_wait_usec(MIN_WAIT_US).timespec(&patience);
     let mut in_flight = 0;
@@ -107,14 +107,14 @@ fn keep_busy(
     }
     while in_flight > 0 {
         sq.sync();
-        // Publishes the completions taken: an old one still in the queue would end the wait at once.
+        // Publishes the consumed completions: an old entry still in the queue would end the wait immediately.
         cq.sync();
         let want = if several { in_flight / 4 } else { 1 };
         let done = match want {
             0 | 1 => submitter.submit_and_wait(1),
             _ => submitter.submit_with_args(want, &arguments),
         };
-        // An interruption, and a minimum wait that has ended, are no failures.
+        // An interruption, and a minimum wait that has ended, are not failures.
         if let Err(error) = done
             && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME))
         {

@@ -29,7 +29,7 @@ pub(crate) fn random_pread(reads: &Work) -> Result<Outcome> {
     threads(reads, lanes)
 }
 
-/// Measures random reads of `std::fs` through the page cache: each of `depth` threads reads into memory of its own.
+/// Measures random reads of `std::fs` through the page cache: each of `depth` threads reads into its own memory.
 pub(crate) fn random_std_fs(reads: &Work) -> Result<Outcome> {
     let file = &File::open(&reads.path)?;
     let lanes = (0..reads.depth).map(|i| {
@@ -76,9 +76,8 @@ pub(crate) fn random_spawn_blocking(reads: &Work) -> Result<Outcome> {
     })
 }
 
-/// Measures random reads of `tokio::fs`: `depth` tasks, each with a file of its own (the cursor belongs to the file), seek
-/// then read. It reads through a buffer of its own that no direct read can use, so it goes through the page cache;
-/// read-ahead is off.
+/// Measures random reads of `tokio::fs`: `depth` tasks, each with its own file (the cursor belongs to the file), seek then read. It
+/// reads through an internal buffer that direct reads cannot use, so it uses the page cache; read-ahead is off.
 pub(crate) fn random_tokio_fs(reads: &Work) -> Result<Outcome> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let lanes = (0..reads.depth).map(|i| {
@@ -95,7 +94,7 @@ pub(crate) fn random_tokio_fs(reads: &Work) -> Result<Outcome> {
     })
 }
 
-/// Measures the scan of five threads, each reading the next 512 KiB that no other thread has taken.
+/// Measures the scan of five threads, each reading the next 512 KiB that no other thread has claimed.
 pub(crate) fn scan_pread(scan: &Work) -> Result<Outcome> {
     let pass = scan.begin();
     let file = open_direct(&scan.path)?;

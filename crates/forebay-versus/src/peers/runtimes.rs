@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::prelude::*;
 
-/// Defines the samples of a runtime whose reads take a buffer and return it. Its module has `run`, `open`, `buffers` and
+/// Defines the samples of a runtime whose reads consume a buffer and return it. Its module has `run`, `open`, `buffers` and
 /// `spawn`, whose future is the task's result; a read of a piece gives its result and the piece.
 macro_rules! samples {
     (|$file:ident, $buffer:ident, $offset:ident| $read:expr) => {
@@ -29,7 +29,7 @@ macro_rules! samples {
         }
 
         /// Measures the scan. The runtime has no read-ahead, so five tasks each read the next 512 KiB that no other task has
-        /// taken.
+        /// claimed.
         pub(crate) fn scan(scan: &Work) -> Result<Outcome> {
             run(async {
                 let pass = scan.begin();
@@ -174,7 +174,7 @@ pub(crate) mod tokio_uring {
     }
 }
 
-/// glommio: registered memory of its own, and a read-ahead.
+/// glommio: its own registered memory, and a read-ahead.
 pub(crate) mod glommio {
     use ::glommio::io::{DmaFile, DmaStreamReaderBuilder};
     use ::glommio::{GlommioError, LocalExecutorBuilder, Placement, spawn_local};

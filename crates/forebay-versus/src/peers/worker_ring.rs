@@ -2,7 +2,7 @@
 //! Forebay is in it.
 //!
 //! A task that reads locks the ring of the worker on which it runs and pushes the entry. While few reads are in flight, or when
-//! enough are gathered, it enters the kernel at once; else a task of the ring enters for all that are gathered, after the
+//! enough are gathered, it enters the kernel immediately; else a task of the ring enters for all that are gathered, after the
 //! others had their turn. Results that are there after the enter are ready in the first poll. For the others the runtime's own
 //! poller watches the ring's descriptor. This file is a ruler: it changes only when it measures something wrong.
 
@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 use super::bare;
 use crate::prelude::*;
 
-/// With this many reads in flight or fewer, each is submitted at once.
+/// With at most this many reads in flight, each is submitted immediately.
 const IN_FLIGHT_FEW: usize = 4;
-/// This many gathered reads are submitted at once.
+/// This many gathered reads are submitted immediately.
 const GATHERED_MAX: usize = 16;
 
 thread_local! {
@@ -126,7 +126,7 @@ impl Ring {
         Ok(Self { fd, state: Mutex::new(state), gathered: Notify::new() })
     }
 
-    /// Runs `act` with the ring locked, and wakes those whose results came once it is unlocked.
+    /// Runs `act` with the ring locked, and wakes the tasks whose results arrived once it is unlocked.
     fn locked<T>(&self, act: impl FnOnce(&mut State, &mut Vec<Waker>) -> T) -> T {
         let mut woken = WAKE.take();
         let result = {
@@ -196,7 +196,7 @@ impl State {
         Ok(())
     }
 
-    /// Submits the gathered operations and takes the completions.
+    /// Submits the gathered operations and reaps the completions.
     fn enter(&mut self, woken: &mut Vec<Waker>) -> Result<()> {
         if self.unsubmitted > 0 {
             self.ring.submit()?;

@@ -1,4 +1,5 @@
-//! Logs of a Raft node beside forebay-raft's. Each keeps its entries in memory as well, for openraft's reads, so that only the writes differ.
+//! Logs of a Raft node to compare with forebay-raft's. Each keeps its entries in memory as well, for openraft's reads, so that only
+//! the writes differ.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,9 +23,9 @@ pub(super) enum Change {
     /// Entries with their encoded bytes.
     Append(Vec<(LogIdOf<Types>, Vec<u8>)>),
     Vote(VoteOf<Types>),
-    /// Entries from this index are gone.
+    /// Entries from this index on are removed.
     Truncate(u64),
-    /// Entries up to this one are gone.
+    /// Entries up to this log id are removed.
     Purge(LogIdOf<Types>),
 }
 
@@ -130,7 +131,7 @@ impl<B: Backend> RaftLogStorage<Types> for BackedLog<B> {
 /// A change and its callback, on the way to the task or thread that writes.
 type QueuedChange = (Change, IOFlushed<Types>);
 
-/// Changes that one task or thread writes: those that wait have one flush.
+/// Changes that one task or thread writes: waiting changes share one flush.
 #[derive(Clone)]
 pub(super) struct Queue(UnboundedSender<QueuedChange>);
 
@@ -149,8 +150,8 @@ fn complete(waiting: &mut Vec<QueuedChange>, written: &io::Result<()>) {
     }
 }
 
-/// Returns the usual log of a program on Tokio: a task appends to a file by `tokio::fs`, whose calls run on the runtime's
-/// blocking pool. Truncations and purges are lines of their own; nothing removes what they make useless.
+/// Returns the usual log of a program on Tokio: a task appends to a file by `tokio::fs`, whose calls run on the runtime's blocking
+/// pool. Truncations and purges are separate lines; removed entries stay in the file.
 pub(super) async fn file(path: &Path) -> Result<BackedLog<Queue>> {
     let mut file = tokio::fs::File::create(path).await?;
     let (queue, mut received): (_, UnboundedReceiver<QueuedChange>) = unbounded_channel();
@@ -176,7 +177,7 @@ pub(super) async fn file(path: &Path) -> Result<BackedLog<Queue>> {
     Ok(BackedLog::new(Queue(queue)))
 }
 
-/// raft-log: it has a thread of its own that writes and flushes.
+/// raft-log: a separate thread writes and flushes.
 pub(super) mod raft_log {
     use ::raft_log::api::raft_log_writer::RaftLogWriter as _;
     use ::raft_log::chunked_wal::Callback;
@@ -258,8 +259,8 @@ pub(super) mod rocks {
 
     static THREADS: Mutex<Vec<std::thread::JoinHandle<()>>> = Mutex::new(Vec::new());
 
-    /// Waits for the threads of all logs, which end when nobody can write any more. A process that ended before would
-    /// take RocksDB's own state away from them.
+    /// Waits for the threads of all logs, which end when nobody can write any more. A process that ended before would destroy
+    /// RocksDB's state under them.
     pub(in super::super) fn wait_for_threads() -> Result<()> {
         let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));

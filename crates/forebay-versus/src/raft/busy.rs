@@ -1,5 +1,5 @@
-//! `raft-busy`: three nodes in one process beside a busy Tokio runtime: how long a proposal takes, and how often heartbeats come so late that
-//! the leader has lost its lease.
+//! `raft-busy`: three nodes in one process with a busy Tokio runtime: the time of a proposal, and how often heartbeats arrive so
+//! late that the leader has lost its lease.
 
 use forebay::{Config, Engine, Priority};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};

@@ -125,7 +125,7 @@ where
     Ok(nodes)
 }
 
-/// Returns the newest term of all nodes: each election of a leader begins one.
+/// Returns the newest term of all nodes: each election of a leader starts a term.
 pub(super) fn term<M: RaftStateMachine<Types>>(nodes: &Nodes<M>) -> u64 {
     let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
     nodes.values().map(|node| node.metrics().borrow_watched().current_term).max().unwrap_or(0)

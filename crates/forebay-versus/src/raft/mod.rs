@@ -1,4 +1,5 @@
-//! `raft`: durable appends to a Raft log as openraft makes them, and proposals to nodes with that log, beside other logs and states.
+//! `raft`: durable appends to a Raft log as openraft makes them, and proposals to nodes with that log, compared with other logs and
+//! states.
 
 mod backends;
 pub(crate) mod busy;
@@ -97,7 +98,7 @@ fn title(table: &Table) -> String {
     format!("raft: {what}, {} in flight x {} B", number("writers"), number("record_bytes"))
 }
 
-/// Room for the logs of a sample.
+/// Space for the logs of a sample.
 const ROOM_BYTES: u64 = 8 << 30;
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {

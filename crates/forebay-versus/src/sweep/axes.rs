@@ -19,10 +19,10 @@ const OBJECT_BYTES: u64 = 64 * MIB;
 /// Bytes of all values of a store, where they are long enough; and its memory, in which they do not fit.
 const STORE_BYTES: u64 = 64 * MIB;
 const STORE_MEMORY_BYTES: u64 = 64 * MIB;
-/// The store beside ours.
+/// The store to compare with.
 const STORE: &str = if cfg!(feature = "rocksdb") { "rocksdb" } else { "fjall" };
 
-/// The name of the axis of etcd, which needs programs of its own.
+/// The name of the axis of etcd, which needs separate programs.
 pub(super) const ETCD: &str = "etcd-put";
 
 /// A number that a user chooses.
@@ -58,7 +58,7 @@ pub(super) enum Input {
 }
 
 impl Axis {
-    /// Returns the most bytes that its samples have on the disk at once.
+    /// Returns the maximum bytes that its samples have on the disk at a time.
     pub(super) fn room_bytes(&self, sample_s: f64) -> u64 {
         match (self.input, self.peer.0) {
             (Input::Cold | Input::Warm | Input::Target, _) => FILE_BYTES,

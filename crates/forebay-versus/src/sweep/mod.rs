@@ -1,4 +1,4 @@
-//! `sweep`: figures along one number that a user chooses, in small steps, beside a peer at each of them (docs/sweeps.md).
+//! `sweep`: figures along one number that a user chooses, in small steps, compared with a peer at each step (docs/sweeps.md).
 
 mod axes;
 mod etcd;

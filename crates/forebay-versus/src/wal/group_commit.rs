@@ -94,7 +94,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Checks that the last written group, of `units` bytes, begins with a record.
+    /// Checks that the last written group, of `units` bytes, starts with a record.
     fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
         let mut found = vec![0; record_bytes];
         File::open(self.path(self.at))?.read_exact_at(&mut found, self.offset - units)?;
@@ -205,7 +205,7 @@ impl writers::Log for Log {
     }
 }
 
-/// Runs the log's thread: takes the records that have arrived, pads them, writes them, wakes their waiters.
+/// Runs the log's thread: collects the records that have arrived, pads them, writes them, wakes their waiters.
 fn serve(shared: &CommitQueue, mut segments: Segments, mut memory: Piece) -> Result<(Segments, u64)> {
     let (mut woken, mut last_bytes) = (Vec::new(), 0);
     loop {

@@ -132,7 +132,7 @@ impl Writer for Wal {
     }
 }
 
-/// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
+/// Above this size its collection of old files starts, which writes half as much again of file contents.
 const RAFT_BYTES: u64 = 384 << 20;
 /// After this much, which is one of its files, old entries are released: more often would only cost it time.
 const RAFT_KEPT_BYTES: u64 = 128 << 20;
@@ -152,8 +152,8 @@ impl MessageExt for Entries {
     }
 }
 
-/// raft-engine: each writer is a raft group with entries of its own. Entries that are not needed any more are
-/// released now and then, as its users do, so that files are used again.
+/// raft-engine: each writer is a raft group with its own entries. Unneeded entries are released now and then, as its users do, so
+/// that files are used again.
 pub(super) struct Raft {
     engine: Arc<Engine>,
     end_upkeep: EndUpkeep,
@@ -285,7 +285,7 @@ impl Writer for OkayWriter {
         let mut entry = self.log.begin_entry()?;
         let chunk = entry.write_chunk(record)?;
         entry.commit()?;
-        // Later records may be gone again by the time of a look-up.
+        // Later records may have been removed by the time of a look-up.
         if std::mem::take(&mut self.is_first) {
             let mut found = vec![0; record.len()];
             self.log.read_at(chunk.position)?.read_exact(&mut found)?;

@@ -1,4 +1,4 @@
-//! `wal`: durable appends to a log from many writers and from one, beside a bare group commit and other logs.
+//! `wal`: durable appends to a log from many writers and from one, compared with a bare group commit and other logs.
 
 mod group_commit;
 mod logs;
@@ -100,7 +100,7 @@ experiment! {
         "forebay" "allocations_per_append" at_most 0.001, when is_many_small;
         "forebay-shard" "allocations_per_append" at_most 0.001, when is_many_small;
         "forebay-shard" "p50_us" over ONE, at_most 1.05, within "alone-again", when is_one;
-        // How much longer an append from Tokio may take than a write and a flush on one thread.
+        // The limit of an append from Tokio relative to a write and a flush on one thread.
         "forebay" "p50_us" above ONE, at_most 25.0, when is_one;
         // The device's work for an append that is alone: a write and a flush, and rarely a change of segment.
         "forebay" "device_writes_per_append" at_most 2.1, when is_one;
@@ -130,9 +130,9 @@ fn is_many_small(table: &Table) -> bool {
     is_many(table) && table.number("record_bytes") == Some(256.0)
 }
 
-/// Room that a run needs at once; the peers' logs hold no more, unless they grow.
+/// Space that a run needs at a time; the peers' logs hold no more, unless they grow.
 pub(crate) const ROOM_BYTES: u64 = 2 << 30;
-/// Room for each second that a log grows: more than the devices these rows were made on can write.
+/// Space for each second that a log grows: more than the devices of these rows can write.
 pub(crate) const ROOM_BYTES_PER_S: f64 = 2e9;
 
 fn title(table: &Table) -> String {

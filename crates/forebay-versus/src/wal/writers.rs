@@ -59,7 +59,7 @@ pub(super) fn lanes<L: Log>(work: &Work, log: &L) -> impl Iterator<Item = (L::Wr
 /// Ends the upkeep of a log, and returns its error.
 pub(super) type EndUpkeep = Box<dyn FnOnce() -> Result<()>>;
 
-/// Does `work` every `pause` on a thread of its own.
+/// Does `work` every `pause` on a separate thread.
 pub(super) fn upkeep(pause: Duration, mut work: impl FnMut() -> Result<()> + Send + 'static) -> EndUpkeep {
     let (end, ended) = channel::<()>();
     let thread = thread::spawn(move || {
@@ -76,7 +76,7 @@ pub(super) fn upkeep(pause: Duration, mut work: impl FnMut() -> Result<()> + Sen
 
 /// The shortest record: its number and its writer's.
 pub(super) const BYTES_MIN: usize = 16;
-/// The longest one that every row takes.
+/// The longest record that every row accepts.
 pub(super) const BYTES_MAX: usize = 16 << 10;
 
 /// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One buffer
