@@ -82,6 +82,12 @@ pub(crate) trait Lane: Debug + Send + 'static {
         false
     }
 
+    /// Returns the bytes of an operation, of the `most` for which there is memory.
+    #[inline(always)]
+    fn bytes_of(&self, _op: &Op, most: usize) -> usize {
+        most
+    }
+
     /// Writes the data of a write into `memory`, which holds those of an earlier write, or those that the memory had first.
     fn fill(&mut self, _op: &Op, _memory: &mut [u8]) {}
 

@@ -60,7 +60,6 @@ pub(super) fn lane<L: Lane>(lane: L, file: &File, target: &Target) -> anyhow::Re
 struct Context {
     id: libc::c_ulong,
     file: u32,
-    bytes: u64,
     queued: Vec<ControlBlock>,
     /// Completions, of which those from `taken` to `found` were not returned yet.
     events: Vec<Event>,
@@ -79,7 +78,6 @@ impl Context {
         Ok(Self {
             id,
             file: file.as_raw_fd() as u32,
-            bytes: target.bytes as u64,
             queued: Vec::with_capacity(target.depth),
             events: vec![Event::default(); target.depth],
             taken: 0,
@@ -106,13 +104,13 @@ impl Context {
 }
 
 impl Queue for Context {
-    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
+    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8, bytes: usize) -> anyhow::Result<()> {
         self.queued.push(ControlBlock {
             data: slot as u64,
             opcode: if op.is_write { IOCB_CMD_PWRITE } else { IOCB_CMD_PREAD },
             file: self.file,
             memory: memory.expose_provenance() as u64,
-            bytes: self.bytes,
+            bytes: bytes as u64,
             offset: op.offset as i64,
             ..ControlBlock::default()
         });

@@ -18,9 +18,9 @@ pub(super) trait Queue {
     /// There is no room, although each slot has one operation, or the queue has no such operation.
     ///
     /// # Safety
-    /// `memory` has the bytes of an operation. Until [`completed`](Self::completed) returns the slot, or for ever, it stays,
+    /// `memory` has `bytes` bytes. Until [`completed`](Self::completed) returns the slot, or for ever, it stays,
     /// and nothing else accesses it.
-    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()>;
+    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8, bytes: usize) -> anyhow::Result<()>;
 
     /// Submits the queued operations, and waits for one of those in flight, until `due` at the latest. Returns the number of
     /// system calls.
@@ -39,7 +39,7 @@ pub(super) trait Queue {
 /// The errors of the queue, of an operation and of the lane.
 pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Memory) -> anyhow::Result<L> {
     minimise_timer_slack();
-    let wanted = memory.piece_bytes;
+    let most = memory.piece_bytes;
     let mut free: Vec<usize> = (0..memory.pieces).rev().collect();
     let mut running: Vec<(Op, Instant)> = vec![(Op::read(0), Instant::now()); memory.pieces];
     let mut early = None;
@@ -56,13 +56,15 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
                 continue;
             }
             free.pop();
+            let bytes = lane.bytes_of(&op, most);
             if op.is_write {
-                lane.fill(&op, memory.piece(slot));
+                lane.fill(&op, &mut memory.piece(slot)[..bytes]);
             }
             running[slot] = (op, now.unwrap_or_else(|| lane.begins()));
             // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
-            // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`).
-            unsafe { queue.push(slot, op, memory.start(slot)) }?;
+            // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`). It has `bytes` bytes:
+            // no lane has more than `most`.
+            unsafe { queue.push(slot, op, memory.start(slot), bytes.min(most)) }?;
             memory.in_flight += 1;
         }
         if memory.in_flight == 0 && early.is_none() {
@@ -77,8 +79,9 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
                 let polled = error.raw_os_error() == Some(libc::EOPNOTSUPP);
                 return Err(error).context(if polled { NO_POLLING } else { "an operation failed" });
             }
+            let wanted = lane.bytes_of(&op, most);
             anyhow::ensure!(result as usize == wanted, "an operation moved {result} bytes of {wanted}");
-            lane.ended(op, begun, memory.piece(slot))?;
+            lane.ended(op, begun, &memory.piece(slot)[..wanted])?;
             free.push(slot);
         }
     }

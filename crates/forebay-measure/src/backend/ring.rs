@@ -141,15 +141,15 @@ trait Entry: squeue::EntryMarker {
     const REPORTS_BYTES: bool;
 
     /// Returns the entry of an operation.
-    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self>;
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8, bytes: u32) -> anyhow::Result<Self>;
 }
 
 impl Entry for squeue::Entry {
     type Completion = cqueue::Entry;
     const REPORTS_BYTES: bool = true;
 
-    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {
-        let (fixed, plain, bytes) = (types::Fixed(0), types::Fd(ring.descriptor), ring.bytes);
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8, bytes: u32) -> anyhow::Result<Self> {
+        let (fixed, plain) = (types::Fixed(0), types::Fd(ring.descriptor));
         macro_rules! entry {
             ($registered:ident, $plain:ident) => {
                 match (ring.setup.fixed_buffers, ring.setup.fixed_file) {
@@ -172,9 +172,9 @@ impl Entry for squeue::Entry128 {
     type Completion = cqueue::Entry32;
     const REPORTS_BYTES: bool = false;
 
-    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8, bytes: u32) -> anyhow::Result<Self> {
         anyhow::ensure!(!op.is_write, "commands to a namespace only read");
-        Ok(ring.namespace.read(op.offset, memory, ring.bytes).user_data(slot as u64))
+        Ok(ring.namespace.read(op.offset, memory, bytes).user_data(slot as u64))
     }
 }
 
@@ -200,11 +200,11 @@ impl<E: Entry> Ring<'_, E> {
 
 impl<E: Entry> Queue for Ring<'_, E> {
     #[inline(always)]
-    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
+    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8, bytes: usize) -> anyhow::Result<()> {
         if self.setup.sqpoll {
             self.make_room()?;
         }
-        let entry = E::of(self, slot, op, memory)?;
+        let entry = E::of(self, slot, op, memory, bytes as u32)?;
         // SAFETY: the caller's memory stays until the completion, and the file outlives the ring.
         unsafe { self.sq.push(&entry) }.context("the queue has room for every operation")
     }
