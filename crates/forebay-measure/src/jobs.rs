@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::backing_device::{device_stat, filesystem_of};
 use crate::cleanup::TempDirectory;
-use crate::job_file::{self, FileJob, WITHOUT_EFFECT};
+use crate::job_file::{self, FileJob, Order, is_without_effect};
 use crate::options::Length;
 use crate::preconditions::Preconditions;
 use crate::prelude::*;
@@ -24,6 +24,7 @@ use crate::units::show_bytes;
 use forebay_report::result::Sample;
 
 mod loops;
+mod places;
 
 /// The experiment.
 #[derive(Debug)]
@@ -60,8 +61,6 @@ static SPEC: Spec = Spec {
     gains: Vec::new,
 };
 
-/// The most bytes of a job file.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The rows of a job.
 const KINDS: [&str; 3] = ["read", "write", "sync"];
 /// The share of a file in memory from which on it is not cold.
@@ -76,10 +75,9 @@ impl Experiment for Jobs {
         let scratch = ScratchDir::find(context, SPEC.name)?;
         let words = options.words("job");
         let path = Path::new(words.first().copied().unwrap_or_default());
-        let mut text = String::new();
-        let read = |file: File| file.take(FILE_BYTES_MAX).read_to_string(&mut text);
-        File::open(path).and_then(read).map_err(|error| Failure::missing(path, &error))?;
-        let groups = job_file::parse(&text)
+        let text = job_file::read(path).map_err(|error| Failure::missing(path, &error))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let groups = job_file::parse(&text, folder, &|name| std::env::var(name).ok())
             .map_err(|why| Failure::Usage(format!("{} cannot be run: {why}", path.display())))?;
         Ok(Box::new(Run::new(&scratch.directory, groups, context)?))
     }
@@ -125,6 +123,7 @@ struct FileUse {
     /// The bytes that all jobs need, if they say so.
     bytes: u64,
     has_no_size: bool,
+    must_exist: bool,
     is_written: bool,
     is_direct: bool,
     /// It is written before it is measured.
@@ -136,8 +135,10 @@ impl FileUse {
     fn add(&mut self, job: &FileJob) {
         let [reads, writes] = job.reads_and_writes();
         self.job.clone_from(&job.name);
-        self.bytes = self.bytes.max(job.offset.saturating_add(job.size_bytes.unwrap_or(0)));
+        let last = job.offset_of(job.clones - 1);
+        self.bytes = self.bytes.max(last.saturating_add(job.size_bytes.unwrap_or(0)));
         self.has_no_size |= job.size_bytes.is_none();
+        self.must_exist |= !job.creates;
         self.is_written |= writes;
         self.is_direct |= job.is_direct;
         self.is_laid_out |= reads || job.overwrites;
@@ -184,8 +185,14 @@ impl Run {
                 continue;
             }
             let parent = path.parent().filter(|parent| parent.is_dir()).map(Path::to_owned);
-            let Some(parent) = parent.filter(|_| !own.has_no_size) else {
-                let why = if own.has_no_size { "there is no size for it" } else { "nor does its directory" };
+            let Some(parent) = parent.filter(|_| !own.has_no_size && !own.must_exist) else {
+                let why = if own.must_exist {
+                    "allow_file_create=0"
+                } else if own.has_no_size {
+                    "there is no size for it"
+                } else {
+                    "nor does its directory"
+                };
                 return Err(Failure::Path(format!(
                     "[{}] {} does not exist, and {why}",
                     own.job,
@@ -227,12 +234,14 @@ impl Run {
         let place = |job: FileJob| {
             let own: Vec<&Subject> =
                 paths_of(directory, &job).filter_map(|path| subjects.get(&path)).collect();
-            let least = own.iter().map(|subject| subject.bytes).min().unwrap_or(0).saturating_sub(job.offset);
-            let span_bytes = job.size_bytes.unwrap_or(least);
-            if span_bytes < job.block_bytes {
+            let least = own.iter().map(|subject| subject.bytes).min().unwrap_or(0);
+            let span_bytes = least.saturating_sub(job.offset_of(job.clones - 1));
+            let span_bytes = job.size_bytes.unwrap_or(span_bytes);
+            if span_bytes < job.block_bytes_max() {
                 let why = format!(
                     "[{}] its file has no block of {} bytes behind the offset",
-                    job.name, job.block_bytes
+                    job.name,
+                    job.block_bytes_max()
                 );
                 return Err(Failure::Unsuitable(why));
             }
@@ -350,6 +359,8 @@ impl Plan for Run {
             self.is_cold.set(self.is_cold.get() & subject.reset()?);
         }
         job.pattern_seed = Some(self.pattern.seed());
+        let before = |placed: &Assignment| placed.job.delay_seconds + placed.job.ramp_seconds;
+        job.seconds_max += self.groups[turn.setting].iter().map(before).fold(0.0, f64::max);
         Ok(job.into())
     }
 
@@ -368,7 +379,7 @@ impl Plan for Run {
              on a thread. Times are from the submission of an operation to its completion, as fio's with --lat_percentiles=1; syncs have \
              times of their own. Files that are read were written before, with data that do not compress, and evicted. Files that are \
              only written have their space and are made anew for each repeat, as fio makes them: the first write of a block also \
-             changes the file system's map, and one of a block that was written before (overwrite=1) does not. A job ends after {seconds:.2} s, if not before. Figures are medians of the repeats."
+             changes the file system's map, and one of a block that was written before (overwrite=1) does not. A job ends {seconds:.2} s after its startdelay and ramp_time, if not before. Figures are medians of the repeats."
         )
     }
 
@@ -379,10 +390,18 @@ impl Plan for Run {
             .and_then(|group| self.groups.get(group as usize - 1));
         let mut notes = Vec::new();
         for Assignment { job, .. } in jobs.into_iter().flatten() {
-            let is_without = |name: &&String| WITHOUT_EFFECT.split(' ').any(|known| known == **name);
-            let names: Vec<&str> = job.options.keys().filter(is_without).map(String::as_str).collect();
+            let names = job.options.keys().map(String::as_str);
+            let names: Vec<&str> = names.filter(|name| is_without_effect(name)).collect();
             if !names.is_empty() {
                 notes.push(format!("[{}] options without an effect here: {}", job.name, names.join(", ")));
+            }
+            if job.verify_every > 0 {
+                let how = "a word of each page is compared with the one written, without fio's checksums";
+                notes.push(format!("[{}] verify: {how}", job.name));
+            }
+            if job.order == Order::Uniform && job.has_lengths() {
+                let how = "a block may come again before all were there, as with norandommap";
+                notes.push(format!("[{}] blocks of several lengths: {how}", job.name));
             }
         }
         notes.extend((!self.is_cold.get()).then(|| PARTLY_WARM.to_owned()));
@@ -454,7 +473,7 @@ mod tests {
     /// Runs the samples of a job file in this process, one of each group.
     fn run(text: &str, seconds: f64) -> anyhow::Result<Vec<Outcome>> {
         let context = test_context();
-        let groups = job_file::parse(text).map_err(anyhow::Error::msg)?;
+        let groups = job_file::parse(text, Path::new(""), &|_| None).map_err(anyhow::Error::msg)?;
         let crate::context::Target::Directory(directory) = &context.target else { panic!("a directory") };
         let mut plan = Run::new(directory, groups, &context)?;
         let settings = plan.settings();
@@ -517,6 +536,81 @@ mod tests {
         assert!(later.figures.get("0:sync:p50_us").is_some() && later.figures.get("1:read:iops").is_none());
     }
 
+    /// Options with the operations and bytes of a job of 64 KiB that has them.
+    const COUNTED: [(&str, std::ops::RangeInclusive<u64>, u64); 27] = [
+        ("", 16..=16, 64 << 10),
+        ("loops=3", 48..=48, 192 << 10),
+        ("loops=3 rw=write io_size=20k", 15..=15, 60 << 10),
+        ("rw=read:-8k", 16..=16, 64 << 10),
+        ("rw=write:12k", 16..=16, 64 << 10),
+        ("rw=read zonemode=strided zonesize=8k zoneskip=8k", 16..=16, 64 << 10),
+        ("offset=8k offset_increment=16k size=32k numjobs=3 filename=f rw=randwrite", 24..=24, 96 << 10),
+        ("bs=4k,8k rw=randwrite", 8..=8, 64 << 10),
+        ("bsrange=4k-16k", 4..=16, 64 << 10),
+        ("bssplit=512/10:1k/20:4k/ rw=rw", 16..=128, 64 << 10),
+        ("bssplit=512/50:4k/50 blockalign=4k rw=randrw", 16..=128, 64 << 10),
+        ("random_distribution=zipf:1.2", 16..=16, 64 << 10),
+        ("random_distribution=pareto:0.3 rw=randrw", 16..=16, 64 << 10),
+        ("random_distribution=normal:20", 16..=16, 64 << 10),
+        ("random_distribution=zoned:50/5:30/15:20/", 16..=16, 64 << 10),
+        ("rw=randwrite verify=crc32c", 32..=32, 128 << 10),
+        ("rw=write verify=md5 verify_backlog=3 loops=2", 64..=64, 256 << 10),
+        ("rw=write:8k verify=md5 do_verify=0", 16..=16, 64 << 10),
+        ("rw=write sync=dsync", 16..=16, 64 << 10),
+        ("rate_iops=10000 rate_process=poisson rw=randrw", 16..=16, 64 << 10),
+        // The second is due after an hour.
+        ("rate=1", 1..=1, 4096),
+        ("thinktime=1h thinktime_blocks=3", 3..=3, 12 << 10),
+        ("thinktime=1us startdelay=1ms", 16..=16, 64 << 10),
+        ("iodepth=8 iodepth_batch_complete_min=4 iodepth_low=2", 16..=16, 64 << 10),
+        ("number_ios=5 exitall flow=1 flow_id=7", 5..=5, 20 << 10),
+        // All is done before it is measured.
+        ("ramp_time=1h", 0..=0, 0),
+        ("runtime=1h ramp_time=0 startdelay=0 norandommap", 16..=16, 64 << 10),
+    ];
+
+    #[test]
+    fn jobs_do_the_operations_of_their_options() {
+        for engine in ["psync", "sync", "libaio", "io_uring"] {
+            for (options, operations, bytes) in COUNTED {
+                let own = options.replace(' ', "\n");
+                let text = format!("[a]\nioengine={engine}\nrw=randread\niodepth=4\nsize=64k\n{own}\n");
+                let outcomes = match run(&text, 60.0) {
+                    Err(error) if format!("{error:#}").contains("the kernel refuses") => continue,
+                    other => other.unwrap_or_else(|error| panic!("{text}: {error:#}")),
+                };
+                let [outcome] = &outcomes[..] else { panic!("{outcomes:?}") };
+                assert!(operations.contains(&outcome.operations), "{text}: {}", outcome.operations);
+                assert_eq!(outcome.bytes, bytes, "{text}");
+                let is_verified = options.contains("verify=") && !options.contains("do_verify=0");
+                assert!(!is_verified || figure(outcome, "0:read:iops") > 0.0, "{text}");
+            }
+        }
+    }
+
+    /// The first job ends the second, which has three operations for each of its own until then.
+    #[test]
+    fn a_flow_has_the_shares_of_its_weights_and_one_job_ends_the_other() {
+        for engine in ["psync", "libaio"] {
+            let text = format!(
+                "[global]\nsize=64k\nioengine={engine}\n[a]\nflow=1\nnumber_ios=200\ntime_based\nruntime=1h\nexitall\n\
+                [b]\nflow=3\ntime_based\nruntime=1h\n"
+            );
+            let outcomes = run(&text, 3600.0).unwrap_or_else(|error| panic!("{text}: {error:#}"));
+            // Begun are at most one more than the share, and one behind the last look.
+            assert!((200 + 597..=200 + 602).contains(&outcomes[0].operations), "{}", outcomes[0].operations);
+        }
+    }
+
+    #[test]
+    fn a_job_waits_for_another_and_reads_its_file() {
+        let text = "[global]\nfilename=f\nsize=64k\n[a]\nrw=write\n[b]\nwait_for=a\nrw=randread\n";
+        let outcomes = run(text, 60.0).expect("they are run");
+        assert_eq!(outcomes.iter().map(|outcome| outcome.operations).collect::<Vec<_>>(), [16, 16]);
+        let error = run("[a]\nallow_file_create=0\nsize=64k\n", 60.0).expect_err("it does not exist");
+        assert!(error.to_string().contains("allow_file_create=0"), "{error}");
+    }
+
     /// A job that has its time, and no other end, ends by it.
     #[test]
     fn a_job_ends_after_its_time() {
@@ -549,7 +643,7 @@ mod tests {
     fn tables_are_those_of_a_converted_result() {
         let text = "[global]\nbs=4k\nname=x\nthread\n[a]\nrw=randrw\niodepth=8\nioengine=libaio\nbuffered=0\nsize=64k\n";
         let context = test_context();
-        let groups = job_file::parse(text).expect("valid");
+        let groups = job_file::parse(text, Path::new(""), &|_| None).expect("valid");
         let crate::context::Target::Directory(directory) = &context.target else { panic!("a directory") };
         let plan = Run::new(directory, groups, &context).expect("room for 64 KiB");
         let mut group = Table::new(SPEC.name, "");

@@ -50,7 +50,7 @@ fn what_is_not_run_is_refused_and_existing_files_stay() {
             "[a] exec_prerun=touch made: commands of a job file are not run",
         ),
         ("[a]\nioengine=rbd\n", 2, "[a] ioengine=rbd: the engines"),
-        ("[a]\nsize=1m\nrate=5m\n", 2, "[a] rate=5m: this option is not run here"),
+        ("[a]\nsize=1m\nexitwhen=5\n", 2, "line 3, [a] exitwhen=5: this option is not run here"),
         ("no job file\n", 2, "is it a job file of fio?"),
         ("[a]\nfilename=data\nrw=write\nsize=4k\n", 3, "exists and would be written"),
         ("[a]\nfilename=none/data\nsize=4k\n", 3, "nor does its directory"),

@@ -1,10 +1,12 @@
 //! The loops of a group of jobs: a thread for each clone, and all begin together.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,12 +14,15 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 
 use super::Assignment;
+use super::places::{Places, unit};
 use crate::aligned::Map;
-use crate::backend::{Backend, Begin, Lane, Op, Setup, Target, buffer, by_queue, mark_pages, transfer};
+use crate::backend::{
+    Backend, Begin, Lane, Op, Setup, Target, buffer, by_queue, mark_pages, minimise_timer_slack, sleep_until,
+    transfer,
+};
 use crate::commands::Namespace;
-use crate::job_file::{FileJob, IoEngine};
+use crate::job_file::{Exit, FileJob, IoEngine, Order};
 use crate::lanes::on_own_threads;
-use crate::pace::Offsets;
 use crate::pattern::Checker;
 use crate::prelude::*;
 
@@ -32,23 +37,56 @@ const OF_P99_9: u64 = 1000;
 pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
     let begin = Begin(Arc::default());
     let (ready, all_ready) = mpsc::channel();
+    let mut flows: BTreeMap<u64, Arc<Flow>> = BTreeMap::new();
+    let stops: Vec<Arc<AtomicBool>> = jobs.iter().map(|_| Arc::default()).collect();
     let mut clones = Vec::new();
     for (index, Assignment { job: own, paths, span_bytes, is_known }) in jobs.iter().enumerate() {
-        for path in paths {
+        let ends = |other: &FileJob| match own.exits {
+            Some(Exit::Group) => other.report_group == own.report_group,
+            exits => exits.is_some(),
+        };
+        let stopped = jobs.iter().zip(&stops).filter(|(other, _)| ends(&other.job));
+        let stopped: Vec<Arc<AtomicBool>> = stopped.map(|(_, stop)| Arc::clone(stop)).collect();
+        let align = own.align.unwrap_or_else(|| own.block_bytes_min()).max(1);
+        for (clone, path) in (0..).zip(paths) {
             let lane = clones.len();
+            let seeds = [2 * lane, 2 * lane + 1].map(|lane| job.seed ^ (lane as u64).rotate_left(32));
+            let weight = own.flow_weight;
+            let flow = (weight > 0).then(|| FlowPart::join(flows.entry(own.flow).or_default(), weight));
+            // Clones that verify the blocks of one file write the same there.
+            let contents = if own.verify_every > 0 { job.seed } else { job.seed ^ lane as u64 };
+            let contents = Pattern::new(contents);
             clones.push(Worker {
                 index,
                 path: path.clone(),
-                places: [2 * lane, 2 * lane + 1].map(|lane| Places::of(own, *span_bytes, job.seed, lane)),
+                offset: own.offset_of(clone),
+                places: seeds.map(|seed| Places::new(&own.order, *span_bytes, align, seed)),
                 mix: SplitMix::new(job.seed ^ ((lane as u64 + 1) << 40)),
-                left: operations(own, *span_bytes),
+                least: own.block_bytes_min(),
+                bytes: if own.is_timed { u64::MAX } else { own.io_bytes.unwrap_or(*span_bytes) },
+                loops: own.loops,
+                left: [0, 0],
                 limit: Duration::from_secs_f64(own.seconds.unwrap_or(f64::MAX).min(job.seconds)),
                 ready: Some(ready.clone()),
                 begin: Arc::clone(&begin.0),
-                began: None,
+                until: None,
+                earliest: None,
+                paces: [Instant::now(); 2],
+                thought: 0,
+                flow,
+                stop: Arc::clone(&stops[index]),
+                stops: stopped.clone(),
+                in_flight: 0,
+                is_draining: false,
+                written: Vec::new(),
+                verified: None,
                 last: Instant::now(),
+                from: Instant::now(),
+                busy: [Duration::ZERO; 2],
+                moved: [0; 2],
                 checker: Checker::new(job.pattern().filter(|_| *is_known)),
-                contents: Pattern::new(job.seed ^ lane as u64),
+                verifier: Checker::new(Some(contents)),
+                contents,
                 odd_block: odd_block(own),
                 times: [Latency::new()?, Latency::new()?, Latency::new()?],
                 job: own.clone(),
@@ -65,71 +103,57 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
     outcome(jobs, &ended, gauge.stop()?)
 }
 
-/// The offsets of a clone, from the job's offset on.
-#[derive(Debug)]
-enum Places {
-    /// In order, or equally likely.
-    Free(Offsets),
-    /// At random, all of them once before any comes again, as fio's random map has it.
-    Once { seed: u64, next: u64, blocks: u64, block_bytes: u64 },
-}
-
-impl Places {
-    fn of(job: &FileJob, span_bytes: u64, seed: u64, lane: usize) -> Self {
-        let (blocks, block_bytes) = (span_bytes / job.block_bytes, job.block_bytes);
-        match (job.is_random, job.repeats_blocks) {
-            (false, _) => Self::Free(Offsets::in_order(blocks, block_bytes)),
-            (true, true) => Self::Free(Offsets::over(seed, lane, 0, blocks, block_bytes)),
-            (true, false) => Self::Once { seed: seed ^ lane as u64, next: 0, blocks, block_bytes },
-        }
-    }
-
-    fn next_offset(&mut self) -> u64 {
-        match self {
-            Self::Free(offsets) => offsets.next_offset(),
-            Self::Once { seed, next, blocks, block_bytes } => {
-                let (pass, place) = (*next / *blocks, *next % *blocks);
-                *next += 1;
-                permuted(place, *blocks, seed.wrapping_add(pass)) * *block_bytes
-            }
-        }
-    }
-}
-
-/// Returns the place to which a permutation of the numbers below `count` brings one: a Feistel network over the bits of `count`, again
-/// where it leads beyond.
-fn permuted(mut number: u64, count: u64, seed: u64) -> u64 {
-    let bits = (u64::BITS - (count - 1).leading_zeros()).div_ceil(2).max(1);
-    let mask = (1 << bits) - 1;
-    loop {
-        let (mut left, mut right) = (number >> bits, number & mask);
-        for round in 1..=4 {
-            let mut mixed = SplitMix::new(seed ^ (right << 8) ^ round);
-            (left, right) = (right, left ^ (mixed.next_u64() & mask));
-        }
-        number = (left << bits) | right;
-        if number < count {
-            return number;
-        }
-    }
-}
-
-/// Returns how many operations a clone does, if its time suffices.
-fn operations(job: &FileJob, span_bytes: u64) -> u64 {
-    let of_bytes = if job.is_timed { u64::MAX } else { job.io_bytes.unwrap_or(span_bytes) / job.block_bytes };
-    of_bytes.min(job.operations_max.unwrap_or(u64::MAX))
-}
-
 /// Returns data that do not compress for blocks that are not whole pages; none for others.
 fn odd_block(job: &FileJob) -> Vec<u8> {
-    let bytes = job.block_bytes as usize;
-    if bytes.is_multiple_of(PAGE_BYTES) {
+    if job.is_aligned(PAGE_BYTES as u64) {
         return Vec::new();
     }
+    let bytes = job.block_bytes_max() as usize;
     let mut block = vec![0; bytes.next_multiple_of(PAGE_BYTES)];
-    Pattern::new(job.block_bytes).fill(0, &mut block);
+    Pattern::new(bytes as u64).fill(0, &mut block);
     block.truncate(bytes);
     block
+}
+
+/// The clones of a flow together: their operations, and their weights.
+#[derive(Debug, Default)]
+struct Flow {
+    operations: AtomicU64,
+    weight: AtomicU64,
+}
+
+/// A clone's part of a flow, which ends as it is dropped.
+#[derive(Debug)]
+struct FlowPart {
+    flow: Arc<Flow>,
+    operations: u64,
+    weight: u64,
+}
+
+impl FlowPart {
+    fn join(flow: &Arc<Flow>, weight: u64) -> Self {
+        flow.weight.fetch_add(weight, Ordering::Relaxed);
+        Self { flow: Arc::clone(flow), operations: 0, weight }
+    }
+
+    /// Returns whether the clone has had more than its share of the operations.
+    fn is_ahead(&self) -> bool {
+        let own = u128::from(self.operations) * u128::from(self.flow.weight.load(Ordering::Acquire));
+        own > u128::from(self.weight) * u128::from(self.flow.operations.load(Ordering::Acquire))
+    }
+
+    fn count(&mut self) {
+        self.operations += 1;
+        self.flow.operations.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FlowPart {
+    fn drop(&mut self) {
+        // Others see first that they are to end with this one.
+        self.flow.operations.fetch_sub(self.operations, Ordering::AcqRel);
+        self.flow.weight.fetch_sub(self.weight, Ordering::AcqRel);
+    }
 }
 
 /// A clone of a job.
@@ -138,19 +162,53 @@ struct Worker {
     index: usize,
     job: FileJob,
     path: PathBuf,
-    /// Of reads and of writes. Those at random share the first.
+    offset: u64,
+    /// Of reads and of writes. Those of which each comes once share the first.
     places: [Places; 2],
     mix: SplitMix,
-    /// Operations that it may still begin.
-    left: u64,
+    /// Bytes of the shortest block.
+    least: u64,
+    /// Bytes of each loop.
+    bytes: u64,
+    /// Loops that did not begin yet.
+    loops: u64,
+    /// Bytes and operations that may still begin in this loop.
+    left: [u64; 2],
     limit: Duration,
     /// Dropped when it waits for the begin.
     ready: Option<Sender<Infallible>>,
     begin: Arc<OnceLock<Option<Instant>>>,
-    began: Option<Instant>,
+    /// The end of its time, when it has begun.
+    until: Option<Instant>,
+    /// When the next operation is due after a pause.
+    earliest: Option<Instant>,
+    /// When the next read and write of a rate are due.
+    paces: [Instant; 2],
+    /// Operations since the last pause.
+    thought: u64,
+    flow: Option<FlowPart>,
+    /// Set when another job ends this one.
+    stop: Arc<AtomicBool>,
+    /// Those of the jobs that end with this one.
+    stops: Vec<Arc<AtomicBool>>,
+    in_flight: u64,
+    /// The depth was reached; nothing begins before few are in flight.
+    is_draining: bool,
+    /// Offsets and lengths of writes that are to be verified.
+    written: Vec<(u64, u64)>,
+    /// Of these, those that are read already; none while it writes.
+    verified: Option<usize>,
     /// The end of the last operation.
     last: Instant,
+    /// The begin of this phase, of the job's work or of verification.
+    from: Instant,
+    /// Time of the phases with reads, and with writes.
+    busy: [Duration; 2],
+    /// Bytes read and written.
+    moved: [u64; 2],
     checker: Checker,
+    /// Of this job's writes.
+    verifier: Checker,
     contents: Pattern,
     odd_block: Vec<u8>,
     /// Of reads, writes and syncs.
@@ -160,41 +218,67 @@ struct Worker {
 impl Lane for Worker {
     #[inline]
     fn next(&mut self) -> Option<Op> {
-        let began = match self.began {
-            Some(began) => began,
-            None => {
-                drop(self.ready.take());
-                self.last = (*self.begin.wait())?;
-                *self.began.insert(self.last)
-            }
+        let until = match self.until {
+            Some(until) => until,
+            None => self.starts()?,
         };
-        if self.left == 0 || self.last.saturating_duration_since(began) >= self.limit {
+        self.is_draining &= self.in_flight > self.job.low_depth;
+        if self.is_draining || self.is_over(until, self.last) || self.waits_for_flow(until) {
             return None;
         }
-        self.left -= 1;
-        let is_write = match self.job.reads_percent {
-            0 => true,
-            100 => false,
-            percent => self.mix.below(100) >= percent,
-        };
-        let places = &mut self.places[usize::from(is_write && !self.job.is_random)];
-        Some(Op { is_write, ..Op::read(self.job.offset + places.next_offset()) })
+        if self.job.think_seconds > 0.0 && self.thought >= self.job.think_every {
+            if self.in_flight > 0 {
+                return None;
+            }
+            self.thought = 0;
+            self.earliest = Some(self.last + Duration::from_secs_f64(self.job.think_seconds));
+        }
+        let mut op = self.planned()?;
+        op.due = self.due(&op);
+        if op.due.is_some_and(|due| due >= until) {
+            // Nothing more is due in its time.
+            self.last = until;
+            return None;
+        }
+        self.thought += 1;
+        self.in_flight += 1;
+        self.is_draining = self.in_flight >= self.job.depth;
+        self.flow.iter_mut().for_each(FlowPart::count);
+        Some(op)
+    }
+
+    fn gives_up(&mut self, op: &Op) -> bool {
+        let is_late = op.due.is_some() && self.stop.load(Ordering::Relaxed);
+        self.in_flight -= u64::from(is_late);
+        is_late
+    }
+
+    #[inline]
+    fn bytes_of(&self, op: &Op, _most: usize) -> usize {
+        op.tag as usize
     }
 
     fn fill(&mut self, op: &Op, memory: &mut [u8]) {
         if self.odd_block.is_empty() {
             mark_pages(self.contents, op.offset, memory);
         } else {
-            memory.copy_from_slice(&self.odd_block);
+            memory.copy_from_slice(&self.odd_block[..memory.len()]);
         }
     }
 
     #[inline]
     fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()> {
         self.last = Instant::now();
-        self.times[usize::from(op.is_write)].record(self.last - begun);
+        self.in_flight -= 1;
+        // Those of the ramp are before the phase.
+        if begun >= self.from {
+            self.times[usize::from(op.is_write)].record(self.last - begun);
+            self.moved[usize::from(op.is_write)] += op.tag;
+        }
         if op.is_write {
             Ok(())
+        } else if self.verified.is_some() {
+            self.verifier.check(op.offset, bytes)
         } else {
             self.checker.check(op.offset, &bytes[..bytes.len().min(PAGE_BYTES)])
         }
@@ -202,74 +286,186 @@ impl Lane for Worker {
 }
 
 impl Worker {
+    /// Waits for the begin. Returns the end of its time.
+    fn starts(&mut self) -> Option<Instant> {
+        drop(self.ready.take());
+        let delay = Duration::from_secs_f64(self.job.delay_seconds);
+        let began = (*self.begin.wait())? + delay;
+        self.earliest = (!delay.is_zero()).then_some(began);
+        (self.last, self.paces) = (began, [began; 2]);
+        self.from = began + Duration::from_secs_f64(self.job.ramp_seconds);
+        Some(*self.until.insert(self.from + self.limit))
+    }
+
+    fn is_over(&self, until: Instant, now: Instant) -> bool {
+        now >= until || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the other clones of its flow have done their parts. Returns whether nothing begins before operations in flight
+    /// have ended, or any more.
+    fn waits_for_flow(&self, until: Instant) -> bool {
+        while self.flow.as_ref().is_some_and(FlowPart::is_ahead) {
+            if self.in_flight > 0 || self.is_over(until, Instant::now()) {
+                return true;
+            }
+            std::thread::yield_now();
+            std::thread::sleep(Duration::from_secs_f64(self.job.flow_sleep_seconds));
+        }
+        false
+    }
+
+    /// Returns the next operation of the job; none at the end, or before those in flight have ended.
+    fn planned(&mut self) -> Option<Op> {
+        loop {
+            let read = self.verified.and_then(|read| self.written.get(read)).copied();
+            if let Some((offset, bytes)) = read {
+                self.verified = self.verified.map(|read| read + 1);
+                return Some(Op { tag: bytes, ..Op::read(offset) });
+            }
+            let (every, written) = (self.job.verify_every, self.written.len() as u64);
+            let is_done = self.left[0] < self.least || self.left[1] == 0;
+            let is_unverified = every > 0 && (written >= every || is_done && written > 0);
+            if self.verified.is_none() && !is_unverified && !is_done {
+                return Some(self.work());
+            }
+            // Neither phases nor loops overlap.
+            if self.in_flight > 0 {
+                return None;
+            }
+            if is_unverified {
+                self.ends_phase();
+                if self.verified.take().is_some() {
+                    self.written.clear();
+                } else {
+                    self.verified = Some(0);
+                }
+                continue;
+            }
+            self.loops = self.loops.checked_sub(1)?;
+            self.places.iter_mut().for_each(Places::restart);
+            self.left = [self.bytes, self.job.operations_max.unwrap_or(u64::MAX)];
+        }
+    }
+
+    /// Returns the next read or write of the job's own.
+    fn work(&mut self) -> Op {
+        let is_write = match self.job.reads_percent {
+            0 => true,
+            100 => false,
+            percent => self.mix.below(100) >= percent,
+        };
+        let mut bytes = self.job.blocks[usize::from(is_write)].draw(&mut self.mix);
+        if bytes > self.left[0] {
+            bytes = self.left[0] / self.least * self.least;
+        }
+        self.left[0] -= bytes;
+        self.left[1] -= 1;
+        let places = &mut self.places[usize::from(is_write && self.job.order != Order::Once)];
+        let offset = self.offset + places.next_offset(bytes);
+        if self.job.verify_every > 0 {
+            self.written.push((offset, bytes));
+        }
+        Op { is_write, tag: bytes, ..Op::read(offset) }
+    }
+
+    /// Returns when an operation is due after a pause, and by the job's rate.
+    fn due(&mut self, op: &Op) -> Option<Instant> {
+        let (pause, kind) = (self.earliest.take(), usize::from(op.is_write));
+        let mut seconds = match (self.job.rates[kind], self.job.iops[kind]) {
+            (0, 0) => return pause,
+            (0, iops) => 1.0 / iops as f64,
+            (rate, _) => op.tag as f64 / rate as f64,
+        };
+        if self.verified.is_some() {
+            return pause;
+        }
+        if self.job.is_poisson {
+            seconds *= -(1.0 - unit(&mut self.mix)).ln();
+        }
+        let due = self.paces[kind];
+        self.paces[kind] = due + Duration::from_secs_f64(seconds);
+        Some(pause.map_or(due, |pause| pause.max(due)))
+    }
+
+    /// Adds the time of a phase to that of its kinds of operations.
+    fn ends_phase(&mut self) {
+        let kinds = if self.verified.is_some() { [true, false] } else { self.job.reads_and_writes() };
+        let time = self.last.saturating_duration_since(self.from);
+        for (busy, _) in self.busy.iter_mut().zip(kinds).filter(|(_, is_used)| *is_used) {
+            *busy += time;
+        }
+        self.from = self.from.max(self.last);
+    }
+
     /// Does its operations.
     fn run(self) -> anyhow::Result<Self> {
-        let (is_direct, is_random) = (self.job.is_direct, self.job.is_random);
         let [_, writes] = self.job.reads_and_writes();
-        let flags = if is_direct { libc::O_DIRECT } else { 0 };
+        let flags = self.job.open_flags | if self.job.is_direct { libc::O_DIRECT } else { 0 };
         let file = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&self.path)?;
-        if !is_direct {
+        if !self.job.is_direct {
             // As fio's `fadvise_hint`.
-            fadvise(&file, 0, None, if is_random { Advice::Random } else { Advice::Sequential })?;
+            fadvise(&file, 0, None, if self.job.is_random() { Advice::Random } else { Advice::Sequential })?;
         }
         let target = Target {
             writes,
             contents: Some(self.contents).filter(|_| self.odd_block.is_empty()),
-            ..Target::reads(&self.path, self.job.block_bytes as usize, self.job.depth as usize)
+            ..Target::reads(&self.path, self.job.block_bytes_max() as usize, self.job.depth as usize)
         };
-        match self.job.engine {
-            IoEngine::Sync | IoEngine::Psync => self.by_calls(&file, &target),
-            IoEngine::Mmap => self.by_map(&file),
+        let mut ended = match self.job.engine {
+            IoEngine::Sync | IoEngine::Psync | IoEngine::Mmap => self.by_calls(&file, &target),
             IoEngine::Libaio => by_queue(Backend::Aio, self, &file, Namespace::default(), &target),
             IoEngine::IoUring => {
                 let (fixed_buffers, fixed_file) = (self.job.fixed_buffers, self.job.fixed_file);
                 let setup = Setup { as_fio: true, fixed_buffers, fixed_file, ..Setup::default() };
                 by_queue(Backend::Ring(setup), self, &file, Namespace::default(), &target)
             }
-        }
+        }?;
+        ended.ends_phase();
+        ended.stops.iter().for_each(|stop| stop.store(true, Ordering::Relaxed));
+        ended.flow = None;
+        Ok(ended)
     }
 
     fn by_calls(mut self, mut file: &File, target: &Target) -> anyhow::Result<Self> {
-        let (mut memory, mut position, mut unsynced) = (buffer(target), 0, 0);
+        use rustix::mm::Advice;
+        minimise_timer_slack();
+        let advice = if self.job.is_random() { Advice::Random } else { Advice::Sequential };
+        let map = match self.job.engine {
+            IoEngine::Mmap => Some(Map::new(file, file.metadata()?.len(), advice)?),
+            _ => None,
+        };
+        let (mut buffer, mut position, mut unsynced) = (buffer(target), 0, 0);
         while let Some(op) = self.next() {
+            op.due.into_iter().for_each(sleep_until);
+            if self.gives_up(&op) {
+                continue;
+            }
+            let memory = &mut buffer.bytes_mut()[..op.tag as usize];
             if op.is_write {
-                self.fill(&op, memory.bytes_mut());
+                self.fill(&op, memory);
             }
             let begun = self.begins();
-            if self.job.engine == IoEngine::Psync {
-                transfer(file, op, memory.bytes_mut())?;
-            } else {
-                if position != op.offset {
-                    file.seek(SeekFrom::Start(op.offset))?;
+            match (&map, self.job.engine) {
+                (Some(map), _) => map.copy(op.offset, memory),
+                (None, IoEngine::Psync) => transfer(file, op, memory)?,
+                _ => {
+                    if position != op.offset {
+                        file.seek(SeekFrom::Start(op.offset))?;
+                    }
+                    position = op.offset + op.tag;
+                    if op.is_write { file.write_all(memory) } else { file.read_exact(memory) }?;
                 }
-                position = op.offset + self.job.block_bytes;
-                if op.is_write {
-                    file.write_all(memory.bytes())
-                } else {
-                    file.read_exact(memory.bytes_mut())
-                }?;
             }
-            self.ended(op, begun, memory.bytes())?;
+            self.ended(op, begun, memory)?;
             unsynced += u64::from(op.is_write);
             if unsynced > 0 && unsynced == self.job.sync_every {
                 unsynced = 0;
                 if self.job.syncs_data { file.sync_data() } else { file.sync_all() }?;
                 let begun = std::mem::replace(&mut self.last, Instant::now());
-                self.times[2].record(self.last - begun);
+                if begun >= self.from {
+                    self.times[2].record(self.last - begun);
+                }
             }
-        }
-        Ok(self)
-    }
-
-    fn by_map(mut self, file: &File) -> anyhow::Result<Self> {
-        use rustix::mm::Advice;
-        let advice = if self.job.is_random { Advice::Random } else { Advice::Sequential };
-        let map = Map::new(file, file.metadata()?.len(), advice)?;
-        let mut memory = vec![0; self.job.block_bytes as usize];
-        while let Some(op) = self.next() {
-            let begun = self.begins();
-            map.copy(op.offset, &mut memory);
-            self.ended(op, begun, &memory)?;
         }
         Ok(self)
     }
@@ -280,8 +476,6 @@ fn outcome(jobs: &[Assignment], ended: &[Worker], cost: Cost) -> anyhow::Result<
     let (mut figures, mut operations, mut bytes) = (Metrics::default(), 0, 0);
     for (index, Assignment { job, .. }) in jobs.iter().enumerate() {
         let own = || ended.iter().filter(move |clone| clone.index == index);
-        let time = |clone: &Worker| Some(clone.last.saturating_duration_since(clone.began?).as_secs_f64());
-        let seconds = own().filter_map(time).fold(0.0, f64::max);
         for (place, kind) in super::KINDS.iter().enumerate() {
             let mut times = Latency::new()?;
             own().try_for_each(|clone| times.add(&clone.times[place]))?;
@@ -297,12 +491,15 @@ fn outcome(jobs: &[Assignment], ended: &[Worker], cost: Cost) -> anyhow::Result<
             if *kind == "sync" || count == 0 {
                 continue;
             }
-            let moved = count * job.block_bytes;
+            let moved: u64 = own().map(|clone| clone.moved[place]).sum();
+            let seconds = own().map(|clone| clone.busy[place]).max().unwrap_or_default().as_secs_f64();
             (operations, bytes) = (operations + count, bytes + moved);
             set(metric::SECONDS, Some(seconds));
             set(metric::IOPS, Some(count as f64 / seconds));
             set(metric::MB_PER_S, Some(moved as f64 / 1e6 / seconds));
-            if jobs.len() == 1 && job.reads_and_writes() != [true, true] {
+            // Those of one kind of operations, all of which were counted.
+            let is_mixed = job.reads_and_writes() == [true, true] || job.verify_every > 0;
+            if jobs.len() == 1 && !is_mixed && job.ramp_seconds <= 0.0 {
                 set(metric::CPU_US_PER_IO, Some(cost.cpu_seconds * 1e6 / count as f64));
                 set(metric::CONTEXT_SWITCHES_PER_IO, Some(cost.context_switches as f64 / count as f64));
             }
@@ -310,21 +507,4 @@ fn outcome(jobs: &[Assignment], ended: &[Worker], cost: Cost) -> anyhow::Result<
     }
     let outcome = Outcome::new(cost, operations, bytes, Latency::new()?);
     Ok(Outcome { figures, ..outcome })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_permutation_brings_each_number_to_a_place_of_its_own() {
-        for count in [1, 2, 3, 17, 64, 1000] {
-            let mut places: Vec<u64> = (0..count).map(|number| permuted(number, count, 7)).collect();
-            let is_in_order = places.is_sorted();
-            places.sort_unstable();
-            assert!(places.into_iter().eq(0..count), "{count}");
-            assert!(!is_in_order || count < 17, "{count}");
-        }
-        assert_ne!(permuted(5, 1000, 1), permuted(5, 1000, 2));
-    }
 }
