@@ -274,6 +274,14 @@ impl FileJob {
         !matches!(self.order, Order::Sequence { .. } | Order::Strided { .. })
     }
 
+    /// Returns whether it ends with the last whole block of its files, and not, as fio has it, with the first block by which it has
+    /// moved its bytes.
+    pub(crate) fn has_end(&self) -> bool {
+        let is_mixed = self.reads_and_writes() == [true, true];
+        let has_pass = self.order == Order::Once || self.order == Order::Sequence { step: 0 } && !is_mixed;
+        has_pass && !self.is_timed && self.io_bytes.is_none()
+    }
+
     /// Returns the offset of a clone.
     pub(crate) fn offset_of(&self, clone: u64) -> u64 {
         self.offset.saturating_add(self.offset_increment.saturating_mul(clone))
@@ -590,7 +598,7 @@ impl<'a> Section<'a> {
             offset: self.bytes("offset")?.unwrap_or(0),
             offset_increment: self.bytes("offset_increment")?.unwrap_or(0),
             size_bytes: self.bytes("size")?.or(self.bytes("filesize")?),
-            io_bytes: self.bytes("io_size")?,
+            io_bytes: self.bytes("io_size")?.filter(|bytes| *bytes > 0),
             operations_max: self.bytes("number_ios")?.filter(|operations| *operations > 0),
             loops: self.count("loops", 1)?,
             depth,
@@ -632,9 +640,11 @@ impl<'a> Section<'a> {
     fn order(&self, is_random: bool, step: i64, has_map: bool) -> Result<Order, String> {
         let zone = self.bytes("zonesize")?.filter(|bytes| *bytes > 0);
         let is_strided = self.choice("zonemode", &["none", "strided"])? == 1;
-        if is_strided || zone.is_some() && self.text("zonemode").is_none() {
-            let Some(bytes) = zone.filter(|_| !is_random && step == 0) else {
-                return Err(self.wrong("zonemode", "needs a zonesize, and is run here of sequential jobs"));
+        if is_strided || zone.is_some() {
+            let Some(bytes) = zone.filter(|_| is_strided && !is_random && step == 0) else {
+                return Err(
+                    self.wrong("zonesize", "is run here with zonemode=strided and of sequential jobs")
+                );
             };
             let range = self.bytes("zonerange")?.unwrap_or(bytes).max(bytes);
             let period = range.saturating_add(self.bytes("zoneskip")?.unwrap_or(0));
@@ -687,11 +697,6 @@ impl<'a> Section<'a> {
             (job.depth == 0 || job.depth > 4096, "iodepth", "1 to 4096 operations are in flight"),
             (job.clones == 0 || job.clones > 1024, "numjobs", "1 to 1024 threads are run here"),
             (job.size_bytes.is_some_and(|size| size < job.block_bytes_max()), "size", "is less than a block"),
-            (
-                job.io_bytes.is_some_and(|bytes| bytes < job.block_bytes_min()),
-                "io_size",
-                "is less than a block",
-            ),
             (
                 job.is_direct && !job.is_aligned(512),
                 blocks,

@@ -62,7 +62,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
                 offset: own.offset_of(clone),
                 places: seeds.map(|seed| Places::new(&own.order, *span_bytes, align, seed)),
                 mix: SplitMix::new(job.seed ^ ((lane as u64 + 1) << 40)),
-                least: own.block_bytes_min(),
+                tail: if own.has_end() { own.block_bytes_min() } else { 1 },
                 bytes: if own.is_timed { u64::MAX } else { own.io_bytes.unwrap_or(*span_bytes) },
                 loops: own.loops,
                 left: [0, 0],
@@ -166,8 +166,8 @@ struct Worker {
     /// Of reads and of writes. Those of which each comes once share the first.
     places: [Places; 2],
     mix: SplitMix,
-    /// Bytes of the shortest block.
-    least: u64,
+    /// So many bytes are left to begin another block: any where it may have more than these.
+    tail: u64,
     /// Bytes of each loop.
     bytes: u64,
     /// Loops that did not begin yet.
@@ -323,7 +323,7 @@ impl Worker {
                 return Some(Op { tag: bytes, ..Op::read(offset) });
             }
             let (every, written) = (self.job.verify_every, self.written.len() as u64);
-            let is_done = self.left[0] < self.least || self.left[1] == 0;
+            let is_done = self.left[0] < self.tail || self.left[1] == 0;
             let is_unverified = every > 0 && (written >= every || is_done && written > 0);
             if self.verified.is_none() && !is_unverified && !is_done {
                 return Some(self.work());
@@ -342,7 +342,6 @@ impl Worker {
                 continue;
             }
             self.loops = self.loops.checked_sub(1)?;
-            self.places.iter_mut().for_each(Places::restart);
             self.left = [self.bytes, self.job.operations_max.unwrap_or(u64::MAX)];
         }
     }
@@ -355,10 +354,10 @@ impl Worker {
             percent => self.mix.below(100) >= percent,
         };
         let mut bytes = self.job.blocks[usize::from(is_write)].draw(&mut self.mix);
-        if bytes > self.left[0] {
-            bytes = self.left[0] / self.least * self.least;
+        if self.tail > 1 && bytes > self.left[0] {
+            bytes = self.left[0] / self.tail * self.tail;
         }
-        self.left[0] -= bytes;
+        self.left[0] = self.left[0].saturating_sub(bytes);
         self.left[1] -= 1;
         let places = &mut self.places[usize::from(is_write && self.job.order != Order::Once)];
         let offset = self.offset + places.next_offset(bytes);
