@@ -1,5 +1,28 @@
-# Storage engines of others on Forebay and on their own files: sourced by rocksdb.sh and wiredtiger.sh.
+# Storage engines of others on Forebay: their libraries and programs, and comparisons with their own files. Sourced after setup.sh.
 # shellcheck shell=bash
+
+# install_libforebay PREFIX: what the gate has built for the tests of its crate, or what cargo builds now.
+install_libforebay() {
+    local libraries
+    libraries=$(target_dir)/debug/deps
+    if [ -z "${FOREBAY_BUILT:-}" ] || [ ! -f "$libraries/libforebay_c.so" ]; then
+        require_rust
+        cargo build --quiet --package forebay-c
+        libraries=$(target_dir)/debug
+    fi
+    crates/forebay-c/install "$1" "$libraries"
+}
+
+# compile_rocksdb PREFIX PROGRAM ARGUMENT...: a program in C++, with what was installed at the prefix.
+compile_rocksdb() {
+    "${CXX:-g++}" -std=c++17 -O1 -g -pthread -Wall -Wextra -Werror "${@:3}" -o "$2" -I "$1/include" \
+        -Wl,--no-as-needed -L "$1/lib" -lforebay_rocksdb -lforebay -lrocksdb -ldl "-Wl,-rpath,$1/lib"
+}
+
+# compile_wiredtiger PROGRAM ARGUMENT...: a program in C, which loads the extension.
+compile_wiredtiger() {
+    "${CC:-cc}" -std=gnu11 -O1 -g -pthread -Wall -Wextra -Werror -rdynamic "${@:2}" -o "$1" -lwiredtiger
+}
 
 # ratios FILE FIGURE...: for each row the medians of the rounds of all three, and ours by the better of the engine's own two.
 ratios() {

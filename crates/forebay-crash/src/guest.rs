@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay::{Config, Engine};
 
-use crate::subject::{ALL, NAMES, NONE, SERVERS, Say, Writer, ended, on_disk_of, recover};
+use crate::subject::{ALL, BOTH, ENGINES, NAMES, NONE, SERVERS, Say, Writer, ended, on_disk_of, recover};
 
 /// Pause after each acknowledgement of a subject that writes alone. It is longer than the subject's next operation, so most cuts
 /// find a disk that has not been flushed since.
@@ -25,7 +25,7 @@ pub(crate) struct Place {
     pub(crate) device: &'static str,
     pub(crate) kind: String,
     pub(crate) life: u64,
-    /// One of [`NAMES`], [`ALL`], [`SERVERS`] or [`NONE`].
+    /// One of [`NAMES`], [`ENGINES`], [`ALL`], [`BOTH`], [`SERVERS`] or [`NONE`].
     pub(crate) writes: String,
     pub(crate) is_new: bool,
 }
@@ -42,7 +42,9 @@ impl Place {
         let words: Vec<&str> = text.trim().split('-').collect();
         let parsed = words.get(1).and_then(|life| life.parse().ok());
         let life = parsed.ok_or_else(|| format!("{device} has the serial number {text}"))?;
-        let writes = words.get(2).filter(|word| [ALL, SERVERS, NONE].contains(*word) || NAMES.contains(word));
+        let writes = words.get(2).filter(|word| {
+            [ALL, BOTH, SERVERS, NONE].contains(*word) || NAMES.contains(word) || ENGINES.contains(word)
+        });
         let writes = writes.ok_or_else(|| format!("{device}: nobody writes by the serial number {text}"))?;
         Ok(Place {
             device,
@@ -87,8 +89,9 @@ impl Guest {
                 let say = |line: &str| say_line(&format!("{full} {line}"));
                 let writer = recover(name, &engine, &dir, life, &say);
                 let writer = writer.map_err(|error| format!("{full}: {error}"))?;
-                if place.writes == ALL || place.writes == name {
-                    writers.push((full, place.writes != ALL, writer));
+                let is_alone = place.writes == name;
+                if is_alone || [ALL, BOTH].contains(&place.writes.as_str()) {
+                    writers.push((full, is_alone, writer));
                 } else {
                     others.push(writer);
                 }

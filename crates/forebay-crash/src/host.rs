@@ -12,12 +12,12 @@ use crate::disk::{self, Counts, Cut, Disk, Lie};
 use crate::machine::{AttachedDisk, Heard, Machine, Start};
 use crate::nbd::{self, SharedDisk, lock};
 use crate::random::{Random, mix};
-use crate::subject::{self, ALL, Model, NAMES, NONE, SERVERS};
+use crate::subject::{self, ALL, BOTH, ENGINES, Model, NAMES, NONE, SERVERS, on_disk_of};
 
 const KINDS: [&str; 2] = ["ext4", "xfs"];
 /// mkfs.xfs refuses less than 300 MiB.
 const DISK_BYTES: u64 = 320 << 20;
-/// Maximum number of lines before a cut if one subject writes alone on a disk: such a subject writes slowly.
+/// Maximum number of lines before a cut if one subject writes alone on a disk, or engines: these write slowly.
 const LINES_ALONE: u64 = 150;
 /// Of a disk for three servers, and the memory of their machine.
 const SERVERS_DISK_BYTES: u64 = 1 << 30;
@@ -61,6 +61,9 @@ pub(crate) struct Options {
     /// Three servers of forebay-etcd write, on one of the disks
     #[arg(long)]
     servers: bool,
+    /// Databases of RocksDB and WiredTiger write
+    #[arg(long, conflicts_with = "servers")]
+    engines: bool,
     /// A further program for the machine
     #[arg(long)]
     with: Vec<PathBuf>,
@@ -76,6 +79,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Stands for the subjects of a disk if all of them write.
+    fn all(&self) -> &'static str {
+        if self.engines { BOTH } else { ALL }
+    }
+
     fn start(&self, state: Option<PathBuf>, work: PathBuf) -> Start {
         Start {
             vm: self.vm.clone(),
@@ -172,7 +180,7 @@ impl Series<'_> {
         }
         let mut models = BTreeMap::new();
         for kind in KINDS {
-            for name in NAMES.into_iter().chain([SERVERS]) {
+            for name in NAMES.into_iter().chain(ENGINES).chain([SERVERS]) {
                 models.insert(
                     format!("{kind}/{name}"),
                     subject::model(name).ok_or("a subject without a model")?,
@@ -220,12 +228,14 @@ impl Series<'_> {
     fn life(&mut self, life: u64) -> Result<(), String> {
         // On each disk either all subjects write, with many operations in flight, or one writes alone. A
         // flush that a program forgot or a disk skipped shows only if no other flush happens before the cut.
+        let all = self.options.all();
+        let names = on_disk_of(all);
         let writes = KINDS.map(|kind| {
             if self.options.servers {
                 return self.of_servers(kind);
             }
             let alone = self.random.chance(50);
-            if alone { NAMES[self.random.below(NAMES.len() as u64) as usize] } else { ALL }
+            if alone { names[self.random.below(names.len() as u64) as usize] } else { all }
         });
         let machine = self.boot(life, &writes)?;
         // Three cuts in four fall into the writing, the others into mounting or recovery. The point is counted in lines, as a busy
@@ -234,6 +244,7 @@ impl Series<'_> {
         let early = life > 0 && self.random.chance(25);
         let most = match () {
             () if self.options.servers => SERVERS_LINES,
+            () if self.options.engines => LINES_ALONE,
             () if writes.contains(&ALL) => u64::MAX,
             () => LINES_ALONE,
         };
@@ -323,7 +334,8 @@ impl Series<'_> {
         if self.tally.cuts == 0 {
             return Ok(());
         }
-        let writes = KINDS.map(|kind| if self.options.servers { self.of_servers(kind) } else { ALL });
+        let writes =
+            KINDS.map(|kind| if self.options.servers { self.of_servers(kind) } else { self.options.all() });
         let machine = self.boot(self.tally.cuts, &writes)?;
         loop {
             match machine.hear(Instant::now() + SILENCE) {

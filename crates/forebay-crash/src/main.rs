@@ -5,6 +5,7 @@
 //! builds and starts both; `docs/testing.md` describes the model.
 
 mod disk;
+mod engines;
 mod guest;
 mod host;
 mod log;

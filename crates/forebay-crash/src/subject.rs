@@ -13,7 +13,7 @@ use std::thread::ScopedJoinHandle;
 use forebay::Engine;
 
 use crate::random::mix;
-use crate::{log, servers, solo, store};
+use crate::{engines, log, servers, solo, store};
 
 /// The names of all subjects, as the guest prefixes its lines.
 pub(crate) const NAMES: [&str; 3] = ["log", "solo", "store"];
@@ -21,6 +21,10 @@ pub(crate) const NAMES: [&str; 3] = ["log", "solo", "store"];
 pub(crate) const ALL: &str = "all";
 /// The servers, which have a disk for themselves.
 pub(crate) const SERVERS: &str = "etcd";
+/// Databases on `libforebay`, by the names of their programs.
+pub(crate) const ENGINES: [&str; 2] = ["rocks", "tiger"];
+/// Stands for one of `ENGINES` if both write.
+pub(crate) const BOTH: &str = "both";
 /// Stands for a disk on which nothing is.
 pub(crate) const NONE: &str = "none";
 
@@ -29,6 +33,7 @@ pub(crate) fn on_disk_of(writes: &str) -> &'static [&'static str] {
     match writes {
         SERVERS => &[SERVERS],
         NONE => &[],
+        _ if writes == BOTH || ENGINES.contains(&writes) => &ENGINES,
         _ => &NAMES,
     }
 }
@@ -55,6 +60,7 @@ pub(crate) fn recover(
         "solo" => Ok(Box::new(solo::recover(engine, dir, life, say)?)),
         "store" => Ok(Box::new(store::recover(engine, dir, say)?)),
         SERVERS => servers::recover(dir, say),
+        _ if ENGINES.contains(&name) => engines::recover(name, dir, life, say),
         other => Err(format!("there is no subject {other}")),
     }
 }
@@ -87,6 +93,7 @@ pub(crate) fn model(name: &str) -> Option<Box<dyn Model>> {
         "solo" => Some(Box::new(solo::Model::default())),
         "store" => Some(Box::new(store::Model::default())),
         SERVERS => Some(Box::new(servers::Model::default())),
+        _ if ENGINES.contains(&name) => Some(Box::new(engines::Model::default())),
         _ => None,
     }
 }

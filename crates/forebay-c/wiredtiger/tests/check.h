@@ -33,12 +33,13 @@ static inline const char *settings(const char *more) {
     const char *driver = getenv("FOREBAY_TEST_DRIVER");
     const char *library = getenv("FOREBAY_WIREDTIGER");
     CHECK(library != NULL);
-    snprintf(text, sizeof text, "create,cache_size=8MB,config_base=false,%s,extensions=[%s={early_load=true,config={threads=%s}}]", more,
-             library, driver != NULL && strcmp(driver, "threads") == 0 ? "true" : "false");
+    snprintf(text, sizeof text,
+             "create,cache_size=8MB,config_base=false,%s,extensions=[%s={early_load=true,config={threads=%s,log_dsync=%s}}]", more, library,
+             driver != NULL && strcmp(driver, "threads") == 0 ? "true" : "false", strstr(more, "method=dsync") != NULL ? "true" : "false");
     return text;
 }
 
-enum { VALUE_MAX = 3000 };
+enum { VALUE_MAX = 3000, KEYS = 6000 };
 
 static inline void make_value(uint64_t n, uint64_t version, char *value) {
     size_t len = 50 + (size_t)(n * 2654435761u + version * 40503u) % (VALUE_MAX - 60);
@@ -70,6 +71,25 @@ static inline WT_CURSOR *open_table(WT_SESSION *session) {
     OK(session->create(session, "table:values", "key_format=Q,value_format=S,leaf_page_max=32KB,allocation_size=4KB"));
     OK(session->open_cursor(session, "table:values", NULL, NULL, &cursor));
     return cursor;
+}
+
+/* The version of each key, 0 for one that is not there. */
+static inline void check_all(WT_CURSOR *cursor, const uint64_t *versions) {
+    uint64_t key, seen = 0, wanted = 0;
+    int result;
+    for (uint64_t n = 0; n < KEYS; n++) {
+        if (versions[n] == 0) continue;
+        check_value(cursor, n, versions[n]);
+        wanted++;
+    }
+    OK(cursor->reset(cursor));
+    while ((result = cursor->next(cursor)) == 0) {
+        OK(cursor->get_key(cursor, &key));
+        CHECK(key < KEYS && versions[key] != 0);
+        seen++;
+    }
+    CHECK(result == WT_NOTFOUND && seen == wanted);
+    OK(cursor->reset(cursor));
 }
 
 #endif

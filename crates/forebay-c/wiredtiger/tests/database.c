@@ -14,8 +14,6 @@
 
 #define LOG "log=(enabled,file_max=256KB),transaction_sync=(enabled,method=none)"
 
-enum { KEYS = 6000 };
-
 static const char own[] = "create,cache_size=8MB,config_base=false";
 
 static WT_CONNECTION *open_database(const char *path, const char *config, WT_SESSION **session) {
@@ -33,25 +31,6 @@ static const char *folder(const char *parent, const char *name) {
     snprintf(path, sizeof paths[0], "%s/%s", parent, name);
     CHECK(mkdir(path, 0777) == 0);
     return path;
-}
-
-/* The version of each key, 0 for one that is not there. */
-static void check_all(WT_CURSOR *cursor, const uint64_t *versions) {
-    uint64_t key, seen = 0, wanted = 0;
-    int result;
-    for (uint64_t n = 0; n < KEYS; n++) {
-        if (versions[n] == 0) continue;
-        check_value(cursor, n, versions[n]);
-        wanted++;
-    }
-    OK(cursor->reset(cursor));
-    while ((result = cursor->next(cursor)) == 0) {
-        OK(cursor->get_key(cursor, &key));
-        CHECK(key < KEYS && versions[key] != 0);
-        seen++;
-    }
-    CHECK(result == WT_NOTFOUND && seen == wanted);
-    OK(cursor->reset(cursor));
 }
 
 static void change(WT_CURSOR *cursor, uint64_t *versions, uint64_t version) {
