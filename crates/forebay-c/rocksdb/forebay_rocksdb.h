@@ -18,4 +18,8 @@ __attribute__((visibility("default"))) rocksdb::Status NewRocksdbFileSystem(cons
 
 }  // namespace forebay
 
+/// The same as an environment of <rocksdb/c.h>, which `rocksdb_env_destroy` and `rocksdb::Env::from_raw` of the crate `rocksdb` take.
+/// Returns NULL after a failure, whose text `*error` has then (free(3)).
+extern "C" __attribute__((visibility("default"))) struct rocksdb_env_t *forebay_rocksdb_env(const fb_config *config, char **error);
+
 #endif
