@@ -278,7 +278,8 @@ pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
         return Ok(true);
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = arguments.number("lanes", processors + 1)?;
+    // Tests wait for the disk about as long as they run.
+    let lanes = arguments.number("lanes", processors * 2)?;
     let place = Place::new(Path::new(arguments.wanted("work")?), arguments.rest.clone())?;
     process::watch_signals();
     process::adopt_orphans();

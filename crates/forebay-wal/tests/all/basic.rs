@@ -398,7 +398,7 @@ fn a_file_that_is_no_segment_gets_no_lock() {
     for salvage in [false, true] {
         let error = Wal::open(&engine, dir.path(), options().salvage(salvage)).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
-        assert!(error.to_string().contains("no log"), "{error}");
+        assert!(error.to_string().contains("not a log"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
