@@ -126,15 +126,15 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
             let attempt = shared.full.attempt();
             looked = Some(attempt);
             let upto = if is_resting { u32::MAX } else { resting.upto(shared) };
+            let how = shared.pick_how();
             let job = shared.with_view(|view| {
-                let (version, how) = (&view.version, shared.pick_how());
-                compaction.begun(version, &how).or_else(|| pick::next(version, &how, upto))
+                compaction.begun(&view.version, &how).or_else(|| pick::next(&view.version, &how, upto))
             });
             let Some(job) = job else {
                 shared.needs_no_space();
                 keep_filters(shared).await;
                 if is_resting {
-                    if !shared.full.is_full() {
+                    if !how.is_full {
                         compaction.is_tight.store(false, Ordering::Relaxed);
                     }
                     compaction.is_awaited.store(false, Ordering::Release);

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use forebay::Open;
 
+use super::compact::pick;
 use super::shared::{Commit, StoreCore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -486,18 +487,24 @@ impl StoreCore {
         }
     }
 
-    /// Returns whether the full state can end: nothing lacks space, and the reserve could be allocated again.
+    /// Returns whether the full state can end: nothing lacks space, and the reserve could be allocated again. While deletions are on their
+    /// way to the last level, which needs space and gives more back, it takes twice the reserve: what is left beside it would soon be full.
     async fn has_space_again(&self) -> bool {
         if self.full.lacks_something() || self.log_lacks().is_some() {
             return false;
         }
-        match self.full.goal.load(Ordering::Acquire) {
-            0 => true,
-            // By now the memtables and tables may need less.
-            bytes => match self.allocate_reserve(bytes.min(self.reserve_wanted())).await {
-                Err(error) => !error.is_shortage(),
-                Ok(()) => true,
-            },
+        // The memtables and tables may need less by now.
+        let bytes = self.full.goal.load(Ordering::Acquire).min(self.reserve_wanted());
+        if bytes == 0 {
+            return true;
+        }
+        let is_deleting = self.with_view(|view| pick::is_deleting(&view.version, &self.pick_how()));
+        if is_deleting && !self.are_free(bytes * 2).await {
+            return false;
+        }
+        match self.allocate_reserve(bytes).await {
+            Err(error) => !error.is_shortage(),
+            Ok(()) => true,
         }
     }
 

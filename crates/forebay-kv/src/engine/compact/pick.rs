@@ -321,7 +321,9 @@ impl<'l> Shape<'l> {
         let largest = tables().map(|meta| &meta.largest).max()?;
         let lower = overlap(self.levels, target, smallest, largest).to_vec();
         debug_assert!(level < target && target < LEVELS, "entries go down");
-        let leave = self.leave(false);
+        // What is copied is there twice until the last piece.
+        let has_no_space = self.is_full || self.is_tight;
+        let leave = leave(self.levels, self.memtable_bytes, self.separation_bytes, false, has_no_space);
         Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone(), leave })
     }
 
@@ -492,7 +494,7 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
-    /// A job found no space, and none was done since while there was space.
+    /// A job found no space, and since then no job of several runs has completed, nor has compaction come to rest.
     pub(crate) is_tight: bool,
     /// The tables of a full level 0.
     pub(crate) level0_full: usize,
@@ -602,6 +604,11 @@ pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| {
         shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, false).is_some()
     })
+}
+
+/// Returns whether tables above the last level have deletions.
+pub(crate) fn is_deleting(version: &Version, how: &How<'_>) -> bool {
+    shapes(version, how).any(|(_, shape)| shape.deleting().is_some())
 }
 
 /// Returns whether deletions in a memtable, counted for each keyspace, are worth a flush before it is full.
