@@ -26,6 +26,8 @@ use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
+/// The length of a table with few keys: a leaf, an inner node, a filter and a footer.
+const SHORT_BYTES: u64 = 16 << 10;
 /// Number of a keyspace's tables in level 0 from which on they are compacted if what lies above the base weighs
 /// [`OUTWEIGHS`] times as much as it. `DESIGN.md` has this number and the next.
 const LEVEL0: usize = 4;
@@ -265,7 +267,8 @@ impl<'l> Shape<'l> {
     }
 
     fn worst(&self) -> (f64, usize) {
-        let scores = (0..LEVELS).map(|level| (self.score(level), level));
+        let levels = (0..LEVELS).filter(|level| self.may_shrink(*level));
+        let scores = levels.map(|level| (self.score(level), level));
         scores.fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
     }
 
@@ -289,7 +292,8 @@ impl<'l> Shape<'l> {
     /// Returns the level that has to shrink so that the store takes less space at rest.
     fn restless(&self) -> Option<usize> {
         let is_restless = self.is_restless(0);
-        (0..LAST).find(|level| is_restless && !self.levels.level(*level).is_empty())
+        let has_work = |level: &usize| !self.levels.level(*level).is_empty() && self.may_shrink(*level);
+        (0..LAST).find(|level| is_restless && has_work(level))
     }
 
     /// Returns the bytes that so many deletions in a memtable weigh, if they are worth a flush: in tables they would give
@@ -366,14 +370,15 @@ impl<'l> Shape<'l> {
         // All tables from the newest one meant on: none of them may stay behind newer ones.
         let first = level0.iter().position(|table| is_meant(table)).unwrap_or(level0.len());
         let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
-        let leave = self.is_full.then(|| self.leave(false));
         let mut bytes = 0;
         let fits = |table: &&Arc<Table>| {
             let (meta, is_first) = (table.meta(), bytes == 0);
-            let stay = leave.as_ref().is_some_and(|leave| leave.is_for(table));
             // Deletions add nothing to the target, and keys whose values stay little: the more of them go there together, the less
-            // is written.
-            let each = if stay { 0 } else { meta.bytes / meta.entries.max(1) };
+            // is written. Values that do not stay are written again.
+            let stay: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
+            let rest = meta.bytes.saturating_sub(stay);
+            let is_little = stay > 0 && rest < stay + SHORT_BYTES;
+            let each = if is_little { 0 } else { rest / meta.entries.max(1) };
             let added = each * meta.entries.saturating_sub(meta.deleted);
             bytes += added;
             !self.is_full || is_first || added == 0 || bytes <= self.memtable_bytes
@@ -388,9 +393,14 @@ impl<'l> Shape<'l> {
 
     /// Returns whether a full disk may have more space once a table has gone down. Its long values stay where they are, so that its file
     /// stays too, and the target is written again: without a deletion that takes space, which the flush of the next deletions needs.
-    fn may_shrink(&self, table: &Table) -> bool {
+    fn shrinks(&self, table: &Table) -> bool {
         let meta = table.meta();
         meta.values.is_empty() || meta.deleted > 0 || expired_bytes(meta, self.now_s) > 0
+    }
+
+    /// Returns whether tables of a level are worth a job. In level 0 those with the deletions may follow older ones, which go first.
+    fn may_shrink(&self, level: usize) -> bool {
+        !self.is_full || self.levels.level(level).iter().any(|table| self.shrinks(table))
     }
 
     /// Returns the table of a level whose move frees most in relation to its cost.
@@ -402,7 +412,7 @@ impl<'l> Shape<'l> {
             let bytes: u64 = below.iter().map(|table| table.meta().bytes).sum();
             self.weight(table) as f64 / (bytes + meta.bytes) as f64
         };
-        let tables = self.levels.level(level).iter().filter(|table| !self.is_full || self.may_shrink(table));
+        let tables = self.levels.level(level).iter().filter(|table| !self.is_full || self.shrinks(table));
         let tables = tables.map(|table| (gain(table), table));
         let best = tables.reduce(|best, next| if next.0 > best.0 { next } else { best });
         best.map(|(_, table)| table.clone())
@@ -411,13 +421,7 @@ impl<'l> Shape<'l> {
     /// Returns a job that makes a level smaller while the store is written to, or the disk is full.
     fn pick(&self, keyspace: u32, level: usize) -> Option<Job> {
         match level {
-            0 if self.is_full => {
-                let level0 = self.oldest(|_| true);
-                // Newer tables, which may have the deletions, follow older ones.
-                let are_all = level0.len() < LEVEL0_MAX;
-                let may_shrink = !are_all || level0.iter().any(|table| self.may_shrink(table));
-                if may_shrink { self.level0_job(keyspace, level0) } else { None }
-            }
+            0 if self.is_full => self.level0_job(keyspace, self.oldest(|_| true)),
             0 => self.emptying_level0(keyspace),
             _ => self.table_job(keyspace, level, self.cheapest(level)?),
         }
@@ -494,7 +498,7 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
-    /// A job found no space, and since then no job of several runs has completed, nor has compaction come to rest.
+    /// As [`Compaction::is_tight`](super::Compaction::is_tight) returns it.
     pub(crate) is_tight: bool,
     /// The tables of a full level 0.
     pub(crate) level0_full: usize,
@@ -564,9 +568,8 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
-        && let Some(job) = shape.pick(keyspace, level)
     {
-        return Some(job);
+        return shape.pick(keyspace, level);
     }
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
         let is_resting = shape.is_older(resting);
