@@ -266,6 +266,16 @@ impl FileJob {
         self.used().map(|blocks| blocks.most).max().unwrap_or(0)
     }
 
+    fn is_queue(&self) -> bool {
+        matches!(self.engine, IoEngine::Libaio | IoEngine::IoUring)
+    }
+
+    /// Returns the bytes of the operations that all clones have in flight.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let depth = if self.is_queue() { self.depth } else { 1 };
+        self.block_bytes_max() * depth * self.clones
+    }
+
     pub(crate) fn has_lengths(&self) -> bool {
         self.block_bytes_min() != self.block_bytes_max()
     }
@@ -680,7 +690,7 @@ impl<'a> Section<'a> {
 
     /// Refuses work that cannot be done, or is done in another way here.
     fn check(&self, job: &FileJob) -> Result<(), String> {
-        let is_queue = matches!(job.engine, IoEngine::Libaio | IoEngine::IoUring);
+        let is_queue = job.is_queue();
         let [reads, writes] = job.reads_and_writes();
         let is = |option: &str, value: &str| self.text(option).is_some_and(|own| own == value);
         let several = |option: &str| self.text(option).is_some_and(|own| own.contains(':'));

@@ -14,6 +14,7 @@ use crate::backing_device::{device_stat, filesystem_of};
 use crate::cleanup::TempDirectory;
 use crate::job_file::{self, FileJob, Order, is_without_effect};
 use crate::options::Length;
+use crate::plan::affordable_bytes;
 use crate::preconditions::Preconditions;
 use crate::prelude::*;
 use crate::progress::Unit;
@@ -207,12 +208,13 @@ impl Run {
             };
             missing.entry(parent).or_default().push((path, own));
         }
+        groups.iter().try_for_each(|group| check_memory(group))?;
         let mut made = Vec::new();
         for (parent, files) in missing {
             refuse_memory_filesystem(&parent, &filesystem_of(&parent))?;
             check_space(
                 &parent,
-                files.iter().map(|(_, own)| own.bytes).sum(),
+                files.iter().map(|(_, own)| own.bytes).fold(0, u64::saturating_add),
                 "give the jobs a smaller size",
             )?;
             let refused = |error: io::Error| {
@@ -269,6 +271,22 @@ impl Run {
             made,
         })
     }
+}
+
+/// Refuses jobs at the same time whose operations in flight need more memory than a sample may use.
+fn check_memory(jobs: &[FileJob]) -> Result<(), Failure> {
+    let needed = jobs.iter().map(FileJob::memory_bytes).fold(0, u64::saturating_add);
+    let affordable = affordable_bytes();
+    if needed <= affordable {
+        return Ok(());
+    }
+    let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+    Err(Failure::Unsuitable(format!(
+        "[{}] needs {} of memory for operations in flight, and a sample may use {}: give a smaller bs, iodepth or numjobs",
+        names.join("], ["),
+        show_bytes(needed),
+        show_bytes(affordable)
+    )))
 }
 
 /// Returns the file of each clone of a job.
@@ -609,6 +627,33 @@ mod tests {
             // Begun are at most one more than the share, and one behind the last look.
             assert!((200 + 597..=200 + 602).contains(&outcomes[0].operations), "{}", outcomes[0].operations);
         }
+    }
+
+    /// Regression: it was waited for until it had begun.
+    #[test]
+    fn a_job_ends_another_that_has_not_begun() {
+        for engine in ["psync", "libaio"] {
+            let text = format!("[global]\nsize=64k\nioengine={engine}\n[a]\nexitall\n[b]\nstartdelay=1h\n");
+            let outcomes = run(&text, 60.0).unwrap_or_else(|error| panic!("{text}: {error:#}"));
+            assert_eq!(outcomes[0].operations, 16, "{text}");
+        }
+    }
+
+    /// Regression: a job without another end kept the places of all its writes, and never read them.
+    #[test]
+    fn a_job_that_works_for_a_time_reads_its_writes_after_each_pass() {
+        let text = "[a]\nrw=randwrite\nsize=64k\nverify=md5\ntime_based\nruntime=1h\nnumber_ios=40\n";
+        // Two passes of 16 blocks, and the rest.
+        let outcomes = run(text, 60.0).expect("it is run");
+        assert_eq!(outcomes[0].operations, 80);
+        assert!(figure(&outcomes[0], "0:read:mb_per_s") > 0.0);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        let text = "[a]\nioengine=libaio\nsize=1g\nbs=1g\niodepth=4096\nnumjobs=1024\nfilename=f\n";
+        let error = run(text, 60.0).expect_err("4 EiB");
+        assert!(error.to_string().contains("a smaller bs, iodepth or numjobs"), "{error}");
     }
 
     #[test]

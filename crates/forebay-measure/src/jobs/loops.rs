@@ -29,6 +29,8 @@ use crate::prelude::*;
 /// Operations from which a p99 and a p99.9 are known.
 const OF_P99: u64 = 100;
 const OF_P99_9: u64 = 1000;
+/// How long a clone that waits sleeps until it looks whether another job ends it.
+const NAP: Duration = Duration::from_millis(10);
 
 /// Runs the jobs of a group. The figures of each have its number and the kind of its operations before their name.
 ///
@@ -48,6 +50,8 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
         let stopped = jobs.iter().zip(&stops).filter(|(other, _)| ends(&other.job));
         let stopped: Vec<Arc<AtomicBool>> = stopped.map(|(_, stop)| Arc::clone(stop)).collect();
         let align = own.align.unwrap_or_else(|| own.block_bytes_min()).max(1);
+        // After a pass over the file at the latest: each write is noted until then.
+        let verify_every = own.verify_every.min(span_bytes.div_ceil(own.block_bytes_min().max(1)));
         for (clone, path) in (0..).zip(paths) {
             let lane = clones.len();
             let seeds = [2 * lane, 2 * lane + 1].map(|lane| job.seed ^ (lane as u64).rotate_left(32));
@@ -89,7 +93,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
                 contents,
                 odd_block: odd_block(own),
                 times: [Latency::new()?, Latency::new()?, Latency::new()?],
-                job: own.clone(),
+                job: FileJob { verify_every, ..own.clone() },
             });
         }
     }
@@ -240,6 +244,9 @@ impl Lane for Worker {
             self.last = until;
             return None;
         }
+        if op.due.is_some_and(|due| self.is_stopped_before(due)) {
+            return None;
+        }
         self.thought += 1;
         self.in_flight += 1;
         self.is_draining = self.in_flight >= self.job.depth;
@@ -310,6 +317,17 @@ impl Worker {
             }
             std::thread::yield_now();
             std::thread::sleep(Duration::from_secs_f64(self.job.flow_sleep_seconds));
+        }
+        false
+    }
+
+    /// Waits for most of the time until an operation is due, if none is in flight. Returns whether another job ended this one.
+    fn is_stopped_before(&self, due: Instant) -> bool {
+        while self.in_flight == 0 && due.saturating_duration_since(Instant::now()) > 2 * NAP {
+            if self.stop.load(Ordering::Relaxed) {
+                return true;
+            }
+            std::thread::sleep(NAP);
         }
         false
     }
@@ -430,7 +448,11 @@ impl Worker {
         minimise_timer_slack();
         let advice = if self.job.is_random() { Advice::Random } else { Advice::Sequential };
         let map = match self.job.engine {
-            IoEngine::Mmap => Some(Map::new(file, file.metadata()?.len(), advice)?),
+            IoEngine::Mmap => {
+                // The metadata of a block device have no length.
+                let bytes = file.seek(SeekFrom::End(0))?;
+                Some(Map::new(file, bytes, advice)?)
+            }
             _ => None,
         };
         let (mut buffer, mut position, mut unsynced) = (buffer(target), 0, 0);

@@ -1,7 +1,7 @@
 //! The offsets of a clone of a job.
 
 use crate::job_file::Order;
-use crate::pattern::SplitMix;
+use crate::pattern::{PAGE_BYTES, SplitMix};
 
 /// The offsets of a clone, from the job's offset on.
 #[derive(Debug)]
@@ -74,11 +74,15 @@ impl Places {
         block.min(places - 1) * self.align
     }
 
-    /// As fio has it: only the first block has no step before it, and behind an end the other end is next.
+    /// As fio has it: only the first block has no step before it, and behind an end the other end is next. That one is
+    /// aligned as blocks and steps are.
     fn in_sequence(&mut self, step: i64, bytes: u64) -> u64 {
         let fits = |offset: &u64| offset.checked_add(bytes).is_some_and(|end| end <= self.span_bytes);
         let next = if self.next == 0 { Some(0) } else { self.next.checked_add_signed(step) };
+        let grain =
+            1_u64 << step.trailing_zeros().min(bytes.trailing_zeros()).min(PAGE_BYTES.trailing_zeros());
         let other = self.span_bytes.checked_add_signed(step.min(0)).filter(|_| step < 0);
+        let other = other.map(|end| end - end % grain);
         let offset = next.filter(fits).or(other.filter(fits)).unwrap_or(0);
         self.next = offset + bytes;
         offset
@@ -156,6 +160,9 @@ mod tests {
         assert_eq!(offsets(&step(-2), 16, 17), backwards);
         let zones = [0, 1, 4, 5, 8, 9, 12, 13, 0, 1];
         assert_eq!(offsets(&Order::Strided { bytes: 2, period: 4 }, 16, 10), zones);
+        // Not as fio, of which the second begins at 11,808.
+        let mut places = Places::new(&step(-8192), 20_000, 1, 7);
+        assert_eq!([(); 5].map(|()| places.next_offset(4096)), [0, 8192, 4096, 0, 8192]);
     }
 
     #[test]
