@@ -41,6 +41,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
     let (ready, all_ready) = mpsc::channel();
     let mut flows: BTreeMap<u64, Arc<Flow>> = BTreeMap::new();
     let stops: Vec<Arc<AtomicBool>> = jobs.iter().map(|_| Arc::default()).collect();
+    let may_be_stopped = jobs.iter().any(|own| own.job.exits.is_some());
     // What one verifies may have been written by another.
     let is_verified = jobs.iter().any(|own| own.job.verify_every > 0);
     let mut clones = Vec::new();
@@ -80,6 +81,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
                 thought: 0,
                 flow,
                 stop: Arc::clone(&stops[index]),
+                may_be_stopped,
                 stops: stopped.clone(),
                 in_flight: 0,
                 is_draining: false,
@@ -192,8 +194,9 @@ struct Worker {
     /// Operations since the last pause.
     thought: u64,
     flow: Option<FlowPart>,
-    /// Set when another job ends this one.
+    /// Set when another job ends this one, if any of them ends others.
     stop: Arc<AtomicBool>,
+    may_be_stopped: bool,
     /// Those of the jobs that end with this one.
     stops: Vec<Arc<AtomicBool>>,
     in_flight: u64,
@@ -317,14 +320,17 @@ impl Worker {
                 return true;
             }
             std::thread::yield_now();
-            std::thread::sleep(Duration::from_secs_f64(self.job.flow_sleep_seconds));
+            let sleep = Duration::from_secs_f64(self.job.flow_sleep_seconds);
+            std::thread::sleep(sleep.min(until.saturating_duration_since(Instant::now())));
         }
         false
     }
 
-    /// Waits for most of the time until an operation is due, if none is in flight. Returns whether another job ended this one.
+    /// Waits for most of the time until an operation is due, if another job may end this one, and nothing is in flight. Returns whether
+    /// it did.
     fn is_stopped_before(&self, due: Instant) -> bool {
-        while self.in_flight == 0 && due.saturating_duration_since(Instant::now()) > 2 * NAP {
+        let waits = self.may_be_stopped && self.in_flight == 0;
+        while waits && due.saturating_duration_since(Instant::now()) > 2 * NAP {
             if self.stop.load(Ordering::Relaxed) {
                 return true;
             }
