@@ -64,10 +64,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
                 mapping.ok_or_else(|| failed(&format!("{} has no names below it here", above.name)))?;
             let flag = flag_of(prefix, name);
             above.list = flag.clone().filter(|_| value.is_empty());
-            if is_none {
-                continue;
+            match flag {
+                Some(flag) => flag,
+                None if is_none => continue,
+                None => return Err(failed(&format!("{name} is not supported here"))),
             }
-            flag.ok_or_else(|| failed(&format!("{name} is not supported here")))?
         };
         if settings.iter().any(|(other, _)| *other == flag) {
             return Err(failed(&format!("{flag} comes twice")));

@@ -500,6 +500,10 @@ fn lines_of_a_file_that_are_not_understood_are_named() {
         ("log-level: loud\n", "--log-level=loud"),
         ("peer-transport-security:\n- a\n", "line 2: a list has a name"),
         ("client-transport-security:\n  allowed-cn:\n  - a\n", "line 3: a list has a name"),
+        (
+            "peer-transport-security:\n  allowed-cn:\n  - a\n  allowed-cn:\n  - b\n",
+            "line 4: peer-cert-allowed-cn comes twice",
+        ),
     ] {
         let refused = parse_file(text).unwrap_err();
         assert!(refused.contains(part), "{text:?}: {refused}");
