@@ -205,7 +205,7 @@ impl<'l> Shape<'l> {
     }
 
     /// Returns a job that rewrites a table of a level below the first without its expired entries, and with the values of
-    /// files that are sparse.
+    /// files that are sparse, by the rule for a store at rest or by the other.
     fn again(&self, keyspace: u32, level: usize, table: &Arc<Table>, is_resting: bool) -> Job {
         let (upper, levels) = (vec![vec![table.clone()]], self.levels.clone());
         let leave = self.leave(is_resting);
@@ -574,7 +574,8 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
         let is_resting = shape.is_older(resting);
         let part = if is_resting { REST } else { EXPIRED };
-        let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, is_resting));
+        let empties = is_resting && !how.is_full;
+        let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, empties));
         stale.or_else(|| if how.is_full { None } else { shape.collect(keyspace, is_resting) })
     };
     let sparse = |(keyspace, shape): (u32, Shape<'_>)| shape.collect(keyspace, true);
@@ -718,7 +719,7 @@ impl Descent {
             is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
         };
         let stale = shape.levels.level(LAST).iter().find(is_stale);
-        stale.map(|table| shape.again(keyspace, LAST, table, true)).or_else(|| {
+        stale.map(|table| shape.again(keyspace, LAST, table, !how.is_full)).or_else(|| {
             let job = shape.collect(keyspace, true)?;
             let are_old = job.inputs().all(|table| is_old(table));
             are_old.then_some(job)
