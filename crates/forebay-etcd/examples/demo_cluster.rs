@@ -25,7 +25,7 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 const MEMBERS: usize = 3;
 const CLIENTS: u32 = 8;
-/// Nothing takes so long unless something is wrong.
+/// Longer waits mean a failure.
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -108,7 +108,7 @@ struct AcknowledgedPuts {
 
 /// Puts until `over`. One that fails is tried again with the same value.
 async fn write(number: u32, urls: Vec<String>, over: Arc<AtomicBool>) -> Result<AcknowledgedPuts> {
-    // Calls go to the members in turn; one that is away costs a failure.
+    // Calls are spread over the members in turn; an unreachable member costs a failure.
     let endpoints = urls.into_iter().map(Endpoint::new).collect::<Result<Vec<_>, _>>()?;
     let mut client = KvClient::new(Channel::balance_list(endpoints.into_iter()));
     let mut acknowledged = AcknowledgedPuts::default();
@@ -224,7 +224,7 @@ impl Signals {
         })
     }
 
-    /// Returns the number of the first that comes.
+    /// Returns the number of the first to exit.
     async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.interrupt.recv() => SIGINT,

@@ -43,12 +43,12 @@ struct Account {
     writes: Spans,
 }
 
-/// The keys of users and roles that a change has touched: they have other records, or none.
+/// The keys of users and roles touched by a change: their records have changed or are deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecordNames {
     pub(crate) users: Vec<String>,
     pub(crate) roles: Vec<String>,
-    /// Whether the change goes on with the next entry that asks for it.
+    /// Whether the change continues in the next entry that asks for it.
     pub(crate) is_partial: bool,
 }
 
@@ -99,12 +99,11 @@ impl Account {
     }
 }
 
-/// Returns whether a permission is of a kind.
 fn is_of(permission: &Permission, kind: Type) -> bool {
     Type::try_from(permission.perm_type).is_ok_and(|of| of == kind || of == Type::Readwrite)
 }
 
-/// Returns the keys of a permission, from one until another; `None` if it has none.
+/// Returns the keys of a permission, as start and end; `None` without a key.
 fn span(permission: &Permission) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let (from, until) = spans::bounds(&permission.key, &permission.range_end);
     let is_some = until.as_ref().is_none_or(|until| from < &until[..]);
@@ -193,7 +192,6 @@ impl Auth {
         self.roles.iter()
     }
 
-    /// Returns the names of all.
     pub(crate) fn names(&self) -> RecordNames {
         let users = self.users().map(|(name, _)| name.to_owned()).collect();
         let roles = self.roles().map(|(name, _)| name.to_owned()).collect();
@@ -247,7 +245,6 @@ impl Auth {
         if account.is_root() { Ok(()) } else { Err(Refusal::PermissionDenied) }
     }
 
-    /// Returns whether the author has a role.
     pub(crate) fn has_role(&self, author: &Author, role: &str) -> bool {
         self.user(&author.user).is_some_and(|user| user.roles.iter().any(|of| of == role))
     }
@@ -276,7 +273,7 @@ impl Auth {
             Change::ChangePassword(request) => {
                 let name = String::from_utf8(request.name).map_err(|_| Refusal::UserNotFound)?;
                 let account = self.users.get_mut(&name).ok_or(Refusal::UserNotFound)?;
-                // Without effect on a user that has none, and yet a change, as in etcd.
+                // Without effect on a user without a password, and yet a change, as in etcd.
                 if !has_no_password(&account.user) {
                     account.user.password = request.password;
                 }

@@ -1,7 +1,7 @@
 //! [`Answer`]: the boxed result of a service's method, and [`forward`], which implements a service's trait by such methods.
 //!
-//! `async_trait` gives each method lifetimes with bounds. The compiler then proves anew for each that its future is `Send`, with all
-//! that it awaits, which was most of the time that this crate takes to compile. A method without such bounds shares these proofs.
+//! `async_trait` gives each method lifetimes with bounds. The compiler then proves anew for each that its future is `Send`, with
+//! all that it awaits, which was most of this crate's compile time. A method without such bounds shares these proofs.
 
 use std::pin::Pin;
 

@@ -1,9 +1,9 @@
 //! The file format of bbolt, which etcd's snapshots have: [`Writer`] and [`Reader`].
 //!
-//! A file is pages of 4 KiB: two copies of the meta page, a list of free pages, and a B+ tree for each bucket, whose roots are the values of
-//! the tree of all buckets. An element that is longer than a page has the pages after it too. The writer takes keys in order and
-//! writes each page once, from the beginning to the end, so a snapshot is a stream: only the meta pages need what comes
-//! later, and a first pass without output finds that.
+//! A file is pages of 4 KiB: two copies of the meta page, a list of free pages, and a B+ tree for each bucket, whose roots are the
+//! values of the tree of all buckets. An element longer than a page continues in the pages after it. The writer accepts keys in
+//! order and writes each page once, from start to end, so a snapshot is a stream: only the meta pages need later values, and a
+//! first pass without output finds those.
 
 mod read;
 
@@ -24,7 +24,7 @@ const FREE_LIST: u16 = 0x10;
 /// The value of an element is a bucket.
 const IS_BUCKET: u32 = 1;
 
-/// The pages before the trees: two of meta, and the empty list of free ones.
+/// The pages before the trees: two of meta, and the empty list of free pages.
 const FIRST_PAGES: u64 = 3;
 
 /// The FNV-1a hash of 64 bits, which meta pages end with.
@@ -42,7 +42,6 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// Returns the length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.pages * PAGE_BYTES as u64
     }
@@ -84,7 +83,7 @@ fn header(number: u64, kind: u16, elements: u16, overflow: u32) -> [u8; HEADER_B
 #[derive(Debug, Default)]
 struct PageBuilder {
     heads: Vec<[u8; ELEMENT_BYTES]>,
-    /// Keys and values, one after the other, and where each element's begin.
+    /// Keys and values, one after the other, and the start of each element.
     data: Vec<u8>,
     starts: Vec<usize>,
     first_key: Vec<u8>,
@@ -210,7 +209,7 @@ impl Writer {
         level.first().map_or(0, |(_, root)| *root)
     }
 
-    /// Ends a bucket. Buckets come in the order of their names.
+    /// Ends a bucket. Buckets are added in the order of their names.
     pub(crate) fn end_bucket(&mut self, name: &str, out: &mut Vec<u8>) {
         let is_empty = self.leaf.heads.is_empty() && self.leaves.is_empty();
         // An empty bucket has no page: its root is 0, and a page without elements follows.

@@ -22,7 +22,7 @@ use crate::version::Formats;
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a member runs before it changes the members with other voters there, as in etcd.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
-/// Quota if none is given, as etcd has it.
+/// Quota without the flag, as in etcd.
 const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
 
 /// A setting that cannot be used: a sentence with the flag, its value and the remedy.
@@ -96,7 +96,7 @@ pub(crate) struct TlsVersions {
     pub(crate) is_1_3_allowed: bool,
 }
 
-/// Names that a flag allows: all if it has none of them, or `*`.
+/// Names that a flag allows: all if it is empty, or has `*`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names(BTreeSet<String>);
 
@@ -120,7 +120,7 @@ pub struct Config {
     pub(crate) listen_client_urls: Vec<Url>,
     pub(crate) listen_client_http_urls: Vec<Url>,
     pub(crate) listen_metrics_urls: Vec<Url>,
-    /// Most bytes of the state; 0 is no limit.
+    /// Most bytes of the state; 0 means no limit.
     pub(crate) quota_bytes: u64,
     pub(crate) max_txn_ops: usize,
     pub(crate) max_request_bytes: usize,
@@ -156,14 +156,14 @@ pub struct Config {
     pub(crate) check_interval: Duration,
     /// How often all of the state is read and compared with its sums; zero: never.
     pub(crate) scrub_interval: Duration,
-    /// Not a flag: etcd waits for ever.
+    /// Not a flag: etcd waits forever.
     pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
     pub(crate) peer_tls: TlsFiles,
-    /// Common names that members may have; all, if there are none.
+    /// Common names that members may have; all, if empty.
     pub(crate) peer_names: BTreeSet<String>,
     pub(crate) tls_versions: TlsVersions,
-    /// Names of suites of TLS 1.2; all, if there are none.
+    /// Names of suites of TLS 1.2; all, if empty.
     pub(crate) cipher_suites: Vec<String>,
     pub(crate) auth_token: AuthToken,
     pub(crate) bcrypt_cost: u32,
@@ -176,8 +176,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Parses a command line, its program's name included, and variables of the environment, of which those that begin with
-    /// `ETCD_` count. The command line goes before the environment, and neither counts beside `--config-file`, which is read.
+    /// Parses a command line, its program's name included, and variables of the environment, of which those that start with `ETCD_`
+    /// count. The command line overrides the environment, and both are ignored with `--config-file`, which is read.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -261,7 +261,7 @@ fn argument(flag: &flags::Flag) -> clap::Arg {
     argument
 }
 
-/// A flag may begin with one dash, as in Go.
+/// A flag may start with one dash, as in Go.
 fn with_two_dashes(argument: String) -> String {
     let name = argument.strip_prefix('-').unwrap_or_default();
     let is_long = name.len() > 1 && name.starts_with(|first: char| first.is_ascii_lowercase());
@@ -285,7 +285,7 @@ impl FlagValues {
             let Some(rest) = variable.strip_prefix("ETCD_") else { continue };
             let name = rest.to_lowercase().replace('_', "-");
             match flags::find(&name) {
-                // etcd passes over empty ones.
+                // etcd ignores empty values.
                 Some(flag) if !value.is_empty() => {
                     given.values.entry(flag.name).or_insert(value);
                 }
@@ -300,7 +300,7 @@ impl FlagValues {
         Ok(ParseOutcome::Values(given))
     }
 
-    /// Returns the values of a file, in the place of those that are given beside it.
+    /// Returns the values of a file, which replace the given values, with a warning for each of these.
     fn of_file(path: &Path, beside: FlagValues) -> Result<FlagValues, ConfigError> {
         let refused = |why: &str| refused("config-file", &path.display().to_string(), why);
         let text = std::fs::read_to_string(path);
@@ -533,7 +533,7 @@ impl FlagValues {
         Ok(config)
     }
 
-    /// Logs go to the standard error output as text, whatever is asked for.
+    /// Logs are written to the standard error output as text, for any setting.
     fn warn_of_logging(&mut self) {
         let outputs = self.text("log-outputs").to_owned();
         if !["default", "stderr", "stdout", "systemd/journal"].contains(&&*outputs) {
@@ -650,7 +650,7 @@ impl FlagValues {
         })
     }
 
-    /// Warns of suites that are not here, and leaves them out: the rest is no weaker than the list.
+    /// Warns of unsupported suites, and leaves them out: the rest is no weaker than the list.
     fn cipher_suites(&mut self) -> Result<Vec<String>, ConfigError> {
         let text = self.text("cipher-suites").to_owned();
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -738,7 +738,7 @@ impl FlagValues {
     }
 }
 
-/// The suites that there are, by the names of Go: rustls's.
+/// The supported suites, by the names of Go: rustls's.
 const CIPHER_SUITES: [&str; 9] = [
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -842,7 +842,7 @@ fn not_parsed(error: &clap::Error) -> Result<ParseOutcome, ConfigError> {
     }
 }
 
-/// Parses a duration as Go writes them: `1h30m`, `1.5s`, `300ms`.
+/// Parses a duration in Go's notation: `1h30m`, `1.5s`, `300ms`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! HTTP beside gRPC: health, version, metrics, and the JSON gateway.
+//! HTTP in addition to gRPC: health, version, metrics, and the JSON gateway.
 
 mod access;
 mod gateway;
@@ -28,7 +28,7 @@ use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
 use crate::services::{CallCounts, Followers};
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 
-/// How long a check may take.
+/// The time limit of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Returns the pages that are served by HTTP.
@@ -72,7 +72,7 @@ async fn metrics(
     ([(header::CONTENT_TYPE, page.content_type())], page.finish()).into_response()
 }
 
-/// The parameters of a request, which may come several times.
+/// The parameters of a request, which may be repeated.
 type Parameters = Query<Vec<(String, String)>>;
 
 fn has(parameters: &Parameters, name: &str, value: &str) -> bool {
@@ -128,7 +128,7 @@ fn text(failure: crate::mvcc::Failure) -> String {
     tonic::Status::from(failure).message().to_owned()
 }
 
-/// Reads a key, whatever it is.
+/// Reads a key, which need not exist.
 async fn read(node: &Node, is_serializable: bool) -> Result<(), String> {
     let reads = async {
         if !is_serializable {

@@ -1,9 +1,8 @@
 //! Watches: [`Hub`] hands each watch the events of its keys, in order and without a gap.
 //!
-//! A watch is attached or behind. The hub queues events for attached ones as entries are applied. One whose queue is full is
-//! behind from then on, and costs the hub nothing: the stream that owns it reads the events from the store, and attaches it
-//! again when it has come to the revision that the hub is at. So a slow client holds its queue and no more, and nobody waits
-//! for it.
+//! A watch is attached or behind. The hub queues events for attached watches as entries are applied. A watch whose queue is full is
+//! behind from then on, and costs the hub nothing: the stream that owns it reads the events from the store, and attaches it again
+//! when it has reached the hub's revision. So a slow client holds its queue and no more, and nothing waits for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,7 +33,7 @@ pub(crate) struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum End {
     Single,
-    /// All that begin with the first one.
+    /// All keys with the first key as prefix.
     Prefix,
     Before(Vec<u8>),
     Open,
@@ -65,7 +64,7 @@ impl Keys {
     }
 }
 
-/// Returns whether `end` is the first of all keys behind those that begin with `prefix`.
+/// Returns whether `end` is the first of all keys after those that start with `prefix`.
 fn is_behind_prefix(prefix: &[u8], end: &[u8]) -> bool {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX);
     last.is_some_and(|at| end.len() == at + 1 && end[..at] == prefix[..at] && end[at] == prefix[at] + 1)
@@ -78,7 +77,7 @@ pub(crate) struct ByKeys<T> {
     prefixes: HashMap<Vec<u8>, Vec<T>>,
     /// The lengths of prefixes, and how many have each.
     lengths: BTreeMap<usize, usize>,
-    /// Those that are no prefixes.
+    /// Those of ranges that are not prefixes.
     ranges: RangeIndex<T>,
 }
 
@@ -111,7 +110,7 @@ impl<T> ByKeys<T> {
         list.len() - 1
     }
 
-    /// Removes the value at a place among those of these keys. The last one takes the place, and is given to `moved`.
+    /// Removes the value at a place among those of these keys. The last value moves to that place, and is passed to `moved`.
     fn remove(&mut self, keys: &Keys, place: usize, moved: impl FnOnce(&T)) {
         let list = match keys.end {
             End::Single => self.single.get_mut(&keys.start),
@@ -195,7 +194,6 @@ impl Bell {
     }
 }
 
-/// A watch of a stream.
 #[derive(Debug)]
 pub(crate) struct Watch {
     id: i64,
@@ -235,7 +233,7 @@ impl Watch {
             return;
         }
         if state.queued_bytes > 0 && state.queued_bytes + bytes > QUEUE_BYTES_MAX {
-            // The events of a revision stay together: those queued of this one come again.
+            // The events of a revision stay together: those already queued are read again.
             if state.queue.back().is_some_and(|group| group.revision == revision)
                 && let Some(group) = state.queue.pop_back()
             {
@@ -321,7 +319,6 @@ impl Hub {
         (watch, revision)
     }
 
-    /// Removes a watch.
     pub(crate) fn remove(&self, watch: &Watch) {
         let mut inner = self.lock();
         let place = watch.place.swap(REMOVED, Ordering::Relaxed);
@@ -338,7 +335,7 @@ impl Hub {
         self.counts.pending.fetch_sub(queued as u64, Ordering::Relaxed);
     }
 
-    /// Takes the queued events: whole revisions, as none is being queued meanwhile.
+    /// Drains the queued events: whole revisions, as no revision is being queued meanwhile.
     pub(crate) fn take(&self, watch: &Watch) -> VecDeque<Group> {
         let _inner = self.lock();
         let mut state = lock(&watch.state);
@@ -349,7 +346,7 @@ impl Hub {
         taken
     }
 
-    /// Notes that a watch which is behind has all events before a revision. Attaches it if the hub has come no further, and
+    /// Records that a watch that is behind has all events before a revision. Attaches it if the hub is at that revision, and
     /// returns whether it did.
     pub(crate) fn caught_up(&self, watch: &Watch, next: i64) -> bool {
         let inner = self.lock();
@@ -365,7 +362,7 @@ impl Hub {
         state.is_attached
     }
 
-    /// Returns the revision up to which these watches have been handed everything: none is behind, and no queue has events.
+    /// Returns the revision up to which these watches have received everything: no watch is behind, and no queue has events.
     pub(crate) fn progress<'a>(&self, watches: impl Iterator<Item = &'a Arc<Watch>>) -> Option<i64> {
         let inner = self.lock();
         for watch in watches {

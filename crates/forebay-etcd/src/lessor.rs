@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::histogram::DoublingHistogram;
 
-/// Leases whose end is proposed at once: their entries share a commit. Changes of clients that come meanwhile are behind them.
+/// Expired leases proposed together: their entries share a commit. Later changes of clients queue behind them.
 const REVOKED_AT_ONCE_MAX: usize = 512;
 
 /// The leases of this member.
@@ -64,7 +64,7 @@ struct Lease {
 }
 
 impl Inner {
-    /// Gives a lease its whole time, from now on; none if it is being revoked.
+    /// Gives a lease its whole time, from now on; `None` if it is being revoked.
     fn extend(&mut self, id: i64, more: Duration) -> Option<i64> {
         let lease = self.leases.get_mut(&id)?;
         if let Some(ends) = lease.ends.take() {
@@ -87,7 +87,7 @@ impl Lessor {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the leases of a state: ids and granted seconds.
+    /// Adopts the leases of a state: ids and granted seconds.
     pub(crate) fn reset(&self, leases: impl IntoIterator<Item = (i64, i64)>) {
         let mut inner = self.lock();
         inner.ends.clear();
@@ -141,8 +141,8 @@ impl Lessor {
         self.changed.notify_one();
     }
 
-    /// Gives a lease its whole time again. Returns its seconds; `None` if there is no such lease, or its time is over: it is
-    /// being revoked then.
+    /// Gives a lease its whole time again. Returns its seconds; `None` if the lease does not exist, or has expired: it is being
+    /// revoked then.
     pub(crate) fn keep_alive(&self, id: i64) -> Option<i64> {
         let mut inner = self.lock();
         let lease = inner.leases.get(&id)?;
@@ -169,8 +169,8 @@ impl Lessor {
         all.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Returns leases whose time is over, once there are some, and the term that their time was of. They stay until they are
-    /// revoked, which the leader of that term alone may do.
+    /// Waits for expired leases, and returns them with the term of their expiry. They stay until they are revoked, which only the
+    /// leader of that term may do.
     pub(crate) async fn ended(&self) -> (u64, Vec<i64>) {
         loop {
             let now = Instant::now();
@@ -264,8 +264,8 @@ mod tests {
         assert_eq!(waiting.await.unwrap(), (1, vec![2]));
     }
 
-    /// A leader that lost the lead and had it again before it looked kept the old ends, though another one had led meanwhile and
-    /// kept the leases alive: it revoked living ones.
+    /// A leader that lost the lead and regained it before its next check kept the old expiry times, though another leader had kept
+    /// the leases alive meanwhile: it revoked live leases.
     #[tokio::test(start_paused = true)]
     async fn a_leader_of_a_later_term_gives_the_whole_time_again() {
         let lessor = Lessor::default();

@@ -27,7 +27,7 @@ use tonic::transport::server::Connected;
 use crate::config::urls::Url;
 use crate::start_error::StartError;
 
-/// How long a caller may take for a handshake.
+/// The time limit of a caller's handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
@@ -40,14 +40,13 @@ const VAIN_YIELD_EVERY: u32 = 16;
 /// How long to wait when no connection can be accepted, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A bound listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
     tls: Option<Arc<ServerConfig>>,
     /// With the port that was bound.
     pub(crate) url: Url,
-    /// Common names of certificates that callers may have; all, if there are none.
+    /// Common names of certificates that callers may have; all, if empty.
     pub(crate) callers: BTreeSet<String>,
 }
 
@@ -61,7 +60,7 @@ enum Socket {
 /// The same, of a runtime.
 enum Acceptor {
     Tcp(TcpListener),
-    /// The file goes first: another server may make it again as soon as nothing listens.
+    /// The file is removed first: another server may create it again as soon as nothing listens.
     Unix {
         _file: SocketFile,
         listener: UnixListener,
@@ -88,10 +87,10 @@ impl Socket {
         Ok(Socket::Tcp(TcpListener::bind(address).await?.into_std()?))
     }
 
-    /// Replaces the socket of a server that is gone, as etcd does.
+    /// Replaces the socket of a server that has exited, as etcd does.
     async fn bind_file(path: &Path) -> io::Result<Socket> {
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            // One that is stopped, with no room for another connection, is no reason to wait.
+            // A stopped server with a full backlog is not a reason to wait.
             match UnixStream::connect(path).await {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
                 _ => return Err(io::ErrorKind::AddrInUse.into()),
@@ -125,7 +124,7 @@ impl Acceptor {
         match self {
             Acceptor::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Without it small replies wait for acknowledgements; a caller that has gone is noticed later.
+                // Without it small replies wait for acknowledgements; a disconnected caller is noticed later.
                 let _ = stream.set_nodelay(true);
                 Ok(Box::new(stream))
             }
@@ -265,11 +264,11 @@ async fn accept_on(
     }
 }
 
-/// A connection, which ends when its server does: a caller must not go on with one that is gone.
+/// A connection, which ends when its server does: a caller must not continue on a closed server.
 ///
 /// A flush first lets the other tasks run that are ready. Their replies on this connection are sent by the same system call: with
-/// many calls on a connection the runtime would else run it after each of their tasks. Where none came, as with one call at a time, few flushes
-/// do so: the runtime wakes another thread for it.
+/// many calls on a connection the runtime would otherwise flush after each of their tasks. If no other reply was added, as with one
+/// call at a time, few flushes do so: the yield wakes another thread of the runtime.
 pub(crate) struct Connection {
     stream: Stream,
     caller: Caller,
@@ -288,7 +287,7 @@ impl Connection {
     fn new(stream: Stream, caller: Caller, closing: &watch::Receiver<bool>) -> Connection {
         let mut closing = closing.clone();
         let closed = async move {
-            // Without a sender the server is gone, which is the same.
+            // A dropped sender means that the server has ended, which is the same.
             let _ = closing.wait_for(|closing| *closing).await;
         };
         Connection {
@@ -322,7 +321,7 @@ impl Connection {
         }
         self.sent = 0;
         self.gathered.clear();
-        // Thousands of idle connections should not keep what one burst took.
+        // Thousands of idle connections should not keep the memory of one burst.
         self.gathered.shrink_to(DIRECT_BYTES);
         Poll::Ready(Ok(()))
     }
@@ -464,7 +463,7 @@ mod tests {
         assert_eq!(read.await.unwrap(), expected);
     }
 
-    /// Sends a reply, and others in the turn that its flush lets other tasks have. Returns whether there was one.
+    /// Sends a reply, and others if its flush yields to other tasks. Returns whether it yielded.
     async fn yields(connection: &mut Connection, others: &[u8]) -> bool {
         connection.write_all(b"reply").await.unwrap();
         let mut flush = |context: &mut Context<'_>| Pin::new(&mut *connection).poll_flush(context);
@@ -490,7 +489,7 @@ mod tests {
         for _ in 0..VAIN_YIELD_EVERY {
             yields(&mut connection, b"another").await;
         }
-        // They come now, and each flush waits for them.
+        // Other replies arrive now, and each flush waits for them.
         for _ in 0..20 {
             assert!(yields(&mut connection, b"another").await);
         }

@@ -14,7 +14,6 @@ use tracing_subscriber::registry::LookupSpan;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JsonLines;
 
-/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(sentence) => {
-            // There is nowhere else to write that this failed.
+            // No other place can report this failure.
             let _ = writeln!(std::io::stderr(), "forebay-etcd: {sentence}");
             ExitCode::FAILURE
         }
@@ -83,7 +83,7 @@ async fn serve(config: Config) -> Result<ExitCode, String> {
     };
     tokio::select! {
         () = server.shutdown() => {}
-        // A second signal ends it at once: the next start recovers.
+        // A second signal ends it immediately: the next start recovers.
         _ = terminate.recv() => return Err("ended at the second signal, before everything was closed".to_owned()),
         _ = interrupt.recv() => return Err("ended at the second signal, before everything was closed".to_owned()),
     }

@@ -8,7 +8,7 @@
 //! | keyspace | key | value |
 //! |---|---|---|
 //! | `now` | a key | its current value, with create and mod revision (and sub revision), version and lease |
-//! | `events` | main revision (u64), sub revision (u32), big endian; a 1 if the put is short | put or delete, key; value, create revision, version, lease, or of a short put the value's length and a hash; revision and length of the value before, if there was one |
+//! | `events` | main revision (u64), sub revision (u32), big endian; a 1 if the put is short | put or delete, key; value, create revision, version, lease, or of a short put the value's length and a hash; revision and length of the value before, if any |
 //! | `versions` | a key, escaped, then the revisions | one byte: 1 for a put, 0 for a delete; of some replaced puts value, create revision, version, lease |
 //! | `leases` | id, big endian | the granted time in seconds |
 //! | `lease_keys` | id, key | nothing |
@@ -18,11 +18,12 @@
 //! of an older one find revisions in `versions`, and watches read `events` in order. Each value is in one place, but for the latest: [`ages`] says where.
 //!
 //! # Compaction
-//! A compaction sets the compacted revision, and from then on older ones are refused. The entries are removed later, in steps of
-//! the entries that follow, of which the leader proposes some for that alone until nothing is left: a walk over `events` from where the last one ended. Each event names the one before of its key, which
-//! is out of reach for reads once the walk is at it; a delete goes itself too. Events of the compacted revision itself stay, because
-//! a watch may begin there; the next compaction begins with them. So a step needs no look-ups, and its result follows from
-//! the state alone. Hashes and reads never show how far it is.
+//! A compaction sets the compacted revision, and from then on older revisions are refused. The entries are removed later, in steps
+//! of the following entries, some of which the leader proposes only for that purpose until nothing is left: a walk over `events`
+//! that resumes at its last position. Each event names the previous event of its key, which reads cannot reach once the walk is at
+//! it; a delete is removed itself too. Events of the compacted revision itself stay, because a watch may start there; the next
+//! compaction starts with them. So a step needs no look-ups, and its result follows from the state alone. Hashes and reads never
+//! show its progress.
 //!
 //! # Sums
 //! The state has sums of the hashes of its events, current values and leases: see [`sums`]. Entries keep them without a read of their own.
@@ -31,10 +32,11 @@
 //! was restored, is counted when it is opened.
 //!
 //! # Space
-//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A value counts once,
-//! as in etcd, also while it is in two places; marks do not count. Earlier builds counted it twice, until such a state is opened. The sum is part of
-//! the state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have different
-//! limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there is none.
+//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A value counts
+//! once, as in etcd, also while it is in two places; marks do not count. Earlier builds counted it twice, until such a state is
+//! opened. The sum is part of the state, so alike on all members, and does not depend on files. No entry is refused for it, because
+//! members may have different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of
+//! the state, if it is exceeded.
 
 mod ages;
 mod apply;
@@ -87,17 +89,17 @@ pub(crate) type Store = forebay_raft::RaftStore<Types, Machine>;
 /// The keyspaces, in their order.
 const KEYSPACES: [&str; 6] = ["now", "events", "versions", "leases", "lease_keys", "meta"];
 
-/// Counted for each entry of a keyspace beside its key and value.
+/// Counted for each entry of a keyspace in addition to its key and value.
 const ENTRY_BYTES: u64 = 16;
 /// Counted for a lease: its id, and its entry.
 const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
 
-/// The most bytes that the changes of one entry of the log have, which become one batch of the store. A store with
-/// 256 MiB of memory or more takes such batches.
+/// The most bytes in the changes of one entry of the log, which become one batch of the store. A store with 256 MiB of memory or
+/// more accepts such batches.
 pub(crate) const CHANGES_BYTES_MAX: u64 = if cfg!(test) { 128 << 10 } else { 14 << 20 };
 
-/// The most bytes of values that one entry deletes: its events have them, for watches that want previous values. The revocation of
-/// a lease has a sixteenth of them in each of its steps, and one value at least.
+/// The maximum bytes of values that one entry deletes: its events have them, for watches that want previous values. Each step of a
+/// lease's revocation has a sixteenth of them, and at least one value.
 pub(crate) const PREVIOUS_BYTES_MAX: u64 = if cfg!(test) { 512 << 10 } else { 256 << 20 };
 
 /// The longest time of a lease, in seconds.
@@ -106,7 +108,7 @@ pub(crate) const TTL_MAX_S: i64 = 9_000_000_000;
 /// Limits of this member. None of them has a part in how entries are applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// How much space the state may take (`--quota-backend-bytes`); 0: any.
+    /// The space limit of the state (`--quota-backend-bytes`); 0: no limit.
     pub(crate) space_bytes: u64,
     /// How many operations a transaction may have at each level (`--max-txn-ops`).
     pub(crate) txn_operations: usize,
@@ -121,18 +123,18 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns whether a request of this [cost](put_cost_bytes) fits beside `used_bytes`.
+    /// Returns whether a request of this [cost](put_cost_bytes) fits in addition to `used_bytes`.
     pub(crate) fn has_room(&self, used_bytes: u64, cost_bytes: u64) -> bool {
         self.space_bytes == 0 || cost_bytes == 0 || used_bytes.saturating_add(cost_bytes) < self.space_bytes
     }
 }
 
-/// Returns an estimate of the space that a put takes.
+/// Returns an estimate of the space of a put.
 pub(crate) fn put_cost_bytes(request: &PutRequest) -> u64 {
     256 + request.key.len() as u64 + request.value.len() as u64
 }
 
-/// Returns an estimate of the space that a transaction takes: that of its larger branch, 0 without puts.
+/// Returns an estimate of the space of a transaction: that of its larger branch, 0 without puts.
 pub(crate) fn txn_cost_bytes(request: &TxnRequest) -> u64 {
     let branch = |operations: &[crate::proto::etcdserverpb::RequestOp]| -> u64 {
         let cost = |request: &Option<Request>| match request {
@@ -145,7 +147,6 @@ pub(crate) fn txn_cost_bytes(request: &TxnRequest) -> u64 {
     branch(&request.success).max(branch(&request.failure))
 }
 
-/// The space that a lease takes.
 pub(crate) const LEASE_COST_BYTES: u64 = 64;
 
 /// Why something could not be read or applied.

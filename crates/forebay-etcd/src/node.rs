@@ -58,7 +58,7 @@ use crate::version::Formats;
 
 /// Committed entries that may wait to be applied before requests are refused.
 const APPLY_GAP_MAX: u64 = 5_000;
-/// The longest time of a request, beside two elections.
+/// The longest time of a request, in addition to two elections.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Those of background work.
 const SCRUB_SHARES: u32 = 100;
@@ -111,18 +111,18 @@ pub(crate) struct Counts {
     pub(crate) read_rounds_slow: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
-    /// Snapshots that are being installed now, and how long others took to arrive in files.
+    /// Snapshots that are being installed now, and the times in which others arrived in files.
     pub(crate) installing: AtomicU64,
     pub(crate) snapshot_times: DoublingHistogram<100_000_000, 10>,
-    /// How long snapshots that clients save take.
+    /// The durations of snapshots that clients save.
     pub(crate) saved_snapshot_times: DoublingHistogram<10_000_000, 17>,
-    /// Turns of Raft's tasks that came later than two heartbeats, while this member led.
+    /// Turns of Raft's tasks that were more than two heartbeats late, while this member led.
     pub(crate) late_heartbeats: AtomicU64,
-    /// How long requests of clients and of this member take.
+    /// The durations of requests of clients and of this member.
     pub(crate) requests: OperationTimes<1_000_000, 14>,
     pub(crate) promoted: AtomicU64,
     pub(crate) foreign: AtomicU64,
-    /// Long ranges under way, those that wait to be, and those of which the client takes nothing.
+    /// Long ranges under way, waiting ranges, and ranges whose client reads nothing.
     pub(crate) ranges: Arc<AtomicU64>,
     pub(crate) ranges_waiting: Arc<AtomicU64>,
     pub(crate) ranges_stalled: Arc<AtomicU64>,
@@ -175,7 +175,7 @@ struct Inner {
     /// The state machine's.
     damage: Arc<DamageRecord>,
     is_stopping: AtomicBool,
-    /// Whether this member was added to learn, and has no vote to come.
+    /// Whether this member was added as a learner without a later promotion.
     is_only_learning: AtomicBool,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     /// Of tests: this member does not notice who leads, as after a pause.
@@ -240,7 +240,7 @@ fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_count),
         max_in_snapshot_log_to_keep: config.catchup_entries,
         replication_lag_threshold: config.snapshot_count.saturating_add(config.catchup_entries),
-        // A removed leader goes on until its followers have the entry.
+        // A removed leader continues until its followers have the entry.
         removed_leader_step_down: openraft::StepDownPolicy::After(election),
         enable_pre_vote: Some(config.is_pre_vote_on),
         ..forebay_raft::config()
@@ -272,7 +272,7 @@ impl Directories {
 }
 
 impl Node {
-    /// Opens log and state, and begins, joins or goes on in the cluster.
+    /// Opens log and state, and starts, joins or continues in the cluster.
     ///
     /// # Errors
     /// What stands in the way, as a sentence.
@@ -372,7 +372,7 @@ impl Node {
                     directories.state.display()
                 )));
             }
-            // Whatever becomes of the membership.
+            // For any later membership.
             node.inner.damage.count_entries();
         }
         node.start_tasks(leadership_sender);
@@ -413,7 +413,7 @@ impl Node {
         self.inner.is_unaware.store(is_unaware, Ordering::SeqCst);
     }
 
-    /// Takes these for the URLs of another member.
+    /// Sets the URLs of another member.
     #[cfg(test)]
     pub(crate) fn set_urls(&self, id: u64, urls: &[String]) {
         self.inner.peers.set(id, urls);
@@ -528,7 +528,7 @@ impl Node {
         !metrics.membership_config.membership().voter_ids().any(|id| id == self.id())
     }
 
-    /// Returns whether this member is a learner as `member list` has it: one that becomes a voter by itself is none.
+    /// Returns whether `member list` shows this member as a learner: a learner that becomes a voter by itself does not count.
     pub(crate) fn is_only_learning(&self) -> bool {
         self.inner.is_only_learning.load(Ordering::Relaxed)
     }
@@ -547,7 +547,7 @@ impl Node {
         }
     }
 
-    /// Sets what keeps the leases. Until then, and once it is gone, requests about them are refused as unavailable.
+    /// Sets the keeper of the leases. Before, and once it is dropped, requests about leases are refused as unavailable.
     pub(crate) fn set_leader_leases(&self, leader_leases: &Arc<dyn LeaderLeases>) {
         // A second one would have the same leases.
         let _ = self.inner.leader_leases.set(Arc::downgrade(leader_leases));
@@ -565,7 +565,7 @@ impl Node {
         self.inner.heard_ms.store(millis, Ordering::Relaxed);
     }
 
-    /// Returns when a request that begins now has taken too long.
+    /// Returns the deadline of a request that starts now.
     pub(crate) fn deadline(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.inner.settings.request_timeout
     }
@@ -589,7 +589,7 @@ impl Node {
     /// Proposes a change, here or at the leader, and returns when it is applied here: the outcome, and its index in the log.
     ///
     /// # Errors
-    /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
+    /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may still be made.
     pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
         self.propose_by(None, change).await
     }
@@ -629,7 +629,7 @@ impl Node {
     /// Proposes a change as the leader.
     ///
     /// # Errors
-    /// [`Refusal::NotLeader`]: nothing was done. After others the change may have been made, or may come to be made.
+    /// [`Refusal::NotLeader`]: nothing was done. After others the change may have been made, or may still be made.
     async fn propose_here(&self, command: Command) -> Result<(Outcome, u64), Status> {
         self.check_running()?;
         if self.is_healing() {
@@ -646,7 +646,7 @@ impl Node {
                 Err(Refusal::LeaderChanged.into())
             }
             Err(RaftError::APIError(error)) => Err(Status::internal(error.to_string())),
-            // It is committed, and its outcome is in the state that comes.
+            // It is committed, and its outcome is in the next state.
             Err(RaftError::Fatal(_)) if self.is_healing() => Err(Refusal::LeaderChanged.into()),
             Err(RaftError::Fatal(error)) => {
                 tracing::warn!("a proposal failed: {error}");
@@ -717,7 +717,7 @@ async fn alone(mut leadership: watch::Receiver<Leadership>, limit: Duration) {
             Err(_) => return,
         }
     }
-    // The member has ended, which has a reason of its own.
+    // The member has ended, for another reason.
     std::future::pending().await
 }
 

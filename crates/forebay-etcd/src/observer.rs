@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::accounts::{Auth, Token};
 use crate::proto::mvccpb::Event;
 
-/// Follows the state. Calls come one at a time, in the order of the entries, on the task that applies them: return soon.
+/// Follows the state. Calls are made one at a time, in the order of the entries, on the task that applies them: return soon.
 pub(crate) trait Observer: Send + Sync + 'static {
     /// The state was opened, or replaced by a snapshot.
     fn opened(&self, opened: InitialState);
@@ -24,7 +24,6 @@ impl Observer for Nobody {
     fn applied(&self, _: EntryChanges) {}
 }
 
-/// A state from which an observer begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct InitialState {
     pub(crate) revision: i64,
@@ -34,22 +33,21 @@ pub(crate) struct InitialState {
     pub(crate) leases: Vec<(i64, i64)>,
     /// Users and roles.
     pub(crate) auth: Arc<Auth>,
-    /// The space that keys, values and leases take; see [`crate::mvcc`].
+    /// The space of keys, values and leases; see [`crate::mvcc`].
     pub(crate) used_bytes: u64,
     /// Whether compacted entries wait to be removed, or values to be in one place, which the next entries do.
     pub(crate) is_unfinished: bool,
     /// The revision up to which they have been removed.
     pub(crate) cleaned: i64,
-    /// Whether this member's limit of space is reached. The next request that needs room raises the alarm `NOSPACE`.
+    /// Whether this member's limit of space is reached. The next request that needs space raises the alarm `NOSPACE`.
     pub(crate) is_full: bool,
 }
 
-/// The changes of an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EntryChanges {
     /// The state's revision after it.
     pub(crate) revision: i64,
-    /// All of one revision, in the order of their sub revisions. With the previous value where there was one.
+    /// All events of one revision, in the order of their sub revisions. With the previous value, if any.
     pub(crate) events: Vec<Event>,
     /// A lease that was granted: its id, and the granted time in seconds.
     pub(crate) granted: Option<(i64, i64)>,
@@ -72,7 +70,7 @@ pub(crate) struct EntryChanges {
 }
 
 impl EntryChanges {
-    /// Returns whether there is something to follow beside the numbers.
+    /// Returns whether anything but the numbers has changed.
     pub(crate) fn is_change(&self) -> bool {
         !self.events.is_empty()
             || self.granted.is_some()

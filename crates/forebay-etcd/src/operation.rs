@@ -77,7 +77,7 @@ impl Operation {
     }
 }
 
-/// How long operations take, with such bounds: the others and those that succeed.
+/// The durations of operations, in buckets with these bounds: failed, and successful.
 #[derive(Debug)]
 pub(crate) struct OperationTimes<const FIRST: u64, const COUNT: u32>(
     Vec<[DoublingHistogram<FIRST, COUNT>; 2]>,

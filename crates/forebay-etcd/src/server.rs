@@ -25,12 +25,13 @@ use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
 
 /// Bytes that a client may send on a stream, and on all streams of a connection, before they are read. h2 closes a connection whose
-/// unread small frames exceed a budget: half of the connection's window, of which a frame of fewer than 256 bytes takes the difference. A
-/// gRPC message has at least 5, so the window of one stream is always full first: 131,072 / 5 * 251 is less than half of the
-/// connection's. Of keep-alives (16 bytes) it takes five streams, each with all of its requests ahead and a full window.
+/// unread small frames exceed a budget: half of the connection's window, to which a frame of fewer than 256 bytes is charged with
+/// the difference. A gRPC message has at least 5, so the window of one stream is always full first: 131,072 / 5 * 251 is less than
+/// half of the connection's. Keep-alives (16 bytes) reach it with five streams, each with all of its requests ahead and a full
+/// window.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// How long requests of clients may take to end when the server does.
+/// The time limit for requests of clients at the server's end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// That of a timer which nothing waits for: see [`keep_timer`]. Deadlines of requests are later.
 const TIMER_PERIOD: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ pub struct Server {
     /// Listeners for clients end with this.
     stopping: watch::Sender<bool>,
     clients: Vec<JoinHandle<()>>,
-    /// The listener for members goes on until Raft has ended.
+    /// The listener for members runs until Raft has ended.
     peers_stopping: watch::Sender<bool>,
     peers: JoinHandle<()>,
     /// All connections end with this.
@@ -72,8 +73,8 @@ fn addresses(listeners: &[Listener]) -> Vec<SocketAddr> {
 }
 
 impl Server {
-    /// Starts a server: binds the listeners, opens log and state, and begins, joins or goes on in the cluster. Returns before
-    /// there is a leader.
+    /// Starts a server: binds the listeners, opens log and state, and starts, joins or continues in the cluster. Returns before a
+    /// leader is elected.
     ///
     /// # Errors
     /// What stands in the way, as a sentence: a port in use, a data directory of another member, a file that cannot be read.
@@ -311,7 +312,7 @@ async fn keep_timer(mut stopping: watch::Receiver<bool>) {
     let mut timer = tokio::time::interval(TIMER_PERIOD);
     loop {
         tokio::select! {
-            // Without a sender the server is gone, which is the same.
+            // A dropped sender means that the server has ended, which is the same.
             _ = stopping.wait_for(|stopping| *stopping) => return,
             _ = timer.tick() => {}
         }
@@ -326,7 +327,7 @@ async fn serve(
     mut stopping: watch::Receiver<bool>,
 ) {
     let stopped = async move {
-        // Without a sender the server is gone, which is the same.
+        // A dropped sender means that the server has ended, which is the same.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
     let connections = ReceiverStream::new(connections);

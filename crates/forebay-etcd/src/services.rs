@@ -55,7 +55,7 @@ use crate::refusal::Refusal;
 use crate::services::guard::Guard;
 use crate::services::queue::Queue;
 
-/// Room for the headers of a message beside its longest request.
+/// Space for the headers of a message in addition to its longest request.
 const OVERHEAD_BYTES: usize = 512 << 10;
 /// Between two tries to revoke leases that are over.
 const REVOKE_AGAIN: Duration = Duration::from_millis(500);
@@ -80,14 +80,12 @@ pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;
 
 /// Returns when the server is being shut down.
 async fn stopped(stopping: &mut StopSignal) {
-    // Without a sender the server is gone, which is the same.
+    // A dropped sender means that the server has ended, which is the same.
     let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
 }
 
-/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of a request.
     pub(crate) request_bytes_max: usize,
     /// The shortest time of a lease in seconds: longer than an election.
     pub(crate) lease_s_min: i64,
@@ -202,10 +200,10 @@ impl Context {
         result_of(self.node.propose_leading(term, self.own_author(), change).await?)
     }
 
-    /// Looks at the leases' times, which are those of the term in which this member leads, if it does. No other term begins meanwhile.
+    /// Accesses the leases' times in the term in which this member leads, if it does. No other term starts meanwhile.
     fn leading<T>(&self, look: impl FnOnce(Option<u64>) -> T) -> T {
         let leadership = self.node.leadership();
-        // Borrowed until the end, so that an older term never comes after a newer one.
+        // Borrowed until the end, so that an older term never follows a newer term.
         let now = leadership.borrow();
         let term = now.is_own.then_some(now.term);
         self.lessor.set_leader(term, self.limits.lease_more);
@@ -242,7 +240,7 @@ impl Context {
         failure.into()
     }
 
-    /// Counts a read, which has begun then.
+    /// Counts a read that started at `begun`.
     fn note_read(&self, operation: Operation, begun: Instant, is_success: bool, done: mvcc::Operations) {
         let time = begun.elapsed();
         self.node.counts().requests.observe(operation, is_success, time);
@@ -258,7 +256,7 @@ impl Context {
         Ok(())
     }
 
-    /// Refuses a change for which the space limit has no room, and raises the alarm that has all members refuse such changes.
+    /// Refuses a change that exceeds the space limit, and raises the alarm that has all members refuse such changes.
     async fn check_room(&self, cost_bytes: u64) -> Result<(), Status> {
         if self.limits.state.has_room(self.followers.used_bytes.load(Ordering::Relaxed), cost_bytes) {
             return Ok(());
@@ -276,7 +274,7 @@ fn result_of(outcome: peer::Outcome) -> Result<(Option<Outcome>, i64), Status> {
     }
 }
 
-/// The refusal of calls while the state is taken from the other members.
+/// The refusal of calls while the state is copied from the other members.
 fn healing() -> Status {
     Status::unavailable("etcdserver: the state of this member is damaged, and is taken again from the others")
 }
@@ -293,7 +291,7 @@ pub(crate) struct Followers {
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) users: Arc<Users>,
     pub(crate) counts: Arc<mvcc::Counts>,
-    /// The space that the state takes.
+    /// The space of the state.
     used_bytes: AtomicU64,
     cleaning: Sender<CleaningProgress>,
 }
@@ -340,7 +338,7 @@ impl Observer for Followers {
     }
 }
 
-/// What other members ask of this one if it leads.
+/// Requests of other members to this member as the leader.
 pub(crate) struct Leases(pub(crate) Context);
 
 impl LeaderLeases for Leases {

@@ -34,7 +34,7 @@ pub(crate) struct LeaseRecord {
     pub(crate) granted_s: i64,
 }
 
-/// The contents of a file beside the keys.
+/// The contents of a file other than the keys.
 #[derive(Debug)]
 pub(crate) struct Around {
     pub(crate) members: Vec<Member>,
@@ -52,9 +52,9 @@ fn revision_key(main: i64, sub: u64, is_delete: bool) -> Vec<u8> {
     key
 }
 
-/// Takes the parts of a file.
+/// Receives the parts of a file.
 pub(crate) trait Sink: Send {
-    /// Why it takes no more.
+    /// The reason why it accepts no more.
     type Error: From<Failure> + Send;
 
     fn take(&mut self, part: Vec<u8>) -> impl Future<Output = Result<(), Self::Error>> + Send;

@@ -26,21 +26,21 @@ use crate::start_error::StartError;
 /// HTTP/2 and HTTP/1.1, as handshakes name them.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
-/// Where systems have the CAs that they trust, as Go looks for them.
+/// Places of the system's trusted CAs, as in Go.
 const SYSTEM_CAS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
-/// The beginning of a part of a PEM file.
+/// The start of a part of a PEM file.
 const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Returns the provider with these suites of TLS 1.2, or all if there are none. Those of 1.3 are always there, as in Go.
+/// Returns the provider with these suites of TLS 1.2, or with all if empty. Those of 1.3 are always included, as in Go.
 fn provider_of(suites: &[String]) -> Arc<rustls::crypto::CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     if !suites.is_empty() {
@@ -72,7 +72,7 @@ fn roots(path: &Path) -> Result<Arc<RootCertStore>, StartError> {
     Ok(Arc::new(roots))
 }
 
-/// Returns the CAs that the system trusts; none where it has no such file.
+/// Returns the CAs that the system trusts; empty without such a file.
 fn system_roots() -> Result<Arc<RootCertStore>, StartError> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let file = named.into_iter().chain(SYSTEM_CAS.map(PathBuf::from)).find(|path| path.is_file());
@@ -103,14 +103,14 @@ pub(crate) fn server(
     }
     let builder = ServerConfig::builder_with_provider(provider_of(suites));
     let builder = builder.with_protocol_versions(&allowed).map_err(failed)?;
-    // As in etcd, callers must have a certificate wherever there is a CA to check it.
+    // As in etcd, callers must have a certificate whenever a CA is set to check it.
     let builder = match &files.trusted_ca {
         Some(ca) => builder.with_client_cert_verifier(callers(ca, files.crl.as_deref())?),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(key_files(cert, key)?));
     if files.crl.is_some() {
-        // A session that is taken up again would not be checked again.
+        // A resumed session would not be checked again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
@@ -139,7 +139,7 @@ fn callers(ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ClientCertVerifier>,
     Ok(Arc::new(Callers::new(FileValue::open(&[crl], load)?)))
 }
 
-/// Returns the lists of revoked certificates of a file: several as PEM, or one as DER, which is all that etcd takes.
+/// Returns the lists of revoked certificates of a file: several as PEM, or one as DER, the only format of etcd.
 fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, StartError> {
     let bytes = fs::read(path).map_err(|error| not_usable(path, error))?;
     let is_pem = bytes.windows(PEM_BEGIN.len()).any(|window| window == PEM_BEGIN);
@@ -155,8 +155,8 @@ fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, St
     Ok(lists)
 }
 
-/// Returns the settings of calls to other members; `None` if these have no TLS. As in etcd, the system's CAs check their certificates where
-/// none is given.
+/// Returns the settings of calls to other members; `None` if they do not use TLS. As in etcd, the system's CAs check their
+/// certificates by default.
 ///
 /// # Errors
 /// The file that cannot be used.
@@ -175,7 +175,7 @@ pub(crate) fn client(files: &TlsFiles, suites: &[String]) -> Result<Option<Arc<C
         (Some(cert), Some(key)) => builder.with_client_cert_resolver(Arc::new(key_files(cert, key)?)),
         _ => builder.with_no_client_auth(),
     };
-    // A session that is taken up again has the former certificate.
+    // A resumed session has the former certificate.
     config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![HTTP_2.to_vec()];
     Ok(Some(Arc::new(config)))
@@ -196,7 +196,7 @@ fn load(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, StartError> {
     Ok(Arc::new(certified))
 }
 
-/// Returns whether an error of a handshake is only that the caller has gone.
+/// Returns whether a handshake failed only because the caller has disconnected.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -27,14 +27,15 @@ impl Command {
         Command(peer::Command { change: Some(change), author }.encode_to_vec())
     }
 
-    /// Returns the change with its author; `None` if the bytes are none, or of a later version.
+    /// Returns the change with its author; `None` if the bytes are malformed, or of a later version.
     pub(crate) fn decode(&self) -> Option<(peer::command::Change, Option<peer::Author>)> {
         let peer::Command { change, author } = peer::Command::decode(&*self.0).ok()?;
         Some((change?, author))
     }
 }
 
-/// Returns the format that the state must have before a change is proposed: members of earlier ones do not know its kind, or a field of it.
+/// Returns the format that the state must have before a change is proposed: members of earlier formats do not know its kind, or a
+/// field of it.
 pub(crate) fn format_of(change: &peer::command::Change) -> u64 {
     use peer::command::Change;
     match change {
@@ -65,8 +66,8 @@ impl fmt::Display for Command {
     }
 }
 
-/// A member as Raft's membership has it. Its name and client URLs come with the member's own
-/// [`Attributes`](peer::Attributes), in the state.
+/// A member as recorded in Raft's membership. Its name and client URLs are in the member's own [`Attributes`](peer::Attributes), in
+/// the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peer {
     /// Where other members reach it, such as `http://10.0.0.1:2380`.

@@ -18,7 +18,7 @@ pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 ///
 /// | format | changes |
 /// |---|---|
-/// | none | members do not name formats; a current value counts twice in the space that the state takes |
+/// | none | members do not name formats; a current value counts twice in the space of the state |
 /// | 1 | it counts once; the state has sums, and checkpoints; users and roles, and the authors of changes |
 /// | 2 | users and roles are in the space and in the sums; a role of many users is deleted in several entries |
 /// | 3 | values are in one place, but for the latest |
@@ -40,7 +40,7 @@ impl Formats {
     /// The first one in which values are in one place.
     pub(crate) const VALUES_ONCE: u64 = 3;
 
-    /// Returns whether there is a format that both know.
+    /// Returns whether both know a common format.
     pub(crate) fn meet(self, other: Formats) -> bool {
         self.least <= other.own && other.least <= self.own
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// The most names of a part.
 const PART_NAMES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 /// Names in their order, with their values. None is empty.

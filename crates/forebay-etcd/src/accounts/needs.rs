@@ -34,7 +34,7 @@ pub(crate) fn delete_needs(request: &DeleteRangeRequest, check: &mut Check<'_>) 
     if request.prev_kv { check(Need::Read(&request.key, &request.range_end)) } else { Ok(()) }
 }
 
-/// Both branches, whichever is carried out, and all transactions in them.
+/// Both branches, as either may be executed, and all transactions in them.
 pub(crate) fn txn_needs(request: &TxnRequest, check: &mut Check<'_>) -> Result<(), Refusal> {
     for compare in &request.compare {
         check(Need::Read(&compare.key, &compare.range_end))?;

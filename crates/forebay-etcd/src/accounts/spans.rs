@@ -6,7 +6,8 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<(Vec<u8>, Option<Vec<u8>>)>);
 
-/// Returns the bounds of a request's `key` and `range_end`. An end of one zero byte is none, for watches and transactions as for ranges.
+/// Returns the bounds of a request's `key` and `range_end`. An end of one zero byte means no end, for watches and transactions as
+/// for ranges.
 pub(super) fn bounds<'a>(key: &'a [u8], range_end: &'a [u8]) -> (&'a [u8], Option<Cow<'a, [u8]>>) {
     let until = match range_end {
         [] => Some(Cow::Owned([key, &[0]].concat())),
@@ -31,7 +32,7 @@ impl Spans {
         Spans(joined)
     }
 
-    /// Returns the end of the span that has a key, `Some(None)` if it has none; `None` if the key is not here.
+    /// Returns the end of the span that has a key, `Some(None)` if the span is unbounded; `None` if no span has the key.
     pub(super) fn end_of(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let after = self.0.partition_point(|(first, _)| &first[..] <= key);
         let (_, end) = self.0.get(after.checked_sub(1)?)?;

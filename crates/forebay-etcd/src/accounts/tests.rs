@@ -171,7 +171,7 @@ fn changes_are_refused_as_etcd_refuses_them() {
         (permission("r", Type::Read, "b", b"c"), Ok(4)),
         (permission("r", Type::Write, "b", b"c"), Ok(5)),
         (grant("root", "root"), Ok(6)),
-        // Once more is no change.
+        // A repeated grant is not a change.
         (grant("root", "root"), Ok(6)),
         (password("nobody"), Err(Refusal::UserNotFound)),
         (password("root"), Ok(7)),

@@ -1,9 +1,9 @@
 //! Reads a file of bbolt: [`Reader`], and [`Cursor`] for the pairs of a bucket.
 //!
-//! The file may be any bytes. A page is read when a cursor comes to it, so a cursor holds one page of each level of its tree, and no
-//! more than [`LEVELS_BYTES_MAX`] of them together, whatever the file's length. A tree has each page once, and a page each byte once:
-//! what a cursor returns is not longer than the file. Pages have no checksums: damage of a key or value that leaves the tree whole
-//! is not seen here.
+//! The file may be any bytes. A page is read when a cursor reaches it, so a cursor holds one page of each level of its tree, and no
+//! more than [`LEVELS_BYTES_MAX`] of them together, for any length of the file. A tree has each page once, and a page each byte
+//! once: the output of a cursor is not longer than the file. Pages have no checksums: damage of a key or value that leaves the tree
+//! whole is not seen here.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 
 use super::{BRANCH, ELEMENT_BYTES, HEADER_BYTES, IS_BUCKET, LEAF, MAGIC, META, VERSION, fnv1a};
 
-/// The pages of a cursor, with their overflow, are not longer together: more is taken for damage. bbolt divides a leaf of more than four
-/// elements if it is long, so there is room for values of 31 MiB, and this server takes none of 7 MiB.
+/// The pages of a cursor, with their overflow, are not longer together: a longer sum counts as damage. bbolt divides a long leaf of
+/// more than four elements, so the limit allows values of 31 MiB, and this server accepts less than 7 MiB.
 const LEVELS_BYTES_MAX: u64 = 128 << 20;
 /// bbolt divides a branch of more than four keys if it is longer than a page, and a key has at most 32 KiB.
 const BRANCH_BYTES_MAX: u64 = 1 << 20;
-/// A tree of more levels would have more elements than there are bytes.
+/// A tree of more levels would have more elements than the file has bytes.
 const LEVELS_MAX: usize = 32;
 /// Sizes of pages in use. The second page of meta is at this place.
 const PAGE_SIZES: [u64; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -119,7 +119,7 @@ impl Reader {
     /// Opens the first `file_bytes` of a file, and chooses the newer of both meta pages that is whole. `path` is for the errors.
     ///
     /// # Errors
-    /// It is no such file, it has been cut off, or it cannot be read.
+    /// The file has another format, it is truncated, or it cannot be read.
     pub(crate) fn open(file: File, path: &Path, file_bytes: u64) -> io::Result<Reader> {
         let mut found: Option<Meta> = None;
         for place in std::iter::once(0).chain(PAGE_SIZES) {
@@ -174,7 +174,7 @@ impl Reader {
             return Err(outside());
         }
         let bytes = (overflow + 1) * self.page_bytes;
-        // Before there is memory for it.
+        // Before memory is allocated for it.
         let is_branch = u32_at(&head, 8).is_some_and(|counts| counts as u16 == BRANCH);
         if bytes > if is_branch { bytes_max.min(BRANCH_BYTES_MAX) } else { bytes_max } {
             return Err(self.damaged(Some(number), &format!("its {bytes} bytes are too many")));
@@ -214,7 +214,7 @@ impl Reader {
         Ok(names)
     }
 
-    /// Returns a cursor before the first pair of a bucket; `None` if there is no such bucket.
+    /// Returns a cursor before the first pair of a bucket; `None` if the bucket does not exist.
     ///
     /// # Errors
     /// Damage, and the system's.
@@ -243,12 +243,13 @@ impl Reader {
     }
 }
 
-/// Goes over a bucket in the order of its keys.
+/// Iterates over a bucket in the order of its keys.
 pub(crate) struct Cursor<'a> {
     reader: &'a Reader,
     /// From the root to a leaf.
     levels: Vec<Page>,
-    /// Pages that were read, with their overflow. A tree has none of them twice, so one that has more than the file goes in circles.
+    /// Pages that were read, with their overflow. A tree has each page once, so a cursor that reads more than the file is in a
+    /// cycle.
     read: u64,
     last_key: Option<Vec<u8>>,
 }

@@ -67,8 +67,8 @@ impl Random {
     }
 }
 
-/// A reader of files from elsewhere meets any bytes: it returns an error that names the file, and neither panics nor goes in
-/// circles. Damage of keys and values alone is not seen: pages have no checksums.
+/// A reader of files from elsewhere meets any bytes: it returns an error that names the file, and neither panics nor loops. Damage
+/// of keys and values alone is not seen: pages have no checksums.
 #[test]
 fn damage_is_an_error() {
     let whole = write(&buckets(300, 3_000));
@@ -114,7 +114,7 @@ fn what_is_no_such_file_is_refused() {
     assert_eq!(text(&both), no_mark);
 }
 
-/// A tree whose pages name each other is read once, and ends. Without a bound this one had 100 to the power of 31 pages.
+/// A tree whose pages name each other is read once, and ends. Without a bound this tree had 100 to the power of 31 pages.
 #[test]
 fn trees_that_go_in_circles_end() {
     let (mut writer, mut out) = (Writer::new(), Vec::new());
@@ -151,7 +151,7 @@ fn leaf(pairs: &[(&[u8], &[u8])]) -> PageBuilder {
     leaf
 }
 
-/// A file whose bucket "key" has its root at page 4, where these pages begin, and which is as long as `pages` say. The rest is zero.
+/// A file whose bucket "key" has its root at page 4, where these pages start, and whose length is `pages`. The rest is zero.
 fn crafted(trees: &[u8], pages: u64) -> Reader {
     let mut all = PageBuilder::default();
     let value = [4_u64.to_le_bytes(), [0; 8]].concat();

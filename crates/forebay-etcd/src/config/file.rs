@@ -1,7 +1,7 @@
 //! The file of `--config-file`: of YAML the part that etcd's own sample has. Anything else is refused, by its line.
 //!
-//! That is `NAME: VALUE`, lists, and mappings such as those with the files for TLS. A number of a flag that is a duration is nanoseconds; an
-//! empty value is none, as etcd has it for lists of URLs.
+//! That is `NAME: VALUE`, lists, and mappings such as those with the files for TLS. A number of a flag that is a duration is
+//! nanoseconds; an empty value means none, as in etcd for lists of URLs.
 
 use super::{duration, flags};
 
@@ -90,7 +90,6 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(settings)
 }
 
-/// Returns the flag of a name in a mapping.
 fn flag_of(prefix: &str, name: &str) -> Option<String> {
     let side = if prefix.is_empty() { "client-" } else { prefix };
     let flag = match name {
@@ -102,7 +101,6 @@ fn flag_of(prefix: &str, name: &str) -> Option<String> {
     flags::find(&flag).map(|flag| flag.name.to_owned())
 }
 
-/// Adds an item to the list of a flag.
 fn add(settings: &mut Vec<(String, String)>, flag: &str, item: &str) {
     match settings.iter_mut().find(|(other, _)| other == flag) {
         Some((_, list)) => *list = format!("{list},{item}"),
@@ -117,7 +115,7 @@ fn with_unit(flag: &str, value: String) -> String {
     if is_time && is_number(&value) { format!("{value}ns") } else { value }
 }
 
-/// Returns a line without what follows a `#` that stands at its beginning or behind a space, outside of quotes.
+/// Returns a line without its comment: from a `#` at the start or after a space, outside of quotes.
 fn without_comment(line: &str) -> &str {
     let (mut quote, mut before) = (None, ' ');
     for (at, character) in line.char_indices() {

@@ -11,7 +11,6 @@ pub(crate) enum Use {
     Refused(&'static str),
 }
 
-/// A flag of etcd.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flag {
     pub(crate) name: &'static str,

@@ -78,14 +78,14 @@ fn the_environment_counts_unless_the_command_line_says_otherwise() {
     let from_both = config(&["--name=flag"], &variables);
     assert_eq!(from_both.name, "flag");
     assert_eq!(from_both.heartbeat_interval, Duration::from_millis(50));
-    // Empty ones are as if they were not set.
+    // Empty values are ignored.
     assert_eq!(from_both.data_dir, PathBuf::from("flag.etcd"));
     assert_eq!(config(&[], &variables).name, "env");
     let unknown = config(&[], &[("ETCD_NMAE", "x")]);
     assert_eq!(unknown.warnings, ["the variable ETCD_NMAE is not of any flag"]);
 }
 
-/// Regression: plain http for metrics was refused beside `--client-cert-auth`, and with it each cluster that kubeadm sets up.
+/// Regression: plain http for metrics was refused with `--client-cert-auth`, and so was each cluster set up by kubeadm.
 #[test]
 fn the_flags_of_kubeadm_are_accepted() {
     let config = config(
@@ -325,7 +325,7 @@ fn urls_are_written_as_they_are_read() {
     }
     assert_eq!(Url::parse("http://[::1]:1").unwrap().listen_address().unwrap().to_string(), "[::1]:1");
     assert_eq!(Url::parse("http://h:1/").unwrap().to_string(), "http://h:1");
-    // As in etcd, a host is the beginning of the path.
+    // As in etcd, a host is the start of the path.
     for (text, path) in [("unix:///run/a.sock", "/run/a.sock"), ("unixs://localhost:2379", "localhost:2379")]
     {
         let url = Url::of_clients(text).unwrap();
@@ -408,7 +408,7 @@ fn names_that_may_ask_by_http_are_listed() {
     assert!(refusal(&["--cors=page"]).starts_with("--cors=page cannot be used: "));
 }
 
-/// Parses the settings of a file, with another flag beside it.
+/// Parses the settings of a file, with another flag in addition.
 fn parse_file(text: &str) -> Result<Config, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();

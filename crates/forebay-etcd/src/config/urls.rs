@@ -77,7 +77,7 @@ impl Url {
         Ok(Url { is_tls, place: Place::Socket(PathBuf::from(path)) })
     }
 
-    /// Returns the address to listen on: a host name other than `localhost` has none, nor has a socket of the file system.
+    /// Returns the address to listen on: `None` for a host name other than `localhost`, and for a socket of the file system.
     pub(crate) fn listen_address(&self) -> Option<SocketAddr> {
         let Place::Host(host, port) = &self.place else { return None };
         let ip = match &**host {
@@ -126,7 +126,7 @@ pub(crate) fn parse_list(text: &str, parse: fn(&str) -> Result<Url, String>) -> 
     Ok(urls)
 }
 
-/// Parses `NAME=URL,NAME=URL`; a name may come again with another URL.
+/// Parses `NAME=URL,NAME=URL`; a name may occur again with another URL.
 pub(crate) fn parse_cluster(text: &str) -> Result<BTreeMap<String, Vec<Url>>, String> {
     let mut members: BTreeMap<String, Vec<Url>> = BTreeMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -36,7 +36,7 @@ impl Access {
         Access { origins: Arc::new(config.cors.clone()), hosts: Arc::new(hosts), users }
     }
 
-    /// Returns whether the caller's certificate names a user for a call of the gateway, which none does.
+    /// Returns whether the call of the gateway has a certificate with a user's name, which the gateway never uses.
     fn ignores_name(&self, request: &Request) -> bool {
         let Some(users) = &self.users else { return false };
         let caller = request.extensions().get::<Caller>();

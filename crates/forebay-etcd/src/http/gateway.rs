@@ -1,5 +1,5 @@
 //! The JSON gateway: etcd's services by HTTP and JSON, as grpc-gateway has them. A request becomes a call to the services that gRPC
-//! has, in this process. A client that goes drops that call.
+//! has, in this process. A client that disconnects drops that call.
 
 mod json;
 mod routes;
@@ -26,11 +26,11 @@ use tonic::{Code, Extensions, Status, Streaming};
 use super::JSON;
 use routes::Call;
 
-/// Longest texts of JSON beside the longest message: base64 has a third more, and names and spaces come to it.
+/// Factor of the longest JSON text over the longest message: base64 adds a third, and names and spaces add more.
 const TEXT_OVER_MESSAGE: usize = 2;
-/// The longest message of a response to a range: as JSON it is in memory as a whole, with the text beside it.
+/// The longest message of a response to a range: as JSON it is in memory as a whole, together with its text.
 pub(crate) const RANGE_BYTES_MAX: usize = if cfg!(test) { 2 << 20 } else { 64 << 20 };
-/// Begins the names of headers that are metadata of the call.
+/// The prefix of headers that are metadata of the call.
 const METADATA: &str = "grpc-metadata-";
 /// Of replies that a service has made, as etcd's are.
 const FROM_SERVICE: [(&str, &str); 2] =
@@ -85,7 +85,7 @@ impl Gateway {
                 of: method.input(),
                 text_bytes_max: self.text_bytes_max,
                 is_over: false,
-                // As in etcd, a watch goes on when its body has ended: until the client goes.
+                // As in etcd, a watch continues when its body has ended: until the client disconnects.
                 goes_on: method.name() == "Watch",
             };
             let requests = stream::unfold(requests, Requests::next);
@@ -143,14 +143,14 @@ fn metadata(headers: &HeaderMap) -> MetadataMap {
 /// The requests of a stream: values in the body, behind one another.
 struct Requests {
     body: BodyDataStream,
-    /// Bytes that are read, of which the first ones are used.
+    /// Bytes that are read, of which a prefix is used.
     read: Vec<u8>,
     used: usize,
     /// The rest so far.
     scan: json::Scan,
     of: MessageDescriptor,
     text_bytes_max: usize,
-    /// A text was none. As in etcd, this is like the end of the body.
+    /// A text was empty. As in etcd, this is like the end of the body.
     is_over: bool,
     /// Whether the end of the body is not that of the requests.
     goes_on: bool,
@@ -175,7 +175,7 @@ impl Requests {
             if self.read.len() > self.text_bytes_max {
                 return None;
             }
-            // The rest is read in any case: it shows when the client goes, which ends a stream that goes on.
+            // The rest is read in any case: it shows the client's disconnect, which ends a stream that outlives its body.
             match self.body.next().await {
                 Some(part) => {
                     let part = part.ok()?;
@@ -312,7 +312,7 @@ mod tests {
         for (spaces, status) in [(18, 501), (19, 429)] {
             let body = Body::from(format!("{{}}{}", " ".repeat(spaces)));
             let request = axum::http::Request::post("/v3/kv/range").body(body).unwrap();
-            // There are no services.
+            // The services are not set.
             let response =
                 router(tonic::service::Routes::default().axum_router_mut().clone(), 10).call(request);
             assert_eq!(response.await.unwrap().status().as_u16(), status, "{spaces} spaces");

@@ -104,7 +104,7 @@ pub(crate) async fn page(
         Counter "etcd_server_learner_promote_successes" "Learners that this member has made voters.": load(&counts.promoted);
         Counter "etcd_debugging_server_lease_expired_total" "Leases that this member revoked as the leader.": load(&leases.expired);
     );
-    // etcd's rules for alerts divide the state's bytes by it: without a limit there is nothing to come near to.
+    // etcd's rules for alerts divide the state's bytes by it: without a limit the ratio has no meaning.
     if settings.quota_bytes != 0 {
         add!(page, Gauge "etcd_server_quota_backend_bytes" "Most bytes that the state may have.": settings.quota_bytes;);
     }
@@ -129,7 +129,7 @@ pub(crate) async fn page(
     page
 }
 
-/// How long operations take.
+/// The durations of operations.
 fn times(page: &mut Exposition, node: &Node, followers: &Followers) {
     let (counts, state, leases) = (node.counts(), &followers.counts, &followers.lessor.counts);
     let mut add = |name, help, unit, of: &histogram::Histogram| {
@@ -220,7 +220,8 @@ fn store(page: &mut Exposition, node: &Node) {
     );
 }
 
-/// Calls, as the interceptor of etcd's servers counts them. Those that were never made are there with 0, so that the first ones raise a rate.
+/// Calls, as the interceptor of etcd's servers counts them. Methods without calls are listed with 0, so that the first calls raise
+/// a rate.
 fn grpc(page: &mut Exposition, calls: &CallCounts) {
     let mut family = page.family(Counter, "grpc_server_started_total", "Calls begun.");
     for kind in calls.kinds() {
@@ -304,7 +305,7 @@ fn process(page: &mut Exposition) {
         let rest = of.lines().find_map(|line| line.strip_prefix(name))?;
         rest.split_whitespace().next()?.parse().ok()
     };
-    // Behind the program's name, which may have spaces, the numbers begin with the third.
+    // After the program's name, which may have spaces, the numbers start with the third.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |number: usize| numbers.get(number - 3)?.parse::<f64>().ok();
     let processor_ticks = ticks(14).zip(ticks(15)).map(|(user, system)| user + system);

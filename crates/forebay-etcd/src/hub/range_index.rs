@@ -7,8 +7,8 @@ use super::{End, Keys};
 /// Ranges that share a bucket.
 const BUCKET_RANGES_MAX: usize = if cfg!(test) { 8 } else { 128 };
 
-/// Lists of values by ranges. Ranges that follow each other by their begins share a bucket, which knows the last of their ends. So a key
-/// is compared with the ranges of a bucket only if one of them contains it, or if no later bucket begins before it.
+/// Lists of values by ranges. Ranges in the order of their starts share a bucket, which knows the last of their ends. So a key is
+/// compared with the ranges of a bucket only if one of them contains it, or if no later bucket starts before it.
 #[derive(Debug)]
 pub(super) struct RangeIndex<T> {
     /// By the first range that each may have.
@@ -102,7 +102,6 @@ impl<T> RangeIndex<T> {
         })
     }
 
-    /// Returns all lists.
     pub(super) fn values(&self) -> impl Iterator<Item = &Vec<T>> {
         self.buckets.values().flat_map(|bucket| bucket.ranges.values())
     }

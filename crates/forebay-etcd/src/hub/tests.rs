@@ -33,7 +33,7 @@ fn keys_are_one_a_range_or_all_that_follow() {
     assert!(contains("a", "c", "a") && contains("a", "c", "bzz") && !contains("a", "c", "c"));
     assert!(contains("b", "\0", "b") && contains("b", "\0", "zzz") && !contains("b", "\0", "a"));
     assert!(contains("", "\0", "\u{1}"));
-    // All keys that begin with some bytes.
+    // All keys with a common prefix.
     assert!(contains("a/", "a0", "a/") && contains("a/", "a0", "a/b") && !contains("a/", "a0", "a0"));
     assert!(!contains("a/", "a0", "a") && !contains("a/", "a0", "a."));
     let odd = Keys::of(b"a\xff", b"b").unwrap();
@@ -99,7 +99,7 @@ fn watches_of_the_same_keys_are_removed_in_any_order() {
     }
 }
 
-/// Once, an event was compared with each range that began before its key: with 5,000 clients of a prefix each, with thousands.
+/// Once, an event was compared with each range that started before its key: with 5,000 clients of a prefix each, with thousands.
 #[test]
 fn prefixes_of_every_length_get_their_events() {
     let (hub, bell) = (Hub::default(), Arc::default());
@@ -126,7 +126,7 @@ fn name(random: &mut draw::Random) -> Vec<u8> {
     (0..random.below(4)).map(|_| b'a' + random.below(6) as u8).collect()
 }
 
-/// Once, an event was compared with each range that begins before its key, under the lock that all watches share.
+/// Once, an event was compared with each range that started before its key, under the lock that all watches share.
 #[test]
 fn ranges_are_found_as_by_comparing_each() {
     let (mut random, mut by_keys) = (draw::Random(7), ByKeys::default());
@@ -156,7 +156,7 @@ fn ranges_are_found_as_by_comparing_each() {
     }
 }
 
-/// A client that does not read: its watch goes on from the revision that did not fit, and none is split.
+/// A client that does not read: its watch continues from the revision that did not fit, and no revision is split.
 #[test]
 fn a_full_queue_falls_behind_by_whole_revisions() {
     let (hub, bell) = (Hub::default(), Arc::default());

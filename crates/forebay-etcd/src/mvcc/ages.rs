@@ -1,36 +1,40 @@
 //! [`Ages`]: values that are in two places at first, and in one from when they are [`WINDOW`] revisions old.
 //!
 //! From format 3 of the state on, a put writes its value to `now`, where lists read it in the order of keys, and to `events`, where
-//! watches read it in the order of revisions. Entries walk over the events that leave the window, in their order, a few at once. One
-//! whose value is still current becomes *short*, under a key next to its own: it has the length of its value, which `now` alone has from
-//! then on, and its hash. One that was replaced within the window stays whole. A value above [`WHOLE_BYTES_MAX`] is short from the
-//! beginning, because a read of it costs little beside its bytes. So there is a second copy of at most the last 131,072 values, and of
-//! none that is long.
+//! watches read it in the order of revisions. Entries walk over the events that leave the window, in their order, a few per entry.
+//! An event whose value is still current becomes *short*, under a key next to its own: it has the length of its value, which from
+//! then on only `now` holds, and its hash. An event that was replaced within the window stays whole. A value above
+//! [`WHOLE_BYTES_MAX`] is short from the start, because a lookup of it is cheap compared with its bytes. So at most the last
+//! 131,072 values have a second copy, and long values never do.
 //!
 //! - *Replaced.* When a current value is replaced or deleted whose event is short, the entry writes it to its version (`versions`, after
 //!   the byte), which a compaction removes with the event. Else the entry leaves a mark (`meta`, `replaced/`), by which the walk leaves
 //!   the event as it is: neither reads anything. The walk removes the marks that it has passed.
-//! - *Reads.* A current value is in `now`. An older one is its version's, or its event's. The value of a short event is in `now` if that
-//!   is of the event's revision, else in its version. So a list at an older revision reads `now` and `versions` in the order of keys,
-//!   and `events` for the rest alone. It goes over earlier versions of its keys too, and a few later ones, with the values in them.
-//! - *Sums, hashes, snapshots, audits, space* see whole events: a short one has the hash that sums need, so compactions read no more
-//!   than before. Snapshots and hashes fetch values of short events 128 at once. `used_bytes` has each value once, wherever it is.
-//! - *Earlier directories.* All events of a state that is raised to format 3 are whole. First a walk over them marks those that they have
-//!   replaced, then the walk above goes over them. Both are steps of entries, written with the numbers of the state, so that a kill at
-//!   any point changes nothing. The leader proposes entries for it. Members without format 3 are refused by the number of the format.
+//! - *Reads.* A current value is in `now`. An older value is in its version, or in its event. The value of a short event is in
+//!   `now` if that is of the event's revision, else in its version. So a list at an older revision reads `now` and `versions` in
+//!   the order of keys, and `events` only for the rest. It also reads earlier versions of its keys, and a few later versions, with
+//!   the values in them.
+//! - *Sums, hashes, snapshots, audits, space* use whole events: a short event has the hash that sums need, so compactions read no
+//!   more than before. Snapshots and hashes fetch values of 128 short events concurrently. `used_bytes` counts each value once, in
+//!   either place.
+//! - *Earlier directories.* All events of a state that is raised to format 3 are whole. First a walk over them marks the events
+//!   that they have replaced, then the walk above follows. Both are steps of entries, written with the numbers of the state, so
+//!   that a kill at any point changes nothing. The leader proposes entries for it. Members without format 3 are refused by the
+//!   number of the format.
 //!
-//! Beside other ways, for values of 3 KiB of keys at random: reads of 128 KiB in order, and of a leaf and a value elsewhere:
+//! Compared with other layouts, for values of 3 KiB of keys at random: reads of 128 KiB in order, and of a leaf and a value
+//! elsewhere:
 //!
-//! | | two copies | by key, older ones moved when replaced | by revision | here |
+//! | | two copies | by key, older values moved when replaced | by revision | here |
 //! |---|---|---|---|---|
 //! | list, reads of a page of 500 | 12 (128 KiB each) | 12 | 1,000 | 12; at an older revision also moved values of other versions |
 //! | watch, reads of 100,000 events | 2,400 | 200,000 | 2,400 | 2,400 |
 //! | update, reads | 2 | 2 | 2 | 2, and 0.03 of the walk |
-//! | update, values written | 2 | 2 | 1 | 2 within the window, 3 of older ones |
+//! | update, values written | 2 | 2 | 1 | 2 within the window, 3 of older values |
 //! | delete | nothing | the value | nothing | the value, if it is older |
 //!
-//! A history by key and revision in one keyspace writes a value once, and reads a page of as many older values as there are. It needs the
-//! newest revision of a key for each get, a read more; and its watches are those of the second column.
+//! A history by key and revision in one keyspace writes a value once, and reads a page of all older values. It needs the newest
+//! revision of a key for each get, one more read; and its watches cost as much as in the second column.
 
 use std::ops::Bound;
 
@@ -42,12 +46,12 @@ use super::codec::{self, At, Bytes, Put, Record, State, put_number};
 use super::reader::{Part, Reader};
 use super::sums::event_hash;
 
-/// How many revisions a whole event stays so at least: watches that begin within them read `events` alone.
+/// Minimum number of revisions during which an event stays whole: watches that start within them read only `events`.
 const WINDOW: i64 = if cfg!(test) { 6 } else { 131_072 };
 /// The longest value of a whole event.
 const WHOLE_BYTES_MAX: u64 = if cfg!(test) { 1000 } else { 8 << 10 };
-/// Revisions that the walk leaves behind the window before it goes on, so that few entries read for it; and those behind which it counts
-/// as late.
+/// Revisions that the walk lags behind the window before it continues, so that few entries read for it; and the lag that counts as
+/// late.
 const STRIDE: i64 = if cfg!(test) { 2 } else { 64 };
 const LATE: i64 = 16 * STRIDE;
 
@@ -56,14 +60,14 @@ const LATE: i64 = 16 * STRIDE;
 pub(super) struct Ages {
     /// The last revision of an earlier format: its events, and those before, are whole however long they are.
     raised: i64,
-    /// Events before it have marked those that they replaced. Later ones than `raised` have, too.
+    /// Events before it have marked those that they replaced; so have all events later than `raised`.
     marked: At,
     /// The first event that the walk has not passed.
     aged: At,
 }
 
 impl Ages {
-    /// Begins in a state of an earlier format, at its revision.
+    /// Starts in a state of an earlier format, at its revision.
     pub(super) fn new(raised: i64) -> Ages {
         Ages { raised, marked: At::default(), aged: At::default() }
     }
@@ -154,7 +158,7 @@ pub(super) async fn age(
     Ok(())
 }
 
-/// Marks the events that the next ones of an earlier format have replaced.
+/// Marks the events of an earlier format that later events have replaced.
 async fn mark(reader: &Reader<'_>, ages: &mut Ages, batch: &mut Batch, step: &Step) -> Result<(), Failure> {
     let until = At::first(ages.raised + 1);
     let mut events = reader.walk_events(ages.marked, until);

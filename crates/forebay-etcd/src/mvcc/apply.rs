@@ -26,7 +26,7 @@ use crate::version::Formats;
 /// Keys of a lease that are listed before they are deleted.
 const LEASE_KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
 
-/// The effects of an entry, beside the batch.
+/// The effects of an entry, in addition to the batch.
 #[derive(Debug)]
 pub(super) struct Effects {
     pub(super) state: State,
@@ -171,7 +171,7 @@ async fn carry_out(
             let id = request.id;
             let key = codec::lease_key(id);
             let granted = change.reader.get(Part::Leases, &key).await?;
-            // Decoded at once: the value holds memory that the deletes may wait for.
+            // Decoded immediately: the value holds memory that the deletes may wait for.
             let ttl_s = granted.map(|bytes| codec::Bytes::new(&bytes, "a lease").signed()).transpose()?;
             let ttl_s = ttl_s.ok_or(Refusal::LeaseNotFound)?;
             if delete_keys(&mut change, id).await? {

@@ -13,14 +13,14 @@ use crate::version::Formats;
 /// The most replaced events that an audit keeps in memory.
 const REPLACED_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 18 };
 
-/// The entries that an audit reads in one go.
+/// A range of entries that an audit reads in one pass.
 #[derive(Clone, Copy, Debug)]
 enum Stretch {
     Values,
     Leases,
     LeaseKeys,
     Accounts,
-    /// Those that no compaction has looked at. They name the older ones that they have replaced.
+    /// Events that no compaction has visited. They name the older events that they have replaced.
     NewEvents,
     OldEvents,
     Versions,
@@ -60,7 +60,7 @@ struct TableSums {
     lease_keys: u128,
     /// Those that values should have.
     lease_keys_of_values: u128,
-    /// The old events that new ones have replaced; `None` if they were too many.
+    /// The old events replaced by new events; `None` if they were too many.
     replaced: Option<HashSet<At>>,
     /// Of the old events that were not replaced.
     old_events: u128,
@@ -87,7 +87,6 @@ pub(crate) struct Audit {
 }
 
 impl TableSums {
-    /// Adds an entry of a state.
     fn add(&mut self, stretch: Stretch, key: &[u8], value: &[u8], state: &State) -> Result<(), Failure> {
         let cleaned = state.cleaned;
         self.state.add(stretch.part(), key, value, cleaned)?;
@@ -162,8 +161,8 @@ impl Audit {
         Audit { view, left: STRETCHES, last: None, found }
     }
 
-    /// Reads about so many bytes, or to the end of a stretch. Returns the bytes read; `None` at the end. After an error for lack of memory
-    /// the next call goes on where this one was.
+    /// Reads about so many bytes, or to the end of a stretch. Returns the bytes read; `None` at the end. After an error for lack of
+    /// memory the next call resumes at the same place.
     ///
     /// # Errors
     /// Damage, and the store's.

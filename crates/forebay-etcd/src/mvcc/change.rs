@@ -33,7 +33,6 @@ pub(super) struct Change<'a> {
     /// Its operations so far.
     pub(super) operations: Operations,
     keeps_keys: bool,
-    /// Bytes of the batch.
     bytes: u64,
     /// Bytes of values that the entry has deleted: its events have them.
     previous_bytes: u64,
@@ -70,7 +69,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Lets later operations of the entry see earlier ones.
+    /// Lets later operations of the entry see earlier operations.
     pub(super) fn keep_keys(&mut self) {
         self.keeps_keys = true;
     }
@@ -141,7 +140,7 @@ impl<'a> Change<'a> {
         Ok(PutResponse { header: None, prev_kv })
     }
 
-    /// Reads the values of keys that are deleted next, many at once.
+    /// Reads the values of keys that are deleted next, concurrently.
     pub(super) async fn read_ahead(&self, keys: Vec<Vec<u8>>) -> Result<(), Failure> {
         self.reader.read_ahead(self.recent, keys).await
     }
@@ -252,7 +251,7 @@ impl<'a> Change<'a> {
     /// Returns whether the entry may delete this key of a lease as well.
     pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
         let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
-        // A value that has to be written again takes up to half of an entry.
+        // A value that must be written again uses up to half of an entry.
         let half = if self.state.ages.is_some() && self.bytes > 0 { 2 } else { 1 };
         self.bytes + bytes <= CHANGES_BYTES_MAX / half && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
     }
@@ -311,7 +310,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes a value that is current no more out of the sums. Keeps it for older revisions, if no event has it, or else marks its event.
+    /// Removes a replaced value from the sums. Keeps it for older revisions, if no event has it, or else marks its event.
     fn replace(&mut self, before: &Before) {
         if let Some(sums) = &mut self.state.sums {
             sums.current = sums.current.wrapping_sub(before.hash());
@@ -343,7 +342,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes a lease out of the sums.
+    /// Removes a lease from the sums.
     pub(super) fn sum_revoked(&mut self, id: i64, ttl_s: i64) {
         if let Some(sums) = &mut self.state.sums {
             sums.current = sums.current.wrapping_sub(lease_hash(id, ttl_s));

@@ -13,7 +13,6 @@ use crate::refusal::Refusal;
 /// was refused after it had been committed.
 pub(super) const TXN_DEPTH_MAX: usize = 40;
 
-/// Checks a key that is put.
 pub(super) fn check_key(key: &[u8]) -> Result<(), Refusal> {
     match key {
         [] => Err(Refusal::EmptyKey),
@@ -22,7 +21,6 @@ pub(super) fn check_key(key: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Checks a range.
 pub(crate) fn check_range(request: &RangeRequest) -> Result<(), Refusal> {
     if request.key.is_empty() {
         return Err(Refusal::EmptyKey);
@@ -34,7 +32,7 @@ pub(crate) fn check_range(request: &RangeRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks a put. Keys of more than about 16,000 bytes are refused, where etcd takes them.
+/// Checks a put. Keys of more than about 16,000 bytes are refused, though etcd accepts them.
 pub(crate) fn check_put(request: &PutRequest) -> Result<(), Refusal> {
     check_key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
@@ -46,12 +44,10 @@ pub(crate) fn check_put(request: &PutRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks a delete.
 pub(crate) fn check_delete(request: &DeleteRangeRequest) -> Result<(), Refusal> {
     if request.key.is_empty() { Err(Refusal::EmptyKey) } else { Ok(()) }
 }
 
-/// Checks a transaction.
 pub(crate) fn check_txn(request: &TxnRequest, limits: &Limits) -> Result<(), Refusal> {
     check_operations(request, limits.txn_operations, TXN_DEPTH_MAX)?;
     ChangedKeys::of(&request.success)?;
@@ -65,7 +61,7 @@ pub(crate) fn is_read_only(request: &TxnRequest) -> bool {
     operations.all(|operation| matches!(operation.request, Some(Request::RequestRange(_))))
 }
 
-/// Checks the operations by themselves. A transaction inside of another may have as many as the outer ones leave.
+/// Checks each operation. A nested transaction may have as many operations as the outer transactions leave.
 fn check_operations(request: &TxnRequest, operations_max: usize, depth_max: usize) -> Result<(), Refusal> {
     let operations = request.compare.len().max(request.success.len()).max(request.failure.len());
     let rest = operations_max.checked_sub(operations).zip(depth_max.checked_sub(1));
@@ -94,9 +90,9 @@ struct ChangedKeys<'a> {
 }
 
 impl<'a> ChangedKeys<'a> {
-    /// Refuses lists that may put a key twice, or put and delete it. A delete of all keys from one on (`range_end` of one zero byte)
-    /// is not looked at, as in etcd, where its interval is empty; the same holds for a put in one transaction and a delete
-    /// in a later one beside it.
+    /// Refuses lists that may put a key twice, or put and delete it. A delete of all keys from a key on (`range_end` of one zero
+    /// byte) is not checked, as in etcd, where its interval is empty; nor is a put in one transaction and a delete in a later
+    /// sibling transaction.
     fn of(operations: &'a [RequestOp]) -> Result<ChangedKeys<'a>, Refusal> {
         let mut all = ChangedKeys::default();
         for operation in operations {

@@ -12,11 +12,11 @@ use super::reader::{Part, Reader};
 /// when on.
 pub(super) struct Step {
     pub(super) events: u64,
-    /// Bytes that are read, and roughly those of the batch. The batch has room for them beside the entry's own changes.
+    /// Bytes that are read, and roughly those of the batch. The batch has space for them in addition to the entry's own changes.
     pub(super) bytes: u64,
 }
 
-/// Of any entry. Few in tests, where there are few events.
+/// Of any entry. Few in tests, whose states have few events.
 pub(super) const SMALL: Step = Step { events: if cfg!(test) { 2 } else { 32 }, bytes: 256 << 10 };
 /// Of an entry that is there for that alone.
 pub(super) const MIDDLE: Step = Step { events: if cfg!(test) { 5 } else { 1024 }, bytes: 1 << 20 };

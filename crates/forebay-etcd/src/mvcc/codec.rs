@@ -8,7 +8,7 @@ use crate::proto::mvccpb::KeyValue;
 /// The longest key, so that it fits into the store's keys together with the parts around it.
 pub(super) const KEY_BYTES_MAX: usize = 16_384 - TERMINATOR.len() - At::BYTES;
 
-/// Ends a key in `versions`. Any byte that goes on sorts above it: a zero in a key is followed by [`ESCAPED`].
+/// Ends a key in `versions`. Any byte that continues the key sorts above it: a zero in a key is followed by [`ESCAPED`].
 const TERMINATOR: [u8; 2] = [0, 1];
 const ESCAPED: u8 = 0xff;
 /// Ends the key of a short event.
@@ -75,12 +75,10 @@ pub(super) fn escape(key: &[u8], to: &mut Vec<u8>) {
     }
 }
 
-/// Returns the length of an escaped key.
 pub(super) fn escaped_bytes(key: &[u8]) -> usize {
     key.len() + key.iter().filter(|byte| **byte == 0).count()
 }
 
-/// Appends the key of a version.
 pub(super) fn version_key(key: &[u8], at: At, to: &mut Vec<u8>) {
     escape(key, to);
     to.extend_from_slice(&TERMINATOR);
@@ -124,7 +122,6 @@ pub(super) fn unescape(bytes: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Returns the key of a lease.
 pub(super) fn lease_key(id: i64) -> [u8; 8] {
     (id as u64).to_be_bytes()
 }
@@ -134,7 +131,6 @@ pub(super) fn lease_id(key: &[u8]) -> Result<i64, Failure> {
     id.map(|id| id as i64).ok_or_else(|| Failure::damaged("a lease's id", key))
 }
 
-/// Returns the key of a lease's key.
 pub(super) fn lease_key_key(id: i64, key: &[u8]) -> Vec<u8> {
     [&lease_key(id), key].concat()
 }
@@ -243,7 +239,6 @@ pub(super) struct Previous {
     pub(super) is_short: bool,
 }
 
-/// An event in `events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) key: &'a [u8],
@@ -252,7 +247,6 @@ pub(super) struct Record<'a> {
     pub(super) put: Option<Put<'a>>,
 }
 
-/// The put of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put<'a> {
     Whole(PutRecord<'a>),
@@ -397,7 +391,7 @@ impl State {
         self.cleaned.main < self.compacted
     }
 
-    /// Returns whether the steps that entries make beside their changes are behind, so that some are proposed for that alone.
+    /// Returns whether the steps made in addition to changes lag, so that entries are proposed only for them.
     pub(super) fn is_unfinished(&self) -> bool {
         self.is_cleaning() || self.ages.is_some_and(|ages| ages.is_late(self.revision))
     }
@@ -452,18 +446,18 @@ pub(super) fn encode_format(format: u64) -> Vec<u8> {
 
 /// The key of the state's numbers in `meta`.
 pub(super) const STATE: &[u8] = b"state";
-/// The keys in `meta` of the marks of replaced events begin with this.
+/// The prefix in `meta` of the marks of replaced events.
 const REPLACED: &[u8] = b"replaced/";
-/// The keys of checkpoints in `meta` begin with this.
+/// The prefix of checkpoints in `meta`.
 pub(super) const CHECKPOINT: &[u8] = b"checkpoint/";
-/// The keys of members' attributes in `meta` begin with this.
+/// The prefix of members' attributes in `meta`.
 pub(super) const MEMBER: &[u8] = b"member/";
-/// The keys of alarms in `meta` begin with this.
+/// The prefix of alarms in `meta`.
 pub(super) const ALARM: &[u8] = b"alarm/";
 
 /// The key in `meta` of whether authentication is on, and of the revision of users and roles.
 pub(super) const AUTH: &[u8] = b"auth";
-/// The keys of users and of roles in `meta` begin with these. They are shorter than the part behind a key in `versions`.
+/// The prefixes of users and of roles in `meta`. They are shorter than the suffix of a key in `versions`.
 pub(super) const USER: &[u8] = b"user/";
 pub(super) const ROLE: &[u8] = b"role/";
 

@@ -9,7 +9,7 @@ use super::reader::{Part, Reader};
 use super::sums::Sums;
 use crate::version::Formats;
 
-/// Counts the space that a state of this format takes, and its sums. It reads all entries.
+/// Counts the space of a state of this format, and its sums. It reads all entries.
 pub(super) async fn count(reader: &Reader<'_>, cleaned: At, format: u64) -> Result<(u64, Sums), Failure> {
     let (mut bytes, mut sums) = (0, Sums::default());
     let accounts = (format >= Formats::WITH_ACCOUNTS).then_some(Part::Meta);

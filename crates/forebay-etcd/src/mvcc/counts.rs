@@ -1,4 +1,4 @@
-//! [`Counts`]: what entries and reads did since the start, and how long they took, as etcd's metrics have it.
+//! [`Counts`]: entries and reads since the start, and their durations, as in etcd's metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::histogram::DoublingHistogram;
 use crate::operation::{Operation, OperationTimes};
 
-/// An entry or a read that takes longer is slow: etcd's default of `--warning-apply-duration`.
+/// Longer entries and reads are slow: etcd's default of `--warning-apply-duration`.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// Counts of a state, however often it is opened.
@@ -20,20 +20,20 @@ pub(crate) struct Counts {
     /// Entries and reads with several of these.
     pub(crate) txns: AtomicU64,
     pub(crate) slow: AtomicU64,
-    /// How long entries take until they can be read.
+    /// The time from the start of an entry until it can be read.
     pub(crate) applies: OperationTimes<100_000, 20>,
-    /// How long ranges take: those that fail, and the others.
+    /// The durations of ranges: failed, and successful.
     pub(crate) range_times: [DoublingHistogram<100_000, 20>; 2],
-    /// How long the store takes for the changes of an entry.
+    /// The store's time for the changes of an entry.
     pub(crate) commits: DoublingHistogram<1_000_000, 14>,
     /// Events that compactions have removed.
     pub(crate) removed: AtomicU64,
     /// When the last compaction has removed all, in seconds since 1970; 0 before.
     pub(crate) compacted_at_s: AtomicU64,
-    /// How long compactions take until then, and entries that are there for that alone, in milliseconds.
+    /// The time of compactions until then, and of entries proposed only for them, in milliseconds.
     pub(crate) compaction_ms: DoublingHistogram<100, 14>,
     pub(crate) compaction_step_ms: DoublingHistogram<1, 13>,
-    /// How long hashes take: of all, and of a revision.
+    /// The durations of hashes: of all, and of a revision.
     pub(crate) hashes: [DoublingHistogram<10_000_000, 15>; 2],
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Operations {
 /// An entry, until its changes can be read.
 pub(super) struct EntryCost {
     pub(super) begun: Instant,
-    /// When its changes went to the store.
+    /// When its changes were passed to the store.
     pub(super) committed: Instant,
     pub(super) operation: Option<Operation>,
     pub(super) is_success: bool,

@@ -64,8 +64,8 @@ impl DamageRecord {
         self.damage.subscribe()
     }
 
-    /// Notes damage; `None` once there is none. Damage of tables stays the one that was found first, and as long as entries are counted:
-    /// they may have met it in the new state.
+    /// Records damage, or `None` when it is repaired. Damage of tables keeps its first report, and stays while entries are only
+    /// counted: they may have met it in the new state.
     pub(crate) fn set(&self, damage: Option<Damage>) {
         self.damage.send_if_modified(|before| {
             let is_known = matches!((&*before, &damage), (Some(Damage::Tables(_)), Some(_)));
@@ -90,7 +90,7 @@ impl DamageRecord {
     }
 }
 
-/// Returns whether a state whose tables are damaged is taken again from other members.
+/// Returns whether a state whose tables are damaged is copied again from other members.
 pub(crate) fn is_repaired(membership: &StoredMembershipOf<Types>) -> bool {
     membership.membership().voter_ids().count() >= VOTERS_MIN
 }
@@ -99,8 +99,8 @@ pub(crate) fn is_repaired(membership: &StoredMembershipOf<Types>) -> bool {
 mod tests {
     use super::*;
 
-    /// An entry met damage of the new state before the former one's was noted as gone, and both were: the member looked whole, and applied
-    /// nothing for good.
+    /// An entry met damage of the new state before the former state's damage was cleared, and both were cleared: the member looked
+    /// whole, and never applied anything again.
     #[test]
     fn damage_that_entries_have_met_stays_until_another_state_is_open() {
         let (record, found) = (DamageRecord::default(), || Some(Damage::Tables("a table".into())));

@@ -12,9 +12,9 @@ use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S, users};
 use crate::accounts::{Auth, RecordNames};
 use crate::version::Formats;
 
-/// Records that are written at once.
+/// Records written together.
 const RECORDS_MAX: usize = if cfg!(test) { 7 } else { 1_000 };
-/// Bytes of records that are written at once. Each is written twice.
+/// Bytes of records written together. Each is written twice.
 const RECORDS_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
 
 /// Keys whose current values are looked up together.
@@ -47,7 +47,7 @@ pub(crate) struct ImportSummary {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompactionRevisions {
     pub(crate) scheduled: Option<i64>,
-    /// Up to here the compacted entries are gone.
+    /// Up to here the compacted entries are removed.
     pub(crate) finished: Option<i64>,
 }
 
@@ -71,7 +71,7 @@ fn foreign(at: At, text: &str) -> Failure {
 }
 
 impl<'a> Import<'a> {
-    /// Begins with keyspaces that are empty.
+    /// Starts with empty keyspaces.
     ///
     /// # Errors
     /// Other keyspaces than the state's.
@@ -90,10 +90,10 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Adds a put or delete. They come in the order of their revisions.
+    /// Adds a put or delete. They are added in the order of their revisions.
     ///
     /// # Errors
-    /// A record that no server writes, or that is too long for this one.
+    /// A record that no server writes, or that exceeds this server's limits.
     pub(crate) async fn add(&mut self, record: KeyRecord) -> Result<(), Failure> {
         let at = At { main: record.main, sub: record.sub };
         if at <= self.last || !(1..REVISIONS_END).contains(&at.main) {

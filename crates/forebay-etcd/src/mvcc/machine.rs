@@ -62,9 +62,9 @@ struct Memory {
     /// The changes of the entry that is being written, and its cost so far.
     pending: Option<EntryChanges>,
     cost: Option<EntryCost>,
-    /// When the compaction that is under way began here.
+    /// Start of the compaction under way on this member.
     compaction: Option<Instant>,
-    /// The changes of the entries that come next, by their indexes.
+    /// The changes of the next entries, by their indexes.
     prepared: VecDeque<(u64, Option<Proposal>)>,
 }
 
@@ -96,7 +96,7 @@ impl Machine {
         Machine { counts, ..self }
     }
 
-    /// Knows formats of the state up to this one.
+    /// Sets the highest known format of the state.
     pub(crate) fn with_format_max(self, format_max: u64) -> Machine {
         Machine { format_max, ..self }
     }
@@ -118,8 +118,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the index of the last entry that was applied since the start. A caller that has the outcome of an entry finds it here;
-    /// Raft's own figures may come later.
+    /// Returns the index of the last entry that was applied since the start. A caller that has the outcome of an entry finds it
+    /// here; Raft's own figures may lag.
     pub(crate) fn applied_index(&self) -> Arc<AtomicU64> {
         self.applied.clone()
     }
@@ -190,7 +190,7 @@ impl Apply<Types> for Machine {
         Ok(())
     }
 
-    /// Decodes the entries, and reads the values that they read or replace, many at once, but no more than is kept of them.
+    /// Decodes the entries, and reads the values that they read or replace, concurrently, but at most as many as are kept of them.
     async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
         let mut keys = Vec::new();
         let mut prepared = VecDeque::with_capacity(entries.len());
@@ -235,7 +235,7 @@ impl Apply<Types> for Machine {
             || effects.compacted.is_some()
             || sums::is_checkpoint(before.revision, effects.state.revision)
         {
-            // Before the step, which takes events out of the sums: so each was in those of the compaction that it goes with.
+            // Before the step, which removes events from the sums: so each event was in the sums of the compaction that removes it.
             self.checkpoint(index, &effects.state, meta, batch);
         }
         let step = match (effects.compacted, effects.is_clean) {
@@ -338,7 +338,7 @@ impl Apply<Types> for Machine {
     }
 }
 
-/// Returns the change of an entry with its author; `None` if it has none, or one that this version does not know.
+/// Returns the change of an entry with its author; `None` without a change, or with a change that this version does not know.
 fn change_of(entry: &EntryOf<Types>) -> Option<Proposal> {
     match &entry.payload {
         EntryPayload::Normal(command) => command.decode(),

@@ -11,7 +11,7 @@ use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::mvccpb::KeyValue;
 use crate::refusal::Refusal;
 
-/// Old values that a reader with little memory fetches at once: at first, and bytes of them above which it takes fewer.
+/// Old values that a reader with little memory fetches together: at first, and the bytes of them above which it fetches fewer.
 const FETCH_FIRST: usize = 8;
 const FETCH_BYTES_MAX: usize = 1 << 20;
 
@@ -24,7 +24,7 @@ pub(crate) struct Pairs<'a> {
     /// Those that were read.
     count: i64,
     is_count_only: bool,
-    /// Whether pairs come without their values.
+    /// Whether pairs have no values.
     is_keys_only: bool,
 }
 
@@ -35,7 +35,7 @@ enum Source<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Begins with the first of at most `pairs_max`; 0 counts alone.
+    /// Starts with the first of at most `pairs_max` pairs; 0 only counts.
     pub(super) async fn new(
         place: &Place<'a>,
         request: &RangeRequest,
@@ -76,7 +76,7 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// Begins with the first of those that a request in the order of the keys returns, with few of them in memory.
+    /// Starts with the first pair that a request in the order of the keys returns, with few of them in memory.
     pub(super) async fn in_key_order(
         place: &Place<'a>,
         request: &RangeRequest,
@@ -93,7 +93,6 @@ impl<'a> Pairs<'a> {
         Ok(pairs)
     }
 
-    /// Returns the next pair.
     pub(crate) async fn next(&mut self) -> Result<Option<KeyValue>, Failure> {
         while self.left > 0 {
             let found = match &mut self.source {
@@ -114,8 +113,8 @@ impl<'a> Pairs<'a> {
         Ok(None)
     }
 
-    /// Counts those behind the last pair. Returns whether some of them would be returned without a limit, and how many there are in all,
-    /// also of those that the filters leave out.
+    /// Counts the pairs after the last pair. Returns whether some of them would be returned without a limit, and their total
+    /// number, including pairs that the filters exclude.
     pub(crate) async fn count_rest(&mut self) -> Result<(bool, i64), Failure> {
         if self.filter.is_any() && !self.is_count_only {
             self.left = usize::MAX;
@@ -165,14 +164,14 @@ async fn one(
     }
 }
 
-/// The pairs of an older revision, fetched some at once.
+/// The pairs of an older revision, fetched in groups.
 struct Older<'a> {
     reader: Reader<'a>,
     versions: Versions<'a>,
     places: &'static [Part],
     fetched: IntoIter<KeyValue>,
     at_once: usize,
-    /// Bytes that are fetched at once, about; more halve the number.
+    /// Approximate bytes fetched together; more halve the number.
     bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! [`read`]: many reads at once, with a limit of the bytes that they hold.
+//! [`read`]: many concurrent reads, with a limit of the bytes that they hold.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -6,8 +6,8 @@ use std::task::Poll;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
-/// The most reads at once: enough for a device to be busy. The length of a value is known only when it is there, so it is also the most
-/// values of any length that are in memory together.
+/// The most concurrent reads: enough to keep a device busy. The length of a value is known only after the read, so it is also the
+/// most values of any length that are in memory together.
 const READS_MAX: usize = 32;
 /// The most before any length is known.
 const FIRST_READS: usize = 16;
@@ -21,10 +21,11 @@ pub(super) struct Ahead {
     pub(super) value_bytes_max: usize,
 }
 
-/// Reads values, and passes each on to `take`, which returns its bytes. `take` is not called for values that are there at once.
+/// Reads values, and passes each on to `take`, which returns its bytes. `take` is not called for values that are available
+/// immediately.
 ///
-/// At most [`FIRST_READS`] are under way at first, and then as many as have `bytes_max` together if each is as long as the longest so
-/// far: one at least, and at most [`READS_MAX`]. No read is begun any more when `bytes_max` were passed on.
+/// At most [`FIRST_READS`] are under way at first, and then as many as fit `bytes_max` if each is as long as the longest so far: at
+/// least one, and at most [`READS_MAX`]. No further read starts when `bytes_max` were passed on.
 pub(super) async fn read<'k, F: Future + Unpin, E>(
     keys: &'k [Vec<u8>],
     read: impl Fn(&'k Vec<u8>) -> F,
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(read_all(&[0; 256], LIMITS).await.0.len(), 256);
     }
 
-    /// Once, all 256 values of a group of entries were in memory together, whatever their length.
+    /// Once, all 256 values of a group of entries were in memory together, even long values.
     #[tokio::test]
     async fn long_values_are_read_in_parts() {
         for (bytes, passed_on) in [(1_000, 16), (2_000, 8), (4_000, 4)] {
@@ -127,13 +128,13 @@ mod tests {
                 taken.len()
             );
         }
-        // Those that are too long for use are read to know it, a few at once.
+        // Values that are too long to use are read to find that out, a few concurrently.
         let (taken, reads) = read_all(&[8_000; 256], LIMITS).await;
         assert_eq!((taken.len(), reads.reads_max), (256, FIRST_READS));
         let (taken, reads) = read_all(&[100, 50_000].repeat(64), LIMITS).await;
         assert_eq!(taken.len(), 128);
         assert!(reads.bytes_max <= READS_MAX * 50_000, "{} bytes at once", reads.bytes_max);
-        // Without a memory there is nothing to read for.
+        // Without memory, nothing is read.
         let none = Ahead { bytes_max: 0, value_bytes_max: 0 };
         assert_eq!(read_all(&[10; 256], none).await.0.len(), 0);
     }

@@ -13,7 +13,7 @@ use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::proto::mvccpb::KeyValue;
 use crate::refusal::Refusal;
 
-/// How many values of older revisions are fetched at once.
+/// Number of values of older revisions fetched together.
 pub(super) const FETCH: usize = 128;
 
 /// Where a range reads.
@@ -72,7 +72,7 @@ fn pairs_max(request: &RangeRequest) -> usize {
     let is_in_key_order = is_in_key_order(request) || request.sort_order() == SortOrder::None;
     match request.limit {
         _ if request.count_only => 0,
-        // One more, to see that there are more.
+        // One more, to detect further pairs.
         1.. if is_in_key_order && !has_filters(request) => {
             usize::try_from(request.limit).unwrap_or(usize::MAX).saturating_add(1)
         }
@@ -175,7 +175,7 @@ fn sort(pairs: &mut [KeyValue], request: &RangeRequest) {
         SortTarget::Value => |a, b| a.value.cmp(&b.value),
     };
     match (request.sort_target(), request.sort_order()) {
-        // They come in this order.
+        // They are read in this order.
         (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => {}
         // Another target without an order means the ascending one.
         (_, SortOrder::None | SortOrder::Ascend) => pairs.sort_by(compare),
@@ -183,7 +183,7 @@ fn sort(pairs: &mut [KeyValue], request: &RangeRequest) {
     }
 }
 
-/// Returns whether a condition holds for all current pairs of a span; for `None` if there are none.
+/// Returns whether a condition holds for all current pairs of a span; or for `None` if the span is empty.
 pub(super) async fn all_current(
     place: &Place<'_>,
     span: Span<'_>,

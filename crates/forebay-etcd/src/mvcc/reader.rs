@@ -16,7 +16,7 @@ use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
 
-/// The most keys whose values are read ahead at once.
+/// The most keys whose values are read ahead together.
 const READ_AHEAD_KEYS: usize = 256;
 /// Bytes of a key's later versions that are read before the others are passed over: a new range costs about as much.
 const LATER_BYTES_MAX: usize = if cfg!(test) { 100 } else { 32 << 10 };
@@ -75,8 +75,9 @@ impl<'a> Reader<'a> {
         self.snapshot.is_none()
     }
 
-    /// Reads the values of several keys, and passes them on in the order of the keys: all at once if there is memory for them, else
-    /// half as many, and so on: the values themselves may be what takes the memory. One alone waits for it if this reads for an entry.
+    /// Reads the values of several keys, and passes them on in the order of the keys: all together if the memory suffices, else
+    /// half as many, and so on: the values themselves may use up the memory. A single value waits for it if this reads for an
+    /// entry.
     pub(super) async fn each_value<K: AsRef<[u8]>>(
         &self,
         part: Part,
@@ -116,14 +117,14 @@ impl<'a> Reader<'a> {
         Walk::new(*self, part, bounds)
     }
 
-    /// Walks over the entries whose keys begin with these bytes.
+    /// Walks over the entries with this prefix.
     pub(super) fn walk_prefix(&self, part: Part, prefix: &[u8]) -> Walk<'a> {
         self.walk_prefix_from(part, prefix, prefix)
     }
 
     /// Walks over those of them from one of these keys on.
     pub(super) fn walk_prefix_from(&self, part: Part, prefix: &[u8], from: &[u8]) -> Walk<'a> {
-        // The first bytes that sort after all of them, if there are such.
+        // The first key after all of them, if it exists.
         let mut end = prefix.to_vec();
         while end.pop_if(|last| *last == u8::MAX).is_some() {}
         let high = match end.last_mut() {
@@ -153,19 +154,18 @@ impl<'a> Reader<'a> {
         found.map_or(Ok(State::default()), |bytes| State::decode(&bytes))
     }
 
-    /// Returns the format of the state; `None` if nothing was written yet, or by an earlier build, which wrote none.
+    /// Returns the format of the state; `None` if nothing was written yet, or only by an earlier build, which wrote no format.
     pub(super) async fn format(&self) -> Result<Option<u64>, Failure> {
         let found = self.get(Part::Meta, codec::FORMAT).await?;
         found.map(|bytes| codec::Bytes::new(&bytes, "the state's format").number()).transpose()
     }
 
-    /// Returns the current value of a key.
     pub(super) async fn now(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
         if is_no_key(key) { Ok(None) } else { self.get(Part::Now, key).await }
     }
 
-    /// Reads the current values of those keys that `recent` does not know into it, many at once, but no more than it keeps of them.
-    /// Leaves out values for which the store has no memory now.
+    /// Reads the current values of those keys that `recent` does not know into it, concurrently, but at most as many as it keeps.
+    /// Skips values for which the store has no memory now.
     pub(super) async fn read_ahead(
         &self,
         recent: &Mutex<Recent>,
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
         .await
     }
 
-    /// Returns the revision of a key's value as of a revision; `None` if it had none.
+    /// Returns the revision of a key's value as of a revision; `None` without a value.
     pub(super) async fn version_at(&self, key: &[u8], revision: i64) -> Result<Option<At>, Failure> {
         if is_no_key(key) {
             return Ok(None);
@@ -365,7 +365,6 @@ pub(super) enum ScanPair<'a> {
 }
 
 impl ScanPair<'_> {
-    /// Returns the pair.
     pub(super) fn key_value(self) -> Result<KeyValue, Failure> {
         match self {
             ScanPair::Stored(key, value) => Ok(Now::decode(&value)?.key_value(key)),

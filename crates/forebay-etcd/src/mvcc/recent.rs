@@ -11,7 +11,7 @@ use super::parallel_reads::Ahead;
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
 
-/// Counted for each value beside its own bytes and its key twice.
+/// Counted for each value in addition to its own bytes and its key twice.
 const VALUE_BYTES: usize = 160;
 
 /// The current value of a key, and where it was written; `None` if the key is not there.
@@ -46,7 +46,7 @@ impl Recent {
         self.young.contains_key(key) || self.old.contains_key(key)
     }
 
-    /// Takes over the changes of an entry.
+    /// Applies the changes of an entry.
     pub(super) fn apply(&mut self, main: i64, events: &[Event]) {
         for (sub, event) in (0..).zip(events) {
             let Some(pair) = &event.kv else { continue };
@@ -60,7 +60,7 @@ impl Recent {
         Ahead { bytes_max: self.bytes_max / 2, value_bytes_max: self.bytes_max / 8 }
     }
 
-    /// Takes a value as it is in `now`, unless it is very long.
+    /// Inserts a value as it is in `now`, unless it is very long.
     pub(super) fn insert(&mut self, key: Bytes, value: Current) {
         self.old.remove(&key);
         if let Some(before) = self.young.remove(&key) {

@@ -38,7 +38,7 @@ impl View {
 }
 
 impl<'a> Records<'a> {
-    /// Begins with the first one, and ends before a revision.
+    /// Starts with the first record, and ends before a revision.
     pub(super) fn new(reader: Reader<'a>, until: i64) -> Records<'a> {
         let events = reader.walk_events(At::default(), At::first(until));
         Records { reader, events, read: Vec::new().into_iter() }

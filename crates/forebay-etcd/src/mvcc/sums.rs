@@ -11,12 +11,11 @@ use super::Failure;
 use super::codec::{self, At, Bytes, Now, Put, PutRecord, Record, put_number};
 use super::reader::Part;
 
-/// How many checkpoints the state keeps. All members keep the same ones.
+/// How many checkpoints the state keeps. All members keep the same checkpoints.
 pub(super) const CHECKPOINTS_KEPT: usize = if cfg!(test) { 4 } else { 16 };
 /// A checkpoint is made by the entry that passes a multiple of so many revisions.
 const CHECKPOINT_REVISIONS: i64 = if cfg!(test) { 64 } else { 10_000 };
 
-/// The sums of a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Of the events that no compaction has looked at.
@@ -82,8 +81,8 @@ pub(super) fn add(sum: &mut u128, hash: u128) {
     *sum = sum.wrapping_add(hash);
 }
 
-/// The sum of a state at one entry, by which members are compared later: after its own changes, and before the step of a compaction that
-/// goes with it.
+/// The sum of a state at one entry, by which members are compared later: after its own changes, and before the compaction step in
+/// the same entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// That of the entry.
@@ -110,12 +109,11 @@ impl Checkpoint {
     }
 }
 
-/// Returns whether an entry that takes the state from one revision to another makes a checkpoint for that alone.
+/// Returns whether an entry that raises the revision from `before` to `after` makes a checkpoint for that reason.
 pub(super) fn is_checkpoint(before: i64, after: i64) -> bool {
     before / CHECKPOINT_REVISIONS != after / CHECKPOINT_REVISIONS
 }
 
-/// Returns the hash of an event.
 pub(super) fn event_hash(at: At, record: &Record<'_>) -> u128 {
     match &record.put {
         Some(Put::Whole(put)) => put_hash(record.key, at, put),
@@ -136,7 +134,6 @@ pub(super) fn put_hash(key: &[u8], at: At, put: &PutRecord<'_>) -> u128 {
     hash(b'p', &[key, &at.key(), numbers.as_flattened(), value])
 }
 
-/// Returns the hash of a lease.
 pub(super) fn lease_hash(id: i64, ttl_s: i64) -> u128 {
     hash(b'l', &[&id.to_le_bytes(), &ttl_s.to_le_bytes()])
 }
@@ -151,7 +148,6 @@ fn place_hash(key: &[u8], at: At, value_bytes: u64) -> u128 {
     hash(b'e', &[key, &at.key(), &value_bytes.to_le_bytes()])
 }
 
-/// Returns the hash of an entry of `versions`.
 pub(super) fn version_hash(version_key: &[u8], is_put: bool) -> u128 {
     hash(b'v', &[version_key, &[u8::from(is_put)]])
 }

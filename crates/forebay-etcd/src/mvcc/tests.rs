@@ -1,5 +1,5 @@
-//! Shows: the state is etcd's, for each kind of request and for thousands of random ones. How: entries go to a real store by its Raft
-//! interface, and a naive model of etcd says what must come of it.
+//! Shows: the state is etcd's, for each kind of request and for thousands of random requests. How: entries are applied to a real
+//! store by its Raft interface, and a naive model of etcd predicts the result.
 
 mod ages;
 mod audits;

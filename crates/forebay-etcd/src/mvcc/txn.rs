@@ -16,7 +16,7 @@ use crate::proto::etcdserverpb::response_op::Response;
 use crate::proto::etcdserverpb::{Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::KeyValue;
 
-/// Twice the bytes of the values that a transaction which only reads has in memory at once, beside its response.
+/// Twice the bytes of the values that a read-only transaction has in memory together, in addition to its response.
 const AHEAD_BYTES: usize = 4 << 20;
 
 /// A transaction's branch, with the branches of the transactions in it, in their order.

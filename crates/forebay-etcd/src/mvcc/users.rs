@@ -17,14 +17,14 @@ use crate::proto::peer::{AuthChange, Author, Done};
 use crate::refusal::Refusal;
 use crate::version::Formats;
 
-/// The most bytes of users that an entry takes a role from: half of its limit.
+/// The most bytes of users from which an entry removes a role: half of its limit.
 const USERS_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 2;
 
-/// The result of a change of users and roles, beside the batch.
+/// The result of a change of users and roles, in addition to the batch.
 #[derive(Debug)]
 pub(super) enum UsersChange {
     Auth(Arc<Auth>),
-    /// A token that is given out: its text goes on with the index of the entry.
+    /// A token that is issued: its text continues with the index of the entry.
     Token(Token),
 }
 

@@ -20,7 +20,7 @@ use crate::proto::peer::Attributes;
 use crate::refusal::Refusal;
 use crate::types::Types;
 
-/// A read goes over events that are not wanted too, and ends when these and the others have so many times the bytes that it may collect.
+/// A read also scans unwanted events, and ends when all of them together have so many times the bytes that it may collect.
 const READ_FACTOR: usize = 4;
 
 /// One state: a snapshot of the store. It keeps files and memory of the store while it lives.
@@ -42,8 +42,8 @@ impl View {
         }
     }
 
-    /// Returns whether a read failed because an installed snapshot has replaced this state, or met damage that went with it. It can be made
-    /// again, of a new view.
+    /// Returns whether a read failed because an installed snapshot has replaced this state, or met damage of the replaced state. It
+    /// can be repeated with a new view.
     pub(crate) async fn is_replaced<A: Apply<Types>>(
         &self,
         store: &RaftStore<Types, A>,
@@ -83,7 +83,7 @@ impl View {
         self.state.compacted
     }
 
-    /// Returns the space that the state takes; see [`super`].
+    /// Returns the space of the state; see [`super`].
     pub(crate) fn used_bytes(&self) -> u64 {
         self.state.used_bytes
     }
@@ -93,7 +93,7 @@ impl View {
         self.state.is_cleaning()
     }
 
-    /// Returns whether no entries are proposed any more for steps beside changes, in a state of the latest format.
+    /// Returns whether no entries are proposed any more only for steps, in a state of the latest format.
     #[cfg(test)]
     pub(crate) fn is_finished(&self) -> bool {
         self.state.ages.is_some() && !self.state.is_unfinished()
@@ -104,7 +104,7 @@ impl View {
         range::range(&self.place()?, request).await
     }
 
-    /// Returns the pairs of a range in the order of their keys, whatever its order, as they are read.
+    /// Returns the pairs of a range in the order of their keys, for any order of the request, as they are read.
     pub(crate) async fn pairs(&self, request: &RangeRequest) -> Result<Pairs<'_>, Failure> {
         Pairs::in_key_order(&self.place()?, request).await
     }
@@ -114,9 +114,9 @@ impl View {
         txn::read(&self.place()?, request).await
     }
 
-    /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, or [`READ_FACTOR`] times as many were
-    /// read, and the revision to go on from. Previous values are there unless they were compacted. `wanted` says by the key which
-    /// events to return.
+    /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, or [`READ_FACTOR`] times as many
+    /// were read, and the revision to continue from. Previous values are included unless they were compacted. `wanted` selects
+    /// events by their keys.
     pub(crate) async fn events(
         &self,
         from: i64,
@@ -186,7 +186,7 @@ impl View {
         Ok((events, next))
     }
 
-    /// Returns the time that a lease was granted for, in seconds; `None` if there is no such lease.
+    /// Returns the time that a lease was granted for, in seconds; `None` if the lease does not exist.
     #[cfg(test)]
     pub(crate) async fn lease(&self, id: i64) -> Result<Option<i64>, Failure> {
         let found = self.reader()?.get(Part::Leases, &codec::lease_key(id)).await?;
@@ -223,7 +223,6 @@ impl View {
         Ok(all)
     }
 
-    /// Returns the alarms that are raised.
     pub(crate) async fn alarms(&self) -> Result<Vec<AlarmMember>, Failure> {
         let found = alarms(&self.reader()?).await?;
         Ok(found.into_iter().map(|(member_id, alarm)| AlarmMember { member_id, alarm }).collect())
@@ -234,9 +233,9 @@ impl View {
         checkpoints(&self.reader()?).await
     }
 
-    /// Returns a hash of all that can be read of revisions up to this one (0: the current one), with the compacted revision, which has a
-    /// part in it, and the revision of the hash. It reads all events. Members with the same entries have the same
-    /// hashes of a revision while they have the same compacted one.
+    /// Returns a hash of all readable data of revisions up to `revision` (0: the current revision), with the compacted revision,
+    /// which is part of it, and the revision of the hash. It reads all events. Members with the same entries have the same hashes
+    /// of a revision while their compacted revisions are equal.
     pub(crate) async fn hash(&self, revision: i64) -> Result<(u32, i64, i64), Failure> {
         let State { revision: current, compacted, .. } = self.state;
         if revision > current {

@@ -19,10 +19,10 @@ const WAIT_USUAL_MAX: Duration = Duration::from_secs(5);
 
 /// Entries of a keyspace in order.
 ///
-/// A committed entry of the log is applied whatever clients' reads have left of the store's memory: it waits. Meanwhile it holds
-/// nothing, for a range keeps the memtables of its time, and those are what there may be no memory for: once they are in tables, they
-/// count as held by the program. So the range is given up, and another one goes on behind the last key. It shows the same, because
-/// an entry writes its changes after all its reads, and nothing else writes.
+/// A committed entry of the log is applied even if clients' reads use up the store's memory: it waits. Meanwhile it holds nothing,
+/// because a range keeps the memtables of its time, whose memory may be the missing memory: once they are in tables, they count as
+/// held by the program. So the range is dropped, and another range continues after the last key. Its result is the same, because an
+/// entry writes its changes after all its reads, and nothing else writes.
 pub(super) struct Walk<'a> {
     reader: Reader<'a>,
     part: Part,
@@ -38,7 +38,7 @@ impl<'a> Walk<'a> {
         Walk { reader, part, bounds, is_reversed: false, range: None }
     }
 
-    /// Goes from the last entry to the first, if it has not begun.
+    /// Walks from the last entry to the first, unless it has started.
     pub(super) fn rev(mut self) -> Walk<'a> {
         self.is_reversed = true;
         self
@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes on behind this key, which is no earlier than that of the last entry. Not for one that is reversed.
+    /// Continues after this key, which must not precede the last entry's key. Not for reversed walks.
     pub(super) fn skip_to(&mut self, key: Vec<u8>) {
         self.bounds.0 = Bound::Excluded(key);
         self.range = None;
@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns whether a read failed because clients have taken the store's memory.
+/// Returns whether a read failed because clients use up the store's memory.
 pub(super) fn is_memory(error: &forebay_kv::Error) -> bool {
     matches!(error.kind(), ErrorKind::MemoryBudget { .. })
 }

@@ -1,4 +1,4 @@
-//! How a member comes into its cluster: as one of the first, by joining, or from its data directory.
+//! Ways for a member to enter its cluster: as one of the first, by joining, or from its data directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,8 +19,8 @@ use crate::types::Peer;
 
 /// How long a member that joins waits for a reply of each of the others.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one that begins a cluster waits for replies. Usually nobody else runs, or all start at the same time and none replies.
-/// A running member on a slow machine must have replied by then.
+/// The time that a starting cluster's member waits for replies. Usually no other member runs, or all start at the same time and do
+/// not reply. A running member on a slow machine must have replied by then.
 pub(super) const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Returns which member of which cluster this is: from the data directory, or else from the settings and the other members.
@@ -72,11 +72,11 @@ async fn joined(config: &Config, dialer: &Dialer) -> Result<Identity, StartError
     )))
 }
 
-/// Refuses to begin a cluster in which this member has been before: its id would be the same, and all that it acknowledged then would
-/// be forgotten, though the others count on it.
+/// Refuses to start a cluster of which this member has been part: its id would be the same, and it would lack everything that it
+/// acknowledged before, though the others rely on it.
 ///
-/// A member publishes its name after its identity is durable. So one that has none has not been there yet, however late it starts,
-/// and one that was interrupted before does not come here again.
+/// A member publishes its name after its identity is durable. So a member without a name has not been part of the cluster yet, even
+/// if it starts late, and a member that was interrupted before does not reach this point again.
 async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> Result<(), StartError> {
     let own = &config.initial_advertise_peer_urls;
     let others = config.initial_cluster.values().flatten().filter(|url| !own.contains(url));
@@ -88,7 +88,7 @@ async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> R
             Err((Code::FailedPrecondition, reason)) => {
                 return Err(StartError::new(format!("the member of {url} refuses this one: {reason}")));
             }
-            // Members that do not reply may have started as little as this one.
+            // Members that do not reply may not have started either.
             Err(_) => continue,
         };
         if reply.cluster_id != identity.cluster_id || reply.members.is_empty() {
@@ -117,7 +117,7 @@ async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> R
     Ok(())
 }
 
-/// Returns the members that one knows, or a code and the reason.
+/// Returns the members known to another member, or a code and the reason.
 pub(super) async fn ask(
     dialer: &Dialer,
     url: &Url,
@@ -167,7 +167,7 @@ fn found(config: &Config, from: &Url, reply: &MembersReply) -> Result<Identity, 
 }
 
 impl Node {
-    /// Begins a new cluster with the same members as all others do. Does nothing in one that has begun.
+    /// Starts a new cluster with the same members as all others do. Does nothing in an existing cluster.
     ///
     /// # Errors
     /// Raft's.

@@ -1,8 +1,8 @@
-//! A member that goes on without the others, which are lost: `--force-new-cluster`.
+//! A member that continues without the others, which are lost: `--force-new-cluster`.
 //!
-//! Its log and state stay, with entries that it does not know to be committed: a change that was acknowledged and is here is kept. Behind
-//! them comes a membership of this member alone, in a later term than that of its vote. The cluster has another id from then on, so members
-//! that come back are refused, and cannot replace what this one has.
+//! Its log and state stay, with entries that it does not know to be committed: a change that was acknowledged and is here is kept.
+//! After them a membership of this member alone is appended, in a later term than that of its vote. The cluster has another id from
+//! then on, so returning members are refused, and cannot replace this member's data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,11 +27,11 @@ fn failed(error: &dyn fmt::Display) -> StartError {
     StartError::new(format!("--force-new-cluster: this member cannot go on alone: {error}"))
 }
 
-/// Makes this member the only one of its cluster, before Raft starts. The log is the new cluster's at last: until then a start goes on with
-/// it, also without the flag.
+/// Makes this member the only one of its cluster, before Raft starts. The log is marked for the new cluster last: until then a
+/// start resumes this, also without the flag.
 ///
 /// # Errors
-/// Another member runs, this one is none, or its log or state is damaged.
+/// Another member runs, the directory has no member, or its log or state is damaged.
 pub(super) async fn go_on_alone(
     identity: &mut Identity,
     directories: &Directories,

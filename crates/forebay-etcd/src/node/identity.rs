@@ -14,26 +14,25 @@ use crate::config::urls::Url;
 use crate::start_error::StartError;
 
 const FILE: &str = "identity.json";
-/// The version of the file.
 const VERSION: u32 = 1;
 
-/// The contents of the file `identity.json`. It is written before anything else of a member, and once more when the log is begun, or when the
-/// member goes on alone.
+/// The contents of the file `identity.json`. It is written before anything else of a member, and once more when the log is created,
+/// or when the member continues alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     version: u32,
     pub(crate) cluster_id: u64,
     pub(crate) member_id: u64,
-    /// The token and the members of the cluster that this member began; none if it joined one.
+    /// The token and the members of the cluster that this member started; `None` if it joined a cluster.
     pub(crate) initial: Option<Initial>,
-    /// The cluster of which this member was before it went on alone.
+    /// The cluster of this member before it continued alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) former_cluster_id: Option<u64>,
-    /// The number of this member's log; none before it is ready. See [`owner`](super::owner).
+    /// The number of this member's log; `None` before it is ready. See [`owner`](super::owner).
     pub(crate) log: Option<u64>,
 }
 
-/// How a cluster began.
+/// The start of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Initial {
     pub(crate) token: String,
@@ -41,7 +40,7 @@ pub(crate) struct Initial {
     pub(crate) members: BTreeMap<u64, Vec<String>>,
 }
 
-/// The beginning of a new cluster.
+/// The inputs of a new cluster's ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Founders<'a> {
     pub(crate) token: &'a str,
@@ -49,12 +48,12 @@ pub(crate) struct Founders<'a> {
     pub(crate) cluster: &'a BTreeMap<String, Vec<Url>>,
     /// Those of this member.
     pub(crate) own: &'a [Url],
-    /// Names the first state's source. Clusters with different ones differ, and do not take each other for members.
+    /// The source of the first state. Clusters with different sources have different ids, and do not accept each other as members.
     pub(crate) origin: Option<&'a str>,
 }
 
 impl<'a> Founders<'a> {
-    /// Returns those of a cluster that begins without keys.
+    /// Returns the inputs for a cluster without initial keys.
     pub(crate) fn of(config: &'a Config) -> Founders<'a> {
         Founders {
             token: &config.initial_cluster_token,
@@ -65,7 +64,7 @@ impl<'a> Founders<'a> {
     }
 }
 
-/// Returns an id made of these parts: the same on every member, and never 0, which stands for none.
+/// Returns an id made of these parts: the same on every member, and never 0, which means no id.
 fn id_of(parts: &[&str]) -> u64 {
     let mut hash = Sha256::new();
     for part in parts {
@@ -81,7 +80,7 @@ fn texts(urls: &[Url]) -> Vec<String> {
     urls.iter().map(Url::to_string).collect()
 }
 
-/// Returns the id of a member that a new cluster begins with.
+/// Returns the id of an initial member of a new cluster.
 fn initial_id(urls: &[String], token: &str) -> u64 {
     let mut parts: Vec<&str> = urls.iter().map(String::as_str).collect();
     parts.push(token);
@@ -133,7 +132,7 @@ impl Identity {
         }
     }
 
-    /// Makes this member one of another cluster. Its id is drawn: two copies of a member's data may both go on.
+    /// Moves this member to another cluster. Its id is drawn: two copies of a member's data may both continue.
     pub(super) fn separate(&mut self) {
         let nonce = RandomState::new().hash_one(self.member_id);
         let parts = [self.cluster_id, self.member_id, nonce].map(|part| part.to_string());
@@ -141,7 +140,7 @@ impl Identity {
         self.cluster_id = id_of(&parts.each_ref().map(String::as_str));
     }
 
-    /// Reads the identity of a data directory; `None` if it has none and may be used.
+    /// Reads the identity of a data directory; `None` if it is unused.
     ///
     /// # Errors
     /// The directory holds something else.
@@ -171,7 +170,7 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Writes the identity into the data directory, durably: what was there before, or this, whatever happens meanwhile.
+    /// Writes the identity into the data directory, durably: a crash leaves the former identity or the new one.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), StartError> {
         let failed = |error: io::Error| StartError::at("cannot write", &dir.join(FILE), &error);
         make_dir(dir).map_err(failed)?;
@@ -190,7 +189,7 @@ impl Identity {
         sync_dir(dir).map_err(failed)
     }
 
-    /// Refuses to go on with settings that are certainly meant for another member or cluster.
+    /// Refuses settings that are certainly meant for another member or cluster.
     ///
     /// # Errors
     /// The setting that is of another one.
@@ -249,7 +248,7 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Returns where a restored member is until it is complete: beside its directory.
+/// Returns the directory of an incomplete restored member: next to the member's directory.
 pub(super) fn unfinished(member: &Path) -> PathBuf {
     member.with_extension("unfinished")
 }

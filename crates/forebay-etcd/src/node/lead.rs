@@ -33,13 +33,13 @@ impl Drop for InFlight<'_> {
 }
 
 impl Node {
-    /// Proposes a change that follows from what this member knows as the leader of this term. It is never forwarded: it is made
-    /// while this member leads in that term, or not at all. Raft compares the terms as it takes the entry, and an entry of a
-    /// leader that has been replaced without knowing it comes before all that the next one does, or is discarded.
+    /// Proposes a change that follows from this member's knowledge as the leader of this term. It is never forwarded: it is made
+    /// while this member leads in that term, or not at all. Raft compares the terms as it accepts the entry, and an entry of a
+    /// leader that was replaced without notice precedes all entries of the next leader, or is discarded.
     ///
     /// # Errors
     /// [`Refusal::NotLeader`] if this member does not lead in that term any more: nothing was done. After others the change may
-    /// have been made, or may come to be made.
+    /// have been made, or may still be made.
     pub(crate) async fn propose_leading(
         &self,
         term: u64,

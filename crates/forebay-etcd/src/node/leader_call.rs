@@ -15,7 +15,7 @@ pub(crate) struct LeaderCall {
     pub(super) purpose: Purpose,
     /// Whether it may be made again where it is not known what became of it.
     pub(super) is_repeatable: bool,
-    /// How long one try may take at most, also while the leader is the same.
+    /// The time limit of one try, also while the leader is the same.
     pub(super) limit: Option<Duration>,
 }
 
@@ -23,7 +23,7 @@ impl LeaderCall {
     /// Made again only if it was certainly not carried out.
     pub(super) const ONCE: LeaderCall =
         LeaderCall { purpose: Purpose::Other, is_repeatable: false, limit: None };
-    /// Made as often as it takes.
+    /// Retried until it succeeds.
     pub(crate) const REPEATABLE: LeaderCall = LeaderCall { is_repeatable: true, ..LeaderCall::ONCE };
 }
 
@@ -118,7 +118,6 @@ impl Node {
         }
     }
 
-    /// Waits for a leader.
     async fn wait_for_leader(&self, deadline: Instant) -> Result<Leadership, Status> {
         let mut leadership = self.leadership();
         match timeout_at(deadline, leadership.wait_for(|now| now.leader.is_some())).await {
@@ -137,7 +136,7 @@ impl Node {
         let _ = timeout_at(heartbeat.min(deadline), changed).await;
     }
 
-    /// Returns the failure of a request that took too long, and began when `then` was so.
+    /// Returns the failure of a request that timed out, and started under the leadership `then`.
     fn timeout_status(&self, then: Leadership) -> Status {
         let now = *self.inner.leadership.borrow();
         if now.leader == then.leader && now.term == then.term {

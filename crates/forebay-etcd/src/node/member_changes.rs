@@ -99,7 +99,7 @@ impl Node {
             if !request.is_learner && !is_first && started < voters.div_ceil(2) + 1 {
                 return Err(Refusal::MemberNotEnoughStarted.into());
             }
-            // As if it were away, the new one counted: its first words may be long in coming.
+            // As if the new member were unreachable, but counted: its first messages may take long.
             if !is_first && !self.reaches(&members, None, voters.div_ceil(2) + 1).await {
                 return Err(Refusal::Unhealthy.into());
             }
@@ -139,7 +139,7 @@ impl Node {
             }
         }
         if id == self.id() {
-            // The next leader removes this one.
+            // The next leader removes this member.
             if self.hand_over(0).await {
                 return Err(not_leader());
             }
@@ -241,8 +241,8 @@ impl Node {
         ids.filter(|id| voters.contains(id) && is_reached(*id)).count()
     }
 
-    /// Returns whether this leader reaches as many voters, itself counted. A leader that has just begun may not have heard of
-    /// the others yet: it waits for the time of an election. One that has just started does not know yet whether they stay, as in etcd.
+    /// Returns whether this leader reaches as many voters, itself included. A new leader may not have heard of the others yet: it
+    /// waits for the time of an election. A member that has just started does not know yet whether they stay, as in etcd.
     async fn reaches(&self, members: &[Member], except: Option<u64>, needed: usize) -> bool {
         if self.inner.began.elapsed() < self.inner.settings.health_interval {
             return false;
@@ -273,7 +273,7 @@ impl Node {
         }
     }
 
-    /// Writes a change, and returns when it is committed. One that Raft cannot begin yet is tried again.
+    /// Writes a change, and returns when it is committed. A change that Raft cannot start yet is retried.
     async fn change(&self, changes: Changes, is_retained: bool, deadline: Instant) -> Result<(), Status> {
         loop {
             let changed = self.inner.raft.change_membership(changes.clone(), is_retained);
@@ -329,7 +329,7 @@ impl Node {
         if is_moved { Ok(()) } else { Err(Refusal::Timeout.into()) }
     }
 
-    /// Asks a member to lead, again and again, until this one does not lead any more.
+    /// Asks a member to lead, repeatedly, until this member no longer leads.
     async fn transfer(&self, to: u64, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut leadership = self.leadership();
@@ -380,7 +380,7 @@ impl Node {
     }
 }
 
-/// Returns how many voters there are, and how many of them have started, without one of them.
+/// Returns the number of voters, and of those that have started, excluding one of them.
 fn voters_and_started(members: &[Member], except: Option<u64>) -> (usize, usize) {
     let voters = || members.iter().filter(|member| !member.is_learner && Some(member.id) != except);
     (voters().count(), voters().filter(|member| !member.name.is_empty()).count())

@@ -25,7 +25,7 @@ use super::wire::{AppendReply, Snapshot, Transfer, TransferReply, Vote, VoteRepl
 use crate::proto::peer::Encoded;
 use crate::types::{Peer, Types};
 
-/// Appends to one member that may be on their way at once. While they are, entries gather for the next one.
+/// The most appends in flight to one member. Meanwhile entries gather for the next append.
 const APPENDS_MAX: usize = 4;
 /// Parts of a snapshot that wait to be sent.
 const PARTS_MAX: usize = 4;
@@ -34,9 +34,9 @@ const PARTS_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) peers: Peers,
-    /// How long entries may take to become durable at a member before the append counts as lost.
+    /// The time after which an append counts as lost if its entries are not durable at the member.
     pub(crate) append_timeout: Duration,
-    /// How long a member may take to install a snapshot that it has received.
+    /// The time limit of a member to install a snapshot that it has received.
     pub(crate) install_timeout: Duration,
 }
 
@@ -114,7 +114,7 @@ struct Replies {
 }
 
 impl Replies {
-    /// Waits for the next reply, as long as the oldest append may take; with none on its way, for ever.
+    /// Waits for the next reply, up to the time limit of the oldest append; with no append in flight, forever.
     async fn next(&mut self) -> Result<Option<Encoded>, Status> {
         loop {
             let begun = oldest(&self.sent).unwrap_or_else(Instant::now);
@@ -254,7 +254,7 @@ impl RaftNetworkV2<Types> for Connection {
         let (limit, mut reader) = (self.network.install_timeout, snapshot.snapshot.reader());
         let (peers, target) = (self.network.peers.clone(), self.target);
         let meta = snapshot.meta;
-        // The receiver takes parts as fast as it writes them; one that takes none for this long is gone.
+        // The receiver accepts parts as fast as it writes them; a receiver that accepts nothing for this long is lost.
         let sending = async move {
             loop {
                 let part = reader.next().await.map_err(|error| Status::internal(error.to_string()))?;
@@ -304,7 +304,7 @@ impl RaftNetworkV2<Types> for Connection {
     }
 
     fn backoff(&self) -> Option<Backoff> {
-        // A member that comes back is found again soon, and one that is away costs little.
+        // A returning member is found again soon, and an absent member costs little.
         let waits = [10, 20, 50, 100, 200].into_iter().chain(std::iter::repeat(500));
         Some(Backoff::new(waits.map(Duration::from_millis)))
     }
@@ -317,8 +317,8 @@ mod tests {
     use super::super::peers::Dialer;
     use super::*;
 
-    /// A leader called a member that had been killed 2,000 times a second, and wrote two lines each time: Raft's pause after a failure comes
-    /// with the first request, and the refused connection never got as far as to take one.
+    /// A leader connected to a killed member 2,000 times a second, and wrote two lines each time: Raft's pause after a failure
+    /// applies from the first request, and the refused connection never received one.
     #[tokio::test]
     async fn a_member_is_called_once_raft_has_something_for_it() {
         let dialer = Dialer {
@@ -334,7 +334,7 @@ mod tests {
             append_timeout: Duration::from_secs(5),
             install_timeout: Duration::from_secs(5),
         };
-        // No other program can take this port meanwhile, and it has no listener.
+        // No other program can bind this port meanwhile, and it has no listener.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = closed.local_addr().unwrap();

@@ -1,9 +1,9 @@
 //! The log of a member, which is that of no other one.
 //!
-//! The log may be on another drive than the rest (`--wal-dir`). If it were begun anew, because its drive is not mounted, the member
-//! would have forgotten its vote and the entries that it acknowledged; another member's log would be taken for its own. So the log
-//! has the ids of its member, and a number that was drawn for it; the [`Identity`] has the number as well, from when the
-//! log is ready and before anything is in it. Until then the log may be missing or empty, and a start begins it again.
+//! The log may be on another drive than the rest (`--wal-dir`). If it were created anew, because its drive is not mounted, the
+//! member would lack its vote and the entries that it acknowledged; and another member's log could be mistaken for its own. So the
+//! log has the ids of its member, and a number that was drawn for it; the [`Identity`] has the number as well, from when the log is
+//! ready and before anything is in it. Until then the log may be missing or empty, and a start creates it again.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +22,7 @@ use crate::types::Types;
 /// The key of the log's value.
 const KEY: &str = "etcd.owner";
 
-/// The remedy if the log is gone.
+/// The remedy for a missing log.
 const LOST: &str =
     "if it is lost, remove this member from the cluster, empty its directories and add it again";
 
@@ -50,13 +50,13 @@ impl Owner {
         (self.cluster_id, self.member_id) == (identity.cluster_id, identity.member_id)
     }
 
-    /// Returns whether it is the member's log from before it went on alone.
+    /// Returns whether it is the member's log from before it continued alone.
     fn was_of(self, identity: &Identity) -> bool {
         (Some(self.cluster_id), self.member_id) == (identity.former_cluster_id, identity.member_id)
     }
 }
 
-/// Opens the log of a member, and begins it if the member has none yet.
+/// Opens the log of a member, and creates it if the member has no log yet.
 ///
 /// # Errors
 /// The log is missing, is another one, or cannot be opened.
@@ -86,7 +86,7 @@ pub(super) async fn open(
     Ok(log)
 }
 
-/// Returns whether there is no log, or no directory for it.
+/// Returns whether the log, or its directory, does not exist.
 fn is_missing(error: &forebay_raft::Error) -> bool {
     error.log().is_some_and(|error| match error.kind() {
         forebay_wal::ErrorKind::InvalidInput => true,
@@ -97,7 +97,7 @@ fn is_missing(error: &forebay_raft::Error) -> bool {
     })
 }
 
-/// Refuses a log that is not the member's, and takes one that nothing is in for its own if it has none yet.
+/// Refuses a log of another member, and adopts an empty log if the member has no log yet.
 async fn own(
     log: &mut RaftLog<Types>,
     directories: &Directories,
@@ -141,17 +141,17 @@ async fn own(
     identity.write(&directories.member)
 }
 
-/// Returns the log's owner where its member is of another cluster since: one that went on alone was interrupted.
+/// Returns the log's owner if its member has another cluster now: it was interrupted as it continued alone.
 fn former(log: &RaftLog<Types>, identity: &Identity) -> Option<Owner> {
     log.wal().value(KEY).and_then(|bytes| Owner::decode(&bytes)).filter(|owner| !owner.is_of(identity))
 }
 
-/// Returns whether this member went on alone, and was interrupted.
+/// Returns whether this member was interrupted as it continued alone.
 pub(super) fn is_interrupted(log: &RaftLog<Types>, identity: &Identity) -> bool {
     former(log, identity).is_some()
 }
 
-/// Has the log be of the cluster of its member, which has gone on alone.
+/// Marks the log for the cluster of its member, which continues alone.
 pub(super) async fn follow(log: &RaftLog<Types>, dir: &Path, identity: &Identity) -> Result<(), StartError> {
     let Some(former) = former(log, identity) else { return Ok(()) };
     let value = Owner { cluster_id: identity.cluster_id, ..former }.encode();

@@ -58,7 +58,7 @@ impl Interceptor for Ids {
     }
 }
 
-/// The purpose of a connection: short messages never wait behind long ones.
+/// The purpose of a connection: short messages never wait behind long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Heartbeats, votes and entries.
@@ -71,7 +71,7 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Dialer {
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// Common names that certificates of members may have; all, if there are none.
+    /// Common names that certificates of members may have; all, if empty.
     pub(crate) names: BTreeSet<String>,
     pub(crate) connect_timeout: Duration,
     pub(crate) keep_alive: Duration,
@@ -138,7 +138,7 @@ struct Inner {
     own: u64,
     dialer: Dialer,
     table: Mutex<HashMap<u64, Entry>>,
-    /// Of tests: no other member is known here, whatever Raft hears of them.
+    /// For tests: hides all other members, even if Raft reports them.
     #[cfg(test)]
     are_forgotten: std::sync::atomic::AtomicBool,
 }
@@ -223,7 +223,6 @@ impl Peers {
         self.table().retain(|id, _| is_member(*id));
     }
 
-    /// Returns a client of a member.
     pub(crate) fn client(&self, id: u64, purpose: Purpose) -> Result<Client, Status> {
         let table = self.table();
         let entry = table.get(&id);
@@ -238,7 +237,7 @@ impl Peers {
         })
     }
 
-    /// Notes that a member was not reached: its next URL comes to use, if it has several.
+    /// Records that a member was not reached: its next URL is used, if it has several.
     pub(crate) fn failed(&self, id: u64) {
         let mut table = self.table();
         let Some(entry) = table.get(&id).filter(|entry| entry.urls.len() > 1) else { return };
@@ -254,7 +253,7 @@ impl Peers {
         self.table().iter().map(|(id, entry)| (*id, entry.reached.clone())).collect()
     }
 
-    /// Notes how long a heartbeat took until its reply.
+    /// Records the round-trip time of a heartbeat.
     pub(crate) fn note_round_trip(&self, id: u64, time: Duration) {
         if let Some(entry) = self.table().get(&id) {
             entry.reached.round_trips.observe_time(time);

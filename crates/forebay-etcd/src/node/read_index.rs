@@ -19,7 +19,7 @@ type Waiter = oneshot::Sender<Result<Option<u64>, Status>>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadIndex {
     pub(super) index: u64,
-    /// The term in which this member said so as the leader; none if another one did.
+    /// The term in which this member said so as the leader; `None` from another member.
     own_term: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct ReadIndex {
 #[derive(Debug)]
 pub(crate) struct Barrier {
     waiting: mpsc::UnboundedSender<Waiter>,
-    /// Taken by the task that makes the rounds.
+    /// Moved to the task that makes the rounds.
     arrivals: std::sync::Mutex<Option<mpsc::UnboundedReceiver<Waiter>>>,
 }
 
@@ -78,7 +78,7 @@ impl Node {
     pub(super) async fn make_rounds(self) {
         let Some(mut arrivals) = self.inner.barrier.take() else { return };
         while let Some(first) = arrivals.recv().await {
-            // Those that come from now on wait for the next round: this one may have begun before their call.
+            // Later calls wait for the next round: this round may have started before them.
             let mut waiting = vec![first];
             while let Ok(next) = arrivals.try_recv() {
                 waiting.push(next);
@@ -103,7 +103,7 @@ impl Node {
     /// tried again at will. Returns the term of this member if it is the leader.
     async fn round(&self) -> Result<Option<u64>, Status> {
         let deadline = self.deadline();
-        // A leader that has just gone is noticed by the next heartbeats: a long wait for its reply is of no use.
+        // A leader that has just stopped is noticed by the next heartbeats: a long wait for its reply is of no use.
         let limit = Some(self.inner.settings.election_timeout * 2);
         let how = LeaderCall { purpose: Purpose::Raft, limit, ..LeaderCall::REPEATABLE };
         let there = |mut leader: Client| async move {

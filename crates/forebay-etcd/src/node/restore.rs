@@ -1,6 +1,6 @@
 //! Makes the data directory of a member of a new cluster of a snapshot.
 //!
-//! All members that restore the same file begin with the same state, which counts as made by one entry of the log: that of the new
+//! All members that restore the same file start with the same state, which counts as made by one entry of the log: that of the new
 //! membership. So they have the same log id and the same vote, and elect a leader as after a restart of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,8 +56,8 @@ fn failed(what: &str, error: &dyn fmt::Display) -> StartError {
 }
 
 impl Restore {
-    /// Makes the data directory. It is complete when this returns, durably; after a failure nothing is left of it, and after a crash a
-    /// server refuses it. The snapshot's file is read without a thread of its own: this is for a program that does nothing else.
+    /// Makes the data directory. It is complete when this returns, durably; after a failure it is removed, and after a crash a
+    /// server refuses it. The snapshot's file is read on the calling thread: this is for a program that does nothing else.
     ///
     /// # Errors
     /// The file is not a snapshot, is damaged, or has something that this server cannot keep; the data directory is in use; or the system

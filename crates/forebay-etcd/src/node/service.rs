@@ -1,4 +1,4 @@
-//! What other members ask of this one.
+//! Requests of other members to this member.
 
 use std::time::Instant;
 
@@ -24,10 +24,9 @@ use crate::types::{Command, Types};
 use crate::version::Formats;
 use forebay_raft::RaftSnapshot;
 
-/// Appends that wait to be taken by Raft.
+/// Appends that wait for Raft.
 const APPENDS_MAX: usize = 16;
 
-/// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerService {
     node: Node,
@@ -40,7 +39,7 @@ impl PeerService {
             .max_encoding_message_size(usize::MAX)
     }
 
-    /// Refuses requests of a version that does not work with this one, or with the format that the state has.
+    /// Refuses requests of a version that is incompatible with this version, or with the state's format.
     fn check_formats<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let (node, own) = (&self.node, self.node.inner.formats);
         let theirs = number(request, FORMAT).zip(number(request, FORMAT_LEAST));
@@ -105,7 +104,7 @@ impl PeerService {
             let (requests, arrived) = tokio::sync::mpsc::channel(APPENDS_MAX);
             let mut incoming = request.into_inner();
             let heard = node.clone();
-            // A message that is none ends the stream: the outcomes of those before it still go back.
+            // A malformed message ends the stream: the outcomes of those before it are still sent back.
             tokio::spawn(async move {
                 while let Ok(Some(message)) = incoming.message().await {
                     heard.heard_from_leader();

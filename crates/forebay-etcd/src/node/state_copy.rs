@@ -27,15 +27,15 @@ use crate::refusal::Refusal;
 use crate::start_error::StartError;
 use crate::types::Types;
 
-/// How long another member may take for each of its messages.
+/// The time limit for each message of another member.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why another member's state was not taken.
+/// The reason why another member's state was not adopted.
 #[derive(Debug)]
 pub(crate) enum CopyFailure {
     /// Another try may do.
     Early(String),
-    /// The majority has another state than this member, from which it would have come.
+    /// The majority has another state than this member, which would be the source.
     Different(u64),
     /// No other try does.
     Final(String),
@@ -54,7 +54,7 @@ impl From<forebay_raft::Error> for CopyFailure {
             return CopyFailure::Final(format!("there is too little space for a second state: {text}"));
         }
         match error.kind() {
-            // Of the check, and of an install that did not come to its end: no state is open.
+            // From the check, or from an unfinished install: no state is open.
             ErrorKind::Application | ErrorKind::Poisoned => CopyFailure::Final(text),
             _ => CopyFailure::Early(text),
         }
@@ -115,14 +115,14 @@ async fn check_sum(keyspaces: Arc<[Keyspace]>, majority: &OnceLock<StateSum>) ->
 }
 
 impl Node {
-    /// Returns whether tables of the state are damaged, and it is taken again from the others. This member serves nothing meanwhile, and
-    /// leads only until another one does.
+    /// Returns whether tables of the state are damaged, and are copied again from the others. This member serves nothing meanwhile,
+    /// and leads only until another member does.
     pub(crate) fn is_healing(&self) -> bool {
         let damage = &self.inner.damage;
         damage.is_of_tables() && (damage.are_entries_counted() || is_repaired(&self.membership()))
     }
 
-    /// Refuses to read a state that is being healed. Raft takes entries for applied that are counted alone.
+    /// Refuses to read a state that is being healed. Raft treats entries as applied that are only counted.
     pub(super) fn check_whole(&self) -> Result<(), Status> {
         if self.is_healing() {
             return Err(Status::unavailable(format!("tables of member {:x} are damaged", self.id())));
@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// Returns the parts of a snapshot that has an entry, and a checkpoint of its own behind the present one.
+    /// Returns the parts of a snapshot that has an entry, and a separate checkpoint after the present one.
     pub(super) async fn state_parts(
         &self,
         index: u64,
@@ -171,7 +171,7 @@ impl Node {
         Ok(stream::once(ready(begin)).chain(parts).boxed())
     }
 
-    /// Takes the state of another member in the place of this one's, if it is that of the majority. No entry is applied meanwhile.
+    /// Replaces this member's state by that of another member, if the majority has that state. No entry is applied meanwhile.
     pub(crate) async fn take_state(&self, from: u64) -> Result<(), CopyFailure> {
         let majority = OnceLock::new();
         self.store()
@@ -236,7 +236,7 @@ impl Node {
         let Some(&(_, sum)) = sums.iter().find(|&&(_, sum)| having(sum) > voters.len() / 2) else {
             let text = format!("{} others of {} voters show a whole state", sums.len(), voters.len());
             let text = format!("{text}, and a majority has to have the same one");
-            // Once voters are removed there may be none without this one, and its entries are not applied to the damaged state.
+            // Once voters are removed this member may be the only voter, and its entries are not applied to the damaged state.
             let others = voters.iter().filter(|id| **id != self.id()).count();
             let is_final = self.inner.damage.are_entries_counted() && others <= voters.len() / 2;
             return Err(if is_final { CopyFailure::Final(text) } else { CopyFailure::Early(text) });

@@ -40,7 +40,7 @@ impl Node {
         let mut term_began = (0, tokio::time::Instant::now());
         let (mut looked, heartbeat) = (term_began.1, self.inner.settings.heartbeat_interval);
         loop {
-            // The tasks that send heartbeats are beside this one.
+            // The tasks that send heartbeats run in the same runtime.
             if sender.borrow().is_own && looked.elapsed() > heartbeat * 2 {
                 self.inner.counts.late_heartbeats.fetch_add(1, Ordering::Relaxed);
             }
@@ -87,9 +87,9 @@ impl Node {
         }
     }
 
-    /// Looks who leads. Raft itself keeps naming a leader that is not heard of any more, and a leader goes on though no
-    /// majority replies: neither counts here. A new leader has the time that an old one has from its last reply, from the
-    /// beginning of its term.
+    /// Determines the leader. Raft itself keeps naming a leader that is not heard of any more, and a leader continues without
+    /// replies of a majority: neither counts here. A new leader has the same time limit from the start of its term as an old leader
+    /// has from its last reply.
     fn leadership_now(&self, term_began: tokio::time::Instant) -> Leadership {
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -209,7 +209,7 @@ impl Node {
     fn is_in_doubt(&self) -> bool {
         let membership = self.membership();
         let membership = membership.membership();
-        // Of a joint configuration the last one is what comes.
+        // The last configuration of a joint one is the next.
         let next = membership.get_joint_config().last();
         let is_voter_now = membership.voter_ids().any(|id| id == self.id());
         let is_leaving = is_voter_now && next.is_some_and(|next| !next.contains(&self.id()));
@@ -217,7 +217,7 @@ impl Node {
         has_members && (is_leaving || membership.get_node(&self.id()).is_none())
     }
 
-    /// Asks the others whether this member was removed. `false` if none of them knows for certain.
+    /// Asks the others whether this member was removed. `false` if no member knows for certain.
     async fn is_removed(&self) -> bool {
         let others: Vec<u64> = {
             let membership = self.membership();
@@ -237,12 +237,13 @@ impl Node {
         false
     }
 
-    /// Ends this member when Raft has stopped, which it does when its log or state fails. It follows figures that hardly ever change: all of
-    /// them are published several times an entry, and each time woke a thread of Raft's beside the one that had the entry.
+    /// Ends this member when Raft has stopped, which it does when its log or state fails. It watches figures that rarely change:
+    /// the full metrics are published several times an entry, and each time woke a thread in addition to the thread that had the
+    /// entry.
     async fn notice_failure(self) {
         let mut server_metrics = self.inner.raft.server_metrics();
         while server_metrics.changed().await.is_ok() {}
-        // Raft names its failure before it goes.
+        // Raft reports its failure before it ends.
         let failure =
             self.inner.raft.metrics().borrow_watched().running_state.as_ref().err().map(ToString::to_string);
         self.end(EndReason::Failed(failure.unwrap_or_else(|| "Raft has stopped".to_owned())));

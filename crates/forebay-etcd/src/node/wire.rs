@@ -11,10 +11,8 @@ use tonic::Status;
 use crate::proto::peer::Encoded;
 use crate::types::Types;
 
-/// The reply to an append.
 pub(crate) type AppendReply = Result<Option<LogIdOf<Types>>, StreamAppendError<Types>>;
 
-/// A request for a vote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Vote {
     pub(crate) request: VoteRequest<Types>,

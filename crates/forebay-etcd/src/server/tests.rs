@@ -79,7 +79,7 @@ async fn reads_at_the_same_time_share_rounds() {
     let member = &cluster.members[cluster.follower().await];
     let counts = member.node().counts();
     let before = counts.read_rounds.load(Ordering::Relaxed);
-    // The first round reaches no leader until all reads have begun.
+    // The first round reaches no leader until all reads have started.
     member.node().forget_members();
     {
         let mut reads = pin!(join_all((0..500).map(|_| member.node().read_barrier())));
@@ -141,7 +141,7 @@ async fn a_member_far_behind_catches_up_by_a_snapshot() {
     // A slow machine may need another one, because the log has been purged meanwhile.
     assert!(member.node().counts().installed.load(Ordering::Relaxed) > 0, "no snapshot was needed");
     assert_eq!(member.local("key0").await.unwrap().len(), 1000);
-    // It takes part again, with the state of the snapshot and what came after it.
+    // It participates again, with the state of the snapshot and later changes.
     member.put("after", "value").await.unwrap();
     assert_eq!(member.get("after").await.as_deref(), Some("value"));
     cluster.members[behind].stop().await;
@@ -150,7 +150,7 @@ async fn a_member_far_behind_catches_up_by_a_snapshot() {
     cluster.stop().await;
 }
 
-/// Members are restarted one after the other while clients write through the ones that run: what was acknowledged stays.
+/// Members are restarted one after the other while clients write through the running members: acknowledged changes stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_loses_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3, &["--snapshot-count=100", "--snapshot-catchup-entries=20"]).await;

@@ -1,4 +1,4 @@
-//! Requests of a stream, read before the replies to earlier ones are.
+//! Requests of a stream, read before the replies to earlier requests are sent.
 //!
 //! A client may send thousands of small requests before it reads a reply. Those that are left unread count against the connection's
 //! budget of small frames, and it is closed with all its streams once that is used up: see [`Ahead`].
@@ -8,26 +8,26 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Streaming;
 
-/// Requests of one stream that wait, or whose replies do. The client's further ones wait for the stream's window.
+/// Requests of one stream that wait, or whose replies do. Further requests wait for the stream's window.
 pub(crate) const STREAM_MAX: usize = 65_536;
 /// Those of all streams. Beyond it each stream has one request at a time.
 pub(super) const ALL_MAX: usize = 1 << 20;
 
-/// Room for a request, until its reply is handed on.
+/// A place for a request, until its reply is handed on.
 #[derive(Debug)]
 pub(super) struct Place {
     _own: OwnedSemaphorePermit,
     _shared: Option<OwnedSemaphorePermit>,
 }
 
-/// The requests of a stream. A task takes them from the connection as they come, as long as there is room.
+/// The requests of a stream. A task reads them from the connection as they arrive, while places are free.
 #[derive(Debug)]
 pub(super) struct Ahead<T> {
     arrived: mpsc::UnboundedReceiver<(T, Place)>,
 }
 
 impl<T: Send + 'static> Ahead<T> {
-    /// Begins to read. `shared` has [`ALL_MAX`] places.
+    /// Starts to read. `shared` has [`ALL_MAX`] places.
     pub(super) fn new(mut requests: Streaming<T>, shared: Arc<Semaphore>) -> Ahead<T> {
         let (arrives, arrived) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Ahead<T> {
         self.arrived.recv().await
     }
 
-    /// Adds all requests that have arrived, at least one; none after the last one. Cancelling it loses nothing.
+    /// Adds all requests that have arrived, at least one; after the last request it adds nothing. Cancelling it loses nothing.
     pub(super) async fn next_all(&mut self, requests: &mut Vec<(T, Place)>) {
         self.arrived.recv_many(requests, STREAM_MAX).await;
     }
@@ -56,7 +56,7 @@ async fn read<T>(
     arrives: &mpsc::UnboundedSender<(T, Place)>,
 ) {
     let own = Arc::new(Semaphore::new(STREAM_MAX));
-    // No semaphore is closed. A request that is none is the end, as the client's is.
+    // No semaphore is closed. A malformed request is the end, like the client's end.
     while let Ok(place) = own.clone().acquire_owned().await
         && let Ok(Some(request)) = requests.message().await
     {
@@ -99,7 +99,7 @@ mod tests {
         arrived
     }
 
-    /// Streams whose clients read no replies could take all places of the server.
+    /// Streams whose clients read no replies could occupy all places of the server.
     #[tokio::test]
     async fn each_stream_goes_on_when_others_have_all_places() {
         let shared = Arc::new(Semaphore::new(10));

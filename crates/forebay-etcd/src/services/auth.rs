@@ -23,13 +23,12 @@ use crate::refusal::Refusal;
 const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const TOKEN_LETTERS: usize = 22;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Accounts {
     pub(super) context: Context,
 }
 
-/// Returns the beginning of a token, which cannot be guessed.
+/// Returns the prefix of a token, which cannot be guessed.
 fn token_prefix() -> Result<String, Status> {
     let mut bytes = [0; TOKEN_LETTERS];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -37,7 +36,7 @@ fn token_prefix() -> Result<String, Status> {
     Ok(bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect())
 }
 
-/// Returns an estimate of the space that a change takes, as of a put: 0 of one that adds nothing.
+/// Returns an estimate of the space of a change, as of a put: 0 for a change that adds nothing.
 fn cost_bytes(change: &Change) -> u64 {
     let bytes = match change {
         Change::AddUser(user) => user.encoded_len(),
@@ -69,7 +68,6 @@ impl Accounts {
         self.context.admit_by(Rule::Root, &by).await
     }
 
-    /// Returns a token for a password.
     async fn token(&self, name: String, password: String) -> Result<String, Status> {
         let context = &self.context;
         context.node.read_barrier().await?;
@@ -175,7 +173,7 @@ impl Accounts {
             if !hashed_password.is_empty() {
                 return Err(Refusal::InvalidAuthMgmt.into());
             }
-            // An empty one is no user's.
+            // An empty password belongs to no user.
             let password = if password.is_empty() {
                 Vec::new()
             } else {

@@ -1,4 +1,4 @@
-//! [`CallCounts`]: how many calls of each kind have begun, with how many messages, and how they have ended, as etcd's metrics have them.
+//! [`CallCounts`]: started calls of each kind, their messages, and their outcomes, as in etcd's metrics.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -95,7 +95,7 @@ impl CallCounts {
         RULES.iter().filter_map(move |(path, _)| self.0.get(path).map(|kind| &**kind))
     }
 
-    /// Counts a call that begins; `None` if there is no such call.
+    /// Counts the start of a call; `None` for an unknown call.
     pub(super) fn begin(&self, path: &str) -> Option<CallUnderWay> {
         let kind = self.0.get(path)?.clone();
         kind.begun.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl CallKind {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Returns how many messages went this way, and their bytes.
+    /// Returns the number of messages in this direction, and their bytes.
     pub(crate) fn messages(&self, way: Way) -> (u64, u64) {
         let load = |counts: &[AtomicU64; 2]| counts[way as usize].load(Ordering::Relaxed);
         (load(&self.messages), load(&self.bytes))
@@ -120,7 +120,7 @@ impl CallKind {
     }
 }
 
-/// A call until it ends. One whose client has gone is dropped, and counts as cancelled.
+/// A call until its end. A call whose client has disconnected is dropped, and counts as cancelled.
 #[derive(Debug)]
 pub(super) struct CallUnderWay {
     kind: Arc<CallKind>,
@@ -170,11 +170,11 @@ pub(super) fn counted(response: Response<Body>, call: Option<CallUnderWay>) -> R
 /// The body of a request, or of a response.
 struct CountedBody {
     body: Body,
-    /// That of a stream's response; none after the end.
+    /// That of a stream's response; `None` after the end.
     call: Option<CallUnderWay>,
     kind: Arc<CallKind>,
     way: Way,
-    /// The beginning of a message's header, and the bytes of the message that are still to come.
+    /// The start of a message's header, and the remaining bytes of the message.
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
     rest: usize,
@@ -186,7 +186,7 @@ impl CountedBody {
         CountedBody { body, call: None, kind, way, header, header_bytes: 0, rest: 0 }
     }
 
-    /// Counts the messages that begin in a part, which may end anywhere.
+    /// Counts the messages that start in a part, which may end anywhere.
     fn count(&mut self, mut part: &[u8]) {
         while !part.is_empty() {
             let of_message = self.rest.min(part.len());

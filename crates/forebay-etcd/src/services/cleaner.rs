@@ -1,4 +1,5 @@
-//! Steps of compactions, and of the walk over older values, which go on without requests of clients: the leader proposes entries for them.
+//! Steps of compactions, and of the walk over older values, which continue without requests of clients: the leader proposes entries
+//! for them.
 
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use super::{Context, stopped};
 use crate::proto::peer::Clean;
 use crate::proto::peer::command::Change;
 
-/// Between two steps. One that takes longer is followed by a pause as long as it took, so that requests have half of the time at least.
+/// Pause between two steps. After a longer step the pause is as long as the step, so that requests have at least half of the time.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Until a step that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Proposes steps while there is something to remove and this member leads, until the server ends.
+/// Proposes steps while removals are due and this member leads, until the server ends.
 pub(crate) async fn run(context: Context) {
     let (mut leadership, mut stopping) = (context.node.leadership(), context.stopping.clone());
     let mut cleaning = context.followers.cleaning.subscribe();

@@ -12,7 +12,6 @@ use crate::proto::etcdserverpb::{
 };
 use crate::proto::peer::member_change::Change;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Members {
     pub(super) context: Context,

@@ -16,7 +16,7 @@ const REVISION_INTERVAL: Duration = Duration::from_secs(300);
 const PERIOD_MAX: Duration = Duration::from_secs(3600);
 const LOOKS: u32 = 10;
 
-/// The revisions that there were.
+/// The revisions at earlier times.
 #[derive(Debug, Default)]
 struct Looks(VecDeque<(Instant, i64)>);
 

@@ -21,7 +21,6 @@ use crate::refusal::Refusal;
 /// Leaders that wait for the client to read them.
 const RESPONSES_MAX: usize = 8;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Elections {
     pub(super) queue: Queue,
@@ -52,7 +51,7 @@ impl Elections {
         if response.succeeded { Ok(response.header) } else { Err(unknown("election: not leader")) }
     }
 
-    /// Sends leaders and their values until the client has gone.
+    /// Sends leaders and their values until the client has disconnected.
     async fn observe_all(&self, name: &[u8], responses: &Responses) -> Result<(), Status> {
         let (queue, prefix) = (&self.queue, prefix(name));
         let context = &queue.context;
@@ -114,7 +113,7 @@ impl Elections {
             match queue.wait_for_those_before(&prefix, rev - 1).await {
                 Ok(()) => queued.end(),
                 Err(status) => {
-                    // As etcd: another try with the same lease goes on with the same place in the queue.
+                    // As etcd: another try with the same lease keeps its place in the queue.
                     queued.end();
                     return Err(status);
                 }

@@ -11,7 +11,7 @@ use crate::mvcc::View;
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
 
-/// Events that are read from the store at once.
+/// Bytes of events read from the store together.
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Follows the events of some keys from a revision on.
@@ -30,7 +30,7 @@ impl Drop for Follow {
 }
 
 impl Follow {
-    /// Begins with the events of `from`.
+    /// Starts with the events of `from`.
     pub(super) fn new(context: &Context, keys: Keys, from: i64) -> Follow {
         let (hub, bell) = (context.hub.clone(), Arc::default());
         let wanted = EventFilter { keys, puts: true, deletes: true };
@@ -47,7 +47,7 @@ impl Follow {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            // Asked before: what was queued until it fell behind comes first.
+            // Read first: events queued before it fell behind precede those of the store.
             let behind = self.watch.behind_from();
             self.events.extend(self.hub.take(&self.watch).into_iter().flat_map(|group| group.events));
             if !self.events.is_empty() {

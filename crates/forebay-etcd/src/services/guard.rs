@@ -21,7 +21,7 @@ use super::{Context as Server, healing};
 use crate::node::Node;
 use crate::refusal::Refusal;
 
-/// Metadata of calls that are of use only where there is a leader, as etcd's clients name it.
+/// Metadata of calls that require a leader, as named by etcd's clients.
 const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
 /// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
 const OF_LEARNERS: [&str; 3] = [RANGE, STATUS, "/etcdserverpb.Maintenance/Snapshot"];
@@ -65,8 +65,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Returns etcd's reply to a request for nothing that is there. Of gRPC it has a status in its headers, and 200 elsewhere: a caller that
-/// sends JSON took that for success.
+/// Returns etcd's reply to a request for an unknown path. For gRPC it has a status in its headers, and 200 elsewhere: a caller that
+/// sends JSON mistook that for success.
 pub(crate) fn not_found(headers: &HeaderMap) -> Response<Body> {
     if is_grpc(headers) {
         return Status::unimplemented("unknown service or method").into_http();
@@ -78,7 +78,7 @@ pub(crate) fn not_found(headers: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// Makes the refusal of a message that is too long etcd's. tonic refuses it before a service sees it, with a code and a text of its own.
+/// Makes the refusal of a message that is too long etcd's. tonic refuses it before a service sees it, with another code and text.
 fn with_etcds_refusal(response: Response<Body>) -> Response<Body> {
     if !response.headers().contains_key(Status::GRPC_STATUS) {
         return response;
@@ -197,7 +197,8 @@ where
     }
 }
 
-/// The body of a response, which ends when there has been no leader for long: a stream's, since any other is whole at once.
+/// The body of a response, which ends after a long time without a leader: only a stream's, since any other body is complete
+/// immediately.
 struct GuardedBody {
     /// None after the end.
     body: Option<Body>,
@@ -219,12 +220,12 @@ impl http_body::Body for GuardedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        // A message that is there already goes first.
+        // An available message is sent first.
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
             return Poll::Ready(frame);
         }
         ready!(self.is_alone.as_mut().poll(context));
-        // With it goes all that the stream keeps: its watches, and the requests of its client.
+        // This drops everything that the stream keeps: its watches, and the requests of its client.
         self.body = None;
         let mut trailers = HeaderMap::new();
         Status::from(Refusal::NoLeader).add_header(&mut trailers)?;

@@ -1,16 +1,18 @@
-//! The repair of a member whose tables are damaged: its state is taken again from the other members.
+//! The repair of a member whose tables are damaged: its state is copied again from the other members.
 //!
 //! 1. Found by the scrub, by a read, by an entry, or as the state is opened. The first is noted, in log, metrics and `/readyz`.
-//! 2. From then on the member serves no client, and its entries are counted and not applied once one has met the damage. Log, vote and
-//!    identity are as before: it votes, and takes entries. A state that cannot be opened has an empty one in its place, which nothing reads.
-//! 3. A member that leads hands over first, and again if it is elected meanwhile. It proposes nothing, and takes no lead that is handed over.
+//! 2. From then on the member serves no client, and once an entry has met the damage, entries are counted but not applied. Log,
+//!    vote and identity are as before: it votes, and accepts entries. A state that cannot be opened is replaced by an empty state,
+//!    which nothing reads.
+//! 3. A member that leads hands over first, and again if it is elected meanwhile. It proposes nothing, and refuses a lead that is
+//!    handed over.
 //! 4. It asks the leader for a snapshot that has all that was applied or counted here. The leader makes a checkpoint, an entry of the log,
 //!    and builds a snapshot behind it, as for a member that is far behind. One that knows of damage refuses.
-//! 5. All others are asked for their sums at the checkpoint. More than half of the voters, without this one and others with damaged tables,
-//!    must have the same sum, and the leader too; a leader that has another one is named by the alarm `CORRUPT`.
-//! 6. The snapshot comes beside the damaged state, with its checksums verified, and is opened. If its sum is the majority's, it becomes
-//!    the state by the one change that installs of Raft make ([`RaftStore::repair`](forebay_raft::RaftStore::repair)): a crash leaves one
-//!    or the other. Entries go on behind it, from the log. Then clients are served.
+//! 5. All others are asked for their sums at the checkpoint. More than half of the voters, without this member and others with
+//!    damaged tables, must have the same sum, and the leader too; a leader that has another sum is named by the alarm `CORRUPT`.
+//! 6. The snapshot is written next to the damaged state, with its checksums verified, and opened. If its sum is the majority's, it
+//!    becomes the state by the one change that installs of Raft make ([`RaftStore::repair`](forebay_raft::RaftStore::repair)): a
+//!    crash leaves one or the other. Further entries are applied from the log. Then clients are served.
 //! 7. What fails is tried again. Too little space, too few voters once some are removed, a sum that is not the majority's after all, and
 //!    damage within an hour after a repair end the member, with the reason.
 //! 8. Fewer than three voters have no majority without the damaged one: it is named, reads of the damage fail, and an entry that meets it ends
@@ -30,7 +32,7 @@ use crate::node::{CopyFailure, EndReason, Node};
 /// The wait after a try that has failed, the first time and at most: each try has the leader build a snapshot.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Damage within this time after a repair is no accident.
+/// Damage within this time after a repair is not an accident.
 const LASTS_MIN: Duration = Duration::from_secs(3600);
 
 /// Repairs the state when its tables are damaged, until the server ends.
@@ -93,7 +95,7 @@ fn end(node: &Node, reason: &str) {
     node.end(EndReason::Failed(reason));
 }
 
-/// Takes the state of another member that leads.
+/// Copies the state of another member that leads.
 async fn repair(node: &Node) -> Result<(), CopyFailure> {
     tracing::warn!(
         "the state is taken again from the other members; until then this member serves no client"

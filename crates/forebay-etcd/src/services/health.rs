@@ -16,7 +16,6 @@ use crate::proto::health::health_server::Health;
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 use crate::refusal::Refusal;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct HealthChecks {
     pub(super) context: Context,

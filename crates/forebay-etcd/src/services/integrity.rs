@@ -16,13 +16,13 @@ use crate::proto::peer::command::Change;
 use crate::proto::peer::{Alarm, Checkpoint, CheckpointsReply, StateSum};
 use crate::start_error::StartError;
 
-/// The member of an alarm that names none.
+/// The member of an alarm without a name.
 const NO_MEMBER: u64 = 0;
 
 /// How often the leader compares members; zero: never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckIntervals {
-    /// By the checkpoints that there are.
+    /// The interval of comparisons by the existing checkpoints.
     pub(crate) checkpoints: Duration,
     /// By a checkpoint that it makes for it.
     pub(crate) current: Duration,
@@ -31,7 +31,7 @@ pub(crate) struct CheckIntervals {
 /// Another member's reply.
 type Reply = (u64, Result<CheckpointsReply, Status>);
 
-/// Compares members while this one leads, until the server ends.
+/// Compares members while this member leads, until the server ends.
 pub(crate) async fn run(context: Context, intervals: CheckIntervals) {
     let mut stopping = context.stopping.clone();
     let (mut looks, mut current) = (ticks(intervals.checkpoints), ticks(intervals.current));
@@ -83,7 +83,7 @@ async fn check(context: &Context, alike: &mut u64) -> Result<(), Status> {
     let own = own_sums(node).await?;
     let replies = node.checkpoints_of_others(node.applied_index()).await;
     node.counts().checks.fetch_add(1, Ordering::Relaxed);
-    // Each of them: a difference in history may be gone at a later one.
+    // Each of them: a difference in history may have disappeared by a later checkpoint.
     let last = *alike;
     for own in own.iter().skip_while(|own| own.index <= last) {
         let comparison = Comparison::new(node.id(), own, &replies);
@@ -105,7 +105,7 @@ async fn own_sums(node: &Node) -> Result<Vec<StateSum>, Status> {
 /// The members by their sums at one checkpoint.
 struct Comparison {
     members: BTreeMap<(Vec<u8>, i64, i64), Vec<u64>>,
-    /// How many members there are.
+    /// The number of members.
     count: usize,
 }
 
@@ -115,7 +115,7 @@ impl Comparison {
         let mut members = BTreeMap::from([(state(own), vec![own_id])]);
         for (id, reply) in replies {
             let mut sums = reply.iter().flat_map(|reply| &reply.sums);
-            // A member that is behind, or applied it in an earlier build, has none at this entry.
+            // A member that lags, or applied it in an earlier build, has no sum at this entry.
             if let Some(sum) = sums.find(|sum| sum.index == own.index) {
                 members.entry(state(sum)).or_default().push(*id);
             }
@@ -144,7 +144,7 @@ impl Comparison {
     }
 }
 
-/// Raises the alarm for the members of the minority, or for no member if there is no majority, as etcd does.
+/// Raises the alarm for the members of the minority, or for no member without a majority, as etcd does.
 async fn report(context: &Context, own: &StateSum, comparison: &Comparison) -> Result<(), Status> {
     context.node.counts().differences.fetch_add(1, Ordering::Relaxed);
     let members = comparison.minority().unwrap_or_else(|| vec![NO_MEMBER]);

@@ -24,7 +24,6 @@ use crate::proto::etcdserverpb::{
 use crate::proto::peer::command::Change;
 use crate::refusal::Refusal;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Keys {
     pub(super) context: Context,
@@ -38,7 +37,7 @@ fn is_serializable(txn: &TxnRequest) -> bool {
 }
 
 impl Keys {
-    /// Returns the response to a range. A long one is empty, and its body comes to the place, if there is one.
+    /// Returns the response to a range. A long response is empty, and its body is put into `place`, if given.
     async fn read(
         &self,
         by: &Credentials,

@@ -28,14 +28,13 @@ use crate::refusal::Refusal;
 /// Leases that are kept alive before other tasks have their turn.
 const TURN: usize = 1024;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct LeaseCalls {
     pub(super) context: Context,
 }
 
-/// Revokes a lease whose time ended in a term in which this member leads. One with more keys than an entry of the log may change is
-/// there with the rest of them, and among the next whose time is over. One that is revoked already is no error.
+/// Revokes a lease whose time ended in a term in which this member leads. A lease with more keys than an entry of the log may
+/// change remains with the rest of them, and is among the next expired leases. A lease that is already revoked is not an error.
 pub(super) async fn expire(context: &Context, term: u64, id: i64) -> Result<(), Status> {
     match context.change_leading(term, Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
         Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
@@ -48,8 +47,8 @@ pub(super) async fn keep_alive_here(
     context: &Context,
     request: KeepAliveRequest,
 ) -> Result<KeepAliveReply, Status> {
-    // Another member may lead by now, and may have revoked one. Or this one leads again, and has times of its former term: they tell
-    // nothing of what the one in between has kept alive, nor of a revocation that was not committed then.
+    // Another member may lead by now, and may have revoked some. Or this member leads again, with times of its former term: they
+    // miss leases kept alive by the leader in between, and a revocation that was not committed then.
     let term = context.node.read_barrier_leading().await?;
     let mut ttls = Vec::with_capacity(request.ids.len());
     for ids in request.ids.chunks(TURN) {

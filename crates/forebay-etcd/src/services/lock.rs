@@ -10,13 +10,12 @@ use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::v3lockpb::lock_server::Lock;
 use crate::proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Locks {
     pub(super) queue: Queue,
 }
 
-/// A key in a queue, which is taken out of it if the call that waits in it ends: its client has gone, or it has failed.
+/// A key in a queue, which is removed if the call that waits in it ends: its client has disconnected, or it has failed.
 pub(super) struct QueuedKey {
     queue: Queue,
     key: Vec<u8>,
@@ -43,7 +42,7 @@ impl Drop for QueuedKey {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (queue, key, made) = (self.queue.clone(), std::mem::take(&mut self.key), self.made);
         runtime.spawn(async move {
-            // If it fails, the key goes with its lease.
+            // If it fails, the key is deleted with its lease.
             let _ = queue.txn(is_made_at(&key, made), vec![delete(&key)], Vec::new()).await;
         });
     }

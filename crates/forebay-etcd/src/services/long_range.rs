@@ -1,13 +1,13 @@
 //! Ranges that are sent as they are read, so that their values are never in memory together: responses of Range from [`LONG_BYTES`]
 //! on, and RangeStream.
 //!
-//! A message of gRPC begins with its length. So a response of Range is read twice, in one view: the first pass adds lengths up, and has the
-//! whole response unless it is long; the second one sends it. A message that tonic encodes is in memory as a whole, so the body of a long
-//! response goes past it: the guard puts it in the place of an empty one's.
+//! A message of gRPC starts with its length. So a response of Range is read twice, in one view: the first pass sums the lengths,
+//! and has the whole response unless it is long; the second pass sends it. A message that tonic encodes is in memory as a whole, so
+//! the body of a long response bypasses it: the guard substitutes it for an empty body.
 //!
-//! A view keeps files and memory of the store, so a client that stands still is waited for without one: the range goes on behind its last
-//! pair in a new view, at the same revision. It does the same where a snapshot of another member replaces the state. Only a
-//! compaction above the revision takes pairs away, and ends it.
+//! A view keeps files and memory of the store, so the wait for a stalled client is without a view: the range continues after its
+//! last pair in a new view, at the same revision. It does the same when a snapshot of another member replaces the state. Only a
+//! compaction above the revision removes pairs, and ends it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -36,14 +36,14 @@ use crate::refusal::Refusal;
 
 /// Bytes of pairs from which on a response is sent as it is read.
 const LONG_BYTES: usize = 1 << 20;
-/// Bytes of pairs that are sent at once, and how many such parts wait for the client. One may be as long as a pair.
+/// Bytes of pairs sent together, and the number of such parts that wait for the client. A part may be as long as a pair.
 const PART_BYTES: usize = 128 << 10;
 const PARTS_MAX: usize = 1;
-/// Ranges with more than one part that are under way at once. Each has about four parts in memory, and as much as HTTP/2 takes from it.
+/// Concurrent ranges with more than one part. Each has about four parts in memory, in addition to HTTP/2's buffers.
 pub(crate) const RANGES_MAX: usize = if cfg!(test) { 3 } else { 32 };
-/// A client that takes nothing for this part of the time that it may is waited for without a view.
+/// A client that reads nothing for this part of its time limit is awaited without a view.
 const STALLS: u32 = 60;
-/// The least that a client reads, beside the time that it may stand still in all.
+/// The minimum rate of a client, apart from the total time that it may stall.
 const LEAST_BYTES_A_SECOND: usize = 32 << 10;
 /// The first pass and the second one differ, which one revision cannot.
 const CHANGED: &str =
@@ -84,7 +84,7 @@ impl Drop for GaugeShare {
     }
 }
 
-/// The permit to send a long range, of which there are [`RANGES_MAX`].
+/// One of [`RANGES_MAX`] permits to send a long range.
 pub(super) struct RangePermit {
     _permit: OwnedSemaphorePermit,
     _counted: GaugeShare,
@@ -95,7 +95,7 @@ impl RangePermit {
         RangePermit { _permit: permit, _counted: GaugeShare::new(&context.node.counts().ranges, 1) }
     }
 
-    /// Returns a permit if there is one.
+    /// Returns a permit if one is free.
     fn free(context: &Context) -> Option<RangePermit> {
         let permit = context.ranges.clone().try_acquire_owned().ok()?;
         Some(RangePermit::new(context, permit))
@@ -104,7 +104,7 @@ impl RangePermit {
     /// Waits for a permit, as long as a client may stand still. Hold no view meanwhile.
     ///
     /// # Errors
-    /// None came in time.
+    /// No permit became free in time.
     pub(super) async fn wait(context: &Context) -> Result<RangePermit, Status> {
         let counts = context.node.counts();
         let _waiting = GaugeShare::new(&counts.ranges_waiting, 1);
@@ -135,18 +135,17 @@ pub(super) enum FirstPass {
     Whole(RangeResponse),
     /// The bytes of all pairs, and the end of the response.
     Long(usize, RangeResponse),
-    /// It is long, and there is no permit.
+    /// It is long, and no permit is free.
     Crowded,
 }
 
-/// Returns the bytes of a pair in a response.
 fn pair_bytes(pair: &KeyValue) -> usize {
     let bytes = pair.encoded_len();
     1 + prost::length_delimiter_len(bytes) + bytes
 }
 
-/// Reads a range until it is long, and then lengths. One in another order than that of the keys is read as a whole. A long one takes a
-/// permit, unless there is one.
+/// Reads a range until it is long, and then only lengths. A range in another order than that of the keys is read as a whole. A long
+/// range acquires a permit, unless it has one.
 pub(super) async fn first_pass(
     context: &Context,
     view: &View,
@@ -180,7 +179,7 @@ pub(super) async fn first_pass(
     })
 }
 
-/// Sends a long response of Range into its place, in a task of its own.
+/// Sends a long response of Range into its place, in a new task.
 ///
 /// # Errors
 /// It is longer than etcd's may be.
@@ -216,7 +215,7 @@ pub(super) fn send_long(
     Ok(())
 }
 
-/// Sends the parts of a RangeStream to its caller, in a task of its own.
+/// Sends the parts of a RangeStream to its caller, in a new task.
 pub(super) fn send_stream(
     context: &Context,
     by: Credentials,
@@ -235,11 +234,11 @@ enum RangeEnd {
     Failed(Status),
     /// Perhaps because an installed snapshot has replaced the state.
     Unreadable(Failure),
-    /// It is long, and there is no permit.
+    /// It is long, and no permit is free.
     Crowded,
-    /// The client has not taken a part for a while.
+    /// The client has not read a part for a while.
     Stalled,
-    /// The client has gone, or does not read.
+    /// The client has disconnected, or does not read.
     Unread,
 }
 
@@ -274,7 +273,7 @@ impl Pace {
 struct Rest {
     /// From the next key on, at the revision of the range.
     request: RangeRequest,
-    /// That of the view in which it began, for its header.
+    /// The revision of its first view, for its header.
     state_revision: i64,
     /// The pairs that were read.
     count: i64,
@@ -293,7 +292,7 @@ impl Rest {
         Rest { request, state_revision, count: 0, is_limit_reached: false, kvs: Vec::new() }
     }
 
-    /// Goes on behind a pair.
+    /// Continues after a pair.
     fn pass(&mut self, pair: &KeyValue) {
         self.count += 1;
         let key = &mut self.request.key;
@@ -315,14 +314,14 @@ struct PartSender<T> {
     parts: mpsc::Sender<Result<T, Status>>,
     context: Context,
     pace: Pace,
-    /// How long the client was waited for beside the present view.
+    /// The time spent waiting for the client while holding the present view.
     view_waited: Duration,
-    /// Parts that come next, with their bytes.
+    /// The next parts, with their bytes.
     unsent: VecDeque<(T, usize)>,
 }
 
 impl<T> PartSender<T> {
-    /// Sends the parts that come next, unless the client takes nothing for so long.
+    /// Sends the next parts, unless the client reads nothing for so long.
     async fn send(&mut self, limit: Duration) -> Result<(), RangeEnd> {
         while !self.unsent.is_empty() {
             let (begun, left) = (Instant::now(), self.pace.left(self.context.limits.snapshot_patience));
@@ -337,7 +336,7 @@ impl<T> PartSender<T> {
         Ok(())
     }
 
-    /// Sends them beside a view, which is not held long.
+    /// Sends them while a view is held, for a short time only.
     async fn send_beside_view(&mut self) -> Result<(), RangeEnd> {
         let limit = (self.context.limits.snapshot_patience / STALLS).saturating_sub(self.view_waited);
         let before = self.pace.waited;
@@ -346,7 +345,7 @@ impl<T> PartSender<T> {
         sent
     }
 
-    /// Sends them, however long the client may take. Hold no view meanwhile.
+    /// Sends them, for as long as the client may need. Hold no view meanwhile.
     async fn send_to_slow(&mut self) -> Result<(), RangeEnd> {
         let _stalled = GaugeShare::new(&self.context.node.counts().ranges_stalled, 1);
         let sent = self.send(Duration::MAX).await;
@@ -402,7 +401,7 @@ impl AsRef<[u8]> for CountedPart {
 }
 
 impl PartSender<Bytes> {
-    /// Adds a part to those that come next; a long one in pieces, so that HTTP/2 takes no more than it has room for.
+    /// Adds a part to the next parts; a long part in pieces, so that HTTP/2 accepts only as much as fits its buffers.
     fn push(&mut self, bytes: BytesMut) {
         let counted = GaugeShare::new(&self.context.node.counts().range_bytes, bytes.len() as u64);
         let mut part = Bytes::from_owner(CountedPart { bytes, _counted: counted });
@@ -438,7 +437,7 @@ impl PartSender<Bytes> {
         self.send_to_slow().await
     }
 
-    /// Sends the pairs that are left, but for the last ones.
+    /// Sends the remaining pairs, except the last.
     async fn send_pairs(
         &mut self,
         view: &View,
@@ -621,7 +620,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A client that took one part a minute kept its range for as long as it liked.
+    /// A client that read one part a minute kept its range without a time limit.
     #[test]
     fn a_client_that_reads_little_is_not_waited_for() {
         let mut pace = Pace::default();
@@ -633,7 +632,7 @@ mod tests {
             minutes += 1;
         }
         assert!(minutes <= 2, "{minutes} parts");
-        // One that reads as much as it must is, for ever.
+        // A client that reads at the minimum rate is served without a time limit.
         let mut pace = Pace::default();
         for _ in 0..100_000 {
             pace.sent_bytes += PART_BYTES;

@@ -32,7 +32,6 @@ use crate::version::{CLUSTER_VERSION, ETCD_VERSION, SNAPSHOT_CLUSTER_VERSION};
 /// Parts of a snapshot that wait for the client.
 const PARTS_MAX: usize = 4;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Upkeep {
     pub(super) context: Context,
@@ -44,7 +43,7 @@ impl Upkeep {
     }
 }
 
-/// The early end of a snapshot: `None` if the client has gone.
+/// The early end of a snapshot: `None` if the client has disconnected.
 struct SnapshotEnd(Option<Status>);
 
 impl From<Failure> for SnapshotEnd {
@@ -229,7 +228,7 @@ impl Upkeep {
             let header = node.header(view.revision());
             let patience = self.context.limits.snapshot_patience;
             let (counted, failure) = (node.clone(), Arc::new(Mutex::new(None)));
-            // Behind the parts that are queued, for which there may be no room.
+            // After the queued parts, whose queue may be full.
             let last = failure.clone();
             let last = futures_util::stream::once(async move {
                 last.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -261,7 +260,7 @@ impl Upkeep {
         })
     }
 
-    /// All versions of this server have one format so far, so that there is no version to go back to.
+    /// All versions of this server have one format so far, so a downgrade has no target.
     fn downgrade(&self, request: Request<DowngradeRequest>) -> Answer<'_, Response<DowngradeResponse>> {
         Box::pin(async move {
             let request = request.into_inner();

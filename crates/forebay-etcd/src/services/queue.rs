@@ -40,12 +40,12 @@ pub(super) fn unknown(text: impl Into<String>) -> Status {
     Status::new(Code::Unknown, text)
 }
 
-/// Returns the failure of a call that the server made to itself. One that is being shut down says so, and clients go to another.
+/// Returns the failure of a call that the server made to itself. A server in shutdown reports that, and clients use another.
 pub(super) fn failed(status: Status) -> Status {
     if status.message() == Refusal::Stopped.text() { status } else { unknown(status.message()) }
 }
 
-/// Returns the beginning of a queue's keys.
+/// Returns the prefix of a queue's keys.
 pub(super) fn prefix(name: &[u8]) -> Vec<u8> {
     [name, b"/"].concat()
 }
@@ -60,12 +60,11 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// Returns all keys with a queue's beginning.
+/// Returns all keys with a queue's prefix.
 pub(super) fn keys_of(prefix: &[u8]) -> Option<Keys> {
     Keys::of(prefix, &prefix_end(prefix))
 }
 
-/// Returns the key of a lease in a queue.
 pub(super) fn key_of(prefix: &[u8], lease: i64) -> Vec<u8> {
     let sign = if lease < 0 { "-" } else { "" };
     [prefix, format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat()
@@ -103,7 +102,7 @@ pub(super) fn first(prefix: &[u8]) -> RangeRequest {
     }
 }
 
-/// Returns a comparison of a key's create revision; 0 is none.
+/// Returns a comparison of a key's create revision; 0 means that the key does not exist.
 pub(super) fn is_made_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
@@ -114,7 +113,6 @@ pub(super) fn is_made_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// Returns the revision of a response.
 pub(super) fn revision(header: &Option<ResponseHeader>) -> i64 {
     header.as_ref().map_or(0, |header| header.revision)
 }
@@ -168,7 +166,7 @@ impl Queue {
         Ok(deleted.into_inner().header)
     }
 
-    /// Waits until no key of a queue was made at `made_max` or before. Each waits for the one before it alone, so a key that goes
+    /// Waits until no key of a queue was made at `made_max` or before. Each key waits only for its predecessor, so a deleted key
     /// wakes one.
     pub(super) async fn wait_for_those_before(&self, prefix: &[u8], made_max: i64) -> Result<(), Status> {
         loop {

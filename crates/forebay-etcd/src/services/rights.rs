@@ -122,7 +122,7 @@ impl<'a> Marks<'a> {
     /// Returns those of a call. Over a gateway a certificate is not the caller's.
     pub(super) fn of(headers: &'a HeaderMap, extensions: &'a Extensions) -> Marks<'a> {
         let token = TOKEN.iter().find_map(|name| headers.get(*name));
-        // One that is no text is no good token.
+        // A token that is not text is invalid.
         let token = token.map(|token| token.to_str().unwrap_or_default());
         let caller = extensions.get::<Caller>().filter(|_| !headers.contains_key(OF_GATEWAY));
         Marks {
@@ -132,7 +132,6 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// Returns whether a call has a token.
 pub(super) fn has_token(headers: &HeaderMap) -> bool {
     TOKEN.iter().any(|name| headers.contains_key(*name))
 }
@@ -145,7 +144,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Takes a request's from its message.
+    /// Extracts a request's credentials from its message.
     pub(super) fn split<T>(request: Request<T>) -> (Credentials, T) {
         let (metadata, extensions, message) = request.into_parts();
         (Credentials { metadata, extensions }, message)
@@ -208,13 +207,13 @@ impl Users {
         self.is_off_confirmed.load(Ordering::Acquire)
     }
 
-    /// Takes over those of a state. It has no tokens: their users ask for others.
+    /// Adopts those of a state. It has no tokens: their users request new ones.
     pub(super) fn opened(&self, auth: Arc<Auth>) {
         self.tokens().retain(|_| false);
         self.set(auth);
     }
 
-    /// Takes over a change. Tokens end with the password that they were given for.
+    /// Applies a change. Tokens end with the password for which they were issued.
     pub(super) fn changed(&self, auth: Arc<Auth>) {
         let before = self.now();
         let password = |auth: &Auth, user: &str| auth.user(user).map(|user| user.password.clone());
@@ -235,10 +234,10 @@ impl Users {
 /// How callers show who they are.
 #[derive(Debug)]
 pub(crate) struct Authentication {
-    /// Without it tokens are simple ones.
+    /// `None` for simple tokens.
     jwt: Option<Jwt>,
     ttl: Duration,
-    /// The common name of a certificate is the user's, unless there is a token.
+    /// The common name of a certificate is the user's, in a call without a token.
     is_certificate_user: bool,
     pub(super) passwords: Passwords,
 }

@@ -12,8 +12,8 @@ use crate::mvcc::{Audit, Damage, Failure, View};
 
 /// Read at most.
 const BYTES_PER_SECOND: u64 = 8 << 20;
-/// Read at once, before the pause that keeps to the rate. The class keeps to it where the device is read; entries of the cache take processor
-/// time alone.
+/// Bytes read together, before the pause that limits the rate. The class limits it where the device is read; entries of the cache
+/// cost only processor time.
 const STEP_BYTES: u64 = 256 << 10;
 /// Until the first pass after a start, and until one that has ended early is made again.
 const SOON: Duration = Duration::from_secs(3600);
@@ -57,7 +57,7 @@ pub(crate) async fn run(context: Context, interval: Duration) {
     }
 }
 
-/// Makes a pass, and reports its findings. Returns whether it came to a result.
+/// Makes a pass, and reports its findings. Returns whether it reached a result.
 async fn pass(context: &Context) -> bool {
     let node = &context.node;
     let before = node.open_state();
@@ -106,7 +106,7 @@ async fn scrub(context: &Context) -> Result<u64, ScrubEnd> {
     if let Some(finding) = report.findings.first() {
         return Err(ScrubEnd::Damaged(Damage::Tables(finding.to_string())));
     }
-    // A view holds the memtables of its time, and there is hardly anything in these.
+    // A view holds the memtables of its time, which are now nearly empty.
     node.store().flush().await.map_err(|error| early(&error))?;
     let mut audit = Audit::new(View::of(node.store()).await?);
     loop {

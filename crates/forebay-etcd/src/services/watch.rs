@@ -1,5 +1,5 @@
-//! The Watch service. A stream's responses are made when the connection asks for them, with no queue between the two. Its requests are
-//! read as they come.
+//! The Watch service. A stream's responses are made when the connection polls for them, without a queue in between. Its requests
+//! are read as they arrive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,19 +26,18 @@ use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
 
-/// Events that are read from the store at once for watches that are behind.
+/// Bytes of events read from the store together for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// A shorter one would be a load of its own.
+/// A shorter interval would cause noticeable load.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// One of so many reads is for the watch that has the least to read: it does not wait for another one's long history. The others are
 /// for the one that has the most, and with it for all.
 const READS_OF_MOST: u32 = 4;
-/// After so many requests in a row, events go first once.
+/// After so many requests in a row, events have priority once.
 const REQUESTS_MAX: u32 = 64;
 /// The watch id of responses to no watch.
 const NO_WATCH: i64 = -1;
 
-/// The service.
 #[derive(Clone)]
 pub(crate) struct Watches {
     pub(super) context: Context,
@@ -74,7 +73,6 @@ impl WatchService for Watches {
 /// The end of a stream: without a status if the client has ended it.
 struct StreamEnd(Option<Status>);
 
-/// The watches of a stream.
 struct StreamWatches {
     context: Context,
     by: Credentials,
@@ -119,7 +117,7 @@ impl Drop for StreamWatches {
 
 impl StreamWatches {
     fn new(context: Context, by: Credentials, requests: Streaming<WatchRequest>) -> StreamWatches {
-        // Not all streams at once: clients that were restarted together make them together.
+        // Not all streams together: clients that were restarted together create them together.
         let interval = context.limits.progress_interval.max(PROGRESS_INTERVAL_MIN);
         let interval = interval + interval / 10 * (context.next_stream() % 16) / 16;
         let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
@@ -158,7 +156,7 @@ impl StreamWatches {
         }
     }
 
-    /// Does what there is to do, or waits for it.
+    /// Does the next work, or waits for work.
     async fn turn(&mut self) -> Result<(), StreamEnd> {
         if let Some(id) = self.rung.pop_front() {
             self.deliver(id);
@@ -166,7 +164,7 @@ impl StreamWatches {
             return Ok(());
         }
         let is_behind = !self.behind.is_empty();
-        // With a busy watch, or a slow client, there is something else to do at each turn.
+        // With a busy watch, or a slow client, every turn has other work.
         if is_behind && self.owes_read {
             return self.catch_up().await;
         }
@@ -239,7 +237,7 @@ impl StreamWatches {
         }
     }
 
-    /// Returns whether there was such a watch.
+    /// Returns whether the watch existed.
     fn remove(&mut self, id: i64) -> bool {
         self.behind.remove(&id);
         let own = self.watches.remove(&id);
@@ -339,7 +337,7 @@ impl StreamWatches {
         }
     }
 
-    /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
+    /// Reads events for all watches that are behind, and attaches those that have reached the hub's revision.
     async fn catch_up(&mut self) -> Result<(), StreamEnd> {
         let ids = self.deliver_behind();
         if self.context.node.is_healing() {
@@ -351,7 +349,7 @@ impl StreamWatches {
         }
     }
 
-    /// Sends the events that watches behind had queued before: they come before those of the store. Returns their ids.
+    /// Sends the events that watches behind had queued before: they precede those of the store. Returns their ids.
     fn deliver_behind(&mut self) -> Vec<i64> {
         let ids: Vec<i64> = self.behind.iter().copied().collect();
         for &id in &ids {
@@ -360,7 +358,7 @@ impl StreamWatches {
         ids
     }
 
-    /// Reads events for these watches alone: one that has fallen behind meanwhile has earlier ones in its queue.
+    /// Reads events only for these watches: a watch that has fallen behind meanwhile has earlier events in its queue.
     async fn read_behind(&mut self, ids: &[i64], view: &View) -> Result<(), StreamEnd> {
         self.owes_read = false;
         let behind = |own: &Own| own.watch.behind_from();

@@ -19,7 +19,7 @@ use crate::proto::mvccpb::KeyValue;
 const SUM_BYTES: u64 = 32;
 /// Pages are multiples of it, so it shows whether a file has a checksum.
 const SECTOR_BYTES: u64 = 512;
-/// How much is read at once for the checksum.
+/// Bytes read together for the checksum.
 const READ_BYTES: usize = 1 << 20;
 
 /// A snapshot. Reading it blocks the thread: it is for a program that does nothing else meanwhile.
@@ -38,7 +38,7 @@ impl Source {
     /// Opens a file, and reads all of it once for its checksum, which must be there and right if `is_sum_checked`.
     ///
     /// # Errors
-    /// It is no such file, it is damaged, or it cannot be read.
+    /// The file has another format, it is damaged, or it cannot be read.
     pub(crate) fn open(path: &Path, is_sum_checked: bool) -> io::Result<Source> {
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let mut file = File::open(path).map_err(failed)?;

@@ -15,7 +15,7 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// Takes the next value: its tag and its contents.
+    /// Reads the next value: its tag and its contents.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
@@ -31,14 +31,13 @@ impl<'a> Der<'a> {
         Some((tag, contents))
     }
 
-    /// Takes the next value, which has this tag.
+    /// Reads the next value, which has this tag.
     fn take(&mut self, wanted: u8) -> Option<Der<'a>> {
         self.next().filter(|(tag, _)| *tag == wanted).map(|(_, contents)| Der(contents))
     }
 }
 
-/// Returns the common name of a certificate's subject, the last one if there are several, as etcd does; `None` if it has none that is
-/// text.
+/// Returns the common name of a certificate's subject, the last of several, as etcd does; `None` without a textual common name.
 pub(crate) fn common_name(certificate: &[u8]) -> Option<String> {
     let mut signed = Der(certificate).take(SEQUENCE)?.take(SEQUENCE)?;
     if signed.0.first() == Some(&VERSION) {

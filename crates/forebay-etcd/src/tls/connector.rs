@@ -18,13 +18,13 @@ use tonic::codegen::http::Uri;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Connects to the host of a URL. The transport's own connector would read the certificate once; this one has the settings ask for it
-/// at each handshake.
+/// Connects to the host of a URL. The transport's own connector would read the certificate once; this connector has the settings
+/// read it at each handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     tcp: HttpConnector,
     tls: Arc<ClientConfig>,
-    /// Common names that its certificate may have; all, if there are none.
+    /// Common names that its certificate may have; all, if empty.
     names: Arc<BTreeSet<String>>,
 }
 

@@ -72,7 +72,7 @@ impl<T: Clone> FileValue<T> {
         Ok(FileValue { paths, load: Box::new(load), loaded: Mutex::new(loaded) })
     }
 
-    /// Returns the files' contents. One may be half written: the former ones count until all are whole.
+    /// Returns the files' contents. A file may be partly written: the former contents count until all are whole.
     pub(super) fn current(&self) -> T {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.looked.elapsed() < LOOK_EVERY {
@@ -93,7 +93,6 @@ impl<T: Clone> FileValue<T> {
     }
 }
 
-/// A certificate and its key.
 pub(super) type KeyFiles = FileValue<Arc<CertifiedKey>>;
 
 impl ResolvesServerCert for KeyFiles {
@@ -112,7 +111,7 @@ impl ResolvesClientCert for KeyFiles {
     }
 }
 
-/// A verifier of callers' certificates whose list of revoked ones is read again.
+/// A verifier of callers' certificates whose revocation list is reloaded.
 #[derive(Debug)]
 pub(super) struct Callers {
     /// The CAs' names, which stay.

@@ -1,5 +1,5 @@
 //! The demo of three members, ended before its time. Regression: its servers ended, and its directory was removed, when values were
-//! dropped, which no signal does. Ctrl-C left 441 MB, and SIGTERM two servers that went on without an end.
+//! dropped, which no signal does. Ctrl-C left 441 MB, and SIGTERM two servers that ran forever.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use forebay_test::children::{SIGINT, SIGKILL, SIGTERM, end_with_parent, signal};
 
-/// Only a hang takes so long.
+/// Only a hang lasts so long.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The demo, which `cargo test` builds beside the folder of this program.
+/// The demo, which `cargo test` builds next to the folder of this program.
 fn demo() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let demo = own.ancestors().nth(2).unwrap().join("examples/demo_cluster");

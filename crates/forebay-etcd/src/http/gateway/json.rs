@@ -1,4 +1,4 @@
-//! Messages as JSON, as grpc-gateway reads and writes them in etcd. The texts of refusals are those of Go's package protojson.
+//! Messages as JSON, in the format of grpc-gateway in etcd. The texts of refusals are those of Go's package protojson.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ const DEPTH_MAX: usize = 100;
 /// The longest whole number that is looked at, of a `uint64`.
 const DIGITS_MAX: usize = 20;
 
-/// Returns the first value of a text and where it ends; `None` if there are spaces alone.
+/// Returns the first value of a text and its end; `None` for a text of spaces.
 ///
 /// # Errors
-/// The text does not begin with a value, or with a part of one alone.
+/// The text does not start with a value or an incomplete value.
 pub(super) fn first(text: &[u8]) -> Result<Option<(&RawValue, usize)>, serde_json::Error> {
     let mut values = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
     let value = values.next().transpose()?;
     Ok(value.map(|value| (value, values.byte_offset())))
 }
 
-/// Finds the end of a value in a text that comes in parts, each byte of which is looked at once.
+/// Finds the end of a value in a text that arrives in parts, and scans each byte once.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     seen: usize,
@@ -34,7 +34,8 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Returns whether the text begins with a whole object, or with what is none. The text is the one of the last call, with more behind it.
+    /// Returns whether the text starts with a whole object, or with something else than an object. The text is that of the last
+    /// call, with more appended.
     pub(super) fn has_value(&mut self, text: &[u8]) -> bool {
         while let Some(byte) = text.get(self.seen) {
             self.seen += 1;
@@ -155,7 +156,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// Returns none for the unknown name of an enum's value, which is passed over as an unknown field is.
+    /// Returns `None` for the unknown name of an enum's value, which is ignored like an unknown field.
     fn value(
         &self,
         text: &RawValue,
@@ -212,12 +213,11 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the fault of a text that is no JSON. The words are not Go's, but for the end of the text.
+/// Returns the fault of a text that is not JSON. The wording differs from Go's, except for the end of the text.
 pub(super) fn syntax(error: serde_json::Error) -> String {
     if error.is_eof() { "unexpected EOF".to_owned() } else { error.to_string() }
 }
 
-/// Returns the first token of a value.
 fn token(text: &RawValue) -> &str {
     let text = text.get();
     if text.starts_with(['{', '[']) { &text[..1] } else { text }
@@ -234,7 +234,7 @@ fn number_or_string<N: TryFrom<i128>>(text: &RawValue) -> Option<N> {
     }
 }
 
-/// Parses a whole number, also one with a point or an exponent. A delimiter may end it, whatever is behind that, as in protojson.
+/// Parses a whole number, also one with a point or an exponent. A delimiter may end it, and any text may follow, as in protojson.
 fn number<N: TryFrom<i128>>(text: &str) -> Option<N> {
     let (is_negative, text) = match text.strip_prefix('-') {
         Some(text) => (true, text),
@@ -286,13 +286,13 @@ fn number<N: TryFrom<i128>>(text: &str) -> Option<N> {
     N::try_from(if is_negative { -magnitude } else { magnitude }).ok()
 }
 
-/// Splits a text behind the digits with which it begins.
+/// Splits a text after its leading digits.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// Decodes base64 of either alphabet, with padding or without, as Go does: breaks of lines are no part of it, but count where the
-/// length decides about padding.
+/// Decodes base64 of either alphabet, with padding or without, as Go does: line breaks are ignored, but count where the length
+/// decides about padding.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let alphabet = if text.contains(['-', '_']) { &alphabet::URL_SAFE } else { &alphabet::STANDARD };
     let padding = match text.len() % 4 {

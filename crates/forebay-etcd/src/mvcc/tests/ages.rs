@@ -74,7 +74,7 @@ async fn a_current_value_is_in_one_place_when_it_is_old() {
     assert_eq!(stored(&once).await.2, found.used_bytes);
 }
 
-/// A state of an earlier format shows the same at each step of its way to one place, and goes on from each.
+/// A state of an earlier format shows the same at each step of its migration, and continues from each.
 #[tokio::test]
 async fn a_state_of_an_earlier_format_shows_the_same_while_its_values_move() {
     let mut moved = 0;
@@ -113,7 +113,7 @@ async fn a_state_of_an_earlier_format_shows_the_same_while_its_values_move() {
     assert!(moved > 0);
 }
 
-/// A long value is in one place from the beginning. Where it is replaced it is written again, so it counts.
+/// A long value is in one place from the start. A replacement writes it again, so it counts.
 #[tokio::test]
 async fn values_that_a_change_writes_again_count_for_its_length() {
     let mut node = Node::new().await;

@@ -121,7 +121,7 @@ fn puts_need_room() {
     let larger = txn(vec![], vec![operation(put("a", "")); 2], vec![operation(put("a", [0; 100]))]);
     assert_eq!(txn_cost_bytes(&larger), 2 * 257);
     assert!(limits.has_room(485, 514) && !limits.has_room(486, 514));
-    // What takes no room always has it, and so has all without a limit.
+    // Requests without cost always fit, and so do all requests without a limit.
     assert!(limits.has_room(5000, txn_cost_bytes(&txn(vec![], vec![operation(delete("a", ""))], vec![]))));
     assert!(Limits::default().has_room(u64::MAX, 1));
 }

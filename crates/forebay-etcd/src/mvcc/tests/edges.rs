@@ -48,14 +48,14 @@ async fn revisions_begin_at_one_and_each_change_takes_one() {
     assert_eq!(node.put("a", "1").await, 2);
     assert_eq!(node.put("a", "2").await, 3);
     assert_eq!(node.range(range("a", "")).await.kvs, [pair("a", "2", 2, 3, 2)]);
-    // What changes nothing takes none.
+    // A change without effect makes no revision.
     assert_eq!(node.done(Change::DeleteRange(delete("x", ""))).await, 3);
     assert_eq!(node.done(Change::Txn(txn(vec![], vec![operation(delete("x", "y"))], vec![]))).await, 3);
     assert_eq!(node.done(grant(7, 60)).await, 3);
     assert_eq!(node.done(revoke(7)).await, 3);
     assert_eq!(node.done(compact(2)).await, 3);
     assert_eq!(node.done(Change::DeleteRange(delete("a", ""))).await, 4);
-    // A key that is made again begins again.
+    // A key that is created again starts again.
     node.put("a", "3").await;
     assert_eq!(node.range(range("a", "")).await.kvs, [pair("a", "3", 5, 5, 1)]);
 }
@@ -109,7 +109,7 @@ async fn ranges_are_sorted_after_their_limit_only_without_an_order() {
         (SortOrder::Ascend, SortTarget::Mod, 0, "b c a"),
         (SortOrder::Descend, SortTarget::Create, 1, "c"),
         (SortOrder::None, SortTarget::Value, 0, "c b a"),
-        // The first two of the keys, and the one that shows that there are more, are sorted.
+        // The first two of the keys, and the key that shows further keys, are sorted.
         (SortOrder::None, SortTarget::Value, 1, "b"),
     ] {
         let response = node.range(sorted(order, target, limit)).await;
@@ -149,7 +149,7 @@ async fn older_revisions_are_read_until_they_are_compacted() {
     assert!(matches!(refused, Err(Failure::Refused(Refusal::Compacted))), "{refused:?}");
     let (events, next) = node.view().await.events(3, |_| true, 1 << 20).await.unwrap();
     assert_eq!((events.len(), next), (3, 6));
-    // The value before the compacted revision is gone.
+    // The value before the compacted revision is removed.
     assert_eq!(events[0].prev_kv, None);
     assert_eq!(events[1].prev_kv, Some(pair("a", "2", 2, 3, 2)));
 }
@@ -317,12 +317,12 @@ async fn a_transaction_with_one_bad_operation_does_nothing() {
         // Although the key is made before, by the transaction itself.
         let request = txn(vec![], vec![operation(put("b", "1")), operation(inner)], vec![]);
         assert_eq!(node.refused(Change::Txn(request.clone())).await, text(refusal));
-        // The branch that is not taken is not checked.
+        // The branch that is not executed is not checked.
         let request = txn(vec![], vec![], request.success);
         assert_eq!(node.txn(request).await.1, 4);
         assert_eq!(node.range(range("b", "")).await.count, 0);
     }
-    // Of two the first is named, whatever it is: as in etcd 3.7, where others look at all puts first.
+    // Of two errors the first is reported, in any order: as in etcd 3.7; other versions check all puts first.
     let future = || operation(RangeRequest { revision: 9, ..range("a", "") });
     let leased = || operation(PutRequest { lease: 9, ..put("x", "") });
     for (first, second, refusal) in
@@ -331,7 +331,8 @@ async fn a_transaction_with_one_bad_operation_does_nothing() {
         let request = txn(vec![], vec![first, second], vec![]);
         assert_eq!(node.refused(Change::Txn(request)).await, text(refusal));
     }
-    // The end of this range means all keys from there on, so the key is gone when its lease is to be kept. etcd's members panic here.
+    // The end of this range means all keys from there on, so the key is deleted when its lease is to be kept. etcd's members panic
+    // here.
     let keeping = PutRequest { ignore_lease: true, ..put("a", "2") };
     let request = txn(vec![], vec![operation(delete("a", [0])), operation(keeping)], vec![]);
     assert_eq!(node.refused(Change::Txn(request)).await, text(Refusal::KeyNotFound));
@@ -520,7 +521,7 @@ async fn compacted_events_are_removed_in_steps() {
     let mut before = stored(&node).await.0;
     let mut steps = 0;
     while node.view().await.is_cleaning() {
-        // Whatever the entry is.
+        // Any entry.
         node.apply_command(Command(Vec::new())).await;
         let (events, versions, sum) = stored(&node).await;
         assert!(events <= before && before - events <= 8, "a step is small");
@@ -620,7 +621,7 @@ async fn long_values_are_deleted_a_limited_number_at_once() {
     }
     let delete_until = |end| Change::DeleteRange(delete("key 0", end));
     assert_eq!(node.refused(delete_until("key 9")).await, text(Refusal::RequestTooLarge));
-    // A lease goes in steps all the same.
+    // A lease is revoked in steps all the same.
     for left in [2, 1, 0] {
         let outcome = node.apply(revoke(1)).await;
         assert_eq!(outcome.result, Some(Response::Done(Done { is_partial: left > 0 })));
@@ -630,7 +631,7 @@ async fn long_values_are_deleted_a_limited_number_at_once() {
     assert_eq!(node.range(range([0], [0])).await.kvs.len(), 1);
 }
 
-/// A lease with more keys than an entry may change was refused as too large, and its leader tried that again for ever.
+/// A lease with more keys than an entry may change was refused as too large, and its leader retried it forever.
 #[tokio::test]
 async fn a_lease_with_more_keys_than_fit_is_revoked_in_steps() {
     let mut node = Node::new().await;
@@ -664,7 +665,7 @@ async fn a_lease_with_more_keys_than_fit_is_revoked_in_steps() {
     assert!(steps > 1 && left == 0, "{steps} steps, {left} left");
     assert_eq!(node.view().await.lease_keys(2).await.unwrap().len(), 50);
     assert_eq!(node.refused(revoke(1)).await, text(Refusal::LeaseNotFound));
-    // All that fits goes at once.
+    // A revocation that fits is one step.
     node.done(revoke(2)).await;
     assert_eq!(node.applied().unwrap().events.len(), 50);
 }
@@ -700,7 +701,7 @@ async fn a_state_of_an_earlier_build_is_counted_anew() {
         assert_eq!(node.view().await.used_bytes(), expected + EXCESS);
         assert_eq!(node.seen.opened.lock().unwrap().pop().unwrap().used_bytes, expected);
     }
-    // Whatever the entry is.
+    // Any entry.
     node.apply_command(Command(Vec::new())).await;
     {
         let keyspaces = node.store.keyspaces();
@@ -714,7 +715,7 @@ async fn a_state_of_an_earlier_build_is_counted_anew() {
     assert_eq!(Reader::new(&keyspaces, None).unwrap().format().await.unwrap(), Some(1));
 }
 
-/// A list at an older revision went over all later versions of its keys, whose values stand in them.
+/// A list at an older revision read all later versions of its keys, which contain their values.
 #[tokio::test]
 async fn an_older_list_has_the_keys_behind_those_with_many_later_versions() {
     let (mut node, listed, mut revision) = (Node::new().await, ["key", "key\0", "key\0a", "kez"], 0);

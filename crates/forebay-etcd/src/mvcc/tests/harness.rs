@@ -90,7 +90,7 @@ pub(super) struct Node {
     _dir: Option<tempfile::TempDir>,
 }
 
-/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system next to the build, where O_DIRECT works; `/tmp` is often memory.
 pub(super) fn dir() -> tempfile::TempDir {
     let program = std::env::current_exe().unwrap();
     tempfile::Builder::new().prefix("forebay-etcd-test-").tempdir_in(program.parent().unwrap()).unwrap()
@@ -142,7 +142,6 @@ impl Node {
         (self.store, self.outcomes) = (store, outcomes);
     }
 
-    /// Applies a command.
     pub(super) async fn apply(&mut self, change: Change) -> Outcome {
         self.apply_command(Command::new(change)).await
     }
@@ -211,7 +210,7 @@ impl Node {
         self.view().await.range(&request).await.unwrap()
     }
 
-    /// Returns the observer's call for the last entry, if there was one.
+    /// Returns the observer's call for the last entry, if any.
     pub(super) fn applied(&self) -> Option<EntryChanges> {
         let mut applied = self.seen.applied.lock().unwrap();
         let last = applied.pop();

@@ -1,4 +1,4 @@
-//! A state that is restored from a snapshot is the one that was saved: entry by entry, and in how it goes on.
+//! A state restored from a snapshot equals the saved state: entry by entry, and in later changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -54,7 +54,7 @@ async fn restore(path: &Path, bump: u64) -> Result<(Node, ImportSummary), Failur
 
 type Entries = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
-/// Returns all entries of a state, but for what is not saved. An event does not name the one before if that is gone.
+/// Returns all entries of a state, except parts that are not saved. An event does not name its predecessor if that is removed.
 async fn entries(node: &Node) -> Entries {
     let (keyspaces, mut entries) = (node.store.keyspaces(), Entries::new());
     for (name, keyspace) in KEYSPACES.iter().zip(keyspaces.iter()) {
@@ -152,7 +152,7 @@ async fn a_restored_state_is_the_one_that_was_saved() {
         let (mut expected, mut found) = (entries(&saved).await, entries(&restored).await);
         let (before, after) = (state(&mut expected), state(&mut found));
         assert_eq!(found, expected, "seed {seed}");
-        // What waits to be removed is looked for from the beginning. The first entry writes the sums.
+        // The entries to be removed are searched from the start. The first entry writes the sums.
         let cleaned = if before.is_cleaning() { At::default() } else { before.cleaned };
         assert_eq!(after, State { cleaned, sums: None, ..before }, "seed {seed}");
         were_cleaning += u32::from(before.is_cleaning());
@@ -163,7 +163,7 @@ async fn a_restored_state_is_the_one_that_was_saved() {
                 crate::proto::etcdserverpb::RangeRequest { revision, ..super::harness::range([0], [0]) };
             assert_eq!(current.range(&range).await.unwrap(), view.range(&range).await.unwrap());
         }
-        // Both go on alike.
+        // Both continue alike.
         drop((view, current));
         for node in [&mut saved, &mut restored] {
             node.done(alarm(9, 1, false)).await;
@@ -243,8 +243,8 @@ fn pair(key: &str, create: i64, modified: i64, version: i64, lease: i64) -> Vec<
         .encode_to_vec()
 }
 
-/// Files of etcd have what those of this server do not: tombstones whose puts are gone, compactions that were begun, records
-/// without a key that raise the revision, and leases that are gone.
+/// Files of etcd have what those of this server do not: tombstones without their puts, unfinished compactions, records without a
+/// key that raise the revision, and missing leases.
 #[tokio::test]
 async fn files_of_etcd_are_taken() {
     let dir = tempfile::tempdir().unwrap();
@@ -281,7 +281,7 @@ async fn files_of_etcd_are_taken() {
     node.done(revoke(77)).await;
     assert_eq!(node.range(super::harness::range([0], [0])).await.kvs.len(), 1);
 
-    // The compaction goes further than the last change.
+    // The compaction extends further than the last change.
     let meta = vec![(b"finishedCompactRev".to_vec(), at(9, 0)), (b"scheduledCompactRev".to_vec(), at(9, 0))];
     write(&path, &[("key", vec![(at(3, 0), pair("a", 3, 3, 1, 0))]), ("meta", meta)]);
     let (node, _) = restore(&path, 0).await.unwrap();

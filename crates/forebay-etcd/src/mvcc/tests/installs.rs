@@ -19,7 +19,7 @@ async fn reads_wait_while_a_snapshot_is_installed() {
     let reads = async {
         let (mut values, mut again) = (vec![old], 0);
         loop {
-            // The last one begins behind all installs.
+            // The last read starts after all installs.
             let is_last = is_over.load(Ordering::Relaxed);
             let view = View::of(&reader).await.unwrap();
             match view.range(&range("key", "")).await {
@@ -55,7 +55,7 @@ async fn reads_wait_while_a_snapshot_is_installed() {
     assert!(matches!(View::of(&follower.store).await, Err(Failure::Store(_))));
 }
 
-/// Damage that a read of the former state met late was taken for the new one's, and ended a member that was just repaired.
+/// Damage that a read of the former state met late was attributed to the new state, and ended a member that was just repaired.
 #[tokio::test]
 async fn damage_goes_with_the_state_in_which_it_was_met() {
     let mut node = Node::new().await;

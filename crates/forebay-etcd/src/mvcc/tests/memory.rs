@@ -1,4 +1,4 @@
-//! Entries are applied when clients' reads have taken the store's memory: later, and not never.
+//! Entries are applied even if clients' reads use up the store's memory: later, but always.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
 
-/// Takes all of a store's memory, as clients do that keep all their values.
+/// Uses up all of a store's memory, as clients do that keep all their values.
 async fn take_memory(keyspace: &Keyspace, count: u64) -> Vec<Value> {
     let mut held = Vec::new();
     for number in (0..count).cycle() {
@@ -31,7 +31,7 @@ async fn take_memory(keyspace: &Keyspace, count: u64) -> Vec<Value> {
     held
 }
 
-/// The first read of an entry for which there was no memory ended the member.
+/// The first read of an entry that found no memory ended the member.
 #[tokio::test(start_paused = true)]
 async fn entries_wait_for_memory() {
     let mut node = Node::new().await;
@@ -70,8 +70,8 @@ async fn entries_wait_for_memory() {
     }
 }
 
-/// A range keeps the memtables of its time, which count as held once they are in tables. An entry whose own range was what held the
-/// memory waited for ever.
+/// A range keeps the memtables of its time, which count as held once they are in tables. An entry whose own range held the memory
+/// waited forever.
 #[tokio::test]
 async fn an_entry_does_not_wait_for_what_it_holds_itself() {
     let mut node = Node::new().await;
@@ -98,7 +98,7 @@ async fn an_entry_does_not_wait_for_what_it_holds_itself() {
     assert_eq!(found, keys);
 }
 
-/// Whatever a walk lets go between two entries, it goes on behind the last one.
+/// A walk that releases its resources between two entries continues after the last entry.
 #[tokio::test]
 async fn a_walk_goes_on_where_it_was() {
     let mut node = Node::new().await;
@@ -195,7 +195,7 @@ async fn a_restore_replaces_values_that_find_no_memory_together() {
     }
     for key in KEYS - REPLACED..KEYS {
         import.add(record(REPLACED + key + 1, key, vec![2])).await.unwrap();
-        // Values of tables take memory, those that were written last do not.
+        // Values of tables use memory, recently written values do not.
         node.store.store().flush().await.unwrap();
     }
     // As the values do that were looked up together.
@@ -209,8 +209,9 @@ async fn a_restore_replaces_values_that_find_no_memory_together() {
     assert_eq!(imported.unwrap(), expected);
 }
 
-/// An entry that read the values of an old revision waited for the device once for each of them: a range of all keys beside a put
-/// kept all members from applying anything else for a minute. In a world, where each read takes as long, and no two end apart by chance.
+/// An entry that read the values of an old revision waited for the device once for each of them: a range of all keys in one
+/// transaction with a put kept all members from applying anything else for a minute. In a simulated world all reads have the same
+/// duration, and no two end apart by chance.
 #[test]
 fn an_entry_reads_many_old_values_at_once() {
     const KEYS: usize = 1_000;

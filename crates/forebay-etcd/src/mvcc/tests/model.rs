@@ -1,4 +1,4 @@
-//! A naive model of etcd: all events since the beginning, which are gone through for each request.
+//! A naive model of etcd: all events since the start, which are scanned for each request.
 
 use std::collections::BTreeMap;
 
@@ -180,7 +180,6 @@ impl Model {
         DeleteRangeResponse { header: None, deleted, prev_kvs: if request.prev_kv { found } else { vec![] } }
     }
 
-    /// Returns all pairs as of a revision.
     fn at(&self, revision: i64) -> Map {
         let mut map = Map::new();
         for (_, event) in self.history.iter().take_while(|(main, _)| *main <= revision) {

@@ -15,7 +15,7 @@ use crate::proto::peer::command::Change;
 /// Random numbers of a seed, and requests with them.
 pub(super) struct Random {
     numbers: draw::Random,
-    /// How many bytes there are for keys, and how long keys are.
+    /// The number of bytes that occur in keys, and the length of keys.
     bytes: u64,
     length: u64,
     /// Whether changes raise the state's format.
@@ -32,7 +32,7 @@ impl Random {
         Random { raises: seed % 2 == 1, ..Random::new(seed) }
     }
 
-    /// At most twelve keys: etcd's sort keeps the order of equal ones up to there.
+    /// At most twelve keys: etcd's sort keeps the order of equal keys up to this number.
     pub(super) fn with_few_keys(seed: u64) -> Random {
         Random { bytes: 3, length: 2, ..Random::new(seed) }
     }
@@ -45,7 +45,7 @@ impl Random {
         self.below(of) == 0
     }
 
-    /// A key: few of them, with zeros, and one the beginning of another.
+    /// A key: few of them, with zeros, and some a prefix of another.
     fn key(&mut self) -> Vec<u8> {
         const BYTES: [u8; 5] = [0, b'a', 255, 1, b'b'];
         (0..=self.below(self.length)).map(|_| BYTES[self.below(self.bytes) as usize]).collect()
@@ -167,7 +167,7 @@ impl Random {
     }
 }
 
-/// Reads a range as the server sends long ones.
+/// Reads a range as the server sends long responses.
 async fn pair_by_pair(view: &View, request: &RangeRequest) -> Result<RangeResponse, Failure> {
     let (mut pairs, mut kvs) = (view.pairs(request).await?, Vec::new());
     while let Some(pair) = pairs.next().await? {

@@ -22,7 +22,7 @@ use crate::proto::peer::{Done, Outcome, Refusal};
 
 use super::model::Model;
 
-/// A server of etcd's own, with a directory that goes with it.
+/// A server of etcd, with its directory.
 pub(crate) struct Real {
     child: Child,
     channel: Channel,

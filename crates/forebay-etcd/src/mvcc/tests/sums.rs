@@ -55,7 +55,7 @@ async fn members_with_the_same_entries_have_the_same_checkpoints() {
     assert!(seen.len() > 8, "{} checkpoints", seen.len());
 }
 
-/// Members count states of earlier builds at different times, and must come to the same sums.
+/// Members count states of earlier builds at different times, and must reach the same sums.
 #[tokio::test]
 async fn sums_are_those_of_a_count_after_any_changes() {
     let mut while_cleaning = 0;

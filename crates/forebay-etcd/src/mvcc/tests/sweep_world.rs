@@ -39,8 +39,8 @@ const VALUE: u64 = 1_000;
 const EVENT: u64 = 2 * KIB;
 /// Bytes of a value where the axis is the sum of all.
 const PIECE: u64 = 16 * KIB;
-/// Keys that are read before reads at once are counted: after writes the device has a budget of a few, which the first reads of a
-/// quiet time give up.
+/// Keys that are read before concurrent reads are counted: after writes the device has a budget of a few, which the first reads of
+/// an idle period release.
 const WARM: u64 = 96;
 /// The keys that are read in the axis of their length.
 const FEW: u64 = 32;
@@ -336,7 +336,6 @@ fn check(found: &[KeyValue], first: u64, value: impl Fn(u64) -> Vec<u8>) {
     }
 }
 
-/// Returns the cost of a get of a value.
 fn of_get(len: u64) -> Cost {
     if len <= KIB { Cost::together(1, BLOCK) } else { Cost::together(2, BLOCK + len).in_rounds(2) }
 }
@@ -497,7 +496,7 @@ async fn history(engine: Engine, at: u64, bytes_max: usize) -> Attempt {
     over(node, cost).await
 }
 
-/// Returns the cost of such reads: each is a range, and then the previous values at once.
+/// Returns the cost of such reads: each is a range, and then the previous values concurrently.
 fn of_history(at: u64, bytes_max: u64) -> Cost {
     let (events, reads) = (at.div_ceil(EVENT), 1 + at / (bytes_max - EVENT));
     let one = of_range(at.min(bytes_max));
@@ -808,7 +807,7 @@ fn histories(points: Points) {
 
 fn snapshots(points: Points) {
     let config = config();
-    // Parts of up to seven records, in each of which three keys are looked up at once.
+    // Parts of up to seven records, in each of which three keys are looked up concurrently.
     let of_records = |at: u64| Cost::together(at, at * BLOCK).in_rounds(at.div_ceil(3) + at / 7);
     Sweep::judge_all(&[
         meter::sweep_worlds(&SAVED, points, &config, of_pieces, saved),
@@ -852,7 +851,7 @@ fn snapshots_of_every_length_and_number_of_records() {
 
 #[test]
 fn every_number_of_leases_watches_and_queued_events() {
-    // Tens of thousands take seconds in test builds. Bytes are few enough.
+    // Tens of thousands need seconds in test builds. Bytes are few enough.
     followers(|axis: &Axis| {
         axis.points().into_iter().filter(|at| axis.unit == "bytes" || *at <= 5_000).collect()
     });

@@ -117,7 +117,7 @@ async fn alerts_fire_without_a_majority() {
     let unavailable = [&puts[..], &[("grpc_code", "Unavailable")]].concat();
     assert_eq!(sum(&families, "grpc_server_handled_total", &unavailable), 1.0);
     assert_eq!(sum(&families, "grpc_server_handled_total", &puts), 1.0);
-    // A 99th percentile above 0.15 s is that of a bucket which begins before it.
+    // A 99th percentile above 0.15 s is that of a bucket which starts before it.
     for bound in ["0.1024", "0.2048"] {
         sum(&families, "etcd_network_peer_round_trip_time_seconds_bucket", &[("le", bound)]);
     }
@@ -135,14 +135,14 @@ async fn alerts_fire_for_what_is_slow_or_nearly_full() {
     let waiting = tokio::spawn(async move { second.lock(request).await });
     let kind = "grpc_method=\"Lock\",grpc_service=\"v3lockpb.Lock\",grpc_type=\"unary\"";
     metric_is(&member.address, &format!("grpc_server_started_total{{{kind}}}"), "2").await;
-    // The call takes as long at least.
+    // The call lasts at least as long.
     tokio::time::sleep(Duration::from_millis(300)).await;
     within(locks.unlock(UnlockRequest { key: first.key })).await.unwrap();
     within(waiting).await.unwrap().unwrap();
     let families = figures(member).await;
     let slow = [("grpc_method", "Lock"), ("grpc_type", "unary")];
     assert_eq!(sum(&families, "grpc_server_handling_seconds_count", &slow), 2.0);
-    // One call of two took more than 0.25 s, so that their 99th percentile is above 0.15 s.
+    // One call of two lasted more than 0.25 s, so that their 99th percentile is above 0.15 s.
     let up_to = [&slow[..], &[("le", "0.25")]].concat();
     assert!(sum(&families, "grpc_server_handling_seconds_bucket", &up_to) <= 1.0);
 
@@ -157,12 +157,12 @@ async fn alerts_fire_for_what_is_slow_or_nearly_full() {
     let sizes = ["etcd_mvcc_db_total_size_in_bytes", "etcd_server_quota_backend_bytes"];
     let [size, quota] = sizes.map(|name| sum(&families, name, &[]));
     assert!(size / quota * 100.0 > 95.0, "{size} of {quota}");
-    // It grew by this within a minute, and comes to more than the quota in four hours.
+    // It grew by this within a minute, and exceeds the quota in four hours.
     assert!(size + (size - before) * 240.0 > quota, "{before}, then {size}");
     let exhausted = [("grpc_code", "ResourceExhausted"), ("grpc_method", "Put")];
     assert_eq!(sum(&families, "grpc_server_handled_total", &exhausted), 1.0);
 
-    // A store that is behind its disk takes 0.3 s for the changes of each entry.
+    // A store that is behind its disk needs 0.3 s for the changes of each entry.
     let followers = Followers::default();
     for _ in 0..100 {
         followers.counts.commits.observe_time(Duration::from_millis(300));
@@ -215,7 +215,7 @@ async fn changes_and_reads_are_counted_by_their_kinds() {
         ("etcd_debugging_mvcc_total_put_size_in_bytes", 24.0),
         ("etcd_mvcc_range_total", 5.0),
         ("etcd_mvcc_delete_total", 1.0),
-        // Those with one operation are none, as in etcd.
+        // Transactions with one operation do not count, as in etcd.
         ("etcd_mvcc_txn_total", 2.0),
         ("etcd_debugging_mvcc_db_compaction_keys_total", 1.0),
         ("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds_count", 1.0),

@@ -1,4 +1,4 @@
-//! A member that goes on without the others, which are lost.
+//! A member that continues without the others, which are lost.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,8 @@ async fn names(member: &Member) -> Vec<String> {
     members.into_iter().map(|member| member.name).collect()
 }
 
-/// Two of three members are lost: the third goes on with all that it has, is left alone by those that come back, and takes new members.
+/// Two of three members are lost: the third continues with all its data, refuses the lost members when they return, and accepts new
+/// members.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_goes_on_alone_where_the_others_are_lost() {
     let mut cluster = Cluster::start(3, &["--snapshot-count=20", "--snapshot-catchup-entries=5"]).await;
@@ -101,8 +102,8 @@ async fn a_member_goes_on_alone_where_the_others_are_lost() {
     cluster.stop().await;
 }
 
-/// A member may be killed after each of its writes: the identity, the vote, the membership. Without the flag it went on as a member of the
-/// new cluster with the membership of the former one then: of neither.
+/// A member may be killed after each of its writes: the identity, the vote, the membership. Without the flag it then continued as a
+/// member of the new cluster with the membership of the former: of neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_was_interrupted_goes_on_alone_without_the_flag() {
     for stage in ["identity", "vote", "membership"] {

@@ -23,7 +23,6 @@ use crate::proto::v3lockpb::lock_client::LockClient;
 use crate::refusal::Refusal;
 use crate::services::{RULES, Rule};
 
-/// Cheap passwords.
 const CHEAP: &[&str] = &["--bcrypt-cost=4"];
 const DENIED: (Code, &str) = (Code::PermissionDenied, "etcdserver: permission denied");
 const NOBODY: (Code, &str) = (Code::InvalidArgument, "etcdserver: user name is empty");
@@ -205,7 +204,7 @@ async fn call(member: &Member, path: &str, token: &str) -> Result<(), Status> {
         let request = by(token, AuthEnableRequest {});
         let mut replies = client.server_streaming(request, path.clone(), codec).await?.into_inner();
         match replies.message().await {
-            // A header that is none is a reply too.
+            // A malformed header is a reply too.
             Err(status) if status.message().contains("decode") => Ok(()),
             replied => replied.map(drop),
         }
@@ -416,7 +415,7 @@ async fn a_lease_needs_all_its_keys() {
     cluster.stop().await;
 }
 
-/// The server ends leases by itself, without a permission of its own.
+/// The server revokes expired leases without a permission.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_end_while_authentication_is_on() {
     let mut cluster = Cluster::start(1, CHEAP).await;
@@ -555,7 +554,7 @@ fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// A revocation holds for an entry that was proposed before, at whichever member: it is refused as it is applied.
+/// A revocation holds for an entry that was proposed earlier, at any member: it is refused as it is applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_revoked_holds_for_entries_on_their_way() {
     let mut cluster = Cluster::start(3, CHEAP).await;
@@ -586,7 +585,7 @@ async fn what_was_revoked_holds_for_entries_on_their_way() {
     cluster.stop().await;
 }
 
-/// What was granted at one member holds at once at each other one, and so do tokens.
+/// Grants made at one member hold immediately at every other member, and so do tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_know_of_each_other_what_was_granted() {
     let mut cluster = Cluster::start(3, CHEAP).await;

@@ -36,7 +36,7 @@ fn channel(member: &Member) -> Channel {
     Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
 }
 
-/// Says that the call is of use only where there is a leader, as etcd's clients do.
+/// Marks the call as useful only with a leader, as etcd's clients do.
 fn with_leader<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("hasleader", "true".parse().unwrap());
@@ -48,8 +48,7 @@ fn refusal<T>(refused: Result<T, Status>) -> (Code, String) {
     (status.code(), status.message().to_owned())
 }
 
-/// Makes a call that may be made twice until there is a leader for it: a busy machine may lose sight of it for a moment, or elect
-/// another.
+/// Retries a repeatable call until it reaches a leader: a busy machine may lose its leader for a moment, or elect another.
 async fn led<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
     loop {
         match settled(&mut call).await {
@@ -77,7 +76,7 @@ fn get(key: &str, serializable: bool) -> RangeRequest {
     RangeRequest { key: key.into(), serializable, ..Default::default() }
 }
 
-/// Requests of a stream: one, and then none until it ends.
+/// Requests of a stream: one, and then no other until it ends.
 fn only<T: Send + 'static>(request: Option<T>) -> impl futures_util::Stream<Item = T> + Send + 'static {
     use futures_util::StreamExt;
     futures_util::stream::iter(request).chain(futures_util::stream::pending())
@@ -97,8 +96,8 @@ async fn event_key(events: &mut Streaming<WatchResponse>) -> Vec<u8> {
     }
 }
 
-/// etcd's clients can say that a call is of use only where there is a leader, and Kubernetes says so for its watches. It was passed
-/// over: a watch at a member that was cut off stayed silent for ever, while its client could have gone to another.
+/// etcd's clients can require a leader for a call, and Kubernetes does so for its watches. This was ignored: a watch at a member
+/// that was cut off stayed silent forever, while its client could have used another member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_want_a_leader_end_without_one() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -123,13 +122,13 @@ async fn calls_that_want_a_leader_end_without_one() {
     for events in [&mut wanting, &mut patient] {
         assert_eq!(event_key(events).await, b"key");
     }
-    // Two of three go.
+    // Two of three stop.
     for at in (0..3).filter(|at| *at != stays) {
         cluster.members[at].stop().await;
     }
     let mut leadership = cluster.members[stays].node().leadership();
     within(leadership.wait_for(|now| now.leader.is_none())).await.unwrap();
-    // New calls are refused at once, also those that need no leader.
+    // New calls are refused immediately, including those that need no leader.
     let refused = within(keys.put(with_leader(put("key")))).await;
     assert_eq!(refusal(refused), is(NO_LEADER));
     assert_eq!(refusal(within(keys.range(with_leader(get("key", true)))).await), is(NO_LEADER));
@@ -140,7 +139,7 @@ async fn calls_that_want_a_leader_end_without_one() {
     assert_eq!(refusal(within(wanting.message()).await), is(NO_LEADER));
     assert_eq!(refusal(within(alive.message()).await), is(NO_LEADER));
     assert_eq!(refusal(within(observed.message()).await), is(NO_LEADER));
-    // Those that did not ask for it go on.
+    // Calls that did not require it continue.
     let other = (stays + 1) % 3;
     cluster.members[other].start().await;
     cluster.members[other].put("key", "after").await.unwrap();
@@ -149,7 +148,7 @@ async fn calls_that_want_a_leader_end_without_one() {
     cluster.stop().await;
 }
 
-/// `alarm list` and `alarm disarm` looked at this member's own state, of whatever age. etcd's go through the log.
+/// `alarm list` and `alarm disarm` read this member's own state, however old. etcd's are entries of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alarms_are_read_in_order_with_changes() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -177,7 +176,7 @@ async fn alarms_are_read_in_order_with_changes() {
     for at in (0..3).filter(|at| *at != stays) {
         cluster.members[at].stop().await;
     }
-    // Alone it does not know whether there are others by now.
+    // A member without its peers does not know of later alarms.
     for action in [AlarmAction::Get, AlarmAction::Deactivate] {
         let refused = within(maintenance.alarm(alarm(action, AlarmType::None))).await;
         let (code, text) = refusal(refused);
@@ -217,7 +216,7 @@ async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
             }
         }));
     }
-    // On a busy machine the lead may go elsewhere, or on at once: then another turn makes up for it.
+    // On a busy machine the lead may move to another member, or move on immediately: then another turn compensates.
     let mut moves = 0;
     while moves < 10 {
         let (leader, follower) = cluster.leader_and_follower().await;
@@ -240,7 +239,7 @@ async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
     cluster.stop().await;
 }
 
-/// The same without a race: a member that cannot reach the leader goes on trying, here until it leads itself.
+/// The same without a race: a member that cannot reach the leader keeps retrying, here until it leads itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_about_a_lease_waits_until_a_leader_is_reached() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -259,7 +258,7 @@ async fn a_call_about_a_lease_waits_until_a_leader_is_reached() {
                 assert_eq!(left.into_inner().granted_ttl, 600);
                 break;
             }
-            // On a busy machine the third may win the election: this one does not reach it, and waits until the end.
+            // On a busy machine the third may win the election: this member does not reach it, and waits until the end.
             Err(status) => assert!(is_unsettled(&status), "{status}, after {moved:?}"),
         }
         for other in &cluster.members {
@@ -269,8 +268,8 @@ async fn a_call_about_a_lease_waits_until_a_leader_is_reached() {
     cluster.stop().await;
 }
 
-/// A member that knew who leads and not where tried again at once, without an end: the request kept a thread busy, and its client
-/// had no reply.
+/// A member that knew the leader but not its address retried immediately, without an end: the request kept a thread busy, and its
+/// client had no reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_is_refused_in_time_where_the_leader_cannot_be_reached() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -282,8 +281,8 @@ async fn a_change_is_refused_in_time_where_the_leader_cannot_be_reached() {
     cluster.stop().await;
 }
 
-/// Regression: a status after a put said that one entry of three was applied. The figure was Raft's, which comes some turns after the
-/// outcome.
+/// Regression: a status after a put reported one applied entry of three. The figure was Raft's, which lags the outcome by some
+/// turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_counts_as_applied() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -296,7 +295,7 @@ async fn what_was_acknowledged_counts_as_applied() {
     cluster.stop().await;
 }
 
-/// A learner served everything. etcd's learners are no endpoints for clients: they serve what shows how far they are.
+/// A learner served everything. etcd's learners are not endpoints for clients: they serve only calls that show their progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_learner_serves_what_etcds_do() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -343,8 +342,8 @@ async fn a_learner_serves_what_etcds_do() {
     cluster.stop().await;
 }
 
-/// kubeadm refuses etcd below 3.5.24, and the server said that it was 3.5.21. What goes with the version: a downgrade that is not under way,
-/// and the sizes that the quota is compared with.
+/// kubeadm refuses etcd below 3.5.24, and the server reported 3.5.21. The version implies further fields: a downgrade that is not
+/// under way, and the sizes that the quota is compared with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_is_that_of_etcd_3_7() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -360,7 +359,7 @@ async fn the_status_is_that_of_etcd_3_7() {
         let request = DowngradeRequest { action: action.into(), version: version.into() };
         upkeep.downgrade(request).await
     };
-    // Without one there is nothing to cancel, which etcd only logs.
+    // Without a downgrade nothing can be cancelled, which etcd only logs.
     assert_eq!(downgrade(DowngradeAction::Cancel, "").await.unwrap().into_inner().version, "3.7");
     for (version, text) in [
         ("four", "etcdserver: wrong downgrade target version format"),
@@ -383,7 +382,7 @@ async fn a_message_that_is_too_long_is_refused_as_by_etcd() {
     let (bytes, limit) = (prost::Message::encoded_len(&request), 2000 + (512 << 10));
     let text = format!("grpc: received message larger than max ({bytes} vs. {limit})");
     assert_eq!(refusal(keys.put(request).await), is((Code::ResourceExhausted, &text[..])));
-    // One that has room beside headers is read, and refused for its length alone.
+    // A request that fits with its headers is read, and refused only for its length.
     let request = PutRequest { value: vec![1; 3000], ..put("key") };
     let text = "etcdserver: request is too large";
     assert_eq!(refusal(keys.put(request).await), is((Code::InvalidArgument, text)));
@@ -444,7 +443,7 @@ async fn a_repeatable_call_leaves_a_leader_that_is_replaced() {
         };
         node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await
     });
-    // It may have come to lead itself by now, on a busy machine.
+    // On a busy machine it may lead itself by now.
     let _ = within(begun.recv()).await;
     let leader = cluster.leader().await;
     cluster.members[leader].stop().await;

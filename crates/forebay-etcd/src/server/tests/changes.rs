@@ -39,7 +39,7 @@ async fn a_cluster_grows_from_one_member_to_three_and_shrinks_again() {
         let added = changed.member.unwrap();
         assert_eq!((&*added.name, added.peer_ur_ls, added.is_learner), ("", vec![url], false));
         assert_eq!(changed.members.len(), count);
-        // Until it has started the cluster goes on without it.
+        // Until it has started the cluster continues without it.
         cluster.members[0].put("between", "value").await.unwrap();
         cluster.members[at].start().await;
         assert_eq!(cluster.members[at].node().id(), added.id);
@@ -56,7 +56,7 @@ async fn a_cluster_grows_from_one_member_to_three_and_shrinks_again() {
     assert_eq!(changed.members.len(), 2);
     assert_eq!(cluster.members[follower].ended().await, EndReason::Removed);
     cluster.members[leader].put("late", "value").await.unwrap();
-    // It does not come back.
+    // It does not return.
     cluster.members[follower].start().await;
     assert_eq!(cluster.members[follower].ended().await, EndReason::Removed);
     cluster.stop().await;
@@ -163,7 +163,7 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
     assert_eq!(text(node.change_members(update(other, &own)).await), "etcdserver: Peer URLs already exists");
     let unknown = Change::MoveLeader(MoveLeaderRequest { target_id: 1 });
     assert_eq!(text(node.change_members(unknown).await), "etcdserver: bad leader transferee");
-    // With one of three away, neither of the others can go.
+    // With one of three members down, neither of the others can be removed.
     let leader = cluster.leader().await;
     let away = (0..3).find(|at| *at != follower && *at != leader).unwrap();
     cluster.members[away].stop().await;
@@ -242,7 +242,7 @@ async fn the_lead_moves_to_whom_it_is_given() {
     cluster.members[3 - leader - follower].node().forget_members_for_good();
     for at in [follower, leader, follower] {
         let member = &cluster.members[at];
-        // On a busy machine the lead may go back at once.
+        // On a busy machine the lead may move back immediately.
         while !member.node().is_leader() {
             member.change(Change::MoveLeader(MoveLeaderRequest { target_id: member.node().id() })).await;
         }

@@ -26,7 +26,7 @@ pub(super) async fn metric_is(address: &str, name: &str, value: &str) {
     within(async { while !get(address, 2379, "/metrics").await.1.contains(&line) {} }).await;
 }
 
-/// Without them the alert for failed calls, which divides one by the other, never came.
+/// Regression: without them the alert for failed calls, which divides one by the other, never fired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_counted_by_their_codes() {
     let mut cluster = Cluster::start(1, &[]).await;

@@ -1,4 +1,4 @@
-//! Clusters in one process, each with loopback addresses of its own: no two tests meet on a port.
+//! Clusters in one process, each with separate loopback addresses: no two tests use the same port.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 use crate::version::Formats;
 use crate::{Config, EndReason, Invocation, Server, StartError};
 
-/// No step of a test takes this long.
+/// Longer than any step of a test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 static ADDRESSES: AtomicU32 = AtomicU32::new(1);
@@ -75,7 +75,8 @@ impl Member {
         reason
     }
 
-    /// Proposes a change that may be made twice, until it is known to be made: an election may come at any time on a busy machine.
+    /// Proposes a change that may be made twice, until it is known to be made: an election may happen at any time on a busy
+    /// machine.
     pub(crate) async fn propose(&self, change: Change) -> Result<(Outcome, u64), Status> {
         settled(async || self.node().propose(change.clone()).await).await
     }
@@ -86,7 +87,7 @@ impl Member {
         Ok(index)
     }
 
-    /// Puts with a single proposal, whatever becomes of it.
+    /// Puts with a single proposal, whose outcome may be unknown.
     pub(crate) async fn put_once(&self, key: &str, value: &str) -> Result<u64, Status> {
         self.node().propose(put(key, value)).await.map(|(_, index)| index)
     }
@@ -211,7 +212,7 @@ pub(crate) async fn settled<T>(mut call: impl AsyncFnMut() -> Result<T, Status>)
     }
 }
 
-/// Takes a change that may have been made before, by a try whose outcome was not known: it is refused so then.
+/// Accepts a change that an earlier try with unknown outcome may have made: then it is refused.
 pub(crate) fn made<T>(outcome: Result<T, Status>, refusal: Refusal) {
     if let Err(status) = outcome {
         assert!(is_one_of(&status, &[refusal]), "{status}");
@@ -227,7 +228,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the members of a new cluster, and starts none.
+    /// Makes the members of a new cluster, without starting them.
     pub(crate) fn new(count: usize, more: &[&str]) -> Cluster {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ =

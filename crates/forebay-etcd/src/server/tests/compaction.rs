@@ -1,4 +1,4 @@
-//! Compacted history goes by itself, and a physical compaction waits for that.
+//! Compacted history is removed without further requests, and a physical compaction waits for that.
 
 use tonic::transport::Channel;
 
@@ -45,7 +45,7 @@ async fn put_and_compact(client: &mut KvClient<Channel>, puts: usize, physical: 
     }
 }
 
-/// What was compacted went with later entries alone: without any, it stayed for good.
+/// Compacted history was removed only by later entries: without any, it stayed forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_goes_without_further_requests() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -67,7 +67,7 @@ async fn history_goes_without_further_requests() {
     cluster.stop().await;
 }
 
-/// A physical compaction responded at once, as any other, with the history in its place.
+/// A physical compaction responded immediately, as any other, before the history was removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_physical_compaction_waits_until_history_is_gone() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -93,7 +93,7 @@ async fn a_full_space_has_room_again_after_a_physical_compaction() {
     };
     let full = "etcdserver: mvcc: database space exceeded";
     assert_eq!(refused.message(), full);
-    // Roles take space as well; what takes none goes on.
+    // Roles use space as well; changes without cost continue.
     let mut auth = AuthClient::new(channel(member));
     let add = AuthRoleAddRequest { name: "r".repeat(2000) };
     let refused = settled(async || auth.role_add(add.clone()).await).await.unwrap_err();
@@ -109,7 +109,7 @@ async fn a_full_space_has_room_again_after_a_physical_compaction() {
         alarm: AlarmType::Nospace.into(),
     };
     upkeep.alarm(disarm).await.unwrap();
-    // A large part at once, without others before it.
+    // A single large part, without others before it.
     put(&mut client, 60_000).await.unwrap();
     cluster.stop().await;
 }

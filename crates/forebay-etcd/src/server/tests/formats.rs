@@ -32,7 +32,7 @@ async fn start(formats: &[Formats], ready: usize) -> Cluster {
     cluster
 }
 
-/// Builds that count differently, or did not know each other's entries, went on together, and their states differed from then on.
+/// Builds that count differently, or did not know each other's entries, ran together, and their states diverged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_without_a_common_format_refuse_each_other() {
     let mut cluster = start(&[FIRST; 3], 3).await;
@@ -92,7 +92,8 @@ async fn the_format_is_raised_when_all_members_know_it() {
     cluster.stop().await;
 }
 
-/// The others refused to say whether it had been there, which counted as no reply: a first member that had lost its data began anew.
+/// The others refused to report its former membership, which counted as no reply: an initial member that had lost its data started
+/// anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_its_data_says_who_refuses_its_version() {
     let mut cluster = start(&[FIRST; 3], 3).await;

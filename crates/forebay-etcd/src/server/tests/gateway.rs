@@ -1,4 +1,4 @@
-//! The JSON gateway, beside etcd's.
+//! The JSON gateway, compared with etcd's.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use crate::http::RANGE_BYTES_MAX;
 
 /// Requests with the replies of etcd 3.7.3, made by `tests/gateway/record`.
 const RECORDED: &str = include_str!("../../../tests/gateway/exchanges.json");
-/// Headers that are compared.
 const COMPARED: [&str; 3] = ["content-type", "access-control-allow-origin", "grpc-metadata-content-type"];
 
 #[derive(serde::Deserialize)]
@@ -102,7 +101,7 @@ async fn asked(member: &Member, path: &str, body: &str) -> Value {
     serde_json::from_str(&post(member, path, body).await.text().await).unwrap()
 }
 
-/// Takes out of a reply what differs from run to run.
+/// Removes the parts of a reply that differ from run to run.
 fn without(value: &mut Value, any: &[String]) {
     match value {
         Value::Object(fields) => {
@@ -115,7 +114,7 @@ fn without(value: &mut Value, any: &[String]) {
     }
 }
 
-/// Returns whether a text is of Go's own reader of JSON, whose words this server does not have.
+/// Returns whether a text is an error of Go's own reader of JSON, whose wording this server does not have.
 fn is_of_go(text: &str) -> bool {
     text.starts_with("invalid character ")
         || ["proto: unexpected EOF", "proto: syntax error (line 1:1): unexpected token 0"].contains(&text)
@@ -128,7 +127,7 @@ fn compared(reply: &str, any: &[String]) -> Result<Vec<Value>, String> {
     for value in &mut values {
         without(value, any);
         if let Some(Value::String(text)) = value.get_mut("message") {
-            // Go's package writes either space, so that no program relies on the words.
+            // Go's package writes either space, so that no program relies on the wording.
             *text = text.replace('\u{a0}', " ");
         }
     }
@@ -207,7 +206,7 @@ async fn a_client_that_goes_ends_its_watch() {
     let member = &cluster.members[0];
     let mut watch = post(member, "/v3/watch", "{\"create_request\":{\"key\":\"YQ==\"}}").await;
     assert!(watch.line().await.contains("\"created\":true"));
-    // Its body has ended, and it goes on.
+    // Its body has ended, and it continues.
     asked(member, "/v3/kv/put", "{\"key\":\"YQ==\",\"value\":\"Yg==\"}").await;
     let event: Value = serde_json::from_str(&watch.line().await).unwrap();
     assert_eq!(event["result"]["events"][0]["kv"]["value"], "Yg==");
@@ -223,7 +222,7 @@ async fn a_client_that_goes_ends_its_watch() {
     cluster.stop().await;
 }
 
-/// A campaign or a lock whose client has gone would else be won by none, with all those behind it waiting.
+/// The key of a campaign or a lock whose client has disconnected would otherwise block all those behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_takes_its_key_out_of_the_queue() {
     let mut cluster = Cluster::start(1, &[]).await;

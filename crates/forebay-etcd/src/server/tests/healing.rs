@@ -1,5 +1,5 @@
-//! A member whose tables are damaged takes its state again from the others. Where too few others have it, the damage is named, and nothing
-//! wrong is served.
+//! A member whose tables are damaged copies its state again from the others. If too few others have it, the damage is reported, and
+//! nothing wrong is served.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ async fn is_repaired(member: &Member, times: u64) {
     .await;
 }
 
-/// Writes at a member until the flag is set, whatever becomes of the puts.
+/// Writes at a member until the flag is set; puts may fail.
 async fn write(node: Node, is_over: Arc<AtomicBool>) {
     let mut number = 0_u64;
     while !is_over.load(Ordering::Relaxed) {

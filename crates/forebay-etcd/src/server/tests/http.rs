@@ -1,4 +1,4 @@
-//! HTTP beside gRPC.
+//! HTTP in addition to gRPC.
 
 use forebay_test::exposition::{family, prometheus};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -52,7 +52,8 @@ async fn health_and_version_are_as_in_etcd() {
     cluster.stop().await;
 }
 
-/// A POST of JSON to any path got 200 and nothing: its status was in headers that only gRPC has, and a caller took it for success.
+/// A POST of JSON to any path got 200 and an empty body: its status was in headers that only gRPC has, and a caller mistook it for
+/// success.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_grpc_is_not_found() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -80,7 +81,7 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
     metric_is(&address, &active, "1").await;
     metric_is(&address, &active.replace("active", "known"), "1").await;
-    // Whichever leads, both have sent the other something.
+    // Whichever member leads, both have sent something to the other.
     let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
     for (name, label) in [("sent", "To"), ("received", "From")] {
         let bytes = family(&families, &format!("etcd_network_peer_{name}_bytes_total"));
@@ -113,8 +114,8 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_a_majority_is_not_healthy_and_still_alive() {
     let mut cluster = Cluster::start(2, &[]).await;
-    // The one that ends hands its lead over. The other led for ever once, without a majority, if no reply to its first
-    // appends had come: a leader that had never been acknowledged passed for one that was.
+    // The member that ends hands its lead over. Once, the other led forever without a majority, if its first appends had no reply:
+    // a leader that was never acknowledged counted as acknowledged.
     let (ends, stays) = match cluster.leader().await {
         0 => (0, 1),
         _ => (1, 0),

@@ -44,8 +44,8 @@ async fn are_compared(cluster: &Cluster, times: u64) {
     .await;
 }
 
-/// Waits until `member` knows of an alarm that names another one, or itself. One that names none may come first: a member that was not
-/// reached in time takes the majority with it.
+/// Waits until `member` knows of an alarm that names another member, or itself. An alarm without a name may precede it: while a
+/// member is not reached in time, the others may have no majority.
 async fn is_named(member: &Member, named: u64) {
     within(async {
         loop {
@@ -215,7 +215,7 @@ async fn no_difference_is_found_where_there_is_none() {
     cluster.stop().await;
 }
 
-/// Writes zeros around the middle of each longer file of tables below a directory. Returns how many there are.
+/// Writes zeros around the middle of each longer file of tables below a directory. Returns their number.
 pub(super) fn damage_tables(dir: &Path) -> usize {
     let mut damaged = 0;
     // A member that runs may have removed them meanwhile.
@@ -253,7 +253,7 @@ pub(super) async fn damage(member: &Member) -> String {
     .await
 }
 
-/// Once, a byte that went wrong in the history was found by the client that read it, or never.
+/// Regression: a corrupted byte in the history was found by the client that read it, or never.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled() {
     // Two members are too few for one to be healed.
@@ -331,7 +331,7 @@ async fn the_scrub_names_a_member_whose_tables_are_not_those_of_its_sums() {
     let found = damage(member).await;
     assert!(found.contains("current values"), "{found}");
     is_named(member, member.node().id()).await;
-    // All checksums are right: this is no damage of a disk.
+    // All checksums are right: this damage is not from a disk.
     assert_eq!(member.node().counts().repairs_failed.load(Ordering::Relaxed), 0);
     assert_eq!(member.node().counts().repairs.load(Ordering::Relaxed), 0);
     cluster.stop().await;

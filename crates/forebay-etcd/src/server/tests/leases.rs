@@ -57,7 +57,7 @@ fn others(cluster: &Cluster, but: usize) -> Vec<&Member> {
     others.map(|(_, member)| member).collect()
 }
 
-/// Has the lead go to another member, and returns it.
+/// Moves the lead to another member, and returns it.
 async fn another_leads<'a>(former: &Member, others: &[&'a Member]) -> &'a Member {
     // On a busy machine the third one may win the election.
     within(async {
@@ -91,8 +91,8 @@ async fn tries_to_revoke(former: &Member, alive: &mut LeaseClient<Channel>) {
     .await;
 }
 
-/// A leader that was paused for longer than a lease's time went on as if it led. Raft refused its revocation, which was forwarded to
-/// the next leader then: that one applied it, and the keys of a lease were gone that it had kept alive all the time.
+/// A leader that was paused for longer than a lease's time continued as if it led. Raft refused its revocation, which was then
+/// forwarded to the next leader: that leader applied it, and deleted the keys of a lease that it had kept alive all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_former_leader_does_not_revoke_what_the_next_one_keeps_alive() {
     let mut cluster = Cluster::start(3, &[]).await;

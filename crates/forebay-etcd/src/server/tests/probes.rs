@@ -47,7 +47,7 @@ async fn a_member_serves_by_the_empty_name_as_in_etcd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_state_is_healed_does_not_serve() {
     let mut cluster = Cluster::start(3, &[]).await;
-    // Alone, it cannot take the state of another member.
+    // Without the others, it cannot copy the state of another member.
     for at in 1..3 {
         cluster.members[at].stop().await;
     }

@@ -45,8 +45,8 @@ fn client(member: &Member) -> KvClient<tonic::transport::Channel> {
     KvClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX)
 }
 
-/// Eight ranges of 1,000 MiB took 7.4 GiB: each response was in memory as pairs, and as the bytes of its message. A long one is sent as it
-/// is read now, and has the same bytes.
+/// Eight ranges of 1,000 MiB used 7.4 GiB: each response was in memory as pairs, and as the bytes of its message. A long response
+/// is now sent as it is read, and has the same bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_responses_are_those_of_short_ones() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -141,7 +141,7 @@ async fn a_range_stream_refuses_what_etcds_does() {
     cluster.stop().await;
 }
 
-/// As in etcd, where each part is a read of its own at the revision of the first.
+/// As in etcd, where each part is a separate read at the revision of the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compaction_above_its_revision_ends_a_range_stream() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -153,7 +153,7 @@ async fn a_compaction_above_its_revision_ends_a_range_stream() {
         let request = RangeRequest { revision: before, ..all() };
         let mut parts = within(keys.range_stream(request)).await.unwrap().into_inner();
         within(parts.message()).await.unwrap().unwrap();
-        // Most of it has not been read yet: the client has taken one part.
+        // Most of it has not been read yet: the client has received one part.
         within(other.compact(CompactionRequest { revision, physical: false })).await.unwrap();
         let ended = loop {
             match within(parts.message()).await {
@@ -209,7 +209,7 @@ async fn a_long_range_waits_while_too_many_are_under_way() {
         unread.push((keys, parts));
         metric_is(&member.address, "forebay_etcd_long_ranges", &number.to_string()).await;
     }
-    // Short ones are served.
+    // Short ranges are served.
     let mut keys = client(member);
     let short = RangeRequest { limit: 3, ..all() };
     assert_eq!(within(keys.range(short)).await.unwrap().into_inner().kvs.len(), 3);
@@ -230,7 +230,7 @@ async fn a_long_range_waits_while_too_many_are_under_way() {
     cluster.stop().await;
 }
 
-/// The view of a client that stood still kept the memory that others needed. The range goes on at its revision without it.
+/// The view of a stalled client kept the memory that others needed. The range continues at its revision without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_goes_on_at_its_revision_when_its_client_does() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -303,7 +303,7 @@ async fn unread_response(member: &Member) -> Streaming<RangeResponse> {
     within(calls.server_streaming(Request::new(all()), path, codec)).await.unwrap().into_inner()
 }
 
-/// Eight ranges of 1,000 MiB at once have to fit into 512 MiB: the memory of a response does not depend on its length.
+/// Eight concurrent ranges of 1,000 MiB have to fit into 512 MiB: the memory of a response does not depend on its length.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_response_has_few_bytes_in_memory() {
     let mut cluster = Cluster::start(1, &[]).await;

@@ -1,4 +1,4 @@
-//! Snapshots that are restored: members of a new cluster begin with them, and files that are none leave nothing behind.
+//! Restored snapshots: members of a new cluster start with them, and invalid files leave nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ async fn three_members_restore_a_snapshot_and_are_a_cluster() {
         assert_eq!(member.node().counts().foreign.load(Ordering::Relaxed), 0);
     }
 
-    // Changes, and a watch that begins before the restore.
+    // Changes, and a watch that starts before the restore.
     let follower = cluster.follower().await;
     cluster.members[follower].put("after", "value").await.unwrap();
     let create =
@@ -154,7 +154,7 @@ async fn three_members_restore_a_snapshot_and_are_a_cluster() {
     assert_eq!(joined.get("key9").await.as_deref(), Some("newest"));
     assert_eq!(hash(joined, 34).await, hash(old, 34).await);
     assert_eq!(all(joined, 15).await, all(old, 15).await);
-    // It goes on from its own directory.
+    // It continues from its own directory.
     cluster.stop().await;
     for member in &mut cluster.members {
         member.start().await;
@@ -289,7 +289,7 @@ async fn a_directory_that_is_in_use_is_not_restored_into() {
     assert!(dir.exists() && log_dir.join("mine.txt").exists());
     fs::remove_file(log_dir.join("mine.txt")).unwrap();
 
-    // A crash in the middle of a restore: neither a server nor another restore takes the remains for a member.
+    // A crash in the middle of a restore: neither a server nor another restore accepts the remains as a member.
     fs::create_dir_all(dir.join("member.unfinished/state")).unwrap();
     let left =
         "was left by a restore that did not come to its end: remove it, and restore the snapshot again";
@@ -297,7 +297,7 @@ async fn a_directory_that_is_in_use_is_not_restored_into() {
     assert!(cluster.members[0].try_start().await.unwrap_err().to_string().ends_with(left));
     fs::remove_dir_all(dir.join("member.unfinished")).unwrap();
 
-    // An empty directory is as none, such as where a disk is mounted. The log may be on another one.
+    // An empty directory counts as missing, for example the mount point of a disk. The log may be on another disk.
     restore(&cluster.members[0], &file, &[&with_log]).run().await.unwrap();
     cluster.members[0].arguments.push(with_log);
     cluster.members[0].start().await;

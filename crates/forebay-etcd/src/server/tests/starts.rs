@@ -55,7 +55,7 @@ async fn data_of_another_member_or_cluster_is_refused() {
     std::fs::create_dir_all(foreign.join("member/wal")).unwrap();
     set(&mut cluster, 0, "data-dir", &foreign.display().to_string());
     assert!(refusal(&cluster, 0).await.contains("data of etcd itself"));
-    // Its own is taken.
+    // Its own directory is in use.
     set(&mut cluster, 0, "data-dir", &dirs[0]);
     for member in &mut cluster.members {
         member.start().await;
@@ -141,7 +141,7 @@ async fn a_member_comes_back_from_its_directory_alone() {
     cluster.stop().await;
 }
 
-/// The drive of --wal-dir was not mounted: the log was begun anew, without the vote and the entries of before, which the member had
+/// The drive of --wal-dir was not mounted: the log was created anew, without the former vote and entries, which the member had
 /// acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_does_not_go_on_without_its_log() {
@@ -161,10 +161,10 @@ async fn a_member_does_not_go_on_without_its_log() {
             sentence.contains("holds no log, and member") && sentence.contains("mount its drive"),
             "{sentence}"
         );
-        // The second time there is the empty directory on which the drive is mounted.
+        // The second time only the empty mount point of the drive exists.
         std::fs::create_dir_all(&log).unwrap();
     }
-    // Nor with a log that another start has begun there meanwhile.
+    // Nor with a log that another start has created there meanwhile.
     let elsewhere = cluster.dir.path().join("elsewhere").display().to_string();
     let own = cluster.members[0].dir.display().to_string();
     set(&mut cluster, 0, "data-dir", &elsewhere);
@@ -181,7 +181,7 @@ async fn a_member_does_not_go_on_without_its_log() {
     cluster.stop().await;
 }
 
-/// Vote and entries of another member's log were taken for the member's own.
+/// Vote and entries of another member's log were adopted as the member's own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_of_another_member_is_refused() {
     let mut cluster = Cluster::new(2, &[]);
@@ -253,8 +253,8 @@ async fn a_first_start_that_was_interrupted_is_resumed() {
     }
 }
 
-/// A member whose data was lost came back with its old id and its old flags, and had forgotten what it had acknowledged: with one of
-/// the others away, what those two had was lost.
+/// A member whose data was lost returned with its old id and its old flags, without the entries that it had acknowledged: with one
+/// of the others down, entries known only to those two were lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_its_data_is_no_first_member() {
     let mut cluster = Cluster::new(3, &[]);
@@ -301,8 +301,9 @@ pub(super) fn open_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     open.filter(|file| file.starts_with(dir)).collect()
 }
 
-/// Regression: the leases had the node, and the node had the leases. A member that was shut down kept its threads and its memory for as
-/// long as the process ran, and one that was dropped went on with all its tasks and kept its files, too: tests took 12 GB of disk.
+/// Regression: the leases had the node, and the node had the leases. A member that was shut down kept its threads and its memory
+/// for as long as the process ran, and a dropped member continued with all its tasks and kept its files, too: tests used 12 GB of
+/// disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_has_ended_leaves_nothing_behind() {
     let mut cluster = Cluster::start(1, &[]).await;

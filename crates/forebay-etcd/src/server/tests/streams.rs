@@ -30,7 +30,7 @@ fn channel(member: &Member) -> Channel {
     endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535).connect_lazy()
 }
 
-/// Requests, and how many of them the connection has taken.
+/// Requests, and the number that the connection has consumed.
 fn counted<T: Clone + Send + 'static>(
     requests: impl Iterator<Item = T> + Send + 'static,
 ) -> (impl Stream<Item = T> + Send + 'static, Arc<AtomicUsize>) {
@@ -51,8 +51,8 @@ async fn are_sent(sent: &AtomicUsize, least: usize) {
     .await;
 }
 
-/// Once, each keep-alive waited for a read round of its own, and the requests behind it stayed unread. When about 2,000 did, the connection
-/// was closed with all that was on it. Of 20,000 leases 17,343 ended while their client kept them alive.
+/// Once, each keep-alive waited for a separate read round, and the requests behind it stayed unread. At about 2,000 of them, the
+/// connection was closed with all its streams. Of 20,000 leases 17,343 ended while their client kept them alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keep_alives_share_rounds_and_are_read_before_their_replies_are() {
     let mut cluster = Cluster::start(3, &[]).await;
@@ -83,7 +83,7 @@ async fn keep_alives_share_rounds_and_are_read_before_their_replies_are() {
     cluster.stop().await;
 }
 
-/// Once, none of 6,000 watches was made that a client asked for in a row.
+/// Once, 6,000 watches that a client requested in a row were never created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn very_many_watches_on_a_stream_have_their_events() {
     let mut cluster = Cluster::start(1, &[]).await;
@@ -137,8 +137,8 @@ const WATCHES: i64 = 10_000;
 const TTL: Duration = Duration::from_secs(20);
 const HELD: Duration = Duration::from_secs(60);
 
-/// Keeps leases alive on one stream as etcd's own client does: each when a third of its time has passed since its last reply. Takes
-/// leases as they are granted, and returns how many replies came in the time after the last one.
+/// Keeps leases alive on one stream as etcd's own client does: each when a third of its time has passed since its last reply.
+/// Receives leases as they are granted, and returns the number of replies in the time after the last grant.
 async fn keep_alive(mut client: LeaseClient<Channel>, mut granted: mpsc::UnboundedReceiver<i64>) -> usize {
     let (requests, stream) = mpsc::unbounded_channel();
     // etcd sends the head of its response with the first reply.

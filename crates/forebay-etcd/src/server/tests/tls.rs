@@ -76,7 +76,7 @@ impl Certificates {
         self.dir.join(format!("{name}.pem"))
     }
 
-    /// Writes the list of revoked certificates, by their serial numbers: as DER, which is all that etcd takes, or as PEM.
+    /// Writes the list of revoked certificates, by their serial numbers: as DER, the only format of etcd, or as PEM.
     fn revoke(&self, number: u64, serials: &[u64], is_der: bool) {
         let (from, until) = (date_time_ymd(2020, 1, 1), date_time_ymd(2100, 1, 1));
         let revoked = |serial: &u64| RevokedCertParams {
@@ -98,7 +98,7 @@ impl Certificates {
         std::fs::write(self.file("crl"), bytes).unwrap();
     }
 
-    /// Returns arguments with the files of a certificate, and of the CA for callers' ones.
+    /// Returns arguments with the files of a certificate, and of the CA for callers' certificates.
     fn arguments(&self, prefix: &str, name: &str) -> [String; 3] {
         let file = |name: &str| self.file(name).display().to_string();
         [
@@ -108,7 +108,8 @@ impl Certificates {
         ]
     }
 
-    /// Asks for a page as a client, with a certificate or without. With TLS 1.3 a refusal comes with the first bytes that are read.
+    /// Asks for a page as a client, with a certificate or without. With TLS 1.3 a refusal arrives with the first bytes that are
+    /// read.
     async fn is_served(&self, address: &str, with: Option<&str>) -> bool {
         match self.connect(address, with).await {
             // Without a leader for a moment, as on a busy machine, it is another status.
@@ -345,7 +346,7 @@ async fn a_ca_alone_demands_certificates_of_callers() {
     cluster.stop().await;
 }
 
-/// As in etcd, where the CAs of the system check members then. A member alone calls none.
+/// As in etcd, where the CAs of the system then check members. A single member calls no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_alone_needs_no_ca_of_members() {
     let mut cluster = Cluster::new(1, &[]);
@@ -399,7 +400,7 @@ async fn members_are_called_by_certificates_of_their_names_alone() {
     cluster.stop().await;
 }
 
-/// A member was called whatever name its certificate had.
+/// A member was called with any name in its certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_call_those_of_their_names_alone() {
     // The name that these certificates have, and another.
@@ -413,7 +414,7 @@ async fn members_call_those_of_their_names_alone() {
                 member.arguments.extend(certificates.arguments(prefix, &member.name));
             }
         }
-        // The second one takes all.
+        // The second member accepts all.
         cluster.members[0].arguments.push(format!("--peer-cert-allowed-cn={name}"));
         for member in &mut cluster.members {
             member.start().await;

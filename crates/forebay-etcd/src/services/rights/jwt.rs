@@ -22,7 +22,7 @@ use crate::start_error::StartError;
 /// Signs and verifies tokens.
 pub(in crate::services) struct Jwt {
     algorithm: Algorithm,
-    /// Without it this member gives out none.
+    /// `None` if this member issues no tokens.
     signs: Option<EncodingKey>,
     verifies: DecodingKey,
     validation: Validation,
@@ -50,7 +50,7 @@ impl Jwt {
     /// Reads the keys.
     ///
     /// # Errors
-    /// A method that is not supported, a key that is missing or cannot be used, or two that are no pair.
+    /// A method that is not supported, a key that is missing or cannot be used, or two keys that do not match.
     pub(super) fn open(options: &JwtOptions) -> Result<Jwt, StartError> {
         let JwtOptions { sign_method, public_key, private_key, ttl } = options;
         let algorithm: Algorithm = sign_method.parse().map_err(|_| {

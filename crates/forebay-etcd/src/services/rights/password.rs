@@ -7,16 +7,16 @@ use tonic::Status;
 
 use crate::refusal::Refusal;
 
-/// Longer ones are refused, as etcd does: bcrypt does not look at the bytes behind these.
+/// Longer passwords are refused, as in etcd: bcrypt ignores the bytes after these.
 const PASSWORD_BYTES_MAX: usize = 72;
-/// Longer ones are nobody's, and are not kept until their turn.
+/// Longer guesses never match, and are not kept until their turn.
 const GUESS_BYTES_MAX: usize = 4096;
 
 /// Makes and compares hashes.
 #[derive(Debug)]
 pub(in crate::services) struct Passwords {
     cost: u32,
-    /// A part of the processors: guesses of passwords must not take them all.
+    /// A part of the processors: guesses of passwords must not occupy them all.
     at_once: Arc<Semaphore>,
 }
 
@@ -30,7 +30,7 @@ impl Passwords {
         Passwords { cost, at_once: Arc::new(Semaphore::new(processors.div_ceil(2))) }
     }
 
-    /// Runs one of the two on a thread that may block. Its turn lasts as long as the work, whether the caller waits for it or has gone.
+    /// Runs one of the two on a thread that may block. Its turn lasts as long as the work, even if the caller no longer waits.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
         let turn = self.at_once.clone().acquire_owned().await.map_err(failed)?;
         let work = move || {
@@ -41,7 +41,6 @@ impl Passwords {
         tokio::task::spawn_blocking(work).await.map_err(failed)
     }
 
-    /// Returns the hash of a password.
     pub(in crate::services) async fn hash(&self, password: String) -> Result<Vec<u8>, Status> {
         if password.len() > PASSWORD_BYTES_MAX {
             return Err(Refusal::PasswordTooLong.into());
@@ -51,7 +50,7 @@ impl Passwords {
         hash.map(String::into_bytes).map_err(failed)
     }
 
-    /// Returns whether a hash is of this password. Bytes that are no hash are of none.
+    /// Returns whether a hash is of this password. Malformed hashes match no password.
     pub(in crate::services) async fn is_of(&self, hash: Vec<u8>, password: String) -> Result<bool, Status> {
         if password.len() > GUESS_BYTES_MAX {
             return Ok(false);
@@ -84,7 +83,7 @@ mod tests {
         assert_eq!(refused.message(), "bcrypt: password length exceeds 72 bytes");
     }
 
-    /// Story: callers that gave up made room for the next ones, while their work went on: hundreds of threads compared passwords.
+    /// Story: callers that gave up freed their turns, while their work continued: hundreds of threads compared passwords.
     #[tokio::test]
     async fn work_keeps_its_turn_when_its_caller_has_gone() {
         let passwords = Passwords::new(4);

@@ -39,7 +39,7 @@ impl Tokens {
         self.all.insert(token.text, Holder { user: token.user.into(), used: Instant::now() });
     }
 
-    /// Returns the user of a token, whose time begins anew.
+    /// Returns the user of a token, and restarts its time limit.
     pub(super) fn user(&mut self, token: &str) -> Option<Arc<str>> {
         let holder = self.all.get_mut(token)?;
         if holder.used.elapsed() >= self.ttl {

@@ -1,5 +1,5 @@
-//! Shows: no watch of a stream waits for ever because of the others, and each has its events in order. How: the test asks a stream for
-//! its responses one by one, on a member's real store, and rings the hub in between, so that nothing depends on time.
+//! Shows: no watch of a stream waits forever because of the others, and each has its events in order. How: the test polls a stream
+//! for its responses one by one, on a member's real store, and rings the hub in between, so that nothing depends on time.
 
 use tonic::codec::Codec;
 
@@ -79,8 +79,8 @@ impl Turns {
     }
 }
 
-/// Once, the store was read for a watch from an old revision only when the stream had nothing else to do. Beside a watch whose events
-/// come faster than they are sent, it had no event until its revisions were compacted.
+/// Once, the store was read for a watch from an old revision only when the stream had no other work. With another watch whose
+/// events arrive faster than they are sent, it had no event until its revisions were compacted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_is_behind_catches_up_beside_a_busy_one() {
     let mut turns = Turns::new(Vec::new()).await;
@@ -114,7 +114,7 @@ async fn events_do_not_wait_for_all_requests() {
     let refused = WatchCreateRequest { start_revision: -1, ..Default::default() };
     let refused = WatchRequest { request_union: Some(RequestUnion::CreateRequest(refused)) };
     let mut turns = Turns::new(vec![refused; 1000]).await;
-    // It takes several reads to catch up with.
+    // Catching up needs several reads.
     for _ in 0..60 {
         turns.put("old", 60_000).await;
     }
@@ -142,7 +142,7 @@ async fn progress_is_reported_beside_a_busy_watch() {
     let create = WatchCreateRequest { key: "idle".into(), progress_notify: true, ..Default::default() };
     turns.watches.create(create);
     let idle = turns.next().await.watch_id;
-    // The first tick is due at once.
+    // The first tick is due immediately.
     turns.watches.ticks = tokio::time::interval(Duration::from_secs(3600));
     // That is seen once the runtime has looked at its timers, which a busy machine may delay.
     let progress = async {
@@ -161,8 +161,7 @@ async fn progress_is_reported_beside_a_busy_watch() {
     turns.cluster.stop().await;
 }
 
-/// Once, a watch that fell behind while the store was opened for others was read for as well. Its queued events came after
-/// that.
+/// Once, a watch that fell behind while the store was opened for others was included in the read. Its queued events followed later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_falls_behind_during_a_read_keeps_its_order() {
     let mut turns = Turns::new(Vec::new()).await;
@@ -218,7 +217,7 @@ async fn a_watch_with_little_to_read_does_not_wait_for_one_with_much() {
     turns.cluster.stop().await;
 }
 
-/// Once, the history of other keys was read in one go, as long as it was. Meanwhile the stream took no request and sent no event.
+/// Once, the history of other keys was read in one pass of any length. Meanwhile the stream read no request and sent no event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_of_unwanted_events_has_an_end() {
     let mut turns = Turns::new(Vec::new()).await;
