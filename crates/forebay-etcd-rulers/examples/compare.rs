@@ -109,7 +109,7 @@ fn options() -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// A key of 8 bytes: its number's digits, in an order that is none.
+/// A key of 8 bytes: its number's digits, in a scrambled order.
 fn key(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -162,7 +162,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(program: &Path, nodes: usize) -> Cluster {
-        // Room for the million keys, with history: etcd's default is 2 GiB.
+        // Space for the million keys, with history: etcd's default is 2 GiB.
         let flags = ["--quota-backend-bytes=8589934592"];
         Cluster { members: Member::several(program, nodes, &flags) }
     }
@@ -186,7 +186,7 @@ impl Cluster {
     }
 }
 
-/// Puts `count` keys, 1,000 at once.
+/// Puts `count` keys, 1,000 concurrently.
 async fn fill(cluster: &Cluster, count: u64) -> Result<(), Failure> {
     let (clients, next) = (cluster.connect(20).await?, Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
@@ -445,7 +445,7 @@ fn main() -> Result<(), Failure> {
                     if options.server.as_ref().is_some_and(|only| only.as_str() != *name) {
                         continue;
                     }
-                    // A runtime for each sample: nothing of the one before goes on.
+                    // A runtime for each sample: no task of the previous sample continues.
                     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
                     let figures = runtime.block_on(sample(program, row, *nodes, &options))?;
                     runtime.shutdown_background();

@@ -1,6 +1,6 @@
-"""Makes the calls of APISIX's client at the server of a port, as lua-resty-etcd has them (lib/resty/etcd/v3.lua at 0041d2ed).
+"""Makes the calls of APISIX's client at the server of a port, as in lua-resty-etcd (lib/resty/etcd/v3.lua at 0041d2ed).
 
-Its HTTP sends no type of the content, and it takes each chunk of a watch for one message.
+Its HTTP sends no content type, and it parses each chunk of a watch as one message.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Patroni with three members of PostgreSQL, on three members of this server: leaders of both are killed while rows are written.
 
-Arguments: the server's program, a folder for all files, the folder of PostgreSQL's programs, and those that start Patroni as a user that
-PostgreSQL takes. No acknowledged row may be lost, and each kill must be followed by writes.
+Arguments: the server's program, a folder for all files, the folder of PostgreSQL's programs, and the command that starts Patroni as
+a user that PostgreSQL accepts. No acknowledged row may be lost, and each kill must be followed by writes.
 """
 
 import json
@@ -17,7 +17,7 @@ import psycopg2
 SERVER, FOLDER, POSTGRES = sys.argv[1:4]
 AS_USER = sys.argv[4:]
 MEMBERS = range(3)
-# Of a network namespace of its own.
+# In a separate network namespace.
 CLIENTS = [f"127.0.0.1:{23790 + at}" for at in MEMBERS]
 PEERS = [f"http://127.0.0.1:{23800 + at}" for at in MEMBERS]
 ROWS = 200
@@ -171,7 +171,7 @@ class Writer:
             self.write_one()
             return len(self.acknowledged) >= end
 
-        # Without a pause between rows while they go through.
+        # Without a pause between rows while they succeed.
         def some():
             while self.connection is not None and len(self.acknowledged) < end:
                 self.write_one()

@@ -171,7 +171,7 @@ async fn transactions_in_transactions() {
     let [TxnOpResponse::Put(_), TxnOpResponse::Txn(inner), TxnOpResponse::Get(get)] = &responses[..] else {
         panic!("{response:?}")
     };
-    // etcd decides which branches are taken before anything is written.
+    // etcd selects all branches before anything is written.
     assert!(!inner.succeeded());
     assert_eq!(get.kvs().len(), 1);
     let all = GetOptions::new().with_all_keys();
@@ -274,7 +274,7 @@ async fn leases_are_granted_kept_listed_and_revoked() {
     assert_eq!((kept.id(), kept.ttl()), (id, 123));
     client.lease_revoke(id).await.unwrap();
     assert_eq!(client.get("leased", None).await.unwrap().count(), 0);
-    // A stream that goes on says so by a time of zero; a new one is refused by the client.
+    // A stream that continues reports this by a time of zero; a new stream is refused by the client.
     keeper.keep_alive().await.unwrap();
     assert_eq!(within(stream.message()).await.unwrap().unwrap().ttl(), 0);
     assert!(client.lease_keep_alive(id).await.is_err());

@@ -53,8 +53,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Reads a script. Lines that begin with a bar are the input of the command before; `|* N TEXT` is N times this
-/// text, or as many lines with a number if it has braces.
+/// Reads a script. Lines that start with a bar are the input of the command before; `|* N TEXT` is N times this text, or as many
+/// lines with a number if it has braces.
 fn steps(script: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in script.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -239,7 +239,7 @@ fn a_server_that_behaves_otherwise_is_found() {
     assert_eq!(compare(script, &["--max-txn-ops=1"]).len(), 2);
 }
 
-/// Both servers, this one first.
+/// Both servers, this server first.
 fn both(flags: &[&str]) -> [Member; 2] {
     [Member::own(flags), Member::alone(Path::new(ETCD), flags)]
 }
@@ -354,7 +354,7 @@ fn a_mirror_is_made_in_both_directions() {
     }
 }
 
-/// With no space left, both refuse what needs more and carry out the rest, until there is space again.
+/// With no space left, both refuse requests that need more and execute the rest, until space is free again.
 #[test]
 fn a_full_space_raises_an_alarm() {
     check_both(&["--quota-backend-bytes=6000000"], |member| {

@@ -1,7 +1,7 @@
-//! Shows: three whole servers lose no acknowledged change, serve no stale read, leave no event out of a watch and end no lease early, whatever becomes
-//! of them. How: clients keep a history through gRPC while the servers' processes are killed and stopped, cut off from each other, their disks are full or
-//! slow, their clocks jump, and members are replaced. One checker looks for an order of each key's calls that explains it. Another compares all that
-//! was seen with the state at every revision.
+//! Shows: three whole servers lose no acknowledged change, serve no stale read, leave no event out of a watch and end no lease
+//! early, under all these faults. How: clients keep a history through gRPC while the servers' processes are killed and stopped, cut
+//! off from each other, their disks are full or slow, their clocks jump, and members are replaced. One checker looks for an order
+//! of each key's calls that explains it. Another compares all that was seen with the state at every revision.
 //!
 //! `FOREBAY_ETCD_ROUNDS=300` runs more rounds; `FOREBAY_ETCD_SEED` chooses others. Partitions, full and slow disks need root, jumps of clocks Debian's package faketime.
 //! What cannot be had is said, and left out.
@@ -58,7 +58,7 @@ fn no_fault_of_processes_networks_disks_and_clocks_is_seen_by_clients() {
     cluster.check_that_faults_happened(rounds);
 }
 
-/// Runs rounds until a checker finds the defect, and returns its words. The test's own limit ends it where that never comes.
+/// Runs rounds until a checker finds the defect, and returns its report. The test's own limit ends it if that never happens.
 fn found(way: Way) -> String {
     let runtime = runtime();
     let _in_it = runtime.enter();

@@ -1,6 +1,7 @@
-//! The JSON gateway beside that of etcd: random requests, many of them malformed, get the same status and the same JSON.
+//! The JSON gateway compared with that of etcd: random requests, many of them malformed, get the same status and the same JSON.
 //!
-//! Needs an etcd of 3.7 in `FOREBAY_ETCD_WITH_JSON`: earlier ones write other errors. `FOREBAY_ETCD_BODIES` is how many requests.
+//! Needs an etcd of 3.7 in `FOREBAY_ETCD_WITH_JSON`: earlier versions write other errors. `FOREBAY_ETCD_BODIES` is the number of
+//! requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -107,7 +108,7 @@ fn any<'a>(random: &mut Draw, from: &[&'a str]) -> &'a str {
 /// Returns the text of an object with some of these fields.
 fn object(random: &mut Draw, fields: &[&str], depth: u64) -> String {
     let mut members = Vec::new();
-    // One in ten is of no field, and names may come twice.
+    // One in ten names no field, and names may occur twice.
     for _ in 0..random.below(fields.len() as u64 + 2) {
         let name = if random.below(10) == 0 { "nothing" } else { any(random, fields) };
         members.push(format!("\"{name}\":{}", value(random, name, depth)));
@@ -190,7 +191,7 @@ fn post(member: &Member, path: &str, body: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), text.to_owned())
 }
 
-/// Takes out what differs by nature: ids, the term, and the words of Go's reader of JSON.
+/// Removes parts that differ by nature: ids, the term, and the wording of Go's reader of JSON.
 fn compared(text: &str) -> Vec<Value> {
     fn clean(value: &mut Value) {
         match value {

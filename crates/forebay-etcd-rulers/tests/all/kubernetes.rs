@@ -1,6 +1,6 @@
-//! The server as Kubernetes' API server uses etcd: objects that are created, updated and deleted by
-//! transactions on their revision, lists in pages of one revision, watches that go on where a list or an
-//! earlier watch ended, leases, and compactions that several API servers agree on by one key.
+//! The server as Kubernetes' API server uses etcd: objects that are created, updated and deleted by transactions on their revision,
+//! lists in pages of one revision, watches that continue where a list or an earlier watch ended, leases, and compactions that
+//! several API servers agree on by one key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Api {
         Api { client: Client::connect([url], None).await.unwrap() }
     }
 
-    /// Changes an object if it was changed at this revision last; zero: if there is none.
+    /// Changes an object if it was changed at this revision last; zero: if it does not exist.
     async fn change(&mut self, key: &str, at: i64, change: TxnOp) -> Result<ChangeOutcome, Error> {
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, at)])
@@ -83,7 +83,7 @@ impl Api {
         Ok(within(self.client.get(key, None)).await?.kvs().first().map(Object::from))
     }
 
-    /// One page of a list: at `revision`, or now if it is zero. Returns the key to go on from.
+    /// One page of a list: at `revision`, or now if it is zero. Returns the key to continue from.
     async fn page(
         &mut self,
         from: &str,
@@ -102,8 +102,8 @@ impl Api {
         Ok((response.header().unwrap().revision(), next.map(|kv| format!("{}\0", kv.key_str().unwrap()))))
     }
 
-    /// Lists all objects, in pages of one revision; from the beginning if its history is lost on the way.
-    /// Returns how often that was.
+    /// Lists all objects, in pages of one revision; from the start if its history is lost meanwhile. Returns how often that
+    /// happened.
     async fn list(&mut self, limit: i64) -> Result<(Objects, i64, u64), Error> {
         let mut restarts = 0;
         'whole: loop {
@@ -175,7 +175,7 @@ impl Replica {
         Replica { objects, revision, reached: Arc::new(AtomicI64::new(revision)), events: BTreeSet::new() }
     }
 
-    /// Applies an event. Each change here is of one object, so that each event has a revision of its own.
+    /// Applies an event. Each change here is of one object, so that each event has a different revision.
     fn apply(&mut self, event: &Event) {
         let kv = event.kv().unwrap();
         let key = kv.key_str().unwrap();
@@ -303,7 +303,7 @@ async fn an_object_is_created_once_and_changed_by_who_saw_it_last() {
     assert_eq!(deleted, updated + 1);
     assert_eq!(api.delete(&key, updated).await.unwrap(), Err(None));
     assert_eq!(api.put(&key, updated, "gone").await.unwrap(), Err(None));
-    // A refusal is no change.
+    // A refusal changes nothing.
     assert_eq!(api.list(10).await.unwrap(), (Objects::new(), deleted, 0));
 }
 
@@ -409,7 +409,7 @@ async fn lists_in_pages_are_of_one_revision_while_there_are_writes_and_compactio
     );
 }
 
-/// Writers in conflict, and watches over a list: without reconnects, with many, and with one that begins late.
+/// Writers in conflict, and watches over a list: without reconnects, with many, and with a watch that starts late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_with_the_events_of_a_watch_is_the_list_of_later() {
     let member = Member::own(&[]);
@@ -449,8 +449,7 @@ async fn a_list_with_the_events_of_a_watch_is_the_list_of_later() {
     }
 }
 
-/// The same while the server is killed: what was acknowledged is an event, what was not may be one, and nothing
-/// comes twice.
+/// The same while the server is killed: an acknowledged change is an event, another change may be an event, and no event repeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_go_on_where_they_were_when_the_server_has_been_killed() {
     let mut member = Member::own(&[]);
@@ -468,7 +467,7 @@ async fn watches_go_on_where_they_were_when_the_server_has_been_killed() {
     let mut api = Api::connect(&url).await;
     let mut revision = 0;
     for _ in 0..3 {
-        // There are writes before each kill, and each watch has shown some of this process.
+        // Each kill follows writes, and each watch has shown some of this process.
         let (mut enough, mut first) = (i64::MAX, i64::MAX);
         let are_shown =
             |first: i64| replicas.iter().all(|replica| replica.reached.load(Ordering::Relaxed) > first);
@@ -532,7 +531,7 @@ async fn short_lease(api: &mut Api, keys: &[String]) -> (i64, i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_end_with_their_leases_and_a_watch_sees_it() {
-    // Leases are longer than an election, and shorter ones make this a short test.
+    // Leases are longer than an election, and a shorter election makes this a short test.
     let mut member = Member::own(&["--heartbeat-interval=20", "--election-timeout=200"]);
     let url = member.client_url();
     let mut api = Api::connect(&url).await;
@@ -558,7 +557,7 @@ async fn objects_end_with_their_leases_and_a_watch_sees_it() {
     assert!(*revisions.first().unwrap() >= revision);
     assert_eq!(api.list(100).await.unwrap().0.into_keys().collect::<Vec<_>>(), [key("long")]);
 
-    // A lease goes on after a crash, and ends.
+    // A lease survives a crash, and ends.
     let (short, put) = short_lease(&mut api, &[key("c")]).await;
     member.kill();
     member.restart();
@@ -576,8 +575,8 @@ async fn objects_end_with_their_leases_and_a_watch_sees_it() {
     assert!(api.client.lease_time_to_live(long, None).await.unwrap().ttl() > 0);
 }
 
-/// A watch without events hears of the revision it is at, by the interval that is set: so an API server knows
-/// that its cache is fresh, and where to go on after a compaction.
+/// A watch without events receives its revision, at the configured interval: so an API server knows that its cache is fresh, and
+/// where to continue after a compaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quiet_watch_is_sent_its_progress() {
     let member = Member::own(&["--watch-progress-notify-interval=50ms"]);
@@ -597,7 +596,7 @@ async fn a_quiet_watch_is_sent_its_progress() {
         }
         within(api.client.compact(written, None)).await.unwrap();
     }
-    // From there it goes on, and from before it does not.
+    // From there it continues, and from before it does not.
     let mut again = api.watch(last).await.unwrap();
     assert!(within(again.message()).await.unwrap().unwrap().created());
     let put = api.put(&format!("{PREFIX}new"), 0, "").await.unwrap().unwrap();

@@ -125,7 +125,7 @@ async fn locks_pass_from_one_to_the_next() {
         let second = within(second).await.unwrap();
         let key = second.as_ref().unwrap().key().to_vec();
         seen.note("second", second, lock_shown);
-        // The client of the third goes away: it is not waited for.
+        // The client of the third disconnects: it is skipped.
         third.abort();
         seen.queue_has("name/", 2).await;
         assert!(!fourth.is_finished());
@@ -175,7 +175,7 @@ async fn refusals_of_locks_are_those_of_etcd() {
 async fn elections_pass_from_one_to_the_next() {
     let lines = compare(|mut seen| async move {
         seen.grant(&[100, 200, 300]).await;
-        // One from before the first leader, and one from later on. etcd's response begins with the first leader.
+        // A revision before the first leader, and a later revision. etcd's response starts with the first leader.
         let mut client = seen.client.clone();
         let early = tokio::spawn(async move { client.observe("name").await });
         let first = seen.client.campaign("name", "a", 100).await;
@@ -222,14 +222,14 @@ async fn elections_pass_from_one_to_the_next() {
         seen.note("second", second, campaign_shown);
         let message = within(early.message()).await.map(Option::unwrap);
         seen.note("observed", message, leader_shown);
-        // Its client goes away.
+        // Its client disconnects.
         third.abort();
         seen.queue_has("name/", 1).await;
         let stale = seen.client.proclaim("d", with(&leader)).await;
         seen.note("proclaim of before", stale, |response| revision(response.header()).to_string());
         let stale = seen.client.resign(resign(&leader)).await;
         seen.note("resign of before", stale, |response| revision(response.header()).to_string());
-        // A leader goes with its lease.
+        // A leader's key is deleted with its lease.
         seen.client.lease_revoke(200).await.unwrap();
         let gone = seen.client.proclaim("e", with(&next)).await;
         seen.note("proclaim without a lease", gone, |response| revision(response.header()).to_string());
@@ -271,7 +271,7 @@ async fn refusals_of_elections_are_those_of_etcd() {
     .await;
 }
 
-/// As in etcd since 3.5. The one that is compared with, 3.4, gives the lock although its key is gone.
+/// As in etcd since 3.5. The version compared with, 3.4, grants the lock although its key is deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_not_given_to_a_lease_that_has_ended() {
     let member = Member::own(&[]);
@@ -317,7 +317,7 @@ async fn a_lock_outlives_the_member_at_which_it_was_taken() {
     let count = || Some(GetOptions::new().with_prefix().with_count_only());
     within(async { while clients[2].get("name/", count()).await.unwrap().count() != 2 {} }).await;
     members[0].kill();
-    // The lease goes on without its member, until somebody revokes it.
+    // The lease continues without its member, until it is revoked.
     within(async { while clients[2].put("alive", "", Some(PutOptions::new())).await.is_err() {} }).await;
     assert!(!waiting.is_finished());
     within(async { while clients[2].lease_revoke(100).await.is_err() {} }).await;

@@ -1,5 +1,5 @@
-//! forebay-etcd beside etcd, one module for each subject. None needs a process of its own: servers and clients are processes, and have
-//! directories, ports and networks of their own.
+//! forebay-etcd compared with etcd, one module for each subject. No test needs a separate process: servers and clients are
+//! processes, with separate directories, ports and networks.
 
 #[path = "../common/mod.rs"]
 mod common;

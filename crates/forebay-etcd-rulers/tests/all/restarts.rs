@@ -1,5 +1,4 @@
-//! Members that are killed while clients write: what was acknowledged stays, revisions do not go back, and
-//! watches go on.
+//! Members that are killed while clients write: acknowledged changes stay, revisions never decrease, and watches continue.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use tokio::task::JoinHandle;
 /// Acknowledged puts: the revision and value of each key.
 type AcknowledgedPuts = BTreeMap<String, (i64, String)>;
 
-/// A client goes on to another member if one has not replied by then.
+/// A client switches to another member without a reply by then.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 async fn connect(url: &str) -> Client {
@@ -21,7 +20,7 @@ async fn connect(url: &str) -> Client {
     Client::connect([url], Some(options)).await.unwrap()
 }
 
-/// Makes a call that may be made twice until it has a reply: on a busy machine one may take longer than a client waits.
+/// Makes a call that may be made twice until it has a reply: on a busy machine a call may take longer than a client waits.
 async fn replied<T>(mut call: impl AsyncFnMut() -> Result<T, Error>) -> T {
     let replied = async {
         loop {
@@ -143,7 +142,7 @@ async fn follow(urls: Vec<String>) -> BTreeMap<String, (i64, String)> {
             for event in response.events() {
                 let kv = event.kv().unwrap();
                 assert_eq!(event.event_type(), EventType::Put);
-                // Each put has a revision of its own, and none is passed over.
+                // Each put has a different revision, and no revision is skipped.
                 assert_eq!(kv.mod_revision(), revision + 1);
                 revision = kv.mod_revision();
                 if kv.key() == b"end" {
@@ -200,7 +199,7 @@ async fn a_cluster_loses_nothing_when_its_members_are_killed_one_after_the_other
     let watch = tokio::spawn(follow(urls.clone()));
     for round in 0..3 {
         writers.more(50).await;
-        // The leader, so that another one begins.
+        // The leader, so that another member takes over.
         let mut client = connect(&urls[round]).await;
         let leader = replied(async || client.status().await).await.leader();
         let mut at = round;
@@ -211,14 +210,14 @@ async fn a_cluster_loses_nothing_when_its_members_are_killed_one_after_the_other
             }
         }
         members[at].kill();
-        // The others go on without it.
+        // The others continue without it.
         writers.more(50).await;
         members[at].restart();
     }
     writers.more(20).await;
     let acknowledged = writers.stop().await;
     check(&acknowledged, &urls).await;
-    // All at once: the keys of then come from their disks.
+    // All together: the former keys are read from their disks.
     members.iter_mut().for_each(Member::kill);
     members.iter_mut().for_each(Member::start);
     members.iter_mut().for_each(Member::wait_until_healthy);

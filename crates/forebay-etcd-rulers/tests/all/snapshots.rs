@@ -1,4 +1,4 @@
-//! Snapshots go from one server to the other in both directions: what is restored prints the same as what was saved.
+//! Snapshots move between the servers in both directions: the restored state prints the same as the saved state.
 
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,7 @@ fn compare(expected: &Member, found: &Member, lease: &str) {
     assert_eq!(leases(found).len(), 3);
 }
 
-/// Has both go on, and compares that.
+/// Continues both, and compares the results.
 fn go_on(one: &Member, other: &Member, lease: &str) {
     for command in [
         &["put", "more", "v", "-w", "json"][..],
@@ -203,7 +203,7 @@ fn this_server_starts_from_a_copy_of_etcds_file() {
     go_on(&etcd, &own, &lease);
 }
 
-/// Users and roles go from one server to the other and back: who may read what stays so.
+/// Users and roles move from one server to the other and back: permissions stay the same.
 #[test]
 fn a_snapshot_keeps_users_and_roles() {
     if !has_rulers() {
@@ -241,7 +241,7 @@ fn a_snapshot_keeps_users_and_roles() {
     }
 }
 
-/// A restore that is killed leaves nothing, or something that neither a server nor a restore takes for a member, or all of it.
+/// A restore that is killed leaves nothing, or something that neither a server nor a restore accepts as a member, or all of it.
 #[test]
 fn a_restore_that_is_killed_leaves_no_half_of_a_member() {
     if !has_rulers() {

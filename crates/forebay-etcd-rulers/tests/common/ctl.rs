@@ -138,7 +138,7 @@ pub(crate) fn ctl<S: AsRef<std::ffi::OsStr>>(member: &Member, arguments: &[S]) -
     Ctl::start(member, arguments).finish()
 }
 
-/// Takes out what differs from one server to another: ids, terms, ports, times.
+/// Masks parts that differ from one server to another: ids, terms, ports, times.
 pub(crate) fn masked(text: &str, member: &Member) -> String {
     let text = text
         .replace(&format!(":{}", member.client_port), ":CLIENT")
@@ -178,7 +178,7 @@ pub(crate) fn masked(text: &str, member: &Member) -> String {
     masked
 }
 
-/// Takes out what stands between a text and one of some characters.
+/// Removes the text between `before` and the first of the characters in `after`.
 fn without(text: &str, before: &str, after: &str) -> String {
     let mut left = text;
     let mut result = String::new();

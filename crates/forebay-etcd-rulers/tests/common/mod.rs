@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_test::children::end_with_parent;
 use forebay_test::ports::free_port;
 
-/// Longer than anything takes here on a busy machine: only a hang comes so far.
+/// Longer than any wait on a busy machine: only a hang reaches it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Between two looks at something that has no other way to be waited for.
@@ -48,7 +48,8 @@ pub(crate) struct Member {
     child: Option<Child>,
 }
 
-/// Returns the program `forebay-etcd`: `FOREBAY_ETCD_PROGRAM`, or the one beside this test's folder, which `cargo build -p forebay-etcd` makes.
+/// Returns the program `forebay-etcd`: `FOREBAY_ETCD_PROGRAM`, or the program next to this test's folder, which `cargo build -p
+/// forebay-etcd` makes.
 pub(crate) fn own_program() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().unwrap();
@@ -143,7 +144,7 @@ impl Member {
         self.dir.path().join("data")
     }
 
-    /// Starts the process. Its log goes on where that of the process before ended.
+    /// Starts the process. Its log continues that of the previous process.
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
@@ -184,7 +185,7 @@ impl Member {
         });
     }
 
-    /// Ends the process at once, as `kill -9` does.
+    /// Ends the process immediately, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();

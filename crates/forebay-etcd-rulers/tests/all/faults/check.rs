@@ -1,8 +1,8 @@
 //! What clients did and saw, and whether the state at every revision explains it.
 //!
-//! Revisions are the order in which the cluster says that it has made all changes. So nothing has to be searched: a change is at its
-//! revision, a read is behind the change of its revision, and that order must explain all replies and must not contradict the order
-//! in time: what had its reply before something else was called comes before it.
+//! Revisions are the order of all changes reported by the cluster. So no search is needed: a change is at its revision, a read
+//! follows the change of its revision, and that order must explain all replies and must not contradict the order in time: a call
+//! that had its reply before another call started precedes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub(crate) type Tick = u64;
 /// One change of a key that a call asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The value is no other call's.
+    /// The value is unique among calls.
     Put {
         key: String,
         value: u64,
@@ -39,16 +39,15 @@ pub(crate) enum Outcome {
     Made(i64, Vec<Observation>),
     /// Nothing was changed, and this was read at this revision.
     Read(i64, Vec<Observation>),
-    /// It may have been made, or may come to be made. There was no reply, or one that says so.
+    /// It may have been made, or may still be made. It had no reply, or a reply that says so.
     Unknown,
 }
 
-/// A call of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) called: Tick,
     pub(crate) replied: Tick,
-    /// The changes are made if this key has this mod revision, 0 if there is no such key.
+    /// The changes are made if this key has this mod revision, 0 if the key does not exist.
     pub(crate) condition: Option<(String, i64)>,
     pub(crate) changes: Vec<Change>,
     pub(crate) outcome: Outcome,
@@ -70,7 +69,7 @@ impl Record {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 
-    /// Takes the calls out that have ended so far.
+    /// Drains the calls that have ended so far.
     pub(crate) fn take(&self) -> Vec<Call> {
         std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -83,7 +82,7 @@ pub(crate) type DatedEvent = (Event, Tick);
 #[derive(Debug)]
 pub(crate) struct Checker {
     pub(crate) past: Past,
-    /// Calls of rounds before of which nothing is known. Late ones may be made yet.
+    /// Calls of earlier rounds with unknown outcome. They may still be made.
     unknown: Vec<Call>,
     /// The highest revision that anybody has seen in rounds before.
     floor: i64,
@@ -99,7 +98,7 @@ impl Checker {
         Checker { past: Past::new(), unknown, floor: 1, leases, called: 0 }
     }
 
-    /// Says that the keys of a lease may go without a call of a client.
+    /// Declares that the keys of a lease may be deleted without a call of a client.
     pub(crate) fn may_end(&mut self, lease: i64) {
         self.leases.insert(lease);
     }

@@ -35,7 +35,7 @@ pub(crate) struct ClientGroup {
     pub(crate) record: Arc<Record>,
     pub(crate) next_process: Arc<AtomicUsize>,
     pub(crate) next_value: Arc<AtomicU64>,
-    /// Reads are made by whatever member is at hand, without a word with the others: wrong on purpose.
+    /// Reads are served by any member without a quorum: wrong on purpose.
     pub(crate) reads_are_stale: bool,
 }
 
@@ -197,7 +197,7 @@ impl Client {
         .await
     }
 
-    /// Puts two keys at once, if the first is as this client saw it last.
+    /// Puts two keys in one transaction, if the first is unchanged since this client saw it last.
     async fn swap_pair(&mut self) -> Effect {
         let value = self.value();
         let keys = ["a", "b"].map(|name| format!("{}.pair.{name}", self.round));
@@ -316,7 +316,7 @@ impl Client {
                 return Effect::No;
             }
             _ => {
-                // It may happen yet, so the client goes on under another number.
+                // It may happen yet, so the client continues under another number.
                 self.process = self.shared.next_process.fetch_add(1, Ordering::Relaxed);
                 let replied = self.record.tick();
                 self.record.add(Call { called, replied, condition, changes, outcome: Outcome::Unknown });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the library goes by the offset that it read last. It has whole seconds.
+/// The time for which the library uses its last offset. It has whole seconds.
 pub(crate) const CACHE: Duration = Duration::from_secs(1);
 
 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -24,11 +24,10 @@ pub(crate) enum Clock {
     Real,
     /// The time of day.
     Day,
-    /// The clock for durations as well, which never goes back.
+    /// The clock for durations as well, which never runs backwards.
     Both,
 }
 
-/// The clocks of all members.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     library: Option<PathBuf>,

@@ -32,13 +32,12 @@ const PARTIES: usize = CLIENTS + 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Sound,
-    /// Clients take serializable reads for linearizable ones.
+    /// Clients count serializable reads as linearizable.
     StaleReads,
-    /// Watches that begin again leave a revision out.
+    /// Restarted watches skip a revision.
     SkippingWatches,
 }
 
-/// The server.
 struct Server {
     program: PathBuf,
     /// The member joins a cluster that is there, if it has no data.
@@ -154,11 +153,11 @@ impl Cluster {
             };
             self.watchers.push(tokio::spawn(watcher.follow()));
         }
-        // From now on there is one more.
+        // The first recovery, before any fault, does not count.
         self.nodes.recoveries.clear();
     }
 
-    /// Ends all faults, and waits until a change comes through.
+    /// Ends all faults, and waits until a change succeeds.
     async fn recover(&mut self, round: u64) {
         self.nodes.heal();
         let begun = Instant::now();
@@ -188,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// Runs clients on keys of their own beside faults, ends the faults, reads all keys, and checks everything that was seen.
+    /// Runs clients on separate keys under faults, ends the faults, reads all keys, and checks everything that was seen.
     pub(crate) async fn round(&mut self, round: u64, least: Duration) -> Result<(), String> {
         let history = Arc::new(History::default());
         let is_over = Arc::new(AtomicBool::new(false));
@@ -280,7 +279,7 @@ impl Cluster {
                     hashes.push((hash.compact_version(), hash.hash()));
                 }
             }
-            // A compaction may not have come to all of them.
+            // A compaction may not have reached all of them.
             if hashes.len() == 3 && hashes.iter().all(|(compacted, _)| *compacted == hashes[0].0) {
                 if hashes.iter().any(|hash| *hash != hashes[0]) {
                     return Err(format!("members differ at revision {revision}: {hashes:?}"));
@@ -327,7 +326,7 @@ impl Cluster {
             _ => {}
         }
         self.nodes.strike(&fault);
-        // On a full disk a member ends, or goes on with what it has; a start there may fail, and does no harm.
+        // On a full disk a member ends, or continues with its present data; a start there may fail, without harm.
         if fault.name == "disk full" && self.nodes.random.below(2) == 0 {
             sleep(fault.time).await;
             self.nodes.kill(fault.node);
@@ -426,7 +425,7 @@ impl Cluster {
         (0..3).map(|node| clocks::lines_of_other_years(&self.nodes.log(node))).sum()
     }
 
-    /// Each kind has come that is possible here, and did something where that can be seen.
+    /// Each kind possible here has occurred, with an observed effect where that is visible.
     pub(crate) fn check_that_faults_happened(&self, rounds: u64) {
         if !self.nodes.check_that_faults_happened(rounds) {
             return;

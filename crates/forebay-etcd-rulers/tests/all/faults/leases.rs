@@ -71,7 +71,6 @@ impl Leases {
         lock(&self.jumped).is_some_and(|jumped| jumped >= lease.granted)
     }
 
-    /// Returns all ids.
     pub(crate) fn ids(&self) -> Vec<i64> {
         lock(&self.all).iter().map(|lease| lease.id).collect()
     }
@@ -140,7 +139,7 @@ impl Holder {
             }
         }
         lock(&self.leases.counts).granted += 1;
-        // They may come to be there without a reply.
+        // They may be created even without a reply.
         self.leases.change(id, |lease| lease.has_keys = true);
         let keys = ["a", "b"].map(|name| format!("{}.lease.{id}.{name}", self.client.round));
         match self.client.put_leased(&keys, id).await {
@@ -223,7 +222,7 @@ impl Holder {
         self.client.record.add(Call { called, replied, condition: None, changes, outcome });
     }
 
-    /// Begins leases and leaves them, as a client that is killed does, until `is_over`.
+    /// Grants leases and abandons them, as a client that is killed does, until `is_over`.
     pub(crate) async fn leave_until(mut self, is_over: impl Fn() -> bool) {
         while !is_over() {
             if let Some(id) = self.begin(LEFT_S).await {

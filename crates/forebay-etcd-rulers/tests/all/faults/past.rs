@@ -31,13 +31,13 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// Begins without a key.
+    /// Starts without a key.
     pub(crate) fn new() -> Past {
         Past { keys: BTreeMap::new(), revision: 1 }
     }
 
-    /// Takes an event over. An error says how it contradicts those before it: a revision is missing, comes again or goes
-    /// back, or its pair does not follow from the one before.
+    /// Adds an event. An error says how it contradicts earlier events: a revision is missing, repeated or lower, or its pair does
+    /// not follow from the previous pair.
     pub(crate) fn add(&mut self, event: &Event) -> Result<(), String> {
         let wrong = |why: &str| Err(format!("{why} at revision {}: {event:?}", self.revision));
         let before = self.at(&event.key, self.revision);
@@ -72,7 +72,6 @@ impl Past {
         changes[..later].last().and_then(|(_, pair)| *pair)
     }
 
-    /// Returns the pairs of the keys with a prefix at a revision.
     pub(crate) fn all_at(&self, prefix: &str, revision: i64) -> Vec<(String, Pair)> {
         let keys = self.keys.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
         keys.filter_map(|(key, _)| Some((key.clone(), self.at(key, revision)?))).collect()

@@ -1,4 +1,4 @@
-//! Histories that were made up, right ones and wrong ones: the checker must tell them apart.
+//! Synthetic histories, valid and invalid: the checker must distinguish them.
 
 use super::check::{Call, Change, Checker, DatedEvent, Observation, Outcome, Tick};
 use super::past::{Event, Pair};
@@ -217,7 +217,7 @@ fn a_lease_ends_with_all_its_keys() {
         checker.check(shown, calls.clone())
     };
     check(&end(&[&a, &b]), true).unwrap();
-    // A revocation that comes too late changes nothing.
+    // A revocation that is too late changes nothing.
     let late =
         call(30, 31, vec![Change::Delete("a".to_owned()), Change::Delete("b".to_owned())], Outcome::Unknown);
     let mut checker = Checker::new();

@@ -1,4 +1,4 @@
-//! Watches of all keys from the first revision on, which go on at another member whenever one ends.
+//! Watches of all keys from the first revision on, which continue at another member whenever one ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Feed {
         shown[from..].iter().take_while(|shown| shown.event.revision <= revision).cloned().collect()
     }
 
-    /// Returns the lowest revision up to which every watcher has come.
+    /// Returns the lowest revision reached by every watcher.
     pub(crate) fn reached(&self) -> i64 {
         lock(&self.positions).iter().copied().min().unwrap_or(0)
     }
@@ -97,7 +97,6 @@ pub(crate) fn key(kv: &KeyValue) -> String {
     String::from_utf8_lossy(kv.key()).into_owned()
 }
 
-/// One watcher.
 pub(crate) struct Watcher {
     pub(crate) number: usize,
     pub(crate) urls: Vec<String>,
@@ -105,7 +104,7 @@ pub(crate) struct Watcher {
     pub(crate) feed: Arc<Feed>,
     pub(crate) record: Arc<Record>,
     pub(crate) random: Draw,
-    /// Wrong on purpose: a watcher that begins again behind the next revision.
+    /// Wrong on purpose: a watcher that resumes after the next revision.
     pub(crate) skips: bool,
 }
 
