@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::pattern::PAGE_BYTES;
 use crate::system_counters::value;
 
-/// Memory that begins on a page boundary and never moves.
+/// Memory that starts on a page boundary and never moves.
 #[derive(Debug, Default)]
 pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
@@ -20,8 +20,8 @@ pub(super) struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// Returns `length` zero bytes. The alignment is never below a page: one kernel was seen to write
-    /// beside smaller alignments that it advertised itself.
+    /// Returns `length` zero bytes. The alignment is never below a page: one kernel was seen to write outside the buffer with
+    /// smaller alignments that it advertised itself.
     pub(super) fn new(length: usize) -> Self {
         let memory = vec![0; length + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
@@ -49,10 +49,10 @@ pub(super) struct HugeBuffer {
 impl HugeBuffer {
     const PAGE_BYTES: usize = 2 << 20;
 
-    /// Returns `length` zero bytes in pages of 2 MiB: of the pool, where it has enough, otherwise transparent ones.
+    /// Returns `length` zero bytes in pages of 2 MiB: of the pool, if it has enough, otherwise transparent huge pages.
     ///
     /// # Errors
-    /// The kernel gave none.
+    /// The kernel provides no such pages.
     pub(super) fn new(length: usize) -> anyhow::Result<Self> {
         let bytes = length.next_multiple_of(Self::PAGE_BYTES);
         let map = |bytes, flags| {
@@ -142,9 +142,9 @@ impl Map {
     pub(super) fn first_word(&self, page: u64) -> u64 {
         let at = page as usize * PAGE_BYTES;
         assert!(at + 8 <= self.bytes, "page {page} lies behind the end of the mapping");
-        // SAFETY: the eight bytes lie inside the mapping (asserted), which lives as long as `self`, and pages are aligned for
-        // a u64. The read is volatile and makes no reference, because other processes may write the file; if the file is
-        // truncated, the signal ends this child process, which exists for this one sample.
+        // SAFETY: the eight bytes lie inside the mapping (asserted), which lives as long as `self`, and pages are aligned for a
+        // u64. The read is volatile and makes no reference, because other processes may write the file; if the file is truncated,
+        // the signal ends this child process, which exists only for this sample.
         u64::from_le(unsafe { ptr::read_volatile(self.address.byte_add(at).cast::<u64>()) })
     }
 }

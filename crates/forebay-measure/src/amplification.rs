@@ -18,7 +18,6 @@ use crate::lanes::{allow_files, share};
 use crate::prelude::*;
 use crate::units::show_bytes;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Amplification;
 
@@ -99,7 +98,7 @@ const WINDOW_BYTES: u64 = 128 << 10;
 /// Files, and pieces of each, that `--piece` reads unless told otherwise.
 const PIECE_FILES: u64 = 2;
 const PIECES_OF_FILE: u64 = 64;
-/// Pieces that a program of the row `read-many` can request at once.
+/// Pieces that a program of the row `read-many` can request together.
 const BATCH: usize = 256;
 
 impl Experiment for Amplification {
@@ -127,7 +126,7 @@ impl Experiment for Amplification {
         let is_given = |name: &str| piece.is_none() || options.given(name);
         let files = if is_given("files") { options.counts("files") } else { vec![PIECE_FILES] };
         let many = files.iter().copied().max().unwrap_or(1);
-        // Whole pages. The smallest file has at least two, so that not every piece begins where the file does.
+        // Whole pages. The smallest file has at least two, so that pieces start at different offsets.
         let file_bytes_min = if piece.is_some() { WINDOW_BYTES } else { most.max(8192) };
         if (size / many) & !4095 < file_bytes_min {
             return Err(Failure::Usage(format!(
@@ -278,7 +277,7 @@ struct Work {
     /// Reads of all lanes together.
     reads: u64,
     in_flight: usize,
-    /// The length of all pieces, each of which has a page of its own.
+    /// The length of all pieces, each of which has its own page.
     piece_bytes: Option<u64>,
 }
 
@@ -349,7 +348,7 @@ impl Tally {
         Ok(Self { latency: Latency::new()?, bytes: 0, file_set: work.file_set(), page: vec![0; PAGE_BYTES] })
     }
 
-    /// Counts a piece that took `time`, and compares every byte with those written.
+    /// Counts a piece that was read in `time`, and compares every byte with those written.
     ///
     /// # Errors
     /// A byte is another.
@@ -414,7 +413,7 @@ fn buffered(job: &Job, work: &Work) -> anyhow::Result<(Vec<Tally>, Cost)> {
     })
 }
 
-/// Opens all files with an engine, before the time of the sample begins.
+/// Opens all files with an engine, before the time of the sample starts.
 fn with_files(
     job: &Job,
     work: &Work,
@@ -533,8 +532,8 @@ fn verdicts(tables: &[&Table]) -> Vec<String> {
     sentences
 }
 
-/// Returns the metric to use: the kernel's account of the process where there is one, otherwise that of the device, whose
-/// counters include the reads of all processes.
+/// Returns the metric to use: the kernel's account of the process if available, otherwise that of the device, whose counters
+/// include the reads of all processes.
 fn counted(row: &Row) -> Option<&'static str> {
     [metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE]
         .into_iter()

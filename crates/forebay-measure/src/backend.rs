@@ -1,19 +1,19 @@
 //! Ways to read and write blocks of one size at a queue depth, behind one interface: `pread` and `pwrite` on threads,
 //! io_uring, Linux AIO, Tokio, and Forebay from its own tasks and from Tokio's.
 //!
-//! An experiment has a [`Lane`]: it returns one operation after the other and takes their results. [`run`] opens the file
-//! of a [`Target`], starts the lanes in the way of a [`Backend`], and calls the experiment with a function that waits for
-//! them. So the experiment decides when its gauge begins and ends; in [`until_deadline`] lanes end at a deadline. A lane has
-//! ended when [`Lane::next`] returned `None` and its operations in flight have a result.
+//! An experiment has a [`Lane`]: it returns one operation after the other and receives their results. [`run`] opens the file of a
+//! [`Target`], starts the lanes in the way of a [`Backend`], and calls the experiment with a function that waits for them. So the
+//! experiment decides when its gauge starts and ends; in [`until_deadline`] lanes end at a deadline. A lane has ended when
+//! [`Lane::next`] returned `None` and its operations in flight have a result.
 //!
 //! | back end | lanes | operations of a lane in flight |
 //! |---|---|---|
 //! | threads, tasks | as many as the depth | 1 |
-//! | io_uring, Linux AIO | 1, or as many as there are rings, each on a thread of its own | the depth |
+//! | io_uring, Linux AIO | 1, or one for each ring, each on its own thread | the depth |
 //! | Forebay from Tokio, open loop | 8, shared by a task for each operation | any number |
 //!
-//! Open loop: an [`Op`] has the instant when it is due. The back end begins it then, or later when the depth is reached, and
-//! asks [`Lane::gives_up`] before.
+//! Open loop: an [`Op`] has the instant when it is due. The back end starts it then, or later when the depth is reached, and asks
+//! [`Lane::gives_up`] before.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -67,22 +67,22 @@ impl Op {
 
 /// A sequence of operations, and the use of their results.
 pub(crate) trait Lane: Debug + Send + 'static {
-    /// Returns the next operation; in an open loop it may be due later. `None`: there is none before one in flight has
-    /// ended, and the lane has ended when none is in flight.
+    /// Returns the next operation; in an open loop it may be due later. `None`: no operation is possible before one in flight has
+    /// ended, and the lane has ended when nothing is in flight.
     fn next(&mut self) -> Option<Op>;
 
-    /// Returns the instant from which the time of an operation counts that now begins. A lane whose time counts from the
-    /// end of the last operation saves a look at the clock.
+    /// Returns the start time of an operation that starts now. A lane that counts from the end of the last operation saves a read
+    /// of the clock.
     fn begins(&self) -> Instant {
         Instant::now()
     }
 
-    /// Returns whether a due operation is given up and not begun.
+    /// Returns whether a due operation is given up before its start.
     fn gives_up(&mut self, _op: &Op) -> bool {
         false
     }
 
-    /// Returns the bytes of an operation, of the `most` for which there is memory.
+    /// Returns the bytes of an operation, up to the `most` that fit its memory.
     #[inline(always)]
     fn bytes_of(&self, _op: &Op, most: usize) -> usize {
         most
@@ -91,8 +91,8 @@ pub(crate) trait Lane: Debug + Send + 'static {
     /// Writes the data of a write into `memory`, which holds those of an earlier write, or those that the memory had first.
     fn fill(&mut self, _op: &Op, _memory: &mut [u8]) {}
 
-    /// Takes the result of an operation that began at `begun` and has just ended: the bytes of a read. Those of a write
-    /// are not defined.
+    /// Receives the result of an operation that started at `begun` and has just ended: the bytes of a read. Those of a write are
+    /// undefined.
     ///
     /// # Errors
     /// The bytes are wrong. This ends the sample.
@@ -147,7 +147,7 @@ impl Backend {
         matches!(self, Self::Commands) || matches!(self, Self::Ring(setup) if setup.commands)
     }
 
-    /// Returns whether each lane has a thread of its own.
+    /// Returns whether each lane has its own thread.
     fn has_threads(self) -> bool {
         matches!(self, Self::Threads(_) | Self::Ring(_) | Self::Aio)
     }
@@ -373,7 +373,7 @@ enum Caller {
         file: tokio::fs::File,
         memory: Vec<u8>,
     },
-    /// The buffer goes to the blocking thread and comes back.
+    /// The buffer moves to the blocking thread and back.
     Blocking {
         file: Arc<File>,
         memory: Option<AlignedBuffer>,
@@ -391,8 +391,7 @@ impl Caller {
         Self::Forebay { engine: engine.clone(), file: file.clone(), found: None, written: None }
     }
 
-    /// Does an operation; returns when it began, and the bytes of a read. `begin` gets the memory of a write and returns the
-    /// begin.
+    /// Does an operation; returns its start, and the bytes of a read. `begin` gets the memory of a write and returns the start.
     async fn call(
         &mut self,
         op: Op,
@@ -455,8 +454,8 @@ impl Caller {
 /// Lanes of an open loop; more of them make a lock rarely contended.
 const LANES: usize = 8;
 
-/// Begins a task for each operation when it is due, on a thread that stands for the network. No more than the depth are in
-/// flight; the others wait for their turn in the order of their arrival.
+/// Starts a task for each operation when it is due, on a thread that plays the network. No more than the depth are in flight; the
+/// others wait for their turn in FIFO order.
 fn dispatch<L: Lane>(
     lanes: Vec<L>,
     runtime: Runtime,
@@ -501,7 +500,7 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the lanes in tasks on the shards of an engine, in turn. There is a file for each shard.
+/// Runs the lanes in tasks on the shards of an engine, in turn. Each shard has its own file.
 pub(crate) fn on_shards<L: Lane>(
     engine: &Engine,
     files: &[forebay::File],
@@ -564,7 +563,7 @@ mod tests {
     impl Lane for Blocks {
         fn next(&mut self) -> Option<Op> {
             let block = self.left.next()?;
-            // The last ones are an open loop.
+            // The last blocks are an open loop.
             let due = (block > BLOCKS - 3).then(Instant::now);
             Some(Op { is_write: self.is_write, offset: block * BYTES as u64, due, tag: block })
         }

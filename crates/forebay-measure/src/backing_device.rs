@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     /// Regression: all gates held on a loop device without direct I/O, whose reads this machine's page cache served: the loop
-    /// device's own counters were taken for a device's.
+    /// device's own counters were mistaken for a device's.
     #[test]
     fn below_a_loop_device_the_device_of_its_file_counts() {
         use DeviceKind::{DeviceMapper, Disk, Loop, Partition, Raid};
@@ -74,8 +74,7 @@ mod tests {
     #[test]
     fn the_device_of_an_open_file_counts_when_there_is_one() {
         let file = File::open(env!("CARGO_MANIFEST_DIR")).expect("the checkout is there");
-        // Where the checkout is on overlayfs or a network file system there is none, which is a
-        // valid result too.
+        // A checkout on overlayfs or a network file system has no device, which is a valid result too.
         if let Some(stat) = device_stat(&file) {
             let text = fs::read_to_string(stat).expect("the kernel offers it to all");
             assert!(text.split_whitespace().count() >= 11, "{text}");

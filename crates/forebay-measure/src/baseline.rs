@@ -9,7 +9,6 @@ use crate::pace::Offsets;
 use crate::prelude::*;
 use crate::residency::evict;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Baseline;
 
@@ -104,7 +103,7 @@ impl Experiment for Baseline {
         let backend = if load.syncs { Backend::Threads(Calls::Durable) } else { Backend::Ring(as_fio) };
         let target = Target {
             writes: load.is_write,
-            // Data that do not compress, and other ones than those in the file.
+            // Data that do not compress, and that differ from the file's.
             contents: Some(Pattern::new(job.seed)),
             is_huge: job.row == HUGE,
             ..Target::reads(&job.path, load.block_bytes as usize, load.depth)

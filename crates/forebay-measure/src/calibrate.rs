@@ -1,4 +1,4 @@
-//! `calibrate`: measures a device's figures once, and writes them to a file from which engines begin.
+//! `calibrate`: measures a device's figures once, and writes them to a file with which engines start.
 //!
 //! The loads run in this process, on one shard. They measure the device's figures, which the program's own work changes
 //! little.
@@ -25,7 +25,7 @@ use forebay_report::failure::Failure;
 const SMALL_BYTES: u64 = 4 << 10;
 /// The size of one request to a contended device.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Requests in flight where the device may take as many as it can.
+/// Requests in flight where the device may process as many as it can.
 const DEPTH_MANY: usize = 128;
 const DEPTH_MAX: usize = 256;
 /// The share of the best throughput that counts as nearly all of it.
@@ -123,7 +123,7 @@ impl LoadTally {
 struct Progress {
     times: Latency,
     until: Instant,
-    /// As many have to complete, whatever the time: on a machine that is busy otherwise none may complete in it.
+    /// Minimum number of completions, regardless of the time: on a machine busy with other work nothing may complete within it.
     least: u64,
     last: Instant,
 }
@@ -160,7 +160,7 @@ impl Lane for Requests {
 
     fn ended(&mut self, _: Op, begun: Instant, _: &[u8]) -> anyhow::Result<()> {
         let (mut progress, now) = (locked(&self.progress), Instant::now());
-        // A request still in flight at the end would count as if it had taken no time.
+        // A request still in flight at the end would count as if its duration were zero.
         if progress.goes_on(now) {
             progress.times.record(now - begun);
             progress.last = progress.last.max(now);
@@ -294,7 +294,7 @@ mod tests {
         Context::new(Target::Directory(std::env::temp_dir()), Progress::Silent, Cleanup::default(), 1)
     }
 
-    /// A device that works on `places` requests at once, each for 1 ms as a read and 3 ms as a write.
+    /// A device that works on `places` requests in parallel, each for 1 ms as a read and 3 ms as a write.
     fn device(places: usize, ran: &mut Vec<Load>) -> impl FnMut(Load) -> anyhow::Result<LoadTally> {
         move |load| {
             ran.push(load);
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(knee(&[]).0, 1);
     }
 
-    /// Regression: beside other programs no write of 64 KiB completed in its 20 ms, and the file that `calibrate`
-    /// wrote said that the device writes 0 bytes a second.
+    /// Regression: while other programs ran, no write of 64 KiB completed in its 20 ms, and the file that `calibrate` wrote said
+    /// that the device writes 0 bytes a second.
     #[test]
     fn a_load_without_time_goes_on_until_its_requests_completed() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

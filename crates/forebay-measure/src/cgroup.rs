@@ -42,8 +42,8 @@ pub(crate) struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Reads the limits of the process's own cgroup and of all above it, and returns the smallest. `None`
-    /// when there is none, or when none can be read.
+    /// Reads the limits of the process's own cgroup and of all above it, and returns the smallest. `None` without a limit, or when
+    /// no limit can be read.
     pub(crate) fn of_this_process() -> Option<Self> {
         Self::smallest(Parent::candidates())
     }
@@ -61,7 +61,7 @@ impl Parent {
     /// Returns the best place where a child can be run in a group with this limit, by a real attempt.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why no group can be used.
     pub fn find(limit_bytes: u64, cleanup: &Cleanup) -> Result<Self, String> {
         let mut refusal = None;
         for parent in Self::candidates() {
@@ -95,7 +95,7 @@ impl Parent {
         candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), controller)
     }
 
-    /// Returns the text of a file there; empty when there is none.
+    /// Returns the text of one of its files; empty if the file does not exist.
     pub(super) fn text(&self, file: &str) -> String {
         fs::read_to_string(self.directory.join(file)).unwrap_or_default()
     }
@@ -125,7 +125,7 @@ pub(super) const IO_LIMITS: [(&str, IoMarks); 3] = [
     ("blkio.throttle.read_bps_device", [None, Some("")]),
 ];
 
-/// Returns the files with limits on reads of this process: those of its own groups and of all above them.
+/// Returns the files with limits on reads of this process: those of its groups and of all above them.
 pub(super) fn io_limit_files() -> Vec<(PathBuf, IoMarks)> {
     let groups = ["io", "blkio"].into_iter().flat_map(Parent::of);
     let files = |group: Parent| {
@@ -207,8 +207,7 @@ impl Group {
     }
 }
 
-/// Removes the groups that killed runs of this program left below `parent`: those named after a
-/// process that is gone.
+/// Removes the groups that killed runs of this program left below `parent`: those named after a process that has exited.
 pub(super) fn sweep(parent: &Parent) {
     let Ok(entries) = fs::read_dir(&parent.directory) else { return };
     for entry in entries.flatten() {
@@ -250,7 +249,7 @@ fn parse_limit(text: &str) -> Option<u64> {
 fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> {
     let has = |names: &str| names.split(',').any(|name| name == controller);
     let mut found = Vec::new();
-    // A v1 memory hierarchy takes the controller away from v2, so v1 is checked first.
+    // A v1 memory hierarchy claims the controller, which v2 then lacks, so v1 is checked first.
     for version in [Version::V1, Version::V2] {
         let own_path = |line| {
             let [number, controllers, path] = fields(line, ':')?;

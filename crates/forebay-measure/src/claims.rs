@@ -19,7 +19,6 @@ pub(crate) type Decision = Result<(bool, String), String>;
 /// Values of parameters that a table must have.
 type Only = BTreeMap<String, String>;
 
-/// A published text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -44,7 +43,7 @@ struct Claim {
     check: Option<Check>,
     /// Why nothing decides it here.
     undecided: Option<String>,
-    /// The command that shows more, where there is no `check`.
+    /// The command for more detail, if `check` is absent.
     command: Option<String>,
 }
 
@@ -70,7 +69,6 @@ struct Check {
     rule: Option<String>,
 }
 
-/// Returns the texts.
 fn texts() -> Vec<Text> {
     // A test reads it.
     serde_json::from_str(include_str!("claims/texts.json")).unwrap_or_default()
@@ -98,7 +96,7 @@ impl Check {
         }
         let of = fitting(tables, &self.only);
         let per = if self.per_only.is_empty() { of.clone() } else { fitting(tables, &self.per_only) };
-        // Tables of two settings come in the same order.
+        // Tables of two settings are in the same order.
         let mut found: Vec<_> = of.iter().zip(&per).filter_map(|pair| self.figures(pair)).collect();
         found.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let count = found.len();
@@ -188,7 +186,7 @@ impl Claim {
     }
 }
 
-/// Returns what published texts claim, each beside the tables of a result: a block of lines for each claim, of at most 100
+/// Returns what published texts claim, each compared with the tables of a result: a block of lines for each claim, of at most 100
 /// columns.
 pub fn render(tables: &[Table]) -> String {
     let plausible: Vec<Table> = tables.iter().map(Table::without_implausible).collect();
@@ -228,7 +226,7 @@ mod tests {
         table
     }
 
-    /// A claim of `new` beside another row, by the JSON of its other members.
+    /// A claim that compares `new` with another row, by the JSON of its other members.
     fn claim(per: &str, members: &str) -> Claim {
         let check = format!(r#"{{"of": ["new", "iops"], "per": ["{per}", "iops"]{members}}}"#);
         let check = Some(serde_json::from_str(&check).expect("a check"));

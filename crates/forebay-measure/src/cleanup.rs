@@ -159,21 +159,19 @@ impl Place {
         Ok(rustix::fs::mkdirat(&self.directory, &self.name, Mode::RWXU)?)
     }
 
-    /// Removes the file of this name. Errors are ignored: the file may be gone already, and a destructor
-    /// has no caller.
+    /// Removes the file of this name. Errors are ignored: the file may be removed already, and a destructor has no caller.
     fn remove(&self) {
         let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
     }
 
-    /// Removes a directory with all its contents, also while threads of this process still create files in
-    /// it. Files created during one attempt are found by the next. Once the directory itself is gone,
-    /// nothing more can be created.
+    /// Removes a directory with all its contents, also while threads of this process still create files in it. Files created during
+    /// one attempt are found by the next. Once the directory itself is removed, nothing more can be created.
     fn remove_directory(&self) {
         let path = format!("/proc/self/fd/{}/{}", self.directory.as_raw_fd(), self.name);
         for _ in 0..REMOVALS_MAX {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                // The directory may be gone already, and a destructor has no caller for other errors.
+                // The directory may be removed already, and a destructor has no caller for other errors.
                 _ => return,
             }
         }
@@ -187,8 +185,8 @@ const NAMED_MAX: usize = 4;
 pub const LEFTOVERS_REMEDY: &str =
     "remove it with rm -r, unless a run on another host or in a container uses it";
 
-/// Returns a sentence on the temp files and directories in `directory` of processes that are gone, which SIGKILL leaves behind;
-/// `None` where there are none.
+/// Returns a sentence on the temp files and directories in `directory` of processes that have exited, which SIGKILL leaves behind;
+/// `None` if nothing was left.
 pub fn leftovers(directory: &Path) -> Option<String> {
     let names =
         std::fs::read_dir(directory).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -204,7 +202,7 @@ pub fn leftovers(directory: &Path) -> Option<String> {
     (!left.is_empty()).then(|| format!("a run that was killed left {names}{more} in {directory}"))
 }
 
-/// Returns whether a name is that of a temp file or directory of a process that is gone.
+/// Returns whether a name is that of a temp file or directory of a process that has exited.
 fn is_left(name: &str) -> bool {
     let own = name.strip_prefix(".forebay-").and_then(|name| name.strip_suffix(".tmp"));
     let pid = own.and_then(|own| own.rsplit('-').nth(1)).filter(|pid| pid.parse::<u64>().is_ok());

@@ -1,4 +1,4 @@
-//! A file that is not in memory when a sample begins, and a limit on the memory that the sample may fill.
+//! A file that is not in memory when a sample starts, and a limit on the memory that the sample may fill.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(super) const SIZE: Opt =
     Opt::bytes("size", "Size of the file, or how much is used of an existing one", 1, u64::MAX)
         .chosen("3 times the memory, with --quick 4 times");
 
-/// A file, and the way in which its samples begin.
+/// A file, and the way in which its samples start.
 #[derive(Debug)]
 pub(super) struct ColdFile {
     pub(super) test_file: TestFile,
@@ -50,7 +50,7 @@ impl ColdFile {
         Ok(Sizes::choose(context, options.optional("memory"), options.optional("size"))?)
     }
 
-    /// Creates or opens the target of `context`, and finds out how its samples can begin.
+    /// Creates or opens the target of `context`, and determines how its samples can start.
     ///
     /// # Errors
     /// As for [`TestFile::prepare`].
@@ -74,7 +74,7 @@ impl ColdFile {
         }))
     }
 
-    /// Evicts the file from memory and creates the sample's cgroup, when there is one.
+    /// Evicts the file from memory and creates the sample's cgroup, if any.
     ///
     /// # Errors
     /// Fails when the chosen way, which worked before, no longer works.
@@ -115,7 +115,7 @@ impl ColdFile {
         }
     }
 
-    /// Returns the state of the cache in which samples of a row begin.
+    /// Returns the state of the cache in which samples of a row start.
     pub(super) fn cache(&self, way: &Way) -> CacheState {
         if way.cached { self.cold.facts().1 } else { CacheState::Direct }
     }
@@ -125,7 +125,7 @@ impl ColdFile {
         matches!(self.cold, Cold::Cgroup(_))
     }
 
-    /// Describes in two sentences how samples begin and how their memory is counted.
+    /// Describes in two sentences how samples start and how their memory is counted.
     pub(super) fn method(&self) -> String {
         let source = if self.is_limited() {
             "the sample's cgroup: process, page cache and kernel memory"
@@ -172,12 +172,12 @@ impl ColdFile {
 /// The way that works here. The variants are in order of preference.
 #[derive(Debug)]
 enum Cold {
-    /// Each sample runs in a memory cgroup of its own, and the file's pages are evicted before it.
+    /// Each sample runs in a separate memory cgroup, and the file's pages are evicted before it.
     Cgroup(Parent),
     /// The machine's page cache is dropped before each sample; nothing limits the memory that a
     /// sample may fill.
     Dropped,
-    /// The file's own pages are evicted before each sample, and mincore confirms that they are gone.
+    /// The file's own pages are evicted before each sample, and mincore confirms that they are evicted.
     Fadvise,
     /// None of these ways works.
     Warm,
@@ -218,8 +218,8 @@ impl Cold {
         }
     }
 
-    /// Returns the name among the experiment's parameters, the state of the cache in which a row that uses it begins,
-    /// and a sentence for those without a cgroup.
+    /// Returns the name among the experiment's parameters, the initial state of the cache for a row that uses it, and a sentence
+    /// for the ways without a cgroup.
     const fn facts(&self) -> (&'static str, CacheState, &'static str) {
         match self {
             Self::Cgroup(_) => ("cgroup", CacheState::MemoryLimited, ""),

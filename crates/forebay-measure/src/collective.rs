@@ -1,9 +1,9 @@
-//! `measure collective`: ranks that write at once, in turn or in segments of one shared file, or into a file each. Words are those of IOR:
-//! a *segment* of the file has a *block* of each rank, which it writes in *transfers*. Of blocks in turn the pattern can be bent into large
-//! requests (`bending`).
+//! `measure collective`: ranks that write concurrently, in turn or in segments of one shared file, or each into a separate file.
+//! Terms are those of IOR: a *segment* of the file has a *block* of each rank, which it writes in *transfers*. Blocks in turn can
+//! be merged into large requests (`bending`).
 //!
-//! Ranks are the agents of several hosts ([`hosts`](crate::hosts)), or else processes of this one: the sample then starts them
-//! as its children and sets the instant at which all of them begin.
+//! Ranks are the agents of several hosts ([`hosts`](crate::hosts)), or processes on this host: the sample then starts them as its
+//! children and sets their common start.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -32,7 +32,6 @@ mod bending;
 
 use bending::{DATA_SIEVING, TWO_PHASE};
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Collective;
 
@@ -95,11 +94,11 @@ static SPEC: Spec = Spec {
 /// Ranks that write their blocks one by one, the usual way.
 const STRIDED: &str = "shared-strided-sync";
 
-/// The time from the order to begin until all ranks begin.
+/// The time from the order to start until all ranks start.
 const LEAD_NS: u64 = 20_000_000;
-/// The seconds after which a child without a result is given up, beside those in which it writes.
+/// The seconds after which a child without a result is given up, in addition to its writing time.
 const CHILD_SECONDS: f64 = 120.0;
-/// The error of a rank that was ready while another one could not begin.
+/// The error of a rank that was ready while another rank could not start.
 const CALLED_OFF: &str = "another rank could not take part";
 
 impl Experiment for Collective {
@@ -292,7 +291,7 @@ impl Plan for Run {
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
         let is_sync = turn.way.name.ends_with("-sync");
         let workers = if self.rank.is_none() { turn.count("ranks") } else { 1 };
-        // Of several hosts each writes an equal part, and not the blocks of its own rank.
+        // On several hosts each writes an equal part, and not the blocks of its own rank.
         let is_own = is_sync && (turn.way.name != TWO_PHASE || self.rank.is_none());
         Claim {
             written_bytes: is_own.then_some(outcome.bytes),
@@ -337,7 +336,7 @@ struct Work {
     block_bytes: u64,
     transfer_bytes: u64,
     paths: Vec<PathBuf>,
-    /// Files whose locks the ranks of this host take.
+    /// Files locked by the ranks of this host.
     #[serde(default)]
     locks: Vec<PathBuf>,
     /// The directory in which ranks meet.
@@ -479,7 +478,7 @@ fn one_by_one(part: &Part<'_>) -> anyhow::Result<Tally> {
     })
 }
 
-/// Runs all ranks as children that begin together, and returns their samples as one.
+/// Runs all ranks as children that start together, and returns their samples as one.
 fn together(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
     let cleanup = Cleanup::default();
     let (ready, waiting) = channel::<Option<Sender<u64>>>();
@@ -522,7 +521,7 @@ fn together(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
     });
     let samples = samples.collect::<anyhow::Result<Vec<_>>>()?;
     let mut all = whole(&samples)?;
-    // Each rank reads the device's counters a little after the start: the one that saw the most comes nearest.
+    // Each rank reads the device's counters a little after the start: the largest difference is the most accurate.
     let deltas = samples.iter().map(|sample| &sample.outcome.evidence.counter_deltas);
     let moved = |deltas: &&CounterDeltas| deltas.device.map(|device| device.read + device.written);
     let deltas = deltas.max_by_key(moved).context("there are ranks")?.clone();

@@ -30,7 +30,7 @@ pub(super) const NAMESPACE: Opt = Opt::path(
 /// Returns the namespace of an option after a check that it can be read.
 ///
 /// # Errors
-/// Fails when it cannot be read, or when `rows` names a row that needs it and there is none ([`Failure`]).
+/// Fails when it cannot be read, or when `rows` names a row that needs a missing namespace ([`Failure`]).
 pub(super) fn namespace(named: &[&str], rows: &[String]) -> anyhow::Result<Option<PathBuf>> {
     if let Some(path) = named.first().map(PathBuf::from) {
         Namespace::open(&path).map_err(|error| {
@@ -47,7 +47,7 @@ pub(super) fn namespace(named: &[&str], rows: &[String]) -> anyhow::Result<Optio
     }
 }
 
-/// Returns the note beside such rows.
+/// Returns the note for such rows.
 pub(super) fn note(namespace: &Path) -> String {
     format!(
         "rows of commands read the existing contents of {}, up to the length of the file; a device may return blocks \
@@ -80,7 +80,7 @@ impl Namespace {
     /// Opens the namespace at `path` and reads its properties.
     ///
     /// # Errors
-    /// Fails when it is no namespace, or may not be opened.
+    /// Fails when it is not a namespace, or may not be opened.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let engine = Engine::start(Config::new().shards(1))?;
         let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
@@ -88,7 +88,7 @@ impl Namespace {
         drop(file);
         engine.close().wait()?;
         let device = File::open(path)?;
-        // SAFETY: the call takes no pointer.
+        // SAFETY: the call has no pointer argument.
         let id = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ID as _) };
         let id = u32::try_from(id)
             .ok()

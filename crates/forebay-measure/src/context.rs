@@ -20,7 +20,7 @@ pub struct Context {
     pub cleanup: Cleanup,
     /// Selects smaller files and fewer repeats.
     pub quick: bool,
-    /// The time that this experiment may take in all, writing its file included. `None` sets no limit.
+    /// The total time limit of this experiment, writing its file included. `None` sets no limit.
     pub budget: Option<Duration>,
     /// The seed of everything random: offsets and file contents.
     pub seed: u64,
@@ -40,8 +40,8 @@ impl Context {
         Self { target, progress, cleanup, quick: false, budget, seed, started, first_began, ends }
     }
 
-    /// Starts the clock of the experiment after the first `done` of those that take about so many seconds. In a quick run its
-    /// budget is its share of the quick time that is left.
+    /// Starts the clock of the experiment after the first `done` experiments; `seconds` are the estimates of all. In a quick run
+    /// its budget is its share of the remaining quick time.
     pub fn begin(&mut self, seconds: &[u64], done: usize) {
         self.started = Instant::now();
         let first_began = *self.first_began.get_or_insert(self.started);
@@ -53,8 +53,8 @@ impl Context {
         self.ends = self.started.checked_add(left(before, after, spent));
     }
 
-    /// Returns the approximate time for this and the following experiments of a report, in words. `None`
-    /// when there are no others, or when that time has passed.
+    /// Returns the approximate time for this and the following experiments of a report, in words. `None` for the last experiment,
+    /// or when that time has passed.
     pub fn left(&self) -> Option<String> {
         time_left(self.ends?.checked_duration_since(Instant::now())?)
     }
@@ -65,22 +65,22 @@ impl Context {
         self.progress.step(label, total, unit).within(self.ends)
     }
 
-    /// Returns the rest of the budget; `None` when there is no budget.
+    /// Returns the rest of the budget; `None` without a budget.
     pub fn remaining(&self) -> Option<Duration> {
         self.budget.map(|budget| budget.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// Returns the budget of an experiment with an estimate of `own` seconds: its share of the time that the experiments
-/// before it, estimated at `before` seconds, left of the whole. So a slow one is paid for by those after it. It gains
-/// at most a quarter, since fast ones before it are no reason to take longer.
+/// Returns the budget of an experiment with an estimate of `own` seconds: its share of the time that the experiments before it,
+/// estimated at `before` seconds, left of the whole. So a slow experiment shortens those after it. A budget grows by at most a
+/// quarter, because fast experiments before it do not justify a longer run.
 fn share(own: f64, before: f64, after: f64, spent: f64) -> Duration {
     let factor = (before + after - spent) / after.max(1.0);
     Duration::from_secs_f64(own * factor.clamp(0.25, 1.25))
 }
 
-/// Returns the time that experiments estimated at `after` seconds will take, at the pace of those before. The first ones say
-/// little about the pace, so a fifth of the whole counts as having kept to the estimate.
+/// Returns the time that experiments estimated at `after` seconds will need, at the pace of earlier experiments. The first
+/// experiments say little about the pace, so a fifth of the whole counts as having met the estimate.
 fn left(before: f64, after: f64, spent: f64) -> Duration {
     let prior = (before + after) / 5.0;
     Duration::from_secs_f64(after * (spent + prior) / (before + prior).max(1.0))
@@ -187,7 +187,7 @@ mod tests {
         let seconds = |before, after, spent| left(before, after, spent).as_secs_f64();
         assert_eq!(seconds(0.0, 100.0, 0.0), 100.0);
         assert_eq!(seconds(50.0, 50.0, 50.0), 50.0);
-        // Twice the estimate so far: the rest takes almost twice as long.
+        // Twice the estimate so far: the rest needs almost twice as long.
         assert!((85.0..90.0).contains(&seconds(50.0, 50.0, 100.0)), "{}", seconds(50.0, 50.0, 100.0));
         assert_eq!(seconds(100.0, 0.0, 80.0), 0.0);
     }

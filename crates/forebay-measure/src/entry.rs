@@ -34,7 +34,7 @@ impl Entry {
         self.0.spec().about
     }
 
-    /// Returns the most seconds in `report --quick`, or the approximate ones in a report without it.
+    /// Returns the maximum seconds in `report --quick`, or their approximate number in a report without it.
     pub fn seconds(self, quick: bool) -> u64 {
         let spec = self.0.spec();
         if quick { spec.quick_seconds } else { spec.full_seconds }
@@ -66,10 +66,10 @@ impl Entry {
         Values::new(self.0.spec().options, matches, length)
     }
 
-    /// Checks that its own files have room at the target.
+    /// Checks that its own files fit at the target.
     ///
     /// # Errors
-    /// [`Failure::Unsuitable`]: there is too little space. [`Failure::Path`]: it needs a directory, and the target is another thing.
+    /// [`Failure::Unsuitable`]: the space is too small. [`Failure::Path`]: it needs a directory, and the target is something else.
     pub fn check_space(self, matches: Option<&ArgMatches>, context: &Context) -> anyhow::Result<()> {
         let Target::Directory(directory) = &context.target else {
             return if self.needs_directory() {

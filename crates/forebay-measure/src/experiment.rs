@@ -85,17 +85,17 @@ pub struct Way {
 }
 
 impl Way {
-    /// Returns a way that goes past the page cache.
+    /// Returns a way that bypasses the page cache.
     pub const fn direct(name: &'static str, description: &'static str) -> Self {
         Self { name, description, cached: false, always: false }
     }
 
-    /// Returns a way that goes through the page cache.
+    /// Returns a way that uses the page cache.
     pub const fn cached(name: &'static str, description: &'static str) -> Self {
         Self { name, description, cached: true, always: false }
     }
 
-    /// Returns the baseline of the other rows, which is measured whichever of them are chosen.
+    /// Returns the baseline of the other rows, which is always measured.
     pub const fn base(name: &'static str, description: &'static str) -> Self {
         Self { name, description, cached: true, always: true }
     }
@@ -134,18 +134,18 @@ pub trait Experiment: fmt::Debug + Sync {
     /// Compares the rows with limits, for `--check`: fills their gates.
     fn check(&self, _tables: &mut [Table]) {}
 
-    /// Takes one sample, in the child process.
+    /// Runs one sample, in the child process.
     ///
     /// # Errors
     /// The row cannot be run here, or did not do its work.
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome>;
 
-    /// Returns the command line of fio that does the work of a row on the file at `path`, where there is one.
+    /// Returns the command line of fio that does the work of a row on the file at `path`, if fio supports it.
     fn fio(&self, _table: &Table, _row: &Row, _path: &Path) -> Option<String> {
         None
     }
 
-    /// Returns whether it can run on several hosts at once, each with a file of its own.
+    /// Returns whether it can run on several hosts together, each with its own file.
     fn runs_on_hosts(&self) -> bool {
         false
     }
@@ -175,12 +175,12 @@ pub fn parameters(object: Value) -> Parameters {
     }
 }
 
-/// Returns the text of a parameter; empty if it has none.
+/// Returns the text of a parameter; empty without one.
 pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
     parameters.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns a parameter of a table as titles show it; a question mark where there is none.
+/// Returns a parameter of a table as titles show it; a question mark if it is missing.
 pub(crate) fn shown(table: &Table, name: &str) -> String {
     match table.parameters.get(name) {
         Some(Value::String(text)) => text.clone(),
@@ -223,7 +223,7 @@ impl Turn<'_> {
         self.number(name) as usize
     }
 
-    /// Returns the text of a parameter; empty if it has none.
+    /// Returns the text of a parameter; empty without one.
     pub fn text(&self, name: &str) -> &str {
         text(self.parameters, name)
     }
@@ -236,7 +236,7 @@ pub struct Start {
     pub job: Job,
     /// The cgroup in which its process runs.
     pub group: Option<Group>,
-    /// Anything that lives as long as the sample, such as a directory of its own.
+    /// Any value that lives as long as the sample, such as a temporary directory.
     pub held: Option<Box<dyn Any>>,
 }
 
@@ -253,7 +253,7 @@ pub struct Place {
     pub path: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
     pub file_system: String,
-    /// The `stat` file of the block device below, when there is one.
+    /// The `stat` file of the block device below, if any.
     pub device_stat: Option<PathBuf>,
     /// Gates that concern all rows, as of now: tables have those after the run.
     pub conditions: Vec<Condition>,
@@ -277,7 +277,7 @@ pub trait Plan {
         false
     }
 
-    /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
+    /// Returns the seconds of a sample in addition to `--seconds`: warm-up, additional phases.
     fn extra_seconds(&self) -> f64 {
         0.0
     }
@@ -298,8 +298,8 @@ pub trait Plan {
         0
     }
 
-    /// Returns the metrics that come from one more sample of each row after all repeats, with [`Turn::counts`], because
-    /// counting them takes time at every operation.
+    /// Returns the metrics measured by one more sample of each row after all repeats, with [`Turn::counts`], because counting them
+    /// costs time at every operation.
     fn counted(&self) -> &'static [&'static str] {
         &[]
     }
@@ -326,7 +326,7 @@ pub trait Plan {
         Claim::default()
     }
 
-    /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
+    /// Returns the state of the page cache in which samples of a row start; `None` if it does not matter.
     fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {
         (!way.cached).then_some(CacheState::Direct)
     }
@@ -379,7 +379,7 @@ pub struct Outcome {
     /// The most memory that was in RAM for the process at one time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_peak_bytes: Option<u64>,
-    /// The instant when its time began, where it was ordered to begin at one.
+    /// The start of its time, if it was ordered to start at a set instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_ns: Option<u64>,
     pub(crate) evidence: Evidence,
@@ -410,7 +410,7 @@ impl Outcome {
         }
     }
 
-    /// Returns an outcome that took so long, for an experiment whose metrics are all its own.
+    /// Returns an outcome of this duration, for an experiment with only its own metrics.
     pub fn lasting(seconds: f64) -> Self {
         Self { seconds, ..Self::default() }
     }
@@ -489,7 +489,7 @@ impl Outcome {
     }
 }
 
-/// Returns the state of the cache in which a sample begins, of files that were evicted before, or could not be.
+/// Returns the state of the cache in which a sample starts, of files that were evicted before, or could not be.
 pub fn cache_of(way: &Way, is_cold: bool) -> CacheState {
     match (way.cached, is_cold) {
         (false, _) => CacheState::Direct,

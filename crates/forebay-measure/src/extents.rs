@@ -41,7 +41,7 @@ struct RawExtent {
     reserved_too: [u32; 3],
 }
 
-/// The kernel's `struct fiemap` with room for a batch of extents.
+/// The kernel's `struct fiemap` with space for a batch of extents.
 #[repr(C)]
 #[derive(Debug, Clone)]
 struct RawMap {
@@ -115,8 +115,8 @@ fn batch(file: &File, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
         reserved: 0,
         extents: [RawExtent::default(); BATCH],
     };
-    // SAFETY: the kernel reads the header and writes at most `room` extents behind it, which `map` has
-    // room for; it keeps no pointer.
+    // SAFETY: the kernel reads the header and writes at most `room` extents behind it, which `map` has space for; it keeps no
+    // pointer.
     if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
         return Err(io::Error::last_os_error());
     }

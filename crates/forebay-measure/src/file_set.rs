@@ -35,13 +35,11 @@ pub(super) struct FileSet {
     pub(super) files: u32,
     /// Bytes of each file; whole pages.
     pub(super) file_bytes: u64,
-    /// The seed of the contents.
     #[serde(rename = "file_seed")]
     pub(super) seed: u64,
 }
 
 impl FileSet {
-    /// Returns the path of file number `file` in `directory`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
         directory.join(format!("{file:05}"))
     }
@@ -84,8 +82,7 @@ impl Files {
         Ok(Self { directory, file_set, preconditions })
     }
 
-    /// Evicts all files from the page cache. Returns whether they are gone, as far as the
-    /// kernel reports it.
+    /// Evicts all files from the page cache. Returns whether they are evicted, as far as the kernel reports it.
     ///
     /// # Errors
     /// Fails when a file can no longer be opened.

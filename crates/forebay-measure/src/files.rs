@@ -1,4 +1,4 @@
-//! `measure files`: many small files, one after the other and many at once: open, read and close; create, write, sync and
+//! `measure files`: many small files, one after the other and many concurrently: open, read and close; create, write, sync and
 //! close; stat.
 
 use std::cell::Cell;
@@ -19,7 +19,6 @@ use crate::lanes::ready;
 use crate::prelude::*;
 use crate::units::show_bytes;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Files;
 
@@ -147,7 +146,7 @@ impl Experiment for Files {
         (format!("{heading}, {} at once", shown(table, "at_once")), heading)
     }
 
-    /// Returns one sentence for each call, on the table with the most files at once.
+    /// Returns one sentence for each call, on the table with the most concurrent files.
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         let mut most: Vec<&Table> = Vec::new();
         for table in tables {
@@ -161,7 +160,7 @@ impl Experiment for Files {
     }
 }
 
-/// One run: the files, and a table for each call and number of files at once.
+/// One run: the files, and a table for each call and number of concurrent files.
 #[derive(Debug)]
 struct Run<'a> {
     scratch: ScratchDir,
@@ -181,7 +180,7 @@ impl Plan for Run<'_> {
     }
 
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
-        // The check of the files made takes its time, too.
+        // The check of the created files needs time, too.
         job.seconds_max = 10.0 * turn.seconds;
         if turn.text("call") == "create" {
             let new = self.scratch.temp_directory(self.context, "new")?;
@@ -276,8 +275,8 @@ impl Visits {
         Ok(Self { library, work, directory: job.path.clone(), order, next: AtomicU64::new(0) })
     }
 
-    /// Returns the next file; no other lane gets it in this turn. Stat begins again after the last file: its data are in
-    /// memory in any case.
+    /// Returns the next file; no other lane gets it in this turn. Stat starts again after the last file: its data are in memory in
+    /// any case.
     fn next_file(&self) -> Option<u32> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.order.len() as u64;
@@ -299,7 +298,7 @@ fn check(file_set: FileSet, file: u32, found: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the files made. A row that made fewer files than it counted, or empty ones, would look fast.
+/// Checks the created files. A row that created fewer files than it counted, or empty files, would look fast.
 fn verify(directory: &Path, file_set: FileSet, files: u64) -> anyhow::Result<()> {
     let mut found = 0;
     for entry in fs::read_dir(directory)? {
@@ -368,7 +367,7 @@ impl Handle {
             Self::Std(file) => file.write_all(memory)?,
             Self::Tokio(file) => {
                 file.write_all(memory).await?;
-                // Bytes that tokio has only taken over are written by the flush.
+                // Bytes that tokio has only buffered are written by the flush.
                 file.flush().await?;
             }
             Self::Forebay(file) => file.write(0, memory).await?,
@@ -405,13 +404,13 @@ struct Tally {
 }
 
 impl Tally {
-    /// Begins the first call with a file. The time before it is the program's own.
+    /// Starts the first call with a file. The time before it is the program's own.
     fn begin(&mut self) {
         self.begun = Instant::now();
         self.last = self.begun;
     }
 
-    /// Adds the time of the call that has ended; the next one begins.
+    /// Adds the time of the call that has ended; the next call starts.
     fn made(&mut self, call: &'static str) {
         let now = Instant::now();
         let time = now - self.last;
@@ -478,7 +477,7 @@ async fn lane(visits: &Visits, deadline: Instant) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// Returns a sentence on the fastest way: by how much it leads, and which call takes most of its time.
+/// Returns a sentence on the fastest way: by how much it leads, and which call uses most of its time.
 fn fastest(table: &Table) -> Option<String> {
     const RATE: &str = metric::FILES_PER_S;
     let mut rows: Vec<(&Row, f64)> =

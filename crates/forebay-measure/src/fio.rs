@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use crate::context::Target;
 use forebay_report::result::{Experiment as Table, Row};
 
-/// A job of fio.
 #[derive(Debug)]
 pub(super) struct FioJob<'a> {
     pub(super) name: &'a str,
@@ -74,13 +73,13 @@ impl<'a> FioJob<'a> {
     }
 }
 
-/// Returns the file that fio uses: the existing one, or one of its own in the same directory.
+/// Returns the file that fio uses: the existing one, or another file in the same directory.
 pub(super) fn file(target: &Target) -> PathBuf {
     let path = std::path::absolute(target.path()).unwrap_or_else(|_| target.path().to_owned());
     if matches!(target, Target::Directory(_)) { path.join("forebay-fio.tmp") } else { path }
 }
 
-/// Returns a path as one word of a shell. fio takes a colon for the end of a name.
+/// Returns a path as one word of a shell. fio parses a colon as the end of a name.
 fn word(path: &Path) -> String {
     let text = path.display().to_string().replace(':', r"\:");
     let is_plain = text.chars().all(|letter| letter.is_alphanumeric() || "/._-+,@%".contains(letter));

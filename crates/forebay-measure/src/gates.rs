@@ -38,7 +38,7 @@ const STEAL_TICKS: u64 = 3;
 pub struct Claim {
     /// Bytes that the device must have delivered; `None` where memory may have.
     pub read_bytes: Option<u64>,
-    /// Bytes that the device must have taken.
+    /// Minimum bytes written to the device.
     pub written_bytes: Option<u64>,
     /// The number of threads that do the work.
     pub workers: Option<usize>,
@@ -50,12 +50,12 @@ pub struct Claim {
     pub blocking: bool,
 }
 
-/// Measurements of a child beside its result; every result has them as a field.
+/// Measurements of a child in addition to its result; every result has them as a field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Evidence {
     pub(super) counter_deltas: CounterDeltas,
-    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name
-    /// for metrics that begin with it, such as `durable_p50_us`.
+    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name for metrics with it as prefix,
+    /// such as `durable_p50_us`.
     pub(super) times: BTreeMap<String, Latency>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn implausible(sampled: &SampleFigures) -> BTreeMap<String, String> {
             found.entry(metric.to_owned()).or_insert(why);
         }
     };
-    // Times of the operations themselves. The evidence also has other times, of timers beside them.
+    // Times of the operations themselves. The evidence also has other times, of timers that run meanwhile.
     let own = ["latency", "durable"].iter().filter_map(|name| sampled.evidence.times.get(*name));
     let operations = own.map(Latency::count).max().unwrap_or(0);
     for rate in
@@ -294,7 +294,7 @@ mod tests {
         failed.inspect(|gate| assert!(gate.repeats.contains(&1), "{gate:?}")).map(|gate| gate.name).collect()
     }
 
-    /// Each gate fails alone when its condition is violated, and none fails otherwise.
+    /// Each gate fails alone when its condition is violated, and all others hold.
     #[test]
     fn every_gate_can_fail_alone() {
         assert_eq!(failed(good(), claim()), [""; 0]);
@@ -321,7 +321,7 @@ mod tests {
         sampled
     }
 
-    /// Story: the JSON had 0.695 system calls for each `pread`, 0.0 IOPS beside a latency, and a p99 of 3 reads, and
+    /// Story: the JSON had 0.695 system calls for each `pread`, 0.0 IOPS together with a latency, and a p99 of 3 reads, and
     /// sentences were made of them.
     #[test]
     fn figures_that_cannot_be_true_are_left_out_with_the_reason() {

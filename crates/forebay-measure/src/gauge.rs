@@ -56,8 +56,7 @@ impl Gauge {
         Ok(gauge)
     }
 
-    /// Starts to count anew. Reading all counters takes long enough to delay work that begins
-    /// at a set time.
+    /// Restarts the count. Reading all counters is slow enough to delay work that starts at a set time.
     ///
     /// # Errors
     /// See [`start`](Self::start).

@@ -1,19 +1,18 @@
-//! One measurement on several hosts at once: agents that measure in a directory each, and the controller.
+//! One measurement on several hosts together: agents that each measure in one directory, and the controller.
 //!
 //! - **Connections.** The controller owns the plan and the clock. It starts `ssh HOST forebay agent --stdio DIR`
 //!   for each host, so logins, encryption and integrity are those of ssh. Both sides send lines of JSON of
 //!   limited size (`message`). Processes that srun or mpirun started are agents of rank 0, over TCP (`ranks`).
-//! - **An agent** (`agent`) owns its temp file and the samples. When it loses its input it ends as if by
-//!   Ctrl-C, so the file is removed whatever happens to the controller and to the connection.
+//! - **An agent** (`agent`) owns its temp file and the samples. When it loses its input it ends as if by Ctrl-C, so the file is
+//!   removed even if the controller or the connection fails.
 //! - **A round** (`controller`): every host makes the sample ready, in a process that then waits
 //!   (`crate::start_barrier`). When all are ready, the controller reads their clocks. It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
-//! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for
-//!   `SILENCE_MAX`, although both sides report every `ALIVE_EVERY` that they are alive. Then the
-//!   measurement fails and names the host, and the others see the controller go. A slow host is waited
-//!   for up to a limit for each step. Clocks are monotonic ones, whose offsets are estimated anew before
-//!   each start; the start's true spread is reported.
+//! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for `SILENCE_MAX`, although both
+//!   sides report every `ALIVE_EVERY` that they are alive. Then the measurement fails and names the host, and the others see the
+//!   controller end. A slow host is waited for up to a limit for each step. Clocks are monotonic; their offsets are estimated anew
+//!   before each start, and the start's true spread is reported.
 //! - **Rows** (`rounds`): one for all hosts with merged histograms, one for each host, and gates.
 
 use std::path::{Path, PathBuf};
@@ -96,10 +95,10 @@ pub struct Task {
     matches: ArgMatches,
 }
 
-/// The values of the command line beside the experiment's own options.
+/// The values of the command line in addition to the experiment's own options.
 #[derive(Debug)]
 pub struct Setup<'a> {
-    /// The directory of a rank, and of hosts that have none of their own.
+    /// The directory of a rank, and the default directory of hosts.
     pub path: &'a Path,
     /// Selects smaller files and fewer repeats.
     pub quick: bool,

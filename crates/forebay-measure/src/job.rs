@@ -1,4 +1,4 @@
-//! The work of one sample: the JSON text that goes to the fresh child process in which every sample runs.
+//! The work of one sample: the JSON text that is passed to the fresh child process in which every sample runs.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct Job {
     /// The seed of everything random in the sample.
     #[serde(default)]
     pub seed: u64,
-    /// The seconds after which the sample begins nothing more.
+    /// The seconds after which the sample starts no operation.
     #[serde(default)]
     pub seconds: f64,
     /// The seed of the file's contents, when this program wrote them.
@@ -31,7 +31,7 @@ pub struct Job {
     /// The namespace's character device, for rows that send commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<PathBuf>,
-    /// The most seconds that the sample should take; a child that takes a minute more hangs.
+    /// The maximum duration of the sample in seconds; a child that runs a minute longer hangs.
     pub seconds_max: f64,
     /// The work to be done, in the experiment's own format.
     pub work: serde_json::Value,

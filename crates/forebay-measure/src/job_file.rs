@@ -43,7 +43,7 @@ const ENGINES: [(&str, IoEngine); 5] = [
     ("mmap", IoEngine::Mmap),
 ];
 
-/// Options that are read, beside those of [`WITHOUT_EFFECT`].
+/// Options that are read, in addition to those of [`WITHOUT_EFFECT`].
 const READ: &str = "allow_file_create blockalign bs bsrange bssplit direct directory do_verify exit_what exitall fallocate fdatasync \
     filename filesize fixedbufs flow flow_id flow_sleep fsync invalidate io_size iodepth iodepth_batch_complete_min \
     iodepth_low ioengine loops new_group norandommap nrfiles number_ios numjobs offset offset_increment overwrite ramp_time \
@@ -55,7 +55,7 @@ const WITHOUT_EFFECT: &str = "allrandrepeat bwavgtime clat_percentiles create_se
     log_offset log_prio name percentile_list per_job_logs random_generator randrepeat randseed rate_min refill_buffers \
     scramble_buffers slat_percentiles thread unified_rw_reporting unlink verify_async verify_backlog_batch verify_dump \
     verify_fatal verify_interval verify_state_save write_bw_log write_hist_log write_iops_log write_lat_log";
-/// Why options whose names begin so are refused.
+/// Why options with these prefixes are refused.
 const REFUSED: [(&str, &str); 13] = [
     ("buffer_", "blocks that are written do not compress, and no two are alike"),
     ("cmdprio", "operations have no priorities here"),
@@ -148,7 +148,7 @@ pub(crate) enum Order {
     Sequence { step: i64 },
     /// The first bytes of each period.
     Strided { bytes: u64, period: u64 },
-    /// At random, all blocks once before any comes again, as fio's random map has it.
+    /// At random, all blocks once before any repeats, as with fio's random map.
     Once,
     /// At random, equally likely.
     Uniform,
@@ -169,11 +169,11 @@ pub(crate) enum Exit {
     Group,
     /// Those up to the next stonewall.
     Stonewall,
-    /// All, and later ones never begin.
+    /// All, and later jobs never start.
     All,
 }
 
-/// A job: operations on files, by clones that work at the same time, each on a thread of its own.
+/// A job: operations on files, by clones that work at the same time, each on its own thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FileJob {
     pub(crate) name: String,
@@ -186,7 +186,7 @@ pub(crate) struct FileJob {
     pub(crate) align: Option<u64>,
     pub(crate) order: Order,
     pub(crate) is_direct: bool,
-    /// Flags with which files are opened, beside that of direct I/O.
+    /// Flags with which files are opened, in addition to that of direct I/O.
     pub(crate) open_flags: i32,
     pub(crate) offset: u64,
     /// Added to the offset of each further clone.
@@ -199,7 +199,7 @@ pub(crate) struct FileJob {
     pub(crate) operations_max: Option<u64>,
     pub(crate) loops: u64,
     pub(crate) depth: u64,
-    /// When the depth was reached, nothing begins before so few are in flight.
+    /// When the depth was reached, nothing starts before so few are in flight.
     pub(crate) low_depth: u64,
     pub(crate) clones: u64,
     /// After so many writes they are made durable; 0 is never.
@@ -230,13 +230,13 @@ pub(crate) struct FileJob {
     pub(crate) exits: Option<Exit>,
     pub(crate) report_group: u64,
     pub(crate) directory: Option<String>,
-    /// The file of all clones; by default each has one of its own.
+    /// The file of all clones; by default each has a different file.
     pub(crate) filename: Option<String>,
     /// Files that do not exist are made.
     pub(crate) creates: bool,
     /// The file is written before it is measured.
     pub(crate) overwrites: bool,
-    /// A file that is made has its space at once.
+    /// Whether a new file is allocated immediately.
     pub(crate) allocates: bool,
     pub(crate) fixed_buffers: bool,
     pub(crate) fixed_file: bool,
@@ -323,8 +323,8 @@ pub(crate) fn is_without_effect(name: &str) -> bool {
     WITHOUT_EFFECT.split(' ').any(|known| known == own_name(name))
 }
 
-/// Parses a job file, whose includes are beside it in `folder`, into its groups. The jobs of a group run at the same time, one group
-/// after the other. `variable` returns the value of a variable of the environment.
+/// Parses a job file, whose includes are next to it in `folder`, into its groups. The jobs of a group run at the same time, one
+/// group after the other. `variable` returns the value of a variable of the environment.
 ///
 /// # Errors
 /// What is wrong, or is not run here, in a sentence that follows the file's name.
@@ -381,7 +381,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns the lines of a file and of those that it includes, each with its place, without comments and empty ones.
+/// Returns the lines of a file and of those that it includes, each with its place, without comments and empty lines.
 fn lines(text: &str, folder: &Path, file: &str, depth: usize) -> Result<Vec<(String, String)>, String> {
     let mut all = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -431,7 +431,7 @@ fn machine(keyword: &str) -> Option<u64> {
     }
 }
 
-/// Calculates with whole numbers; products come before sums.
+/// Calculates with whole numbers; products precede sums.
 fn calculate(text: &str) -> Option<u64> {
     let Some(at) = text.rfind(['+', '-']).or_else(|| text.rfind(['*', '/'])) else {
         return text.trim().parse().ok();

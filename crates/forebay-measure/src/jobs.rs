@@ -27,7 +27,6 @@ use forebay_report::result::Sample;
 mod loops;
 mod places;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Jobs;
 
@@ -345,7 +344,7 @@ fn make(subject: &Subject, is_direct: bool, pattern: Pattern, context: &Context)
 }
 
 impl Subject {
-    /// Brings it into the state in which samples begin. Returns whether it is out of memory.
+    /// Brings it into the state in which samples start. Returns whether it is evicted from memory.
     fn reset(&self) -> anyhow::Result<bool> {
         if !self.is_fresh {
             let file = File::open(&self.path)?;
@@ -615,7 +614,7 @@ mod tests {
         }
     }
 
-    /// The first job ends the second, which has three operations for each of its own until then.
+    /// The first job ends the second, which until then has three operations for each operation of the first.
     #[test]
     fn a_flow_has_the_shares_of_its_weights_and_one_job_ends_the_other() {
         for engine in ["psync", "libaio"] {
@@ -624,7 +623,7 @@ mod tests {
                 [b]\nflow=3\ntime_based\nruntime=1h\n"
             );
             let outcomes = run(&text, 3600.0).unwrap_or_else(|error| panic!("{text}: {error:#}"));
-            // Begun are at most one more than the share, and one behind the last look.
+            // Started operations exceed the share by at most one, plus one since the last check.
             assert!((200 + 597..=200 + 602).contains(&outcomes[0].operations), "{}", outcomes[0].operations);
         }
     }

@@ -63,8 +63,7 @@ const fn alone(parts: &'static [Entry]) -> Kind {
     Kind { merged: None, parts }
 }
 
-/// The most seconds that the experiments of `report --quick` take together. Its 110 seconds also include the doctor and the
-/// page.
+/// The total seconds of the experiments of `report --quick`. Its 110 seconds also include the doctor and the page.
 #[cfg(test)]
 const QUICK_SECONDS: u64 = 106;
 
@@ -100,10 +99,10 @@ impl Kind {
         if self.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
     }
 
-    /// Returns the parts that take all options of a command line.
+    /// Returns the parts that accept all options of a command line.
     ///
     /// # Errors
-    /// [`Failure::Usage`]: none does; with the parts that take each option.
+    /// [`Failure::Usage`]: no part does; with the parts that accept each option.
     pub fn chosen(self, matches: &ArgMatches) -> Result<Vec<Entry>, Failure> {
         let parts: Vec<Part> = self.parts.iter().map(|part| part.part()).collect();
         let mut takers = options::takers(&parts, matches);
@@ -143,7 +142,7 @@ pub fn find(name: &str) -> Option<Kind> {
     ALL.iter().copied().chain(unlisted()).chain([JOBS]).find(|kind| kind.name() == name)
 }
 
-/// Adds to a document of schema 1 what later ones contain: titles, views and sentences.
+/// Adds to a document of schema 1 the contents of later schemas: titles, views and sentences.
 pub fn adopt(report: &mut Report) {
     for part in parts() {
         let is_own = |experiment: &mut Experiment| experiment.name == part.name();
@@ -253,7 +252,7 @@ mod tests {
         );
     }
 
-    /// Regression: of an experiment of several parts each was found to have no room at its turn only.
+    /// Regression: in an experiment of several parts a lack of space was found only at the turn of each part.
     #[test]
     fn space_is_checked_with_the_options_of_the_command_line() {
         let reads = find("reads").expect("an experiment");
@@ -315,7 +314,7 @@ mod tests {
         }
     }
 
-    /// A report leaves an experiment out before the first one begins where its files have no room, so each knows their size.
+    /// A report leaves an experiment out before the first one starts if its files do not fit, so each knows their size.
     #[test]
     fn every_experiment_knows_about_how_large_its_files_are() {
         for entry in parts() {
@@ -348,7 +347,7 @@ mod tests {
     /// of this crate may name one.
     #[test]
     fn no_other_place_names_an_experiment() {
-        // Keys of other documents, the beginning of metrics, and a check of the doctor.
+        // Keys of other documents, the prefix of metrics, and a check of the doctor.
         const OTHER_MEANINGS: [&str; 7] = [
             "wal in wal/inspection.rs",
             "files in top/exposition.rs",

@@ -1,5 +1,5 @@
-//! Lanes: the same work several times at once, on threads, in tasks of a Tokio runtime, or with an engine beside them. All
-//! begin together, under one gauge.
+//! Lanes: the same work several times in parallel, on threads, in tasks of a Tokio runtime, or with an engine in addition. All
+//! start together, under one gauge.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -67,7 +67,7 @@ pub(crate) fn tasks_on_shards<T: Send + 'static>(
 ) -> Join<'static, T> {
     let mut of_shard: Vec<Vec<_>> = (0..shards).map(|_| Vec::new()).collect();
     lanes.into_iter().enumerate().for_each(|(number, lane)| of_shard[number % shards].push(lane));
-    // A message for each lane could fill the inbox of a shard that waits for the begin.
+    // A message for each lane could fill the inbox of a shard that waits for the start.
     let start = |(shard, lanes): (usize, Vec<_>)| {
         engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
             let tasks = lanes.into_iter().map(forebay::shard::spawn).collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +85,7 @@ pub(crate) fn tasks_on_shards<T: Send + 'static>(
     })
 }
 
-/// Runs `lane` on `lanes` threads, with its number and the instant after which it begins nothing more.
+/// Runs `lane` on `lanes` threads, with its number and the instant after which it starts nothing more.
 ///
 /// # Errors
 /// A thread cannot be started, or the first error of a lane.
@@ -94,8 +94,8 @@ pub(crate) fn on_threads<T: Send>(
     job: &Job,
     lane: impl Fn(usize, Instant) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<(Vec<T>, Cost)> {
-    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the lock opens
-    // without a deadline, and the others end at once.
+    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the lock opens without a
+    // deadline, and the others end immediately.
     let gate = RwLock::new(None);
     std::thread::scope(|scope| {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyho
     }
 }
 
-/// Builds a Tokio runtime for work beside others, as `#[tokio::main]` does, with polite workers where wanted.
+/// Builds a Tokio runtime for work that shares the machine, as `#[tokio::main]` does, with polite workers where wanted.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -177,7 +177,7 @@ pub(crate) fn with_engine<T>(
     Ok(outcome)
 }
 
-/// Closes an engine after the figures were taken. A row whose engine does not end well cannot be trusted.
+/// Closes an engine after the figures were read. A row whose engine does not end well cannot be trusted.
 ///
 /// # Errors
 /// It lost something.

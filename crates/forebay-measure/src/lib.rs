@@ -1,16 +1,15 @@
-//! The experiments of the program `forebay`, the runner that takes their samples, and the examination of a machine.
+//! The experiments of the program `forebay`, the runner of their samples, and the examination of a machine.
 //!
 //! - An experiment, or a part of one, implements [`experiment::Experiment`]; [`kind::ALL`] lists the experiments: one module
 //!   and one line each. Its [`Spec`](experiment::Spec) has name, options, rows and columns as data; its
 //!   [`Plan`](experiment::Plan) is one run.
-//! - The [`runner`] takes the samples of all rows in turn, each in a process of its own: the program starts itself with
-//!   [`CHILD_SUBCOMMAND`], whose argument it passes to [`run_child`] with its registry. Metrics, gates and tables are the
-//!   runner's work. Another program has a registry of [`kind::Entry`] values of its own, and runs plans with
-//!   [`runner::run_apart`].
+//! - The [`runner`] runs the samples of all rows in turn, each in a separate process: the program starts itself with
+//!   [`CHILD_SUBCOMMAND`], whose argument it passes to [`run_child`] with its registry. Metrics, gates and tables are the runner's
+//!   work. Another program has its own registry of [`kind::Entry`] values, and runs plans with [`runner::run_apart`].
 //! - What experiments share: lanes on threads and tasks, a back end of calls at a queue depth, test files, cold starts
 //!   under memory limits, counters and gauges.
-//! - [`hosts`] runs an experiment on several hosts at once, [`doctor`] examines machine and path, and [`calibrate`] records
-//!   a device's figures.
+//! - [`hosts`] runs an experiment on several hosts together, [`doctor`] examines machine and path, and [`calibrate`] records a
+//!   device's figures.
 
 pub mod cleanup;
 pub mod context;
@@ -78,17 +77,16 @@ pub use reads::CallCounter;
 pub use scan::prefault;
 pub use test_file::{check_space, write_direct};
 
-/// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
-/// goes to [`run_child`].
+/// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which is passed to
+/// [`run_child`].
 pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample of an experiment of `registry`, such as [`kind::parts`], and returns the line to print on standard output.
-/// With `start_line` it begins at the
-/// instant that it reads on standard input.
+/// Runs one sample of an experiment of `registry`, such as [`kind::parts`], and returns the line to print on standard output. With
+/// `start_line` it starts at the instant that it reads on standard input.
 ///
 /// # Errors
-/// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
-/// standard error and the exit code is not zero.
+/// Fails when the text was not written by this program, or the sample failed. The message is written to standard error and the exit
+/// code is not zero.
 pub fn run_child(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
     let Some(job) = sampler::job_here(job, start_line)? else { return Ok("{}".to_owned()) };
     let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);

@@ -27,7 +27,7 @@ pub struct Opt {
     chosen: &'static str,
 }
 
-/// The values that an option takes.
+/// The values of an option.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// A whole number: the smallest and the largest.
@@ -64,22 +64,22 @@ impl Opt {
         }
     }
 
-    /// Returns an option that takes one whole number from 1 to `most`.
+    /// Returns an option with one whole number from 1 to `most`.
     pub const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
         Self::new(name, help, Kind::Count { least: 1, most })
     }
 
-    /// Returns an option that takes a number of bytes within these limits, ends included.
+    /// Returns an option with a number of bytes within these limits, ends included.
     pub const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
         Self::new(name, help, Kind::Bytes { least, most, multiple: 1 })
     }
 
-    /// Returns an option that takes one of `words`.
+    /// Returns an option with one of `words`.
     pub const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, help, Kind::Word(words))
     }
 
-    /// Returns an option that takes a path.
+    /// Returns an option with a path.
     pub const fn path(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Path)
     }
@@ -89,7 +89,7 @@ impl Opt {
         Self::new(name, help, Kind::Flag)
     }
 
-    /// Returns an option that takes seconds within these limits, ends included.
+    /// Returns an option with seconds within these limits, ends included.
     pub const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
         Self::new(name, help, Kind::Seconds(least, most))
     }
@@ -109,7 +109,7 @@ impl Opt {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
     }
 
-    /// Takes zero, too.
+    /// Accepts zero, too.
     pub const fn zero_too(mut self) -> Self {
         if let Kind::Count { least, .. } = &mut self.value {
             *least = 0;
@@ -117,19 +117,19 @@ impl Opt {
         self
     }
 
-    /// Takes several values, separated by commas.
+    /// Accepts several values, separated by commas.
     pub const fn list(mut self) -> Self {
         self.is_list = true;
         self
     }
 
-    /// Takes the value without a name; it must be there.
+    /// Accepts the value without a name; it is required.
     pub(crate) const fn operand(mut self) -> Self {
         self.is_operand = true;
         self
     }
 
-    /// Takes whole numbers from this one.
+    /// Accepts whole numbers from `count` on.
     pub(crate) const fn at_least(mut self, count: u64) -> Self {
         if let Kind::Count { least, .. } = &mut self.value {
             *least = count;
@@ -137,7 +137,7 @@ impl Opt {
         self
     }
 
-    /// Takes multiples of `multiple` bytes only.
+    /// Accepts multiples of `multiple` bytes only.
     pub const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
             *multiple = bytes;
@@ -241,7 +241,7 @@ enum Value {
     Text(String),
 }
 
-/// How long a run may take, which decides the defaults.
+/// The time limit of a run, which decides the defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
     /// `measure`.
@@ -260,7 +260,7 @@ pub struct Values {
     given: Vec<String>,
     /// Names of the rows to measure; empty: all.
     pub rows: Vec<String>,
-    /// How long the run may take.
+    /// The time limit of the run.
     pub length: Length,
 }
 
@@ -279,7 +279,7 @@ fn by_name(parts: &[Part]) -> Vec<Vec<PartOpt>> {
     together(all, |(_, one), (_, other)| one.name == other.name)
 }
 
-/// Adds the options of an experiment's parts, and `--rows`, to its command. A value is one that some part takes.
+/// Adds the options of an experiment's parts, and `--rows`, to its command. A value is valid if some part accepts it.
 pub fn augment(command: Command, parts: &[Part]) -> Command {
     let command = by_name(parts).into_iter().fold(command, |command, same| {
         let option = same[0].1;
@@ -316,7 +316,7 @@ fn help(same: &[PartOpt], count: usize) -> String {
     same.iter().map(of_part).collect::<Vec<_>>().join("; ")
 }
 
-/// Parses a value of options of one name: the first one that takes it decides.
+/// Parses a value of options of one name: the first option that accepts it decides.
 fn parse(same: &[PartOpt], text: &str) -> Result<Value, String> {
     let parsed: Vec<Result<Value, String>> = same.iter().map(|(_, option)| option.parse(text)).collect();
     let faults =
@@ -324,7 +324,8 @@ fn parse(same: &[PartOpt], text: &str) -> Result<Value, String> {
     parsed.into_iter().find_map(Result::ok).ok_or(faults)
 }
 
-/// Returns the options that a command line has, with the parts that take a value of theirs; of rows, those that have one.
+/// Returns the options of a command line, with the parts that accept one of their values; for rows, the parts that have one of
+/// them.
 pub(crate) fn takers(parts: &[Part], matches: &ArgMatches) -> Vec<(&'static str, Vec<&'static str>)> {
     let is_flag = |option: &Opt| matches!(option.value, Kind::Flag);
     let is_given = |option: &Opt| {
@@ -352,7 +353,7 @@ fn rows(matches: &ArgMatches) -> Option<Vec<String>> {
 }
 
 impl Values {
-    /// Returns the values of `options` from a command line, where there is one, and otherwise the defaults.
+    /// Returns the values of `options` from a command line, if given, and otherwise the defaults.
     ///
     /// # Errors
     /// Fails when a default does not parse, which a test excludes.
@@ -372,7 +373,7 @@ impl Values {
             let values = match given {
                 Some(given) => {
                     all.given.push(option.name.to_owned());
-                    // Of a list, another part takes the others.
+                    // Other values of a list belong to another part.
                     given.filter_map(|text| option.parse(text.to_str()?).ok()).collect()
                 }
                 None => {
@@ -426,12 +427,11 @@ impl Values {
         self.number(name).map(|number| number as u64)
     }
 
-    /// Returns whether there is such an option.
+    /// Returns whether the option exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
-    /// Sets the number of an option.
     pub(crate) fn set(&mut self, name: &str, number: f64) {
         self.values.insert(name.to_owned(), vec![Value::Number(number)]);
     }

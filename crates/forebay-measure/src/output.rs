@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use forebay_report::units::escaped;
 
-/// The control characters of texts; others come from names, and would reach the terminal.
+/// The control characters of texts; other control characters are part of names, and would reach the terminal.
 const OF_TEXTS: [char; 2] = ['\n', '\t'];
 
 /// Prints to standard output, control characters of names escaped. A closed pipe (`| head`) is not an error.
@@ -30,7 +30,7 @@ pub fn print_raw(text: &str) -> io::Result<()> {
 /// Writes to standard error, control characters of names escaped. It may be closed: a load, or a file to be written, matters
 /// more than messages about it. `eprintln!` would panic then.
 pub fn stderr_text(text: &str) {
-    // There is no other place where this could be reported.
+    // No other place can report this.
     let _ = io::stderr().lock().write_all(escaped(text, &OF_TEXTS).as_bytes());
 }
 

@@ -2,7 +2,7 @@
 
 use crate::pattern::SplitMix;
 
-/// The offsets of a lane: at random, or one after the other and again from the beginning.
+/// The offsets of a lane: at random, or one after the other and again from the start.
 #[derive(Debug, Clone)]
 pub(super) struct Offsets {
     random: Option<SplitMix>,
@@ -13,7 +13,7 @@ pub(super) struct Offsets {
 }
 
 impl Offsets {
-    /// Returns the random offsets of a lane over `blocks` blocks that begin at `start`. Each lane of a sample has its own.
+    /// Returns the random offsets of a lane over `blocks` blocks from `start`. Each lane of a sample has different offsets.
     pub(super) fn over(seed: u64, lane: usize, start: u64, blocks: u64, block_bytes: u64) -> Self {
         let mut seeds = SplitMix::new(seed ^ (lane as u64).rotate_left(32));
         let random = Some(SplitMix::new(seeds.next_u64()));

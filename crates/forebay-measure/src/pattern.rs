@@ -44,9 +44,8 @@ impl Pattern {
     }
 }
 
-/// The check that every row makes of its bytes: it inspects the first word of each page, and
-/// compares it where the expected value is known. So no row can win by not delivering, and none pays
-/// more than the others.
+/// The check that every row makes of its bytes: it inspects the first word of each page, and compares it if the expected value is
+/// known. So no row can win by not delivering, and all rows pay the same.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checker {
     pattern: Option<Pattern>,

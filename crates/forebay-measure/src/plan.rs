@@ -10,7 +10,7 @@ use crate::system_counters::value;
 use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
-/// The least memory of a sample. Less leaves no room for a process and its buffers.
+/// The least memory of a sample. A process and its buffers do not fit into less.
 pub(super) const MEMORY_MIN_BYTES: u64 = 32 << 20;
 
 const MIB: u64 = 1 << 20;
@@ -53,7 +53,7 @@ impl Sizes {
             Target::Directory(_) => None,
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),
         };
-        // An existing file has no more than its length, whatever the limit.
+        // An existing file has no more than its length, with any limit.
         let known = existing.iter().map(|(_, length)| *length).chain(size).min();
         let memory_bytes = memory.unwrap_or_else(|| {
             default_memory.min(known.map_or(u64::MAX, |bytes| bytes / factor)).max(MEMORY_MIN_BYTES)
@@ -119,7 +119,7 @@ fn available_bytes() -> Option<u64> {
     Some(MemoryLimit::of_this_process().map_or(machine, |limit| limit.bytes.min(machine)))
 }
 
-/// The time that a sample takes beside its reading: process, engine, cgroup, eviction.
+/// The time of a sample in addition to its reading: process, engine, cgroup, eviction.
 const OVERHEAD: Duration = Duration::from_millis(150);
 
 /// Returns the seconds for each of `samples` so that one repeat fits into the rest of the budget.
@@ -131,14 +131,13 @@ pub(super) fn fit_seconds(wanted: f64, samples: usize, remaining: Option<Duratio
     wanted.min(each.max(0.1))
 }
 
-/// Returns whether another repeat can begin. Its time is estimated from the time `spent` on the `done`
-/// repeats so far.
+/// Returns whether another repeat can start. Its time is estimated from the time `spent` on the `done` repeats so far.
 pub(super) fn another_repeat(done: usize, spent: Duration, remaining: Option<Duration>) -> bool {
     done == 0 || remaining.is_none_or(|remaining| spent / done as u32 <= remaining)
 }
 
-/// Returns the order in which repeat number `repeat` runs `count` rows. Each repeat begins one row later,
-/// so that no row is always the first one.
+/// Returns the order in which repeat number `repeat` runs `count` rows. Each repeat starts one row later, so that no row is always
+/// first.
 pub(super) fn interleaved(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |position| (position + repeat) % count)
 }

@@ -1,5 +1,5 @@
-//! Progress: bars on a terminal, plain lines otherwise. It always goes to standard error, so that
-//! standard output has only results.
+//! Progress: bars on a terminal, plain lines otherwise. It is always written to standard error, so that standard output has only
+//! results.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -108,7 +108,7 @@ pub fn time_left(left: Duration) -> Option<String> {
 }
 
 impl Step {
-    /// Shows, beside the step's own progress, the time left until `ends`, when all steps should have ended.
+    /// Shows, in addition to the step's own progress, the time left until `ends`, when all steps should have ended.
     pub fn within(mut self, ends: Option<Instant>) -> Self {
         self.ends = ends;
         self
@@ -124,8 +124,7 @@ impl Step {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
         } else if self.mode == Progress::Lines {
-            // When another thread holds the lock, it is writing the same line, so this one has nothing
-            // to add.
+            // A thread that holds the lock is writing the same line, so this thread has nothing to add.
             if let Ok(mut printed_at) = self.printed_at.try_lock()
                 && printed_at.elapsed() >= PLAIN_INTERVAL
             {

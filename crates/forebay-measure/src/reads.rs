@@ -1,9 +1,9 @@
 //! `measure reads`: random reads at a depth ([`random`]), by more and more readers ([`saturate`]), by their processor time
-//! ([`cpu`]), and beside others ([`fairness`]).
+//! ([`cpu`]), and while other programs run ([`fairness`]).
 //!
-//! Here are the plan and the samples of `saturate` and `cpu`: many readers, each with one read in flight. A reader begins its
-//! next read as the last one ends (*closed loop*), or takes the next due read at times that were fixed beforehand (*open
-//! loop*). [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases of a sample.
+//! Here are the plan and the samples of `saturate` and `cpu`: many readers, each with one read in flight. A reader starts its next
+//! read as the last one ends (*closed loop*), or starts reads at times that were fixed beforehand (*open loop*).
+//! [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases of a sample.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +65,7 @@ pub(super) const SHARE: Definition = column(
     "processor time as a share of the processors that this way can use: one, or all",
 );
 
-/// Returns the back end of a row, if there is this row.
+/// Returns the back end of a row, if the row exists.
 fn backend_of(row: &str) -> Option<Backend> {
     Some(way_of(row)?.0)
 }
@@ -326,7 +326,7 @@ pub(super) fn fio(table: &Table, row: &Row, path: &Path) -> Option<String> {
     Some(job.command())
 }
 
-/// Takes one sample.
+/// Runs one sample.
 ///
 /// # Errors
 /// The row is refused here, or a read failed or returned data other than those written.
@@ -390,7 +390,7 @@ fn outcome(backend: Backend, work: &Work, cost: Cost, calls: Option<u64>, tally:
     outcome
 }
 
-/// Moves a sample through its phases. Its end, also by an error, lets the readers end: a join of them would wait for ever.
+/// Moves a sample through its phases. Its end, also by an error, lets the readers end: a join of them would wait forever.
 struct Conductor(Arc<Pacer>);
 
 impl Conductor {
@@ -413,7 +413,7 @@ impl Conductor {
             let counter = if counted_by == "kernel" { CallCounter::start().ok() } else { None };
             pacer.enter(Phase::Calls);
             pacer.wait_for_phase(CALLS);
-            // The count is read when the phase has ended. It includes every call of reads that begin and end in the phase.
+            // The count is read when the phase has ended. It includes every call of reads that start and end in the phase.
             pacer.enter(Phase::Draining);
             calls = counter.and_then(|mut counter| counter.count().ok());
         }
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn every_row_reads_checks_and_counts() {
         let (_cleanup, temp) = test_file(5, BYTES as usize);
-        // There is no namespace here: `vm/tests/polled` has one.
+        // Rows of commands need a namespace: `vm/tests/polled` has one.
         for row in Cpu.spec().ways.iter().map(|way| way.name).filter(|name| !name.ends_with("commands")) {
             let metrics = match sample_of(&temp, 5, row) {
                 Ok(metrics) => metrics,

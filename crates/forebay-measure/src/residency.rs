@@ -14,13 +14,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// one byte a page.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// The most bytes whose pages are looked at, which takes about two seconds. Of a longer file windows stand for it.
+/// The most bytes whose pages are checked, in about two seconds. A longer file is sampled by windows.
 const LOOKED_AT_MAX: u64 = 64 << 30;
 /// The size of such a window.
 const SAMPLED_BYTES: u64 = 16 << 20;
 
-/// Returns how many of the first `length` bytes of `file` are in the page cache: by cachestat if there are many, else by mincore;
-/// then above 64 GiB about how many, by windows at even distances.
+/// Returns how many of the first `length` bytes of `file` are in the page cache: by cachestat if many, else by mincore; above 64
+/// GiB approximately, by evenly spaced windows.
 ///
 /// The kernel reports it only to processes that own the file or may write it; for anyone else every page
 /// counts as cached.
@@ -73,7 +73,7 @@ fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> 
     let address = unsafe {
         rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), offset)
     }?;
-    // SAFETY: `address` begins the mapping of `bytes` bytes made above, and `map` has one byte for each of its pages.
+    // SAFETY: `address` is the start of the mapping of `bytes` bytes made above, and `map` has one byte for each of its pages.
     let outcome = unsafe { libc::mincore(address, bytes, map.as_mut_ptr()) };
     let error = io::Error::last_os_error();
     // SAFETY: this unmaps the mapping made above, of which no reference exists.
@@ -112,7 +112,7 @@ mod tests {
     fn freshly_written_pages_are_resident() {
         let temp = Cleanup::default().temp_file(&std::env::temp_dir(), "resident").expect("writable");
         let file = temp.file();
-        // Of a long file by another call. The kernel may take pages back at any time.
+        // A long file uses another call. The kernel may reclaim pages at any time.
         for at in [0, 3 << 30] {
             loop {
                 file.write_all_at(&vec![1; 1 << 20], at).expect("space for 1 MiB");

@@ -1,5 +1,5 @@
-//! Runs the plan of an experiment: every row of every table takes its turn in each repeat, in a process of its own, and the
-//! samples become rows.
+//! Runs the plan of an experiment: every row of every table has its turn in each repeat, in a separate process, and the samples
+//! become rows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) fn run(
     run_by(spec, options, length, context, plan, take)
 }
 
-/// Does the same with samples that `take` takes.
+/// Does the same with samples that `take` runs.
 fn run_by(
     spec: &'static Spec,
     options: &Values,
@@ -74,8 +74,8 @@ fn run_by(
     Ok(tables)
 }
 
-/// Measures one table of a plan after the other, and passes each to `done` with the comparisons of its rows. For plans
-/// whose settings disturb each other, or take so long that each is kept at once.
+/// Measures one table of a plan after the other, and passes each to `done` with the comparisons of its rows. For plans whose
+/// settings disturb each other, or last so long that each is saved immediately.
 ///
 /// # Errors
 /// Those of `done`.
@@ -240,7 +240,7 @@ fn described(spec: &Spec, parameters: &Parameters) -> String {
     value.map_or_else(String::new, |value| format!(", {} {value}", spec.axis.label))
 }
 
-/// Takes one sample, which begins at the instant that `begin` returns where there is one.
+/// Runs one sample, which starts at the instant returned by `begin`, if given.
 ///
 /// # Errors
 /// The row cannot be run here, or did not do its work.
@@ -288,7 +288,7 @@ fn row(plan: &dyn Plan, parameters: &Parameters, cell: Cell) -> Row {
         row_of(cell.way.name, cell.sampled, gates::processors())
     };
     if !is_counted {
-        // Nothing was counted beside these samples that a gate could judge.
+        // Nothing was counted during these samples that a gate could judge.
         row.conditions.clear();
     }
     if failures > 0 && row.skipped.is_none() {
@@ -302,7 +302,7 @@ fn row(plan: &dyn Plan, parameters: &Parameters, cell: Cell) -> Row {
     described_row(plan, parameters, cell.way, row)
 }
 
-/// Returns the row with the description of its way, and the state of the cache in which its samples begin.
+/// Returns the row with the description of its way, and the state of the cache in which its samples start.
 pub(crate) fn described_row(plan: &dyn Plan, setting: &Parameters, way: &Way, row: Row) -> Row {
     let row = row.describe(way.description);
     match plan.cache(setting, way) {
@@ -323,7 +323,7 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
     (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
 }
 
-/// Returns the row of samples taken on `processors` processors, by number of repeat. Its figures are medians of the samples,
+/// Returns the row of samples run on `processors` processors, by number of repeat. Its figures are medians of the samples,
 /// percentiles over the operations of all samples together, and the gates.
 pub(super) fn row_of(name: &str, sampled: Vec<(u32, SampleFigures)>, processors: usize) -> Row {
     let seen: Vec<_> = sampled
@@ -439,7 +439,7 @@ mod tests {
         })
     }
 
-    /// A median of medians would hide that one repeat was slow throughout.
+    /// A median of medians would hide that a whole repeat was slow.
     #[test]
     fn percentiles_are_those_of_all_operations_and_the_spread_is_that_of_the_samples() {
         let times: [&[u64]; 3] = [&[10, 10, 10], &[10], &[1000, 1000, 1000, 1000, 1000]];

@@ -22,10 +22,10 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The time for which a ready sample waits for those of other hosts.
 const OTHERS: Duration = Duration::from_secs(300);
 
-/// Is called when a sample is ready; returns the instant at which it begins.
+/// Called when a sample is ready; returns its start.
 pub(super) type Begin<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
-/// Returns the job of this process, the child; `None` of a [`probe`]. With `start_line` it begins at the instant that it reads on
+/// Returns the job of this process, the child; `None` for a [`probe`]. With `start_line` it starts at the instant that it reads on
 /// standard input.
 ///
 /// # Errors
@@ -52,7 +52,7 @@ pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
     run_child(&Job::new("", "/", &(), 0.0)?, Some(group), cleanup).map(drop)
 }
 
-/// Runs a child to its end, in `group` where there is one, and returns its output.
+/// Runs a child to its end, in `group` if given, and returns its output.
 ///
 /// # Errors
 /// Fails with the child's message before it failed, or because it had to be ended.
@@ -60,7 +60,7 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
     run_child_at(job, group, cleanup, None)
 }
 
-/// Runs a child that begins at the instant that `start` returns, where there is one.
+/// Runs a child that starts at the instant returned by `start`, if given.
 ///
 /// # Errors
 /// As for [`run_child`], and with the error of `start`.
@@ -141,7 +141,7 @@ pub(super) fn run_child_at(
     anyhow::bail!("{message}")
 }
 
-/// Lets a child that has everything ready begin. A child that ends before that reports the reason itself.
+/// Starts a child that is ready. A child that ends before that reports the reason itself.
 fn pass_start(
     start: &mut Begin<'_>,
     stdin: Option<ChildStdin>,
@@ -176,8 +176,8 @@ fn enter_on_spawn(command: &mut Command, procs_file: File) {
         // "0" stands for the process that writes it.
         rustix::io::write(&procs_file, b"0").map(drop).map_err(io::Error::from)
     };
-    // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork;
-    // it allocates nothing and takes no lock (an errno becomes an io::Error without allocating).
+    // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork; it allocates
+    // nothing and acquires no lock (an errno becomes an io::Error without allocating).
     unsafe { command.pre_exec(enter) };
 }
 

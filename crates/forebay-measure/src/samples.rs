@@ -1,5 +1,5 @@
-//! `measure samples`: batches of random samples from the large files of a training set, as fast as they come and at a rate,
-//! with the share of processors and device that the rate leaves to others.
+//! `measure samples`: batches of random samples from the large files of a training set, at maximum speed and at a rate, with the
+//! share of processors and device that the rate leaves to others.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,7 +17,6 @@ use crate::gates::processors;
 use crate::pattern::Checker;
 use crate::prelude::*;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Samples;
 
@@ -143,7 +142,7 @@ impl Experiment for Samples {
     }
 }
 
-/// One run: a table as fast as samples come, and one at a rate.
+/// One run: a table at maximum speed, and one at a rate.
 #[derive(Debug)]
 struct Run {
     scratch: ScratchDir,
@@ -248,7 +247,7 @@ enum Source<'e> {
 }
 
 impl Source<'_> {
-    /// Reads a batch and passes each sample to `take`. `memory` has room for all of them.
+    /// Reads a batch and passes each sample to `take`. `memory` has space for all of them.
     ///
     /// # Errors
     /// A read fails, or `take`.
@@ -293,7 +292,7 @@ fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> 
         loop {
             sleep_until(due.min(deadline));
             let now = Instant::now();
-            // One that begins late has a batch all the same.
+            // A late start has at least one batch.
             if now >= deadline && (due >= deadline || latency.count() > 0) {
                 let late = deadline.saturating_duration_since(due);
                 let missed = if turn.is_zero() { 0.0 } else { late.div_duration_f64(turn).ceil() };

@@ -1,4 +1,4 @@
-//! `measure scan`: a file read from beginning to end, in eight ways, and with a growing number of requests in flight.
+//! `measure scan`: a file read from start to end, in eight ways, and with a growing number of requests in flight.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -18,7 +18,6 @@ use crate::plan::affordable_bytes;
 use crate::prelude::*;
 use forebay_report::page::knee::saturated_at;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Scan;
 
@@ -99,7 +98,7 @@ impl Experiment for Scan {
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
         let sizes = ColdFile::sizes(options, context)?;
         let file = ColdFile::prepare(context, &sizes)?;
-        // Twice the memory that a sample fills: the page cache takes its pages from those freed last, but not only from those.
+        // Twice the memory that a sample fills: the page cache uses recently freed pages first, but not only from those.
         let touched_bytes = prefault(2 * sizes.memory_bytes);
         Ok(Box::new(Run { file, touched_bytes, depths: depths(options, context.quick) }))
     }
@@ -254,9 +253,9 @@ impl Plan for Run {
 /// Writes to `bytes` of memory, or to half of the available memory where that is less, and frees all of it. Returns the bytes
 /// written. The kernel allocates the most recently freed memory first.
 ///
-/// On the first use of a page of a guest's memory, its host must find one, which takes longer than a read from the page cache.
-/// Rows that fill the page cache paid for that, and rows that bypass it did not. On the same machine a scan through `std::fs`
-/// reached 1,249 MB/s with fresh memory and 2,218 MB/s later.
+/// On the first use of a page of a guest's memory, its host must find one, which is slower than a read from the page cache. Rows
+/// that fill the page cache paid for that, and rows that bypass it did not. On the same machine a scan through `std::fs` reached
+/// 1,249 MB/s with fresh memory and 2,218 MB/s later.
 pub fn prefault(bytes: u64) -> u64 {
     const CHUNK_BYTES: u64 = 32 << 20;
     let wanted = bytes.min(affordable_bytes());
@@ -295,11 +294,11 @@ struct Pace {
 }
 
 impl Pace {
-    /// Bytes for which the clock is read once: few enough to take a tenth of a second on a slow disk, and enough that the clock
-    /// costs little beside 4 KiB reads.
+    /// Bytes for which the clock is read once: few enough for a tenth of a second on a slow disk, and enough that the clock costs
+    /// little compared with 4 KiB reads.
     const CLOCK_BYTES: u64 = 128 << 10;
 
-    /// Takes the next bytes of the file; returns `false` when the time has ended.
+    /// Consumes the next bytes of the file; returns `false` when the time has ended.
     ///
     /// # Errors
     /// Fails when the bytes are not those written there.
@@ -350,7 +349,7 @@ fn paced(
     Ok(Outcome { folded: pace.checker.folded(), ..outcome })
 }
 
-/// Reads as a program does that takes no special measures.
+/// Reads as a program without special measures does.
 fn buffered(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
     let mut file = File::open(&job.path)?;
     let mut buffer = vec![0; BUFFERED_BYTES];
@@ -415,7 +414,7 @@ fn async_read(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Ou
     })
 }
 
-/// Takes the scan's blocks.
+/// Reads the scan's blocks.
 fn blocks(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcome> {
     paced(job, work, |pace| {
         let scan = file.scan().range(0..work.file_bytes);
@@ -432,7 +431,7 @@ fn blocks(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcom
                 break;
             }
         }
-        // While this thread holds one block the next ones are in flight.
+        // While this thread holds one block the next blocks are in flight.
         Ok(Some(scan.in_flight_bytes_peak() + largest))
     })
 }

@@ -4,7 +4,7 @@ use forebay_report::page::noise::{Difference, difference};
 use forebay_report::result::{Experiment, Gate, Row};
 use forebay_report::units::number;
 
-/// Returns whether each operation had a file of its own, as in published benchmarks.
+/// Returns whether each operation had its own file, as in published benchmarks.
 pub(crate) fn is_published(table: &Experiment) -> bool {
     table.parameters.get("as_published").is_some_and(|value| value == true)
 }

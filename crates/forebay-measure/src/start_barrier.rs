@@ -1,6 +1,5 @@
-//! A sample that begins at an instant set by another process. When it has everything ready it reports that
-//! on standard output, reads the instant on standard input, and waits for it. So samples on several hosts
-//! begin together.
+//! A sample that starts at an instant set by another process. When it has everything ready it reports that on standard output,
+//! reads the instant on standard input, and waits for it. So samples on several hosts start together.
 
 use std::io::{self, BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +10,13 @@ use rustix::time::Timespec;
 /// The line with which a sample reports that it waits.
 pub(super) const READY: &str = "ready";
 
-/// The time before a start at which the counters of that start are read. Reading them takes less.
+/// The time before a start at which the counters of that start are read. Reading them is faster.
 const BEFORE_NS: u64 = 5_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// The instant when the sample of this process began, or one of the values below, which no clock shows.
+/// The instant when the sample of this process started, or one of the values below, which no clock returns.
 static BEGUN_NS: AtomicU64 = AtomicU64::new(ANY_TIME);
-/// The sample begins at any time.
+/// The sample starts at any time.
 const ANY_TIME: u64 = u64::MAX;
 /// The next gauge waits.
 const ARMED: u64 = u64::MAX - 1;
@@ -37,7 +36,7 @@ pub(super) fn arm() {
 /// returns the start.
 ///
 /// # Errors
-/// Fails when the start was called off, or the process that sets it has gone.
+/// Fails when the start was called off, or the process that sets it has ended.
 pub(super) fn approach() -> io::Result<Option<u64>> {
     if BEGUN_NS.load(Ordering::Relaxed) != ARMED {
         return Ok(None);
@@ -65,7 +64,7 @@ pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the instant at which the time of this process's sample began, where it waited for one.
+/// Returns the start of the measured time of this process's sample, if it waited for one.
 pub(super) fn begun_ns() -> Option<u64> {
     Some(BEGUN_NS.load(Ordering::Relaxed)).filter(|begun_ns| *begun_ns < ARMED)
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::backing_device::queue_setting;
 use crate::cgroup;
 
-/// Maximum threads that are read one by one: reading more takes longer than the information is worth.
+/// Maximum threads that are read one by one: reading more costs more than the information is worth.
 const THREADS_MAX: usize = 64;
 const SECTOR_BYTES: u64 = 512;
 
@@ -20,7 +20,7 @@ pub(super) struct Readings {
     pub(super) device: Option<Bytes>,
     /// Bytes read from and written to storage on behalf of this process.
     pub(super) own: Option<Bytes>,
-    /// Ticks of all processors, and how many of them went to other virtual machines.
+    /// Ticks of all processors, and the part of them used by other virtual machines.
     pub(super) ticks: Option<Ticks>,
     /// Number of times a cgroup throttled this process.
     pub(super) throttled: Option<u64>,
@@ -62,7 +62,7 @@ pub(crate) fn value(text: &str, name: &str) -> Option<u64> {
 }
 
 impl Readings {
-    /// Takes all available readings. `device_stat` is a block device's `stat` file.
+    /// Reads all available counters. `device_stat` is a block device's `stat` file.
     pub(super) fn now(device_stat: Option<&Path>) -> Self {
         Self {
             // A queue can be configured not to count.
@@ -76,8 +76,8 @@ impl Readings {
         }
     }
 
-    /// Reads the byte counters once more. They include everything that happens, so they are read as close to
-    /// the measured time as possible, and the others, which take up to milliseconds, are not between.
+    /// Reads the byte counters once more. They include everything that happens, so they are read as close to the measured time as
+    /// possible, and the others, which need up to milliseconds, are not in between.
     pub(super) fn read_bytes_again(&mut self, device_stat: Option<&Path>) {
         self.device = self.device.and(device_stat).and_then(read_device);
         self.own = self.own.and_then(|_| read_own());
@@ -151,8 +151,7 @@ fn throttled(stats: &[PathBuf]) -> Option<u64> {
     texts.filter_map(|text| value(&text, "nr_throttled ")).reduce(u64::saturating_add)
 }
 
-/// Returns the nanoseconds on a processor of each thread; `None` where there are very many, or the
-/// kernel does not count.
+/// Returns the nanoseconds on a processor of each thread; `None` for very many threads, or if the kernel does not count.
 fn threads() -> Option<BTreeMap<u32, u64>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -160,7 +159,7 @@ fn threads() -> Option<BTreeMap<u32, u64>> {
             return None;
         }
         let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // A thread that has just ended is no reason to drop the figures of the others.
+        // A thread that has just ended is not a reason to drop the figures of the others.
         let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
         found.insert(thread, text.split_whitespace().next()?.parse().ok()?);
     }

@@ -31,13 +31,13 @@ const KEEP_FREE_BYTES: u64 = 1 << 30;
 pub(super) struct TestFile {
     /// Absolute, so that a child process finds it.
     pub(super) path: PathBuf,
-    /// The bytes, from the beginning, that the experiment may read; a multiple of [`PAGE_BYTES`].
+    /// The length of the file's prefix that the experiment may read; a multiple of [`PAGE_BYTES`].
     pub(super) bytes: u64,
     /// The contents of the file, when this program wrote them.
     pub(super) pattern: Option<Pattern>,
-    /// The `stat` file of the block device below, when there is one.
+    /// The `stat` file of the block device below, if any.
     pub(super) device_stat: Option<PathBuf>,
-    /// The limit on its reads, beside the device.
+    /// The limit on its reads, in addition to the device.
     pub(super) io_limit: Option<IoLimit>,
     /// The extents of the file and the device's write cache.
     pub(super) preconditions: Preconditions,
@@ -98,7 +98,7 @@ impl TestFile {
         require_direct(temp.path(), &filesystem)?;
         let pattern = Pattern::new(context.seed);
         let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
-        // Allocates the space at once, so that a lack of it is reported before the writing.
+        // Allocates the space first, so that a lack of it is reported before the writing.
         rustix::fs::fallocate(temp.file(), rustix::fs::FallocateFlags::empty(), 0, bytes)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| no_space(&directory, bytes, &error.into()))?;
@@ -179,7 +179,7 @@ pub(super) fn claim(path: &Path, name: &Path) -> Result<File, Failure> {
     })
 }
 
-/// Checks that `bytes` fit below `directory` and leave room for other users.
+/// Checks that `bytes` fit below `directory` and leave space for other users.
 ///
 /// # Errors
 /// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
@@ -296,7 +296,7 @@ pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<
 /// Opens `path` with O_DIRECT once, which is the only reliable test.
 ///
 /// # Errors
-/// Fails with a [`Failure`]: the file system has none, or the file cannot be opened.
+/// Fails with a [`Failure`]: the file system does not support it, or the file cannot be opened.
 pub(super) fn require_direct(path: &Path, filesystem: &str) -> anyhow::Result<()> {
     match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
         Ok(_) => Ok(()),
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn an_existing_file_is_used_in_whole_pages_up_to_the_limit() {
         let cleanup = Cleanup::default();
-        // Beside the crate rather than in the temp directory, which is often in memory.
+        // Next to the crate rather than in the temp directory, which is often in memory.
         let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "subject").expect("writable");
         let path = temp.path().to_owned();
         let context = Context::new(Target::Existing(path.clone()), Progress::Silent, cleanup.clone(), 1);

@@ -43,9 +43,9 @@ pub(super) struct Timers {
 #[derive(Debug)]
 struct LatenessTally {
     base: Instant,
-    /// Due times before this one do not count; nanoseconds after `base`.
+    /// Due times before this time do not count; nanoseconds after `base`.
     from_ns: AtomicU64,
-    /// Due times from this one on do not count either, and the tasks end.
+    /// Due times from this time on do not count either, and the tasks end.
     until_ns: AtomicU64,
     late: Vec<Mutex<Latency>>,
 }
@@ -135,7 +135,7 @@ pub(super) fn own_cost(table: &Experiment, alone: &str) -> Option<String> {
 }
 
 /// Returns sentences on the rows of a table that delay the timers beyond noise, and on those that do not. `load` names the
-/// work beside the timers.
+/// concurrent work.
 pub(super) fn verdicts(table: &Experiment, alone: &str, load: &str) -> Vec<String> {
     let Some(base) = table.row(alone).filter(|row| row.skipped.is_none()) else { return Vec::new() };
     let Some(calm) = base.metrics.get(P99) else { return Vec::new() };
@@ -187,13 +187,13 @@ mod tests {
         Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a thread")
     }
 
-    /// Keeps the only worker busy until the sender is dropped. A window that begins and is set meanwhile has all of its times, however late
-    /// the test's thread is in setting it.
+    /// Keeps the only worker busy until the sender is dropped. A window that starts and is set meanwhile has all of its times, even
+    /// if the test's thread sets it late.
     fn held(runtime: &Runtime) -> mpsc::Sender<()> {
         let ((release, released), (begins, begun)) = (mpsc::channel::<()>(), mpsc::channel());
         runtime.spawn(async move {
             begins.send(()).expect("the test waits");
-            // It fails once the sender is gone.
+            // It fails once the sender is dropped.
             let _ = released.recv();
         });
         begun.recv().expect("the worker has its turn");
@@ -211,14 +211,14 @@ mod tests {
         std::thread::sleep(Duration::from_millis(150));
         let window = [&timers.shared.from_ns, &timers.shared.until_ns].map(|at| at.load(Ordering::Relaxed));
         let late = timers.stop(&runtime).expect("no task panicked");
-        // One is due in each such interval, whatever the machine scheduled.
+        // Each such interval has one due time, for any schedule of the machine.
         let apart_ns = PERIOD.as_nanos() as u64 / u64::from(TASKS);
         let expected = window[1].div_ceil(apart_ns) - window[0].div_ceil(apart_ns);
         assert_eq!(late.count(), expected);
     }
 
-    /// Regression: the measuring thread set the window's begin when it woke. On a busy machine that was after the
-    /// window's end, no time counted, and the sample's lateness was missing.
+    /// Regression: the measuring thread set the window's start when it woke. On a busy machine that was after the window's end, no
+    /// time counted, and the sample's lateness was missing.
     #[test]
     fn a_planned_window_counts_although_the_measuring_thread_wakes_after_it() {
         let runtime = runtime();
@@ -227,7 +227,7 @@ mod tests {
         let begins = Instant::now() + Duration::from_millis(20);
         timers.count_between((begins, begins + Duration::from_millis(50)));
         drop(held);
-        // The measuring thread comes back when all is over.
+        // The measuring thread resumes after the end.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
         let late = timers.stop(&runtime).expect("no task panicked");
         assert_eq!(late.count(), 500);
@@ -285,7 +285,7 @@ mod tests {
         );
         let calm = of(vec![row("nothing", 1100.0), row("calm", 1105.0)]);
         assert_eq!(calm, ["500 appends/s: timers wake no later beside `calm` (p99 1.10 ms)"]);
-        // Without the baseline row there is no claim.
+        // Without the baseline row no claim is made.
         assert!(of(vec![row("loud", 4400.0)]).is_empty() && of(vec![row("nothing", 1100.0)]).is_empty());
     }
 

@@ -249,7 +249,7 @@ impl Appends {
                 let rate_per_s = options.count("rate") as u32;
                 works.push(work(Workload::Open { rate_per_s }, load, None));
             }
-            // Interference that is only observed needs no second loop, and busy workers none in a quick report.
+            // Interference that is only observed needs no second loop, and busy workers need no second loop in a quick report.
             let only_observed = is_wal && load == Load::Timers && !options.given("load");
             let is_long = is_wal && quick && load != Load::None && !options.given("appenders");
             if !is_wal || has("closed") && !only_observed && !is_long {
@@ -326,7 +326,7 @@ impl Plan for Run<'_> {
     }
 
     fn ended(&mut self, turn: &Turn<'_>, start: &Start, _: &mut Outcome) -> anyhow::Result<()> {
-        // Space that logs and stores of `blocking` prepare ahead is no fault.
+        // Space that logs and stores of `blocking` prepare ahead is not a fault.
         if !turn.way.always && start.job.experiment == WAL.0.name {
             self.preconditions.set_extents(Extents::of_directory(&start.job.path));
         }

@@ -18,7 +18,6 @@ use tree::{IndexFile, Tree, fan_out_max};
 mod lookups;
 mod tree;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Walk;
 
@@ -152,7 +151,7 @@ impl Experiment for Walk {
         let make = |node_bytes: &u64| {
             let fan_out = options.number("fanout").map_or(fan_out_max(*node_bytes), |count| count as u64);
             let nodes = (options.count("size") / (levels * node_bytes)).max(1);
-            // Where each lookup has a file of its own, this file only shows the needs of a direct read.
+            // If each lookup has its own file, this file only shows the alignment of direct reads.
             let nodes = if is_published { 1 } else { nodes };
             let tree = Tree { node_bytes: *node_bytes, fan_out, levels, nodes, seed: context.seed };
             IndexFile::make(&scratch, tree, context)
@@ -227,7 +226,7 @@ fn refuse(options: &Values, nodes: &[u64]) -> Result<(), Failure> {
     }))
 }
 
-/// Returns the depths and threads that go together, and whether timers run beside them.
+/// Returns the combinations of depths and threads, and whether timers run meanwhile.
 fn settings(options: &Values, processors: u64) -> Vec<(u64, u64, bool)> {
     let (depths, threads) = (options.counts("depth"), options.counts("threads"));
     let or = |given: &[u64], usual| if given.is_empty() { vec![usual] } else { given.to_vec() };
@@ -362,7 +361,7 @@ impl Plan for Run<'_> {
     }
 }
 
-/// Returns whether a thousand timer tasks ran beside the lookups.
+/// Returns whether a thousand timer tasks ran during the lookups.
 fn is_beside_timers(table: &Table) -> bool {
     table.text("beside") == "timers"
 }
@@ -455,7 +454,7 @@ fn check(tables: &mut [Table], processors: usize) {
         let per_hop = worst(TOKIO, &["blocking-per-hop"], RATE);
         let (least, most): (Bound, Bound) = (Gate::at_least, Gate::at_most);
         for row in table.rows.iter_mut().filter(|row| [WALK, TOKIO].contains(&&*row.name)) {
-            // A lookup that begins while its walk completes at once has no wake.
+            // A lookup whose walk completes immediately has no wake.
             let wakes = row.metrics.get(metric::WAKES_PER_LOOKUP).filter(|_| one);
             let few = few.and_then(|few| ratio(row, few.row(&row.name)?, RATE));
             let of_walk = [

@@ -24,7 +24,6 @@ pub(crate) mod sustain;
 
 pub(crate) use patterns::Patterns;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Writes;
 
@@ -133,9 +132,9 @@ const MIB: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = PAGE_BYTES as u64;
 /// Minimum blocks of the file for each write: with fewer, the writes would not be sparse.
 const SPARSE_BLOCKS: u64 = 4;
-/// Memory that write combining keeps free and in flight beside the waiting pages.
+/// Memory that write combining keeps free and in flight in addition to the waiting pages.
 const COMBINE_SPARE_BYTES: usize = 16 << 20;
-/// Number of blocks of each client that are checked afterwards, the last ones that it wrote.
+/// Number of blocks of each client that are checked afterwards, the last blocks that it wrote.
 const CHECKED_MAX: usize = 64;
 
 impl Experiment for Writes {
@@ -214,10 +213,10 @@ impl Plan for Run {
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
         // No row must find the pages of another one in memory.
         evict(&self.file.handle)?;
-        // Each row writes different blocks, so that none is written again while a device still has it in its cache.
+        // Each row writes different blocks, so that no block is written again while a device still has it in its cache.
         let row = SPEC.ways.iter().position(|way| way == turn.way).unwrap_or(0) as u64;
         job.seed ^= row << 3 ^ (turn.count("clients") as u64) << 8;
-        // Syncing takes as long as the device needs for the bytes written in that time.
+        // Syncing lasts as long as the device needs for the bytes written in that time.
         job.seconds_max = 10.0 * job.seconds;
         Ok(job.into())
     }
@@ -264,8 +263,8 @@ struct Work {
 impl Work {
     /// Returns the offsets of the writes, in their order; client number `client` has every `clients`th.
     ///
-    /// The range is cut into as many equal parts as there are writes, and one block of each part is written. So no block is
-    /// written twice, and sparse ones are spread over the whole file.
+    /// The range is cut into one equal part for each write, and one block of each part is written. So no block is written twice,
+    /// and sparse blocks are spread over the whole file.
     fn offsets(&self, seed: u64) -> Vec<u64> {
         let mut random = SplitMix::new(seed);
         let blocks = match self.pattern.as_str() {
@@ -284,8 +283,8 @@ impl Work {
     }
 }
 
-/// Returns the contents of the blocks of a sample. They are not the previous ones of the file, which were made from the seed
-/// of the run itself.
+/// Returns the contents of the blocks of a sample. They differ from the previous contents of the file, which were made from the
+/// seed of the run itself.
 const fn contents(job: &Job) -> Pattern {
     Pattern::new(job.seed ^ 0x5eed_0f77_0000_0001)
 }
@@ -373,7 +372,7 @@ struct Client {
     latency: Latency,
 }
 
-/// Runs one client, which writes its blocks and begins none after the deadline.
+/// Runs one client, which writes its blocks and starts no write after the deadline.
 async fn client(
     shared: Arc<(Job, Work)>,
     number: usize,
@@ -428,7 +427,7 @@ struct Times {
     write: f64,
     sync: f64,
     close: f64,
-    /// Time from the beginning until the last client was ready.
+    /// Time from the start until the last client was ready.
     total: f64,
     /// Time of the sync afterwards.
     left_out: f64,
@@ -453,7 +452,7 @@ fn write(job: &Job) -> anyhow::Result<(Vec<Client>, Times, Outcome)> {
             Ok((begun(deadline), ready(client(Arc::clone(&shared), number, None, deadline))?))
         })?
     };
-    // Also where the row has made a sync: its bytes on the device belong to it, and the next sample begins clean.
+    // Also where the row has made a sync: its bytes on the device belong to it, and the next sample starts clean.
     let left_out = Instant::now();
     OpenOptions::new().write(true).open(&job.path)?.sync_all()?;
     let left_out = left_out.elapsed().as_secs_f64();
@@ -679,7 +678,7 @@ fn spread(figures: &[(&Row, &str)]) -> Option<String> {
     Some(format!("the repeats spread too widely ({} to {} writes/s)", number(low), number(high)))
 }
 
-/// The writes of one client in a simulated repeat: their number, the time they took, and the time of the sync left out.
+/// The writes of one client in a simulated repeat: their number, their time, and the time of the sync left out.
 #[cfg(test)]
 pub(crate) type SimulatedRepeat = (u32, Duration, Option<Duration>);
 

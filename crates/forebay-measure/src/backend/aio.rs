@@ -85,13 +85,13 @@ impl Context {
         })
     }
 
-    /// Submits all queued blocks; the kernel may take some of them at a time.
+    /// Submits all queued blocks; the kernel may accept only some of them at a time.
     fn submit(&mut self) -> anyhow::Result<u64> {
         let mut blocks: Vec<*mut ControlBlock> = self.queued.iter_mut().map(ptr::from_mut).collect();
         let mut calls = 0;
         while !blocks.is_empty() {
-            // SAFETY: the pointers are to blocks of `queued`, which stay until the call returns. The memory that they name
-            // stays until the completion, or for ever (see `push`), and the file outlives the context.
+            // SAFETY: the pointers are to blocks of `queued`, which stay until the call returns. The memory that they name stays
+            // until the completion, or forever (see `push`), and the file outlives the context.
             let taken = called(unsafe {
                 libc::syscall(libc::SYS_io_submit, self.id, blocks.len() as libc::c_long, blocks.as_ptr())
             });
@@ -126,7 +126,7 @@ impl Queue for Context {
         });
         let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
         let (one, room) = (1 as libc::c_long, self.events.len() as libc::c_long);
-        // SAFETY: the kernel writes at most `room` events, for which there is space, and reads the time, if any.
+        // SAFETY: the kernel writes at most `room` events, for which `events` has space, and reads the time, if any.
         let found = called(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.id, one, room, self.events.as_mut_ptr(), limit)
         });

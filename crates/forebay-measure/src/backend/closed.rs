@@ -1,4 +1,4 @@
-//! A closed loop with a deadline: each lane begins its next operation as the last one ends, and all lanes begin together.
+//! A closed loop with a deadline: each lane starts its next operation as the last one ends, and all lanes start together.
 
 use std::convert::Infallible;
 use std::sync::mpsc::{self, Sender};
@@ -85,7 +85,7 @@ pub(crate) fn until_deadline(
     LoopTally::of(lanes.into_iter().map(|lane| (lane.latency, lane.checker.folded())), cost)
 }
 
-/// Lets the lanes go when the instant that they wait for is known. Dropped without one, because the sample failed, it lets them end.
+/// Releases the lanes when their start instant is known. Dropped without an instant, because the sample failed, it lets them end.
 pub(crate) struct Begin(pub(crate) Arc<OnceLock<Option<Instant>>>);
 
 impl Drop for Begin {
@@ -94,7 +94,7 @@ impl Drop for Begin {
     }
 }
 
-/// Gives every page of a write its first word, so that storage which detects equal blocks finds none.
+/// Gives every page of a write its first word, so that storage that detects equal blocks finds no duplicates.
 #[inline]
 pub(crate) fn mark_pages(words: Pattern, offset: u64, memory: &mut [u8]) {
     for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(memory.chunks_exact_mut(PAGE_BYTES)) {
@@ -106,13 +106,13 @@ pub(crate) fn mark_pages(words: Pattern, offset: u64, memory: &mut [u8]) {
 #[derive(Debug)]
 struct Loop {
     is_write: bool,
-    /// The words with which pages begin in the file, where they are known.
+    /// The first words of pages in the file, if known.
     words: Option<Pattern>,
     checks_all: bool,
     offsets: Offsets,
     checker: Checker,
     latency: Latency,
-    /// Dropped when the lane waits for its begin.
+    /// Dropped when the lane waits for its start.
     ready: Option<Sender<Infallible>>,
     deadline: Arc<OnceLock<Option<Instant>>>,
     until: Option<Instant>,
@@ -124,7 +124,7 @@ struct Loop {
 impl Lane for Loop {
     #[inline(always)]
     fn next(&mut self) -> Option<Op> {
-        // An operation that takes longer than the whole sample is measured, too.
+        // An operation that lasts longer than the whole sample is measured, too.
         match self.until {
             Some(until) if self.last >= until => return None,
             Some(_) => {}

@@ -15,11 +15,11 @@ pub(super) trait Queue {
     /// Queues an operation.
     ///
     /// # Errors
-    /// There is no room, although each slot has one operation, or the queue has no such operation.
+    /// The queue is full, although each slot has one operation, or it does not support the operation.
     ///
     /// # Safety
-    /// `memory` has `bytes` bytes. Until [`completed`](Self::completed) returns the slot, or for ever, it stays,
-    /// and nothing else accesses it.
+    /// `memory` has `bytes` bytes. Until [`completed`](Self::completed) returns the slot, or forever, it stays, and nothing else
+    /// accesses it.
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8, bytes: usize) -> anyhow::Result<()>;
 
     /// Submits the queued operations, and waits for one of those in flight, until `due` at the latest. Returns the number of
@@ -29,7 +29,7 @@ pub(super) trait Queue {
     /// The kernel refuses the operations.
     fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64>;
 
-    /// Takes a completion: the slot, and the bytes or the negative error.
+    /// Returns a completion: the slot, and the bytes or the negative error.
     fn completed(&mut self) -> Option<(usize, i64)>;
 }
 
@@ -44,7 +44,7 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
     let mut running: Vec<(Op, Instant)> = vec![(Op::read(0), Instant::now()); memory.pieces];
     let mut early = None;
     loop {
-        // Without a free slot nothing can begin, and there is nothing to be in time for.
+        // Without a free slot nothing can start, and no due time can be met.
         while let Some(slot) = free.last().copied() {
             let Some(op) = early.take().or_else(|| lane.next()) else { break };
             let now = op.due.map(|_| Instant::now());
@@ -61,9 +61,9 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
                 lane.fill(&op, &mut memory.piece(slot)[..bytes]);
             }
             running[slot] = (op, now.unwrap_or_else(|| lane.begins()));
-            // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
-            // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`). It has `bytes` bytes:
-            // no lane has more than `most`.
+            // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion. The memory
+            // outlives the queue, and stays forever if an error ends this loop (see its `drop`). It has `bytes` bytes: no lane has
+            // more than `most`.
             unsafe { queue.push(slot, op, memory.start(slot), bytes.min(most)) }?;
             memory.in_flight += 1;
         }

@@ -19,7 +19,6 @@ const SQPOLL_IDLE_MS: u32 = 50;
 pub(crate) struct Setup {
     /// The memory is registered.
     pub(crate) fixed_buffers: bool,
-    /// The file is registered.
     pub(crate) fixed_file: bool,
     /// SINGLE_ISSUER and DEFER_TASKRUN.
     pub(crate) defer_taskrun: bool,
@@ -27,9 +26,8 @@ pub(crate) struct Setup {
     pub(crate) iopoll: bool,
     /// Entries of 128 bytes, which are commands to an NVMe namespace. They need registered memory and a registered file.
     pub(crate) commands: bool,
-    /// As fio: COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN, or none of them where the kernel refuses, the ring's own
-    /// descriptor not registered, and with each completion the next operation is submitted: a batch would reach the device
-    /// later.
+    /// As fio: COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN, or without flags if the kernel refuses, the ring's own descriptor not
+    /// registered, and with each completion the next operation is submitted: a batch would reach the device later.
     pub(crate) as_fio: bool,
     /// A wait is that of Forebay's shards: with many operations in flight for a quarter of them, for 50 us after the first.
     pub(crate) waits_for_several: bool,
@@ -130,11 +128,11 @@ struct Ring<'a, E: Entry> {
     bytes: u32,
     /// System calls since the last wait.
     calls: u64,
-    /// The completions that may be taken before the next wait.
+    /// The completions that may be consumed before the next wait.
     untaken: u32,
 }
 
-/// The entries submitted, and the completions that come back.
+/// The entries submitted, and the completions returned.
 trait Entry: squeue::EntryMarker {
     type Completion: cqueue::EntryMarker + Into<cqueue::Entry>;
     /// Whether a completion holds the number of bytes. The completion of a command only reports success.
@@ -179,8 +177,8 @@ impl Entry for squeue::Entry128 {
 }
 
 impl<E: Entry> Ring<'_, E> {
-    /// Waits until the queue has a free place, which it may lack only with SQPOLL: the kernel's thread may have ended a
-    /// read before it has released the place, and on a busy machine that takes long.
+    /// Waits until the queue has a free place, which it may lack only with SQPOLL: the kernel's thread may have ended a read before
+    /// it has released the place, which may be much later on a busy machine.
     fn make_room(&mut self) -> anyhow::Result<()> {
         while self.sq.is_full() {
             self.sq.sync();
@@ -212,7 +210,7 @@ impl<E: Entry> Queue for Ring<'_, E> {
     #[inline(always)]
     fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64> {
         self.sq.sync();
-        // Publishes the consumed completions: an old one still in the queue would end the wait at once.
+        // Publishes the consumed completions: an old entry still in the queue would end the wait immediately.
         self.cq.sync();
         let is_for_several = self.setup.waits_for_several && in_flight >= IN_FLIGHT_SEVERAL;
         let waited = match due.map(|due| due.saturating_duration_since(Instant::now())) {

@@ -83,7 +83,7 @@ pub(super) fn two_phase(part: &mut Part<'_>) -> anyhow::Result<Tally> {
         let (mut calls, nothing) = (work.segments().div_ceil(most), View::range(0..0)?);
         let written = part.timed(|done, is_over| {
             if is_over {
-                // All ranks make the same calls: those for which this one had no time are empty.
+                // All ranks make the same number of calls: those for which this rank had no time are empty.
                 for _ in 0..calls {
                     ranks.write(&file, &nothing, Bytes::new(), Durability::None).wait()?;
                 }

@@ -28,7 +28,7 @@ pub(crate) fn layers(device: &Device) -> Vec<LayerInfo> {
         .collect()
 }
 
-/// Returns the figures of the topmost device; `None` when there is no block device.
+/// Returns the figures of the topmost device; `None` without a block device.
 pub(crate) fn figures(device: &Device) -> Option<DeviceInfo> {
     let top = device.layers().first()?;
     let mut info = DeviceInfo {
@@ -197,8 +197,8 @@ fn scheduler(top: &DeviceInfo, disk: &str) -> Check {
     }
 }
 
-/// Tests whether NVMe commands can go to the device (`Engine::open_nvme`): opens the namespace's character device
-/// for reading, and sets up the ring that commands need. It sends no command.
+/// Tests whether NVMe commands can be sent to the device (`Engine::open_nvme`): opens the namespace's character device for reading,
+/// and sets up the ring that commands need. It sends no command.
 fn nvme_commands(layers: &[LayerInfo]) -> Check {
     let Some((disk, node)) =
         layers.iter().rev().find_map(|layer| Some((&layer.name, nvme_node(&layer.name)?)))

@@ -1,5 +1,5 @@
-//! The facts of the drive under a path that its queue does not have: firmware, wear and temperature. They are known of a single
-//! local drive; a virtual, network or stacked device has others below it, or none.
+//! The facts of the drive under a path that its queue does not have: firmware, wear and temperature. They are known only for a
+//! single local drive; a virtual, network or stacked device has several drives below it, or no drive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::{block_devices, ok};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 
-/// Parts of a path in sysfs, by their beginning, that lead to disks of the network and to virtual ones.
+/// Components of a path in sysfs, by their prefix, that belong to network disks and to virtual disks.
 const NETWORK: [&str; 4] = ["session", "rport-", "rbd", "nbd"];
 const VIRTUAL: [&str; 4] = ["virt", "vmbus", "VMBUS", "vbd-"];
 /// Beginnings of the models of disks that hypervisors make.
@@ -65,7 +65,7 @@ pub(super) fn finding(info: &DeviceInfo, layers: &[LayerInfo], sysfs: &Path) -> 
 /// Returns the folder `device` in sysfs of the single local drive among the layers.
 ///
 /// # Errors
-/// The reason why there is no such drive.
+/// The reason why the drive is unknown.
 fn folder(layers: &[LayerInfo], sysfs: &Path) -> Result<PathBuf, String> {
     let mut wholes = layers.iter().filter(|layer| layer.kind != "partition");
     let whole = wholes.next().ok_or("there is no block device")?;

@@ -16,9 +16,9 @@ use crate::cleanup::{Cleanup, TempFile};
 use forebay_report::check::Check;
 
 const WRITE_BYTES: usize = 4096;
-/// Comparisons of the two ways in each half: idle, and again beside busy processors.
+/// Comparisons of the two ways in each half: idle, and again with busy processors.
 const ROUNDS: usize = 15;
-/// Writes of each way in one turn. The ways take turns, so that a change in the disk's speed affects both.
+/// Writes of each way in one turn. The ways alternate, so that a change in the disk's speed affects both.
 const WRITES_PER_ROUND: usize = 16;
 const WRITES: usize = ROUNDS * WRITES_PER_ROUND;
 /// The fewest comparisons from which anything is concluded.
@@ -98,9 +98,9 @@ fn prepared(directory: &Path, cleanup: &Cleanup) -> anyhow::Result<TempFile> {
     Ok(temp)
 }
 
-/// Runs both ways in turn until there are enough comparisons or time is up. Each way begins as often as the
-/// other. `writes` makes one turn of writes. Its arguments are the way, the place of the first write, and
-/// the instant when all began. Fewer writes than requested mean that time is up.
+/// Alternates both ways until it has enough comparisons or time is up. Each way runs first equally often. `writes` makes one turn
+/// of writes. Its arguments are the way, the place of the first write, and the common start. Fewer writes than requested mean that
+/// time is up.
 fn compare(
     mut writes: impl FnMut(Flush, usize, Instant) -> anyhow::Result<Vec<u64>>,
 ) -> anyhow::Result<Vec<Round>> {
@@ -210,8 +210,7 @@ mod tests {
     use super::*;
     use crate::pattern::SplitMix;
 
-    /// A simulated disk with unstable times: it drifts over the run, each write varies, and a few take many
-    /// times as long.
+    /// A simulated disk with unstable times: it drifts over the run, each write varies, and a few last many times as long.
     struct Disk {
         random: SplitMix,
         /// The time of a blocking write as a multiple of that of a queued one.

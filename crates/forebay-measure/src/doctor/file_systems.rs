@@ -9,8 +9,8 @@ use forebay_report::environment::{LayerInfo, PathInfo};
 /// Fully supported file systems.
 const FULLY_SUPPORTED: [&str; 2] = ["ext4", "xfs"];
 
-/// The other file systems: the types in `/proc/self/mountinfo`, or with a dot at its end the beginning of one (`fuse.`);
-/// what such a file system does differently; the remedy.
+/// The other file systems: the types in `/proc/self/mountinfo`, or with a dot at its end the prefix of one (`fuse.`); what such a
+/// file system does differently; the remedy.
 const OTHERS: [(&[&str], &str, &str); 5] = [
     (
         &["btrfs"],
@@ -57,7 +57,7 @@ pub(super) fn examine(info: &PathInfo) -> Option<Check> {
     }))
 }
 
-/// Returns the finding about encryption by dm-crypt below the path; `None` where there is none.
+/// Returns the finding about encryption by dm-crypt below the path; `None` without encryption.
 pub(super) fn encryption(layers: &[LayerInfo], sysfs: &Path) -> Option<Check> {
     let encrypted = layers.iter().find(|layer| {
         let uuid = std::fs::read_to_string(sysfs.join("block").join(&layer.name).join("dm/uuid"));
@@ -102,7 +102,7 @@ mod tests {
         for name in FULLY_SUPPORTED {
             assert_eq!(found(name).verdict, Verdict::Ok);
         }
-        // A type that only begins like another is not that one.
+        // A type that only shares a prefix with another is not that type.
         assert!(found("fusectl").why.contains("not tested on fusectl"));
         assert!(examine(&PathInfo::default()).is_none());
     }

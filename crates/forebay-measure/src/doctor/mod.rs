@@ -28,7 +28,7 @@ use forebay_report::environment::{EngineInfo, Environment, PathInfo};
 use forebay_report::failure::Failure;
 use forebay_report::units::bytes;
 
-/// A mechanism that one call tries on a `T`, and the sentences of its finding.
+/// A mechanism that one call tries on a `T`, and the texts of its finding.
 struct Probe<T> {
     name: &'static str,
     call: fn(&T) -> ProbeResult,
@@ -42,7 +42,7 @@ struct Probe<T> {
 /// The result of a call that tries a mechanism.
 type ProbeResult = Result<String, Refusal>;
 
-/// The reason why a mechanism does not work: an error, or a finding of its own.
+/// The reason why a mechanism does not work: an error, or a specific finding.
 enum Refusal {
     Error(io::Error),
     Finding(Check),

@@ -80,9 +80,9 @@ pub(super) enum Direct {
     Ignored,
     /// Direct I/O is refused.
     Refused,
-    /// There was nothing to read.
+    /// The file was empty.
     Untried,
-    /// No file could be created. True means that there was no space for it, false another reason.
+    /// No file could be created. True means a lack of space, false another reason.
     NoFile(bool),
 }
 

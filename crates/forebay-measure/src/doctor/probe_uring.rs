@@ -13,7 +13,7 @@ use crate::system_counters::value;
 use forebay_report::check::Check;
 
 const GROUP: &str = "io_uring";
-/// Entries of the rings made for trials. Such a ring takes one page, and no limit refuses it for its size.
+/// Entries of the rings made for trials. Such a ring needs one page, and no limit refuses it for its size.
 const ENTRIES: u32 = 8;
 /// The size of the file table that the engine requests.
 const FILE_TABLE: u32 = 1024;
@@ -33,7 +33,7 @@ const SINCE_6_12: &str = "run a kernel that has it (Linux 6.12 or later)";
 const SINCE_6_13: &str = "run a kernel that has it (Linux 6.13 or later)";
 const SINCE_6_15: &str = "run a kernel that has it (Linux 6.15 or later)";
 
-/// The features, each tried beside a plain ring.
+/// The features, each tried in addition to a plain ring.
 const PROBES: [Probe<IoUring>; 13] = [
     Probe {
         name: "single_issuer",
@@ -248,7 +248,7 @@ fn clone_buffers() -> ProbeResult {
     done(other.submitter().register_buffers_clone(keeper.as_raw_fd()))
 }
 
-/// Waits for two completions, of which only one comes: without min_wait the call lasts until the timeout.
+/// Waits for two completions, of which only one arrives: without min_wait the call lasts until the timeout.
 fn min_wait() -> ProbeResult {
     let ring = ring_with(&nop())?;
     let (started, timeout) = (Instant::now(), Timespec::new().sec(1));
@@ -271,8 +271,7 @@ fn message(send: impl FnOnce(&squeue::Entry) -> io::Result<()>) -> ProbeResult {
 }
 
 fn send_without_ring(message: &squeue::Entry) -> io::Result<()> {
-    // SAFETY: with a descriptor of -1 this call takes one submission entry, which `message` is and which lives until
-    // the call returns.
+    // SAFETY: with a descriptor of -1 this call reads one submission entry: `message`, which lives until the call returns.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,

@@ -1,9 +1,9 @@
 //! `forebay agent`: measures in one directory for a controller, which starts it and speaks with it over its
 //! standard input and output. The same code serves rank 0 over a connection.
 //!
-//! The main thread measures. One thread receives, and replies to requests for the clock at once. Another
-//! one reports that this process is alive and notices when the controller is not. When the controller has
-//! gone, the process sends SIGTERM to itself: the handler removes the file even while it is being written.
+//! The main thread measures. One thread receives, and replies to requests for the clock immediately. Another thread reports that
+//! this process is alive and detects when the controller is not. When the controller is lost, the process sends SIGTERM to itself:
+//! the handler removes the file even while it is being written.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use crate::start_barrier::monotonic_ns;
 use forebay_report::failure::Failure;
 use forebay_report::result::Row;
 
-/// The time for the controller's first message. It comes when all other hosts, or ranks, have begun.
+/// The time for the controller's first message. It is sent when all other hosts, or ranks, have started.
 const FIRST_WITHIN: Duration = Duration::from_secs(200);
 
 /// Tasks that may wait; a controller that follows the protocol never has more than two.
@@ -56,8 +56,8 @@ pub fn run(args: &AgentArgs, find: Find<'_>, cleanup: &Cleanup) -> anyhow::Resul
     Ok(outcome.map_or_else(|error| ExitCode::from(code(&error)), |()| ExitCode::SUCCESS))
 }
 
-/// Serves a controller until it reports the end. The file is gone when this returns. When the controller is
-/// lost, the process ends.
+/// Serves a controller until it reports the end. The file is removed when this returns. When the controller is lost, the process
+/// ends.
 ///
 /// # Errors
 /// Fails with the reason why nothing can be measured here; the controller has received it, too.
@@ -167,7 +167,7 @@ fn code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Failure>().map_or(1, Failure::code)
 }
 
-/// Carries out tasks until there are no more.
+/// Executes tasks until the last.
 fn measure(
     wire: &Wire,
     target: Target,

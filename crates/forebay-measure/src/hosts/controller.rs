@@ -19,7 +19,7 @@ use forebay_report::result::Condition;
 
 /// The limit for an agent to start, a login to its host included.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// The limit for any step that takes no more time than a message.
+/// The limit for any step that lasts no longer than a message.
 const REPLY_WITHIN: Duration = Duration::from_secs(30);
 /// The limit for the agents to end after one of them failed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl Link {
     /// Starts a command that is, or connects to, an agent.
     ///
     /// # Errors
-    /// Fails when there is no such program.
+    /// Fails when the program does not exist.
     pub(super) fn start(mut command: Command) -> anyhow::Result<Self> {
         let text = format!("{command:?}").replace('"', "");
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -93,7 +93,7 @@ pub(crate) struct HostSample {
 }
 
 impl HostSample {
-    /// Returns a sample of a process of this host; `None` when it did not begin at a set instant.
+    /// Returns a sample of a process of this host; `None` when it did not start at a set instant.
     pub(crate) fn of(outcome: Outcome) -> Option<Self> {
         let (begun_ns, claim) = (i128::from(outcome.begun_ns?), Claim::default());
         Some(Self { outcome, claim, conditions: Vec::new(), begun_ns, clock_error_ns: 0 })
@@ -119,17 +119,17 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Returns the controller of these agents, after all of them have begun.
+    /// Returns the controller of these agents, after all of them have started.
     ///
     /// # Errors
-    /// Fails with the name of the agent that did not begin or has another version.
+    /// Fails with the name of the agent that did not start or has another version.
     pub(super) fn new(links: Vec<(String, Link)>, are_ranks: bool) -> anyhow::Result<Self> {
         let (events, inbox) = sync_channel(EVENTS_MAX);
         let mut hosts = Vec::new();
         for (index, (name, link)) in links.into_iter().enumerate() {
             let Link { mut input, output, carrier } = link;
             let events = events.clone();
-            // Ends with the connection, or when the receiver is gone.
+            // Ends with the connection, or when the receiver is dropped.
             std::thread::Builder::new().spawn(move || {
                 loop {
                     let message = receive(&mut input);
@@ -176,7 +176,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Lets every host write its file, each with contents of its own.
+    /// Lets every host write its file, each with different contents.
     ///
     /// # Errors
     /// Fails with the host that cannot do so and the reason. The exit code is that of the same
@@ -211,8 +211,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Runs one sample on every host, begun at the same instant. The inner error is the reason why no host
-    /// has a sample: one of them could not take part. Further rounds are possible after it.
+    /// Runs one sample on every host, started at the same instant. The inner error is the reason why no host has a sample: one of
+    /// them could not participate. Further rounds are possible after it.
     ///
     /// # Errors
     /// Fails with the host that was lost; nothing more can be measured.
@@ -251,7 +251,7 @@ impl Controller {
         Ok(ended.into_iter().collect())
     }
 
-    /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
+    /// Reads all clocks together. Offsets of a minute ago would be off by the difference of the crystals.
     fn read_clocks(&mut self) -> anyhow::Result<()> {
         self.hosts.iter_mut().for_each(|host| host.offset = Offset::UNKNOWN);
         for _ in 0..CLOCK_REQUESTS {
@@ -394,7 +394,7 @@ impl Host {
         anyhow::anyhow!("{} was lost: {why}; the others were stopped", self.title())
     }
 
-    /// Returns how the process that connects ended. It has closed its output and takes a moment to end.
+    /// Returns how the process that connects ended. It has closed its output and ends shortly after.
     fn ended(&mut self) -> Option<String> {
         let Carrier::Process(child, command) = &mut self.carrier else { return None };
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -451,7 +451,7 @@ impl Offset {
         u64::try_from(i128::from(ours_ns) + self.ahead_ns).unwrap_or(0)
     }
 
-    /// Converts an instant of the other host's clock to this one's. It may lie before this clock began.
+    /// Converts an instant of the other host's clock to this one's. It may be before this clock's origin.
     fn to_ours(self, theirs_ns: u64) -> i128 {
         i128::from(theirs_ns) - self.ahead_ns
     }

@@ -17,7 +17,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Sends one message.
 ///
 /// # Errors
-/// Fails when the other side has gone.
+/// Fails when the other side has closed the connection.
 pub(super) fn send(out: &mut impl Write, message: &impl Serialize) -> anyhow::Result<()> {
     // One write: two would be two packets, and the second would wait for the acknowledgement of the first.
     let mut line = serde_json::to_vec(message)?;
@@ -29,7 +29,7 @@ pub(super) fn send(out: &mut impl Write, message: &impl Serialize) -> anyhow::Re
 /// Waits for the next message. Nothing can be received after an error.
 ///
 /// # Errors
-/// Fails when the other side has gone, or sent a line that is too long or no message.
+/// Fails when the other side has closed the connection, or sent a line that is too long or not a message.
 pub(super) fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> anyhow::Result<T> {
     let mut line = Vec::new();
     input.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -53,12 +53,12 @@ pub(super) enum ToAgent {
     Alive,
     /// Requests the time of the agent's clock.
     Clock,
-    /// Make the files of an experiment. It is the first task, and comes only once.
+    /// Make the files of an experiment. It is the first task, and occurs only once.
     Prepare { experiment: String, options: Values, seed: u64 },
     /// Make a sample ready.
     Sample { round: u64, sample: Sample },
-    /// Begin the sample at this instant of the agent's clock, or (`None`) give it up. Without meaning for an
-    /// agent whose sample has failed.
+    /// Start the sample at this instant of the agent's clock, or (`None`) give it up. Without meaning for an agent whose sample has
+    /// failed.
     Go { at_ns: Option<u64> },
     /// The measurement is complete.
     End,
@@ -74,7 +74,6 @@ pub(super) struct Sample {
     pub(super) seconds: f64,
 }
 
-/// A message from the agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromAgent {
@@ -106,7 +105,7 @@ pub(super) struct Facts {
     pub(super) memory_affordable_bytes: u64,
 }
 
-/// An agent that can take samples.
+/// An agent that can run samples.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct PreparedAgent {
     /// The host and its file system, in a sentence.

@@ -1,6 +1,6 @@
-//! One process of several that srun or mpirun started. Rank 0 controls and takes part, the others serve.
-//! They meet as [`forebay_collective::rendezvous`] says, in the measured directory, which all of them name. The
-//! messages of agent and controller follow.
+//! One process of several that srun or mpirun started. Rank 0 controls and participates, the others serve. They meet as
+//! [`forebay_collective::rendezvous`] says, in the measured directory, which all of them name. The messages of agent and controller
+//! follow.
 
 use std::io::BufReader;
 use std::net::TcpStream;
@@ -15,10 +15,10 @@ use super::controller::{Carrier, Controller, Link};
 use super::{Find, SILENCE_MAX, agent};
 use crate::cleanup::Cleanup;
 
-/// Waits, as rank 0, until all ranks have come. Its own part is an agent like those of other hosts.
+/// Waits, as rank 0, until all ranks have arrived. Its own part is an agent like those of other hosts.
 ///
 /// # Errors
-/// Fails with the ranks that did not come.
+/// Fails with the ranks that did not arrive.
 pub(super) fn lead(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<Controller> {
     let meeting = Rendezvous::open(rank, directory).context("no port can be opened for the other ranks")?;
     let published = meeting.invitation().clone();

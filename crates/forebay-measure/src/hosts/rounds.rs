@@ -1,5 +1,5 @@
-//! An experiment on several hosts: the same rows as on one, with every sample on all hosts at once. Of each way there
-//! is a row for all hosts together, and one for each. Histograms are merged; nothing is averaged over hosts.
+//! An experiment on several hosts: the same rows as on one, with every sample on all hosts together. Each way has a row for all
+//! hosts together, and one for each host. Histograms are merged; nothing is averaged over hosts.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +149,7 @@ struct Round {
     hosts: Vec<HostSample>,
 }
 
-/// All repeats of a row, or the reason why there are none.
+/// All repeats of a row, or the reason for their absence.
 type Rounds = Result<Vec<Round>, String>;
 
 /// Returns the rows of one way; `frame` has its name, description and state of the cache.
@@ -199,7 +199,7 @@ fn together(spec: &Spec, round: &Round) -> anyhow::Result<SampleFigures> {
     Ok(sampled)
 }
 
-/// Returns samples that began together as one.
+/// Returns samples that started together as one sample.
 ///
 /// # Errors
 /// Their histograms do not fit together.

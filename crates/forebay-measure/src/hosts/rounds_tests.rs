@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::reads::Random;
 
-/// Returns a sample of a host whose every operation took `us` microseconds.
+/// Returns a sample of a host whose every operation lasted `us` microseconds.
 fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample {
     let mut latency = Latency::new().expect("a few kilobytes");
     for _ in 0..operations {

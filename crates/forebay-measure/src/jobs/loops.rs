@@ -1,4 +1,4 @@
-//! The loops of a group of jobs: a thread for each clone, and all begin together.
+//! The loops of a group of jobs: a thread for each clone, with a common start.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -110,7 +110,7 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
     outcome(jobs, &ended, gauge.stop()?)
 }
 
-/// Returns data that do not compress for blocks that are not whole pages; none for others.
+/// Returns data that do not compress for blocks that are not whole pages; empty for others.
 fn odd_block(job: &FileJob) -> Vec<u8> {
     if job.is_aligned(PAGE_BYTES as u64) {
         return Vec::new();
@@ -157,7 +157,7 @@ impl FlowPart {
 
 impl Drop for FlowPart {
     fn drop(&mut self) {
-        // Others see first that they are to end with this one.
+        // The other parts see first that they must end with this part.
         self.flow.operations.fetch_sub(self.operations, Ordering::AcqRel);
         self.flow.weight.fetch_sub(self.weight, Ordering::AcqRel);
     }
@@ -170,22 +170,22 @@ struct Worker {
     job: FileJob,
     path: PathBuf,
     offset: u64,
-    /// Of reads and of writes. Those of which each comes once share the first.
+    /// Of reads and of writes. Patterns that use each block once share the first.
     places: [Places; 2],
     mix: SplitMix,
-    /// So many bytes are left to begin another block: any where it may have more than these.
+    /// Minimum bytes left in a loop to start another block: the smallest block, or 1 if the loop may exceed its bytes.
     tail: u64,
     /// Bytes of each loop.
     bytes: u64,
-    /// Loops that did not begin yet.
+    /// Loops that have not started.
     loops: u64,
-    /// Bytes and operations that may still begin in this loop.
+    /// Bytes and operations that may still start in this loop.
     left: [u64; 2],
     limit: Duration,
-    /// Dropped when it waits for the begin.
+    /// Dropped when it waits for the start.
     ready: Option<Sender<Infallible>>,
     begin: Arc<OnceLock<Option<Instant>>>,
-    /// The end of its time, when it has begun.
+    /// The end of its time, once it has started.
     until: Option<Instant>,
     /// When the next operation is due after a pause.
     earliest: Option<Instant>,
@@ -194,21 +194,21 @@ struct Worker {
     /// Operations since the last pause.
     thought: u64,
     flow: Option<FlowPart>,
-    /// Set when another job ends this one, if any of them ends others.
+    /// Set when another job ends this job, if any of them ends others.
     stop: Arc<AtomicBool>,
     may_be_stopped: bool,
-    /// Those of the jobs that end with this one.
+    /// The flags of the jobs that end with this job.
     stops: Vec<Arc<AtomicBool>>,
     in_flight: u64,
-    /// The depth was reached; nothing begins before few are in flight.
+    /// The depth was reached; nothing starts before few are in flight.
     is_draining: bool,
     /// Offsets and lengths of writes that are to be verified.
     written: Vec<(u64, u64)>,
-    /// Of these, those that are read already; none while it writes.
+    /// The number of these that are already read; `None` while it writes.
     verified: Option<usize>,
     /// The end of the last operation.
     last: Instant,
-    /// The begin of this phase, of the job's work or of verification.
+    /// The start of this phase, of the job's work or of verification.
     from: Instant,
     /// Time of the phases with reads, and with writes.
     busy: [Duration; 2],
@@ -297,7 +297,7 @@ impl Lane for Worker {
 }
 
 impl Worker {
-    /// Waits for the begin. Returns the end of its time.
+    /// Waits for the start. Returns the end of its time.
     fn starts(&mut self) -> Option<Instant> {
         drop(self.ready.take());
         let delay = Duration::from_secs_f64(self.job.delay_seconds);
@@ -312,8 +312,8 @@ impl Worker {
         now >= until || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits until the other clones of its flow have done their parts. Returns whether nothing begins before operations in flight
-    /// have ended, or any more.
+    /// Waits until the other clones of its flow have done their parts. Returns whether nothing may start until operations in flight
+    /// have ended, or at all.
     fn waits_for_flow(&self, until: Instant) -> bool {
         while self.flow.as_ref().is_some_and(FlowPart::is_ahead) {
             if self.in_flight > 0 || self.is_over(until, Instant::now()) {
@@ -339,7 +339,7 @@ impl Worker {
         false
     }
 
-    /// Returns the next operation of the job; none at the end, or before those in flight have ended.
+    /// Returns the next operation of the job; `None` at the end, or before those in flight have ended.
     fn planned(&mut self) -> Option<Op> {
         loop {
             let read = self.verified.and_then(|read| self.written.get(read)).copied();

@@ -10,7 +10,6 @@ use crate::reads::{
     self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block, system_calls_by,
 };
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Cpu;
 

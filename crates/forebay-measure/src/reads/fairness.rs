@@ -1,4 +1,4 @@
-//! `measure fairness`: one small random reader beside programs that read or write as much as they can.
+//! `measure fairness`: one small random reader together with programs that read or write as much as they can.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +18,6 @@ use crate::cleanup::Cleanup;
 use crate::output::print;
 use crate::prelude::*;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Fairness;
 
@@ -205,7 +204,7 @@ fn run(
     let large = hog_engine.open(&job.path, open).wait()?;
     let gauge = Gauge::start(job.device_stat.as_deref())?;
     if !has_reader && work.hogs_procs.is_some() {
-        // The reader, in the other process, begins now.
+        // The reader, in the other process, starts now.
         print("begun\n")?;
     }
     let begun = gauge.begun();
@@ -232,7 +231,7 @@ fn run(
     let outcome = Outcome::new(gauge.stop()?, reads, reads * READ_BYTES + hog_bytes, latency);
     let rate = has_hogs.then_some(hog_bytes as f64 / 1e6 / job.seconds);
     let outcome = Outcome { seconds: job.seconds, ..outcome }.figure(metric::HOG_MB_PER_S, rate);
-    // Where there is no reader, its rate is not 0.
+    // Without a reader the rate is absent, not 0.
     Ok(if has_reader { outcome } else { outcome.without(&[metric::IOPS]) })
 }
 
@@ -244,8 +243,8 @@ fn make_idle(thread: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads `bytes` bytes, or writes `block`, at random places until the time is over, once at least: a busy machine may begin late. Calls
-/// `ended` with the end and the time of each operation.
+/// Reads `bytes` bytes, or writes `block`, at random places until the time is over, but at least once: a busy machine may start
+/// late. Calls `ended` with the end and the time of each operation.
 async fn lane(
     file: &File,
     file_bytes: u64,
@@ -312,10 +311,10 @@ struct OtherHogs {
 }
 
 impl OtherHogs {
-    /// Starts the process, and returns when its hogs begin.
+    /// Starts the process, and returns when its hogs start.
     ///
     /// # Errors
-    /// There is no group, the process cannot be started, or may not enter its group; it has reported the reason on standard
+    /// The group does not exist, the process cannot be started, or may not enter its group; it has reported the reason on standard
     /// error.
     fn start(shared: &SharedJob) -> anyhow::Result<Self> {
         ensure!(shared.1.hogs_procs.is_some(), "no cgroup was made for the hogs");
@@ -364,7 +363,7 @@ fn hog_group(path: &Path, number: u64, cleanup: &Cleanup) -> anyhow::Result<Grou
     let Some(top) = parents.last() else { bail!("no cgroup v2 is mounted") };
     let file = weight_file(&device, &top.text("io.cost.qos"))?;
     let mut refused = None;
-    // The nearest place comes first. A group that holds processes itself gives its children no controller.
+    // The nearest parent is tried first. A group that holds processes itself gives its children no controller.
     for parent in &parents {
         match Group::create_with(parent, (file, HOGS_WEIGHT), number, cleanup) {
             Ok(group) => return Ok(group),
@@ -449,7 +448,7 @@ mod tests {
     use crate::cleanup::TempFile;
     use crate::lanes::{sparse_file, test_job, test_row, test_table};
 
-    /// Takes a sample of a row for so many seconds in a sparse file, which stays until its handle is dropped.
+    /// Runs a sample of a row for so many seconds in a sparse file, which stays until its handle is dropped.
     fn sample_of(row: &str, hogs: u64, does: &str, seconds: f64) -> (TempFile, anyhow::Result<Outcome>) {
         let temp = sparse_file(8 << 20);
         let all = json!({ "hogs": hogs, "hog_does": does, "file_bytes": 8 << 20 });
@@ -458,7 +457,7 @@ mod tests {
         (temp, outcome)
     }
 
-    /// On a busy machine the reader began after the end of a sample of a tenth of a second. Its row had a rate of zero.
+    /// On a busy machine the reader started after the end of a sample of a tenth of a second. Its row had a rate of zero.
     #[test]
     fn a_sample_that_is_over_when_its_reader_begins_has_a_read() {
         let (_temp, outcome) = sample_of("reader-alone", 1, "read", 1e-9);

@@ -23,7 +23,6 @@ use crate::units::show_bytes;
 use forebay_report::page::knee::saturated_at;
 use forebay_report::result::columns::groups;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Random;
 
@@ -375,8 +374,8 @@ impl Work {
     }
 }
 
-/// Reads the first part of the span into the cache, in order. Random reads are equally likely everywhere, so the share of hits
-/// is the same for any cached part. Reading in order takes a second where random reads would take minutes.
+/// Reads the first part of the span into the cache, in order. Random reads are equally likely everywhere, so the share of hits is
+/// the same for any cached part. Reading in order needs a second where random reads would need minutes.
 fn warm(job: &Job, work: &Work) -> anyhow::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let file = File::open(&job.path)?;
@@ -411,8 +410,8 @@ fn mapped(job: &Job, work: &Work) -> anyhow::Result<LoopTally> {
     LoopTally::of(lanes, cost)
 }
 
-/// Requests as many blocks at a time as there are reads in flight from a task on a shard, and waits for all of them. The time of
-/// this wait is the latency of each.
+/// Requests as many blocks at a time as the depth from a task on a shard, and waits for all of them. The time of this wait is the
+/// latency of each.
 fn read_many(job: &Job) -> anyhow::Result<LoopTally> {
     let shared = shared::<Work>(job)?;
     with_engine(Config::new().shards(1), |engine| {
@@ -446,7 +445,7 @@ fn read_many(job: &Job) -> anyhow::Result<LoopTally> {
     })
 }
 
-/// Describes the part of the file that random reads went to.
+/// Describes the part of the file that random reads used.
 fn span(table: &Table) -> String {
     let (Some(span), Some(file)) = (table.number("span_bytes"), table.number("file_bytes")) else {
         return "the file".to_owned();

@@ -1,4 +1,4 @@
-//! A reader: its offsets, the times at which its reads begin, the phases in which they count, and their results.
+//! A reader: its offsets, the times at which its reads start, the phases in which they count, and their results.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,8 +17,8 @@ pub(super) const WARM: Duration = Duration::from_millis(100);
 pub(super) const CALLS: Duration = Duration::from_millis(100);
 /// The longest time by which a phase is prolonged until a read has counted in it.
 const PROLONGED_MOST: Duration = Duration::from_secs(5);
-/// Open loop: the wait for results after the last read was due. A read without a result by then gets none,
-/// because the device is slower than the offered rate.
+/// Open loop: the wait for results after the last read was due. A read that has not completed by then counts as one without a
+/// result: the device is slower than the offered rate.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The time allowed for reading all counters of the machine.
 const READINGS: Duration = Duration::from_millis(20);
@@ -32,13 +32,13 @@ const COUNT_MAX: f64 = 20e6;
 #[derive(Debug)]
 pub(super) struct Pacer {
     phase: AtomicU8,
-    /// Open loop: the times at which reads are due, from the beginning on. They are fixed before, whatever the device does.
+    /// Open loop: the times at which reads are due, from the start. They are fixed beforehand, independent of the device.
     due_ns: Option<Vec<u64>>,
-    /// Open loop: the next read; any free reader takes it.
+    /// Open loop: the next read; any free reader starts it.
     next: AtomicUsize,
-    /// The beginning, set once when all readers are there: 256 threads take their time to start.
+    /// The start, set once when all readers exist: 256 threads need time to start.
     begins: OnceLock<Instant>,
-    /// The time from the end of the warm-up after which no due read begins.
+    /// The time from the end of the warm-up after which no due read starts.
     lasts: Duration,
     /// Whether a read has counted in this phase.
     has_counted: AtomicBool,
@@ -46,7 +46,6 @@ pub(super) struct Pacer {
     has_failed: AtomicBool,
 }
 
-/// The phases of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing counts yet.
@@ -57,7 +56,7 @@ pub(super) enum Phase {
     Calls,
     /// Reads that were due are still being completed.
     Draining,
-    /// No read begins any more.
+    /// No further read starts.
     Over,
 }
 
@@ -84,7 +83,7 @@ impl Pacer {
     }
 
     /// Waits for the time of a phase, and of a closed loop on a machine so busy that no read has counted by then, for the first
-    /// one: there is nothing to divide by otherwise.
+    /// read: a rate needs at least one.
     pub(super) fn wait_for_phase(&self, lasts: Duration) {
         sleep_until(Instant::now() + lasts);
         let given_up = Instant::now() + PROLONGED_MOST;
@@ -95,8 +94,8 @@ impl Pacer {
         }
     }
 
-    /// Returns the next read for a free reader, without its offset. Its tag is 1 if it begins while system calls are
-    /// counted. `None` means that the reader has ended.
+    /// Returns the next read for a free reader, without its offset. Its tag is 1 if it starts while system calls are counted.
+    /// `None` means that the reader has ended.
     #[inline]
     pub(super) fn next(&self) -> Option<Op> {
         match &self.due_ns {
@@ -118,7 +117,7 @@ impl Pacer {
         self.begins.get().is_some_and(|begins| due >= *begins + WARM)
     }
 
-    /// Returns whether due reads of an open loop no longer begin.
+    /// Returns whether due reads of an open loop no longer start.
     pub(super) fn gave_up(&self) -> bool {
         let is_late = |begins: &Instant| Instant::now() >= *begins + WARM + self.lasts;
         self.phase() == Phase::Over || self.begins.get().is_some_and(is_late)
@@ -155,7 +154,7 @@ impl Pacer {
         sleep_until(self.begin() + WARM);
     }
 
-    /// Lets no further read begin, and releases readers that wait for the beginning.
+    /// Stops further reads, and releases readers that wait for the start.
     pub(super) fn end(&self) {
         self.enter(Phase::Over);
         self.begin();
@@ -195,14 +194,14 @@ pub(super) struct Reader {
 /// The results of one reader, or of all of them.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    /// Closed loop: times of reads that ended while counting, from their begin. Open loop: times of reads
-    /// that were due then, from when they were due.
+    /// Closed loop: times of reads that ended while counting, from their start. Open loop: times of reads that were due then, from
+    /// when they were due.
     pub(super) latency: Latency,
-    /// Open loop: times from when reads were due until they began.
+    /// Open loop: times from when reads were due until they started.
     pub(super) late: Latency,
     /// Reads that ended while counting.
     pub(super) operations: u64,
-    /// Reads that began and ended while system calls were counted.
+    /// Reads that started and ended while system calls were counted.
     pub(super) operations_of_calls: u64,
     /// Reads without a result.
     pub(super) unanswered: u64,
@@ -237,7 +236,7 @@ impl Tally {
 }
 
 impl Reader {
-    /// Returns reader number `lane` of the sample; each has offsets of its own.
+    /// Returns reader number `lane` of the sample; each has different offsets.
     pub(super) fn new(job: &Job, work: &Work, lane: usize, pacer: &Arc<Pacer>) -> anyhow::Result<Self> {
         let blocks = work.file_bytes / work.block_bytes;
         let offsets = Offsets::over(job.seed, lane, 0, blocks, work.block_bytes);
@@ -375,12 +374,12 @@ mod tests {
         (Reader::new(&job, &work, 0, &pacer).expect("a few kilobytes"), pacer)
     }
 
-    /// Story: 0.695 system calls for each `pread`. Reads counted that began before the counter did, and
-    /// that ended between its reading and the end of the phase.
+    /// Story: 0.695 system calls for each `pread`. Reads counted that started before the counter, and that ended between its
+    /// reading and the end of the phase.
     #[test]
     fn only_reads_that_end_while_counting_count() {
         let (mut reader, pacer) = reader(None);
-        // This read began before system calls were counted, so its own call may be missing from the count.
+        // This read started before system calls were counted, so its own call may be missing from the count.
         let early = Op::read(0);
         for phase in [Phase::Warming, Phase::Counting, Phase::Counting, Phase::Calls, Phase::Over] {
             pacer.enter(phase);

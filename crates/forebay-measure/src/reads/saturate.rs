@@ -1,8 +1,8 @@
 //! `measure saturate`: throughput and latency over the number of readers, and at a rate that does not wait
 //! for the device.
 //!
-//! First a closed loop: 1 to 256 readers, each of which begins its next read as the last one ends. Then an
-//! open loop at shares of the most that each row reached, latencies counted from when a read was *due*.
+//! First a closed loop: 1 to 256 readers, each of which starts its next read as the last one ends. Then an open loop at shares of
+//! each row's maximum, latencies counted from when a read was *due*.
 
 use std::path::Path;
 
@@ -16,7 +16,6 @@ use forebay_report::page::histogram::{counts_us, two_sorts};
 use forebay_report::page::knee::{KNEES, Level, Saturation, saturation};
 use forebay_report::result::columns::Definition;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Saturate;
 
@@ -202,7 +201,7 @@ struct Curve<'a> {
     name: &'a str,
     levels: Vec<Level>,
     rows: Vec<&'a Row>,
-    /// The file of a control group whose limit its maximum comes up to.
+    /// The file of a control group whose limit its maximum reaches.
     limited_by: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! System calls of this process, counted by the kernel's tracepoint `raw_syscalls:sys_enter`. Nothing
 //! stops the process.
 //!
-//! The counter makes every system call of the machine a little slower while it exists. It therefore exists
-//! only for a stretch of its own, after processor time was measured.
+//! The counter makes every system call of the machine a little slower while it exists. It therefore exists only in a separate
+//! phase, after processor time was measured.
 
 use std::fs::File;
 use std::io::Read;

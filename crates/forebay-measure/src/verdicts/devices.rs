@@ -1,9 +1,9 @@
-//! Tests of the verdicts against simulated devices. Each device has planted properties. Every verdict must
-//! find those of its kind, and must claim none where there is none. All devices go through all verdicts.
+//! Tests of the verdicts against simulated devices. Each device has planted properties. Every verdict must find those of its kind,
+//! and must make no claim for other devices. All verdicts run on all devices.
 //!
-//! The devices are those of the core's simulator, used through Forebay in virtual time, so that the
-//! same seed gives the same numbers on every machine. A step of a simulated processor takes half a
-//! microsecond; reads take milliseconds here, so that the devices are the limit.
+//! The devices are those of the core's simulator, used through Forebay in virtual time, so that the same seed gives the same
+//! numbers on every machine. A step of a simulated processor lasts half a microsecond; reads last milliseconds here, so that the
+//! devices are the limit.
 
 mod arithmetic;
 mod observe;
@@ -192,8 +192,7 @@ fn wrong_claims_of_writes_are_noticed() {
     assert!(burst_credits(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
 }
 
-/// Compares a planted property with the claim of it, which is `None` where the sentences have none. `right` compares
-/// the figures.
+/// Compares a planted property with the claim of it, which is `None` if the sentences have no claim. `right` compares the figures.
 fn claim<T, F: std::fmt::Debug>(
     property: &str,
     planted: Option<T>,

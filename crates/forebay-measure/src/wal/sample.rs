@@ -27,7 +27,7 @@ use forebay_report::result::metric;
 
 /// Warm-up, not measured: threads and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
-/// Numbers sorted in one poll of a task; this takes some hundreds of microseconds.
+/// Numbers sorted in one poll of a task, in some hundreds of microseconds.
 pub(super) const SORTED: usize = 16_384;
 /// Tasks for each worker: one that runs and one that waits, so that any other task that becomes ready
 /// must queue.
@@ -49,7 +49,7 @@ pub(super) struct Work {
     pub(super) batch_records: usize,
     /// Size of the file that is written through before, and of a segment of the log.
     pub(super) file_bytes: u64,
-    /// Each append makes a file of its own and removes it; its time includes both.
+    /// Each append creates a separate file and removes it; its time includes both.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) as_published: bool,
     /// [`forebay::Flush`] of the log by name; other rows ignore it.
@@ -60,7 +60,7 @@ pub(super) struct Work {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "loop", rename_all = "lowercase")]
 pub(super) enum Workload {
-    /// At fixed times, whether earlier ones have completed or not.
+    /// At fixed times, even if earlier appends have not completed.
     Open { rate_per_s: u32 },
     /// Each of these tasks waits until its append completes before the next one.
     Closed { appenders: usize },
@@ -87,7 +87,7 @@ pub(super) enum Load {
     Timers,
 }
 
-/// The begin and the end of the measured time.
+/// The start and the end of the measured time.
 type Window = (Instant, Instant);
 
 /// Runs the sample of `way` with files in the directory of the job.
@@ -127,8 +127,8 @@ fn refusal(health: &Health, requested: Priority) -> Option<String> {
 }
 
 fn run(job: &Job, work: &Work, appender: Option<Appender>, is_polite: bool) -> anyhow::Result<Outcome> {
-    // Flushes the files that earlier samples removed and this one made. Otherwise the file system
-    // would write them in the middle of the sample.
+    // Flushes the files that earlier samples removed and this sample created. Otherwise the file system would write them in the
+    // middle of the sample.
     rustix::fs::syncfs(File::open(&job.path)?)?;
     let runtime = runtime(work.workers, is_polite)?;
     let sorting = sort(runtime.handle(), work, job.seed);
@@ -199,7 +199,7 @@ struct Tally {
     durable: Latency,
     seen: Latency,
     appends: u64,
-    /// Appends that began and ended within the window.
+    /// Appends that started and ended within the window.
     in_time: u64,
 }
 
@@ -231,7 +231,7 @@ impl Tally {
 async fn append_again(appender: Arc<Appender>, lane: usize, window: Window) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
     let mut from = Instant::now();
-    // An append that takes longer than the whole sample is measured, too.
+    // An append that lasts longer than the whole sample is measured, too.
     while from < window.1 || tally.durable.count() == 0 {
         let durable = appender.append(lane).await?;
         let seen = Instant::now();
@@ -241,7 +241,7 @@ async fn append_again(appender: Arc<Appender>, lane: usize, window: Window) -> a
     Ok(tally)
 }
 
-/// The due times of an open loop: those of the warm-up, then the measured ones. A closed loop has one measured period.
+/// The due times of an open loop: those of the warm-up, then the measured times. A closed loop has one measured period.
 #[derive(Debug, Clone, Copy)]
 struct Schedule {
     begins: Instant,
@@ -265,7 +265,7 @@ impl Schedule {
         Self { begins, period: Duration::from_secs(1) / rate_per_s.max(1), warm, total: warm + of(seconds) }
     }
 
-    /// Returns the due time of number `index`, however late the earlier ones were.
+    /// Returns the due time of number `index`, independent of earlier delays.
     fn due(&self, index: u32) -> Instant {
         self.begins + self.period * index
     }
@@ -274,8 +274,8 @@ impl Schedule {
         (self.due(self.warm), self.due(self.total))
     }
 
-    /// Begins each append at its time, and passes it to a task. The calling thread stands for the network, whose packets
-    /// arrive whether the processors are busy or not. Returns also how late appends were begun, and the thread's priority.
+    /// Starts each append at its time, and passes it to a task. The calling thread plays the network, whose packets arrive even if
+    /// the processors are busy. Returns also how late appends were started, and the thread's priority.
     fn run(
         &self,
         runtime: &Handle,
@@ -309,8 +309,8 @@ impl Schedule {
     }
 }
 
-/// Raises the calling thread to the highest scheduling priority allowed, and returns a description of
-/// it. Threads that it starts, such as a runtime's blocking threads, are ordinary ones.
+/// Raises the calling thread to the highest scheduling priority allowed, and returns a description of it. Threads that it starts,
+/// such as a runtime's blocking threads, have the default priority.
 fn raise_priority() -> &'static str {
     if set_scheduling(libc::SCHED_FIFO, 1, 0).is_ok() {
         return "SCHED_FIFO 1";
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_thread_started_by_a_punctual_one_is_an_ordinary_one() {
         let policy = || {
-            // SAFETY: 0 is the calling thread; there are no pointers.
+            // SAFETY: 0 is the calling thread; the call has no pointers.
             unsafe { libc::sched_getscheduler(0) }
         };
         let ordinary = policy();

@@ -1,5 +1,5 @@
-//! Titles and sentences of `measure wal` and `measure blocking`, and the limits of `--check`: the project's goals for a log
-//! beside busy processors.
+//! Titles and sentences of `measure wal` and `measure blocking`, and the limits of `--check`: the project's goals for a log with
+//! busy processors.
 
 use super::BASE;
 use crate::experiment::{once, shown};
@@ -14,7 +14,6 @@ const P99: &str = metric::DURABLE[1];
 const LOGS: [&str; 3] = ["forebay-realtime", "forebay-prompt", "forebay"];
 const OTHERS: [&str; 5] = ["tokio-fs", "spawn-blocking", "own-runtime", "std-thread", "std-in-task"];
 
-/// Returns the title of a table.
 pub(super) fn title(table: &Table) -> String {
     let count = |name| shown(table, name);
     let threads = table.number("threads").map_or_else(String::new, |count| format!("{count} "));
@@ -112,7 +111,7 @@ fn published(table: &Table) -> Option<String> {
     ))
 }
 
-/// Compares the log beside busy workers with the best other way and with itself beside idle ones.
+/// Compares the log with busy workers with the best other way and with itself at idle workers.
 fn busy_workers(busy: &Table, idle: Option<&Table>) -> Vec<String> {
     let mut sentences = Vec::new();
     let Some(own) = log(busy) else { return sentences };
@@ -196,7 +195,7 @@ fn three_ways(table: &Table, of: &str) -> Option<String> {
     ))
 }
 
-/// Fills the gates. A row that did not get its requested priority has none, nor has a row without figures.
+/// Fills the gates. A row without its requested priority, or without figures, has no gates.
 pub(super) fn check(tables: &mut [Table]) {
     let usual = |table: &Table, kind, load| is(table, kind, load) && table.number("threads").is_none();
     let idle = tables.iter().find(|table| usual(table, "open", "none")).cloned();

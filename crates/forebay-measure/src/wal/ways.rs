@@ -35,7 +35,7 @@ trait Target: Send + Sync {
     /// Appends while the thread waits.
     fn wait(&self) -> anyhow::Result<Instant>;
 
-    /// Appends for `count` callers at once; `count` is at most [`group_max`](Self::group_max).
+    /// Appends for `count` concurrent callers; `count` is at most [`group_max`](Self::group_max).
     fn wait_group(&self, _count: u64) -> anyhow::Result<Instant> {
         self.wait()
     }
@@ -44,7 +44,7 @@ trait Target: Send + Sync {
         1
     }
 
-    /// Returns an append that begins when it is first polled.
+    /// Returns an append that starts when it is first polled.
     fn write(self: Arc<Self>, lane: usize) -> AppendFuture;
 
     /// Checks that every one of the `appends` that succeeded is there.
@@ -103,7 +103,7 @@ impl Appender {
         Ok(Self { target, mode })
     }
 
-    /// Returns an append, which begins when it is first polled. `lane` is the number of the appender, below
+    /// Returns an append, which starts when it is first polled. `lane` is the number of the appender, below
     /// [`Workload::lanes`](super::sample::Workload::lanes).
     pub(super) fn append(&self, lane: usize) -> AppendFuture {
         let target = Arc::clone(&self.target);
@@ -128,7 +128,7 @@ impl Appender {
         }
     }
 
-    /// Returns whether the thread that has data can begin the append for another task that awaits it.
+    /// Returns whether the thread that has data can start the append for another task that awaits it.
     pub(super) fn begins_anywhere(&self) -> bool {
         !matches!(self.mode, Mode::InTask)
     }
@@ -351,7 +351,7 @@ struct Log {
     appends: AtomicU64,
     /// Appends of about a MiB.
     give_up_every: u64,
-    /// The records that one append writes.
+    /// The records of one append.
     records: Vec<u8>,
     record_bytes: usize,
 }
@@ -438,7 +438,7 @@ struct Puts {
     keyspace: Keyspace,
     values: Vec<u8>,
     record_bytes: usize,
-    /// Batches begun; each has keys of its own.
+    /// Batches started; each has different keys.
     begun: AtomicU64,
 }
 
@@ -547,7 +547,7 @@ mod tests {
         let file = file.expect("space for 1 MiB");
         file.wait().expect("it can be written");
         file.wait_group(254).expect("it can be written");
-        // These go to the last place, then to the first ones.
+        // These are written to the last place, then to the first places.
         file.wait_group(3).expect("it can be written");
         file.close(258).expect("all are there");
         assert!(file.close(259).is_err());

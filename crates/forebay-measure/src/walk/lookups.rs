@@ -49,7 +49,7 @@ pub(super) struct Work {
     pub(super) depth: u64,
     /// Number of lookups in flight, all threads together.
     pub(super) in_flight: usize,
-    /// Number of threads from which lookups come.
+    /// Number of threads that make lookups.
     pub(super) threads: usize,
     /// Other work: `timers` or `nothing`.
     pub(super) beside: String,
@@ -71,7 +71,7 @@ impl Work {
         self.threads.clamp(1, self.in_flight)
     }
 
-    /// Returns the number of shards: at most one for each processor, where the lookups come from elsewhere.
+    /// Returns the number of shards: at most one for each processor, if the lookups are made by other threads.
     fn shards(&self, way: &Way) -> usize {
         if is_on_shards(way) { self.threads() } else { self.threads().min(processors()) }
     }
@@ -101,7 +101,7 @@ fn is_on_shards(way: &Way) -> bool {
     matches!(way.name, "forebay-task" | "forebay-walk")
 }
 
-/// Runs the sample of `way` on the file at the path of the job, or with files of its own in that directory.
+/// Runs the sample of `way` on the file at the path of the job, or with separate files in that directory.
 ///
 /// # Errors
 /// The row failed, or returned a wrong result.
@@ -121,7 +121,7 @@ fn run(
     engine: Option<&Engine>,
 ) -> anyhow::Result<Outcome> {
     let work = &shared.work;
-    // The timers beside rows without Tokio have an otherwise idle one.
+    // The timers of rows without Tokio have an otherwise idle runtime.
     let runtime = runtime(work.threads(), false)?;
     let timers = work.has_timers().then(|| Timers::start(runtime.handle())).transpose()?;
     let conduct = |join: Join<'_, Tally>| {
@@ -131,7 +131,7 @@ fn run(
         let (now, lasts) = (Instant::now(), Duration::from_secs_f64(job.seconds));
         timers.as_ref().inspect(|timers| timers.count_between((now, now + lasts)));
         std::thread::sleep(lasts);
-        // On a busy machine no lookup may have ended yet. A row that failed has none.
+        // On a busy machine no lookup may have ended yet. A failed row has no lookups.
         let limit = Instant::now() + FIRST_LOOKUP_MAX;
         let is_wanted =
             || shared.phase.load(Ordering::Relaxed) == COUNTING && !shared.has_ended.load(Ordering::Relaxed);
@@ -187,7 +187,7 @@ fn run(
         .timers(late))
 }
 
-/// Returns the lanes of a row, each for a thread or a task of its own.
+/// Returns the lanes of a row, each for its own thread or task.
 fn lanes(
     way: &'static Way,
     shared: &Arc<SampleState>,
@@ -225,7 +225,7 @@ struct SampleState {
     has_ended: AtomicBool,
     /// The file with the index, or the directory of files for one lookup each.
     path: PathBuf,
-    /// The index, open for direct reads; `None` where each lookup has a file of its own.
+    /// The index, open for direct reads; `None` if each lookup has its own file.
     file: Option<Arc<File>>,
     /// Contents of such files: the nodes, padded to the needs of a direct read.
     nodes: AlignedBuffer,
@@ -263,7 +263,6 @@ impl SampleState {
         Ok(())
     }
 
-    /// Returns the path of a new file.
     fn new_path(&self) -> PathBuf {
         self.path.join(self.made.fetch_add(1, Ordering::Relaxed).to_string())
     }
@@ -353,7 +352,7 @@ impl Reader {
         Ok(Self { way, engine, buffer: AlignedBuffer::new(shared.work.read_bytes), kept })
     }
 
-    /// Looks up one key, in a file made for it where none is shared.
+    /// Looks up one key, in a file created for it if no file is shared.
     async fn look_up(&mut self, shared: &Arc<SampleState>, mut descent: Descent) -> anyhow::Result<u64> {
         let Self { way, engine, buffer, kept } = self;
         match way.name {
@@ -430,7 +429,7 @@ async fn make(
         None if way.cached => {
             let mut options = tokio::fs::OpenOptions::new();
             let mut file = options.read(true).write(true).create_new(true).open(&path).await?;
-            // The file is written at once; a node is read with its own buffer.
+            // The file is written in one call; a node is read with its own buffer.
             file.set_max_buf_size(nodes.len());
             file.write_all(nodes).await?;
             file.flush().await?;
@@ -522,14 +521,13 @@ impl Lane {
         Ok(Self { shared: Arc::clone(shared), _end, keys, begun: Instant::now(), key, tally: Tally::new()? })
     }
 
-    /// Returns the beginning of the next lookup.
+    /// Returns the start of the next lookup.
     fn descent(&self) -> Descent {
         let (key, work) = (self.key, &self.shared.work);
         Descent { key, node_bytes: work.tree.node_bytes, at: work.tree.root(work.depth, key) }
     }
 
-    /// Completes the lookup with `value`, after its task was woken `wakes` times. Returns whether
-    /// there is another one.
+    /// Completes the lookup with `value`, after its task was woken `wakes` times. Returns whether another lookup follows.
     ///
     /// # Errors
     /// The value is wrong.

@@ -1,9 +1,8 @@
 //! The index of the lookups: the contents of its nodes, its file, the search in a node, and the same search as a walk.
 //!
-//! All levels have equally many nodes, so that no level is small enough for a cache and each hop is a
-//! random read. Inner nodes lead to any node of the level below. Which one is a function of the tree's
-//! seed, so that the result can be computed without the file. A lookup of depth d begins at the node
-//! of level d - 1 that its key selects.
+//! All levels have equally many nodes, so that no level is small enough for a cache and each hop is a random read. Inner nodes lead
+//! to any node of the level below. Which one is a function of the tree's seed, so that the result can be computed without the file.
+//! A lookup of depth d starts at the node of level d - 1 that its key selects.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -56,8 +55,7 @@ impl Tree {
         self.levels * self.nodes * self.node_bytes
     }
 
-    /// Returns the position of a node. Levels are interleaved, so that hops of one level go to the
-    /// whole file.
+    /// Returns the position of a node. Levels are interleaved, so that hops of one level cover the whole file.
     fn position(&self, level: u64, node: u64) -> u64 {
         (node * self.levels + level) * self.node_bytes
     }
@@ -85,7 +83,7 @@ impl Tree {
         self.position(level - 1, scaled(word, self.nodes))
     }
 
-    /// Returns the position at which a lookup begins.
+    /// Returns the position at which a lookup starts.
     pub(super) fn root(&self, depth: u64, key: u64) -> u64 {
         let word = mix(key ^ self.seed);
         self.position(depth - 1, scaled(word, self.nodes))

@@ -17,7 +17,6 @@ use crate::aligned::AlignedBuffer;
 use crate::prelude::*;
 use crate::residency::evict;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Patterns;
 
@@ -25,15 +24,15 @@ pub(crate) struct Patterns;
 const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a strided record: a plausible size for a checkpoint of one variable of a simulation, and a multiple of no page.
 const RECORD_BYTES: u64 = 47_008;
-/// The memory that a write combiner needs beside its pages, so that a whole range fits: requests in flight, and pages that
+/// The memory that a write combiner needs in addition to its pages, so that a whole range fits: requests in flight, and pages that
 /// stay free.
 const BESIDE_BYTES: u64 = 24 << 20;
-/// The memory for strided records, which come in the order of the file, and the most of it that `collective` takes.
+/// The memory for strided records, which are in the order of the file, and the maximum memory of `collective`.
 const STRIDED_MEMORY_BYTES: u64 = 64 << 20;
 const COLLECTIVE_MEMORY_BYTES: u64 = 16 << 20;
-/// I/O memory beside the memory for gathering.
+/// I/O memory in addition to the memory for gathering.
 const SPARE_BYTES: u64 = 16 << 20;
-/// The seconds after which a child without a result is given up, beside those of `o-direct`.
+/// The seconds after which a child without a result is given up, in addition to those of `o-direct`.
 const CHILD_SECONDS: f64 = 120.0;
 /// Pieces of each participant that are checked afterwards, evenly spread.
 const CHECKED_MAX: usize = 1024;

@@ -20,7 +20,6 @@ mod stall;
 
 use purge::WholeDevice;
 
-/// The experiment.
 #[derive(Debug)]
 pub(crate) struct Sustain;
 
@@ -126,7 +125,7 @@ impl Experiment for Sustain {
                 Failure::Unsuitable(format!("{path} is too small to measure: name another one")).into()
             );
         }
-        // SNIA's load follows the writes before it at once.
+        // SNIA's load follows the writes before it immediately.
         let idle_seconds = options.number("idle").filter(|_| whole.is_none()).unwrap_or_default();
         let setting = parameters(json!({
             "idle_seconds": idle_seconds, "bin_seconds": BIN_SECONDS, "depth": options.count("depth"),
@@ -223,7 +222,7 @@ impl Plan for Run<'_> {
         if let Some(whole) = &mut self.whole {
             whole.prepare(&self.file, turn.seed, self.context)?;
         }
-        // The sync can take as long as the load.
+        // The sync can last as long as the load.
         job.seconds_max = self.idle_seconds + 2.0 * turn.seconds;
         Ok(job.into())
     }
@@ -297,13 +296,13 @@ struct Timeline {
 }
 
 impl Timeline {
-    /// Makes room for `seconds` seconds.
+    /// Reserves memory for `seconds` seconds.
     fn new(seconds: f64) -> Self {
         let bins = (seconds / BIN_SECONDS).round() as usize;
         Self { bins: vec![0; bins], steps: vec![0; bins * (BIN_MS / STEP_MS) as usize] }
     }
 
-    /// Counts an operation that completed `since` after the beginning. One after the end is not counted.
+    /// Counts an operation that completed `since` after the start. An operation after the end is not counted.
     fn count(&mut self, since: Duration, bytes: u64) {
         let place = |width_ms: u64| (since.as_millis() / u128::from(width_ms)) as usize;
         if let (Some(sum), Some(count)) =
@@ -332,7 +331,7 @@ impl Timeline {
     /// Returns the levels and the stalls of a load with `depth` operations in flight.
     ///
     /// # Errors
-    /// The load took no time.
+    /// The load lasted no time.
     fn figures(&self, depth: usize) -> anyhow::Result<Metrics> {
         let levels = level::find(&self.rates()).context("the load had no time")?;
         let mut metrics = Metrics::default();

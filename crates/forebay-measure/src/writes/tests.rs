@@ -115,7 +115,7 @@ fn table(pattern: &str, clients: u32, rows: Vec<Row>) -> Table {
     test_table(SPEC.name, json!({ "pattern": pattern, "clients": clients }), rows)
 }
 
-/// A device with a slow flush: the page cache takes everything at once, and each flush costs.
+/// A device with a slow flush: the page cache accepts everything immediately, and each flush costs.
 #[test]
 fn the_ratio_of_a_slow_flush_is_found_for_the_fewest_clients() {
     let rows = || {
@@ -184,7 +184,7 @@ fn rows_without_figures_have_no_sentence() {
     assert!(verdicts(&[&table("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
 }
 
-/// Returns the sentences on flushes: a write takes `write_us`, a durable one `durable_us`, and a sync of 1,000 `sync_ms`.
+/// Returns the sentences on flushes: a write lasts `write_us`, a durable write `durable_us`, and a sync of 1,000 `sync_ms`.
 fn flushes(write_us: f64, durable_us: f64, sync_ms: f64) -> Vec<String> {
     let mut plain = row("o-direct", 1e6 / write_us, None);
     for metrics in plain.samples.iter_mut().map(|sample| &mut sample.metrics).chain([&mut plain.metrics]) {

@@ -34,8 +34,7 @@ fn row_of(name: &str, metrics: Metrics, cache: CacheState, moved: Option<f64>) -
     row
 }
 
-/// Returns a sweep in which reads get cheaper with the load, beside rows that are faster and do not
-/// describe the device.
+/// Returns a sweep in which reads get cheaper with the load, together with rows that are faster and do not describe the device.
 fn report(seen: &[ReadFigures]) -> Report {
     let sweep = |seen: &ReadFigures| {
         let mut experiment =

@@ -26,7 +26,7 @@ pub(super) struct Device {
     pub(super) cache: bool,
     /// The interval from one stall to the next, and the length of a stall.
     pub(super) stall: Option<(Duration, Duration)>,
-    /// Number of writes it takes at full speed, and the factor by which it is slower afterwards.
+    /// Number of writes at full speed, and the factor by which it is slower afterwards.
     pub(super) burst_credits: Option<(f64, f64)>,
     /// Its service depends on earlier requests, so that nothing can be said of its reads.
     pub(super) remembers: bool,
@@ -48,9 +48,8 @@ fn device(name: &'static str, profile: Profile) -> Device {
 }
 
 impl Device {
-    /// Returns the number of reads of a closed loop, one after the other. Where some reads take
-    /// several times as long, the loop lasts so much longer that these even out; where the device
-    /// stalls, it lasts whole periods.
+    /// Returns the number of reads of a closed loop, one after the other. If some reads last several times as long, the loop is
+    /// long enough to average them; if the device stalls, it lasts whole periods.
     pub(super) fn reads_each(&self) -> u32 {
         match (self.stall, self.sorts, self.places) {
             (Some((every, _)), ..) => (every.as_micros() / READ.as_micros()) as u32,
@@ -80,8 +79,7 @@ impl Device {
         Self { sorts, ..self.with(|profile| profile.tail(ppm, times)) }
     }
 
-    /// A flush takes `flush` and the time to drain the cache at `drain` bytes per second; 0: there is
-    /// no cache.
+    /// A flush needs `flush` and the time to drain the cache at `drain` bytes per second; 0: without a cache.
     fn flushes(self, flush: Duration, drain: u64) -> Self {
         let cache = if drain > 0 { 64 << 20 } else { 0 };
         self.with(|profile| profile.latency(READ, WRITE, flush).write_cache(cache).drain(drain))
@@ -100,8 +98,8 @@ impl Device {
         Self { stall: Some((every, length)), ..self.with(|profile| profile.stall(every, length)) }
     }
 
-    /// Has a bucket whose burst lasts so long that later requests depend on earlier ones. `writes` are made at full
-    /// speed, and later ones are so many times slower.
+    /// Has a bucket whose burst lasts so long that later requests depend on earlier requests. `writes` are made at full speed, and
+    /// later writes are so many times slower.
     fn purse(self, burst_credits: Option<(f64, f64)>) -> Self {
         Self { burst_credits, remembers: true, ..self }
     }
@@ -112,8 +110,8 @@ fn wide() -> Profile {
     Profile::ideal().parallelism(1024)
 }
 
-/// Returns all devices: first those whose planted property shows in reads, and those with none; then those
-/// whose property shows in writes, flushes and long loads, and near misses.
+/// Returns all devices: first those whose planted property shows in reads, and those without a property; then those whose property
+/// shows in writes, flushes and long loads, and near misses.
 pub(super) fn devices() -> Vec<Device> {
     // Reads of 2 ms wait for this bucket, which admits `rate` of them per second.
     let bucket = |rate: u64| wide().iops(rate, 4);

@@ -1,10 +1,9 @@
-//! Finds the single place where the level of a series changes, when there is one.
+//! Finds the single place where the level of a series changes, if any.
 //!
-//! Method: of all ways to cut the series in two, take the one with the least sum of squares around the two
-//! means (least squares, one change point). Every series has such a cut, so it counts only under three
-//! conditions. It explains much more than chance would (the ratio of explained to remaining squares). The
-//! *medians* of the two sides differ by at least 15 % of the higher one (single stalls move means, not
-//! medians). The medians also differ by more than the scatter of the sides.
+//! Method: of all ways to cut the series in two, choose the cut with the least sum of squares around the two means (least squares,
+//! one change point). Every series has such a cut, so it counts only under three conditions. It explains much more than chance
+//! would (the ratio of explained to remaining squares). The *medians* of the two sides differ by at least 15 % of the higher median
+//! (single stalls move means, not medians). The medians also differ by more than the scatter of the sides.
 
 /// Minimum bins of a side: half a second.
 const SIDE_BINS: usize = 5;
@@ -18,12 +17,11 @@ const SCATTER_MIN: f64 = 3.0;
 /// Factor from the median distance to the median to the standard deviation of a normal distribution.
 const MEDIAN_TO_DEVIATION: f64 = 1.4826;
 
-/// The levels of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Levels {
-    /// Median before the change; of the whole series when there is no change.
+    /// Median before the change; of the whole series without a change.
     pub(super) burst: f64,
-    /// Median after the change; of the whole series when there is no change.
+    /// Median after the change; of the whole series without a change.
     pub(super) sustained: f64,
     /// Number of bins before the change.
     pub(super) change: Option<usize>,
@@ -31,7 +29,7 @@ pub(super) struct Levels {
     pub(super) variation: f64,
 }
 
-/// Returns the levels of `bins` and the change between them; `None` when there are no bins.
+/// Returns the levels of `bins` and the change between them; `None` without bins.
 pub(super) fn find(bins: &[f64]) -> Option<Levels> {
     if bins.is_empty() {
         return None;
@@ -49,7 +47,7 @@ fn cut(bins: &[f64]) -> Option<usize> {
     let mut left = 0.0;
     let mut best: Option<(f64, usize)> = None;
     for (index, value) in bins.iter().enumerate() {
-        // The squares that a cut before this bin explains. The remaining ones are those around the two means.
+        // The squares that a cut before this bin explains. The remaining squares are those around the two means.
         if index >= SIDE_BINS && bins.len() - index >= SIDE_BINS {
             let (count, rest) = (index as f64, (bins.len() - index) as f64);
             let explained = left * left / count + (total - left) * (total - left) / rest;

@@ -82,7 +82,7 @@ impl WholeDevice {
     }
 }
 
-/// Returns a path of this process that leads to an open file, whatever other paths do.
+/// Returns a path of this process that leads to an open file, even if other paths change.
 fn by_descriptor(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }

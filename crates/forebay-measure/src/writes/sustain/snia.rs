@@ -21,7 +21,7 @@ pub(super) fn steady_round(bins: &[f64]) -> Option<usize> {
     rounds.windows(WINDOW).position(is_steady).map(|first| first + WINDOW)
 }
 
-/// Returns the first round of the window that ends with this one.
+/// Returns the first round of the window that ends with round `end`.
 pub(super) fn window_start(end: usize) -> usize {
     (end + 1).saturating_sub(WINDOW)
 }

@@ -1,25 +1,23 @@
 //! Finds the periods in which a load stands still, and whether they recur at a regular interval.
 //!
-//! Method: completed operations are counted in steps wide enough for their number to be
-//! significant. Of all steps, the busiest quarter sets the usual number. A step with less than a
-//! quarter of that number is a standstill, and adjacent ones are one standstill. Standstills are
-//! regular when all intervals between them are equal, or small multiples of one interval where some
-//! were missed, over the whole time. A standstill shorter than two steps may not show.
+//! Method: completed operations are counted in steps wide enough for their number to be significant. Of all steps, the busiest
+//! quarter sets the usual number. A step with less than a quarter of that number is a standstill, and adjacent standstills are
+//! merged. Standstills are regular when all intervals between them are equal, or small multiples of one interval if some were
+//! missed, over the whole time. A standstill shorter than two steps may not show.
 
 use super::STEP_MS;
 
 /// Minimum operations of a step; fewer could be chance.
 const OPERATIONS_MIN: f64 = 32.0;
-/// Minimum rounds of a step: everything in flight completes several times in it, so that completing
-/// together is no standstill.
+/// Minimum rounds of a step: everything in flight completes several times in it, so that completing together is not a standstill.
 const ROUNDS_MIN: f64 = 4.0;
 /// Minimum steps; fewer show nothing.
 const STEPS_MIN: usize = 20;
-/// A step below this share of the busy ones is a standstill.
+/// A step below this share of the busy steps is a standstill.
 const STILL: f64 = 0.25;
 /// Quantile of the steps whose number counts as busy: this share of all steps has no more.
 const BUSY_QUANTILE: f64 = 0.75;
-/// A period longer than this share of the time is a level of its own, and not a standstill.
+/// A period longer than this share of the time is a separate level, and not a standstill.
 const LONGEST_SHARE: f64 = 1.0 / 3.0;
 /// Minimum standstills for a rhythm.
 const REGULAR_MIN: usize = 4;
@@ -41,7 +39,7 @@ pub(super) struct Stalls {
     /// Width of the steps.
     pub(super) step_ms: f64,
     pub(super) count: usize,
-    /// Length of the median standstill; 0 when there are none.
+    /// Length of the median standstill; 0 without standstills.
     pub(super) length_ms: f64,
     /// Total length as a share of the time.
     pub(super) share: f64,
@@ -100,8 +98,7 @@ fn length(wide: &[f64], (first, steps): (usize, usize), usual: f64) -> f64 {
     if usual > 0.0 { missing / usual } else { steps as f64 }
 }
 
-/// Returns the usual interval in steps, if there is one, of standstills that begin at `starts`
-/// within `steps` steps.
+/// Returns the usual interval in steps, if any, of standstills that start at `starts` within `steps` steps.
 fn regular(starts: &[f64], steps: f64) -> Option<f64> {
     if starts.len() < REGULAR_MIN {
         return None;
