@@ -14,7 +14,7 @@ pub struct Check {
     pub verdict: Verdict,
     /// The observation that led to the verdict.
     pub why: String,
-    /// A change that would improve the result; absent when there is nothing to do.
+    /// A change that would improve the result; absent if nothing needs a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

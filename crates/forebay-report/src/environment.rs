@@ -83,8 +83,7 @@ pub struct PathInfo {
     /// The space that this user may still write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// The block devices below, from top to bottom, each followed by its components; empty when
-    /// there are none.
+    /// The block devices below, from top to bottom, each followed by its components; empty without block devices.
     pub layers: Vec<LayerInfo>,
     /// The figures of the topmost block device (of a partition: of its disk).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +135,7 @@ pub struct DeviceInfo {
     /// The largest request that the kernel sends to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_bytes_max: Option<u64>,
-    /// The number of requests that each of its queues takes.
+    /// The depth of each of its queues, in requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
     /// The number of hardware queues.
@@ -151,7 +150,7 @@ pub struct DeviceInfo {
     /// Whether polling for completions is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_poll: Option<bool>,
-    /// The largest range that the device discards at once; 0 when it does not discard.
+    /// The largest range of one discard; 0 if the device does not discard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discard_bytes_max: Option<u64>,
     /// The active I/O scheduler.

@@ -1,7 +1,7 @@
 //! The result schema: the output of every command of the program with `--json`.
 //!
-//! There is one document and one shape for all commands; `result.schema.json` describes every field
-//! to a reader of the JSON, `docs/report-schema.md` the rest. Numbers live in [`Metrics`], whose names end in their unit.
+//! All commands share one document and one shape; `result.schema.json` describes every field to a reader of the JSON,
+//! `docs/report-schema.md` the rest. Numbers are in [`Metrics`], whose names end in their unit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ pub struct Row {
     /// Describes this way in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Contents of the page cache when the samples began.
+    /// Contents of the page cache when the samples started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheState>,
     /// The reason for missing figures (`uncached` on a file system without RWF_DONTCACHE).
@@ -219,7 +219,7 @@ pub struct Row {
     pub samples: Vec<Sample>,
     /// Limits that a check applied to a metric; empty outside of checks.
     pub gates: Vec<Gate>,
-    /// Gates of the run: whether the figures can be taken at face value.
+    /// Gates of the run: whether the figures can be trusted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Times of single operations by name, over all samples: HdrHistogram V2, compressed, in base64; nanoseconds.
@@ -306,7 +306,7 @@ impl Row {
     }
 }
 
-/// Contents of the page cache for the file when a sample began.
+/// Contents of the page cache for the file when a sample started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -317,7 +317,7 @@ pub enum CacheState {
     MemoryLimited,
     /// The caches of the whole system were dropped before each sample.
     Dropped,
-    /// The file's own pages were evicted by fadvise, and mincore confirmed that they are gone.
+    /// The file's own pages were evicted by fadvise, and mincore confirmed their eviction.
     Evicted,
     /// The file may be cached wholly or in part: the figure says little about the device.
     Warm,
@@ -379,10 +379,10 @@ pub struct Gate {
     /// Its value; absent where it could not be measured, which does not pass.
     #[serde(default)]
     pub value: Option<f64>,
-    /// The smallest value that passes, when there is one.
+    /// The smallest value that passes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
-    /// The largest value that passes, when there is one.
+    /// The largest value that passes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
     /// How far beyond a limit the value still passes, because the measurement is that noisy.
@@ -397,12 +397,12 @@ fn is_zero(value: &f64) -> bool {
 }
 
 impl Gate {
-    /// Checks that a value is no less than `limit`, and returns the gate.
+    /// Checks that a value is at least `limit`, and returns the gate.
     pub fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
         Self { at_least: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
 
-    /// Checks that a value is no more than `limit`, and returns the gate.
+    /// Checks that a value is at most `limit`, and returns the gate.
     pub fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
         Self { at_most: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
@@ -433,16 +433,16 @@ pub struct Condition {
     /// The observed value; the worst of several samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// The smallest value that passes, when there is one.
+    /// The smallest value that passes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
-    /// The largest value that passes, when there is one.
+    /// The largest value that passes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
     /// Absent when the result is unknown, or the gate does not apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<bool>,
-    /// The meaning of the value, or the reason why there is none.
+    /// The meaning of the value, or the reason for its absence.
     pub why: String,
     /// The repeats that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

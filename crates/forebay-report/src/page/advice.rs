@@ -101,7 +101,7 @@ fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Expe
     })
 }
 
-/// Returns the advice to go from one operation at a time to as many as the device can use.
+/// Returns the advice to raise the depth from one operation to as many as the device can use.
 fn at_once(report: &Report) -> Option<Advice> {
     let curve = facts::curve(report)?;
     let ((alone, first), (knee, row)) = (curve.first(), curve.knee());
@@ -163,8 +163,8 @@ mod tests {
         );
     }
 
-    /// Regression: the best of all other rows stood beside the change, though it was another one ("durable together, where no
-    /// task waits for each": `o-direct-dsync`; "past the page cache": `mmap`).
+    /// Regression: the best of all other rows stood next to the change, though it was another row ("durable together, where no task
+    /// waits for each": `o-direct-dsync`; "past the page cache": `mmap`).
     #[test]
     fn a_row_that_is_not_the_change_is_no_advice_for_it() {
         let mut scan = scan();

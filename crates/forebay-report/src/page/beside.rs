@@ -1,4 +1,4 @@
-//! Results of any program, one or several beside each other: their figures, what differs beyond noise, and what cannot be compared.
+//! Results of any program, one or several side by side: their figures, what differs beyond noise, and what cannot be compared.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::result::{Experiment, FAILED_GATE_MARK, Report, Row, metric};
 use crate::saved::{called, diff, keys, label};
 use crate::units::number;
 
-/// Rows that are shown at once.
+/// Rows that are shown initially.
 pub(crate) const ROWS_SHOWN: usize = 8;
 /// Figures that are shown of a row.
 const FIGURES_SHOWN: usize = 4;
@@ -161,7 +161,6 @@ pub(crate) fn of(report: &Report) -> Markup {
     table(&["figures"], &[report])
 }
 
-/// Returns the first screen of several results.
 pub(crate) fn first_screen(results: &[(String, Report)]) -> Markup {
     let (names, reports): (Vec<&str>, Vec<&Report>) =
         results.iter().map(|(name, report)| (name.as_str(), report)).unzip();
@@ -215,7 +214,7 @@ mod tests {
         page.split_once("<nav").expect("the list of sections").0
     }
 
-    /// Regression: the page of a converted result had five questions without answers, and none of its figures.
+    /// Regression: the page of a converted result had five unanswered questions, and lacked its figures.
     #[test]
     fn the_first_screen_of_any_program_has_its_own_figures() {
         for (name, words) in [

@@ -29,8 +29,8 @@ pub(crate) fn of(group: &[&Experiment]) -> Vec<Chart> {
     charts
 }
 
-/// Returns rate and latency over the load: of the sweep on which the conclusions rest, or of the baseline's two depths.
-/// Rows of the device come first; the fastest other one stands apart.
+/// Returns rate and latency over the load: of the sweep on which the conclusions rest, or of the baseline's two depths. Rows of the
+/// device are first; the fastest other row is separate.
 pub(crate) fn overview(report: &Report) -> Option<[Chart; 2]> {
     let groups = groups(&report.experiments);
     let (lines, axis, note) = match facts::curve(report) {
@@ -177,8 +177,8 @@ fn over(title: &str, lines: &[Line]) -> XAxis {
     XAxis { title: title.to_owned(), spread, ticks_at_points: true }
 }
 
-/// Returns a mark for each definition of the knee, for the row with the highest throughput. There is
-/// none where the device is not saturated, and none over anything but readers.
+/// Returns a mark for each definition of the knee, for the row with the highest throughput. A device that is not saturated has no
+/// mark, nor has any axis but readers.
 fn knees(group: &[&Experiment], axis: &Axis) -> Vec<Mark> {
     let level = |experiment: &Experiment, row: &Row| {
         let (per_second, mean_us) = (row.get(metric::IOPS)?, row.get(metric::MEAN_US)?);

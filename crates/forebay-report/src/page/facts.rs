@@ -40,8 +40,8 @@ pub(crate) fn is_direct(row: &Row) -> bool {
         && !row.conditions.iter().any(contradicts)
 }
 
-/// Returns the rows that describe the device: those proven by its counters or, where there are no counters,
-/// all that read past the page cache. A row that the page cache serves in part does not describe the device.
+/// Returns the rows that describe the device: those proven by its counters or, without counters, all that bypass the page cache. A
+/// row that the page cache serves in part does not describe the device.
 pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<FoundRow<'a>> {
     let all = rows(report, role, metric);
     let proven: Vec<_> = all.iter().filter(|found| found.row.is_proven()).copied().collect();
@@ -85,7 +85,7 @@ pub struct Curve<'a> {
     pub points: Vec<(f64, &'a Row)>,
     /// The experiment of the smallest load; the fixed parameters are the same in all.
     pub experiment: &'a Experiment,
-    /// The device's counters prove that all of these reads came from it.
+    /// The device's counters prove that it served all of these reads.
     pub proven: bool,
 }
 
@@ -122,12 +122,12 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// Returns, in words, the limit of a control group that the maximum comes up to.
+    /// Returns, in words, the limit of a control group that the maximum reaches.
     pub fn limit(&self) -> Option<String> {
         limit(self.experiment, self.most())
     }
 
-    /// Returns the smallest load from which larger ones bring little.
+    /// Returns the smallest load from which larger loads gain little.
     pub fn knee(&self) -> (f64, &'a Row) {
         let curve: Vec<(f64, f64)> = self.points.iter().map(|(load, row)| (*load, rate(row))).collect();
         saturated_at(&curve).map_or(self.last(), |at| self.points[at])
@@ -138,8 +138,7 @@ impl<'a> Curve<'a> {
 /// its rate.
 const AT_THE_LIMIT: f64 = 0.85;
 
-/// Returns, in words, the limit of a control group that `per_second` reads come up to: then the device
-/// may have more to offer.
+/// Returns, in words, the limit of a control group that `per_second` reads reach: then the device may be faster.
 pub fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
     let block = experiment.number("block_bytes").unwrap_or(0.0);
     let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;

@@ -1,5 +1,5 @@
-//! Gates in words: limits that show whether a figure can be taken at face value. A row that fails one is marked, not
-//! hidden; failures of all rows together are reasons to distrust a report.
+//! Gates in words: limits that show whether a figure can be taken at face value. A row that fails a gate is marked, not hidden;
+//! failures of all rows together are reasons to distrust a report.
 
 use maud::{Markup, html};
 
@@ -68,7 +68,6 @@ fn failed_of(row: &Row) -> impl Iterator<Item = Condition> {
     of_row(row).map(|(gate, _)| gate).filter(Condition::failed)
 }
 
-/// Returns whether a row failed a gate.
 pub(crate) fn failed(row: &Row) -> bool {
     failed_of(row).next().is_some()
 }
@@ -178,7 +177,7 @@ fn is_alike((one, _): &Limit<'_>, (other, _): &Limit<'_>) -> bool {
     one.name == other.name
 }
 
-/// Returns the value that comes nearest to failing, or fails most.
+/// Returns the value that is closest to failing, or fails most.
 fn worst(gates: &[Limit<'_>]) -> Option<f64> {
     let known = gates.iter().filter_map(|(gate, _)| Some((gate.excess().or(gate.value)?, gate.value?)));
     known.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, value)| value)
@@ -268,7 +267,7 @@ fn places<'a>(rows: impl IntoIterator<Item = (&'a Experiment, &'a str)>) -> Stri
     places.iter().map(place).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns whether a gate had no device whose bytes it could compare; one that does not apply needs none.
+/// Returns whether a gate lacked a device whose bytes it could compare; a gate that does not apply needs no device.
 fn is_uncounted(gate: &Condition) -> bool {
     gate.name == DEVICE_BYTES && gate.passed.is_none() && !gate.why.starts_with("does not apply")
 }
@@ -280,7 +279,7 @@ fn counted(count: usize, noun: &str) -> String {
 /// Number of reasons that are shown without their rows.
 const DOUBTS_SHOWN: usize = 4;
 
-/// Returns the reasons as lines: the first ones, and how many there are besides.
+/// Returns the reasons as lines: the first reasons, and the number of the others.
 pub(crate) fn doubt_lines(doubts: &[Doubt], room: usize) -> Vec<String> {
     let mut lines: Vec<String> = doubts.iter().map(|doubt| doubt.text.clone()).collect();
     let shown = room.clamp(1, DOUBTS_SHOWN);
@@ -329,7 +328,7 @@ mod tests {
         doubts(&Report::new(environment, experiments)).into_iter().map(|doubt| doubt.text).collect()
     }
 
-    /// Regression: on a full disk a report of sixteen experiments ended in the middle and had none of those before.
+    /// Regression: on a full disk a report of sixteen experiments ended in the middle without the earlier experiments.
     #[test]
     fn an_experiment_that_was_left_out_is_named_with_its_reason() {
         let mut report = Report::new(Environment::default(), Vec::new());
@@ -416,8 +415,7 @@ mod tests {
         );
     }
 
-    /// Regression: the page of a run beside other work began with a sentence for each row of it, four
-    /// screens long.
+    /// Regression: the page of a run with other load started with a sentence for each of its rows, four screens long.
     #[test]
     fn a_gate_that_fails_everywhere_is_reported_once() {
         let gate = |value| Condition::at_most("other_io", value, 0.05).with_meaning("a share");

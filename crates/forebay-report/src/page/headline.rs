@@ -47,7 +47,7 @@ pub(crate) fn cards(report: &Report) -> Vec<Card> {
     cards.into_iter().chain([("Sync and spread", [("sync", sync), ("spread", spread)])]).collect()
 }
 
-/// Returns the row for a name of the baseline experiment, or the one that comes nearest to it.
+/// Returns the row for a name of the baseline experiment, or the closest row.
 fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
     let mut baseline = report.experiments.iter().filter(|one| one.view.role == Role::Baseline);
     if let Some(row) = baseline.find_map(|one| one.row(name)).filter(|row| row.skipped.is_none()) {
@@ -191,7 +191,7 @@ pub(crate) mod tests {
         assert_eq!(values.iter().filter(|value| value.is_none()).count(), 5);
     }
 
-    /// Reads of FUSE and of a network may come from memory, and no counter of this machine shows it.
+    /// Reads of FUSE and of a network may be served from memory, and no counter of this machine shows it.
     #[test]
     fn figures_that_no_device_counted_are_marked() {
         let mut experiment = baseline();

@@ -12,7 +12,7 @@ use crate::units::{bytes, date, escaped, number, printable};
 
 /// The style of all pages.
 pub const STYLE: &str = include_str!("style.css");
-/// More bytes than the remark on omitted numbers takes.
+/// More bytes than the remark on omitted numbers needs.
 const REMARK_BYTES: usize = 1000;
 /// Maximum values of a series after thinning.
 const SERIES_VALUES: usize = 600;
@@ -46,7 +46,7 @@ pub fn page(report: &Report) -> String {
     fitting(report, &Top { title, device, first })
 }
 
-/// Returns the page of several results beside each other, each with the name of its file.
+/// Returns the page of several results side by side, each with the name of its file.
 pub fn beside(results: &[(String, Report)]) -> String {
     let names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
     let title = printable(&names.join(" beside ")).into_owned();
@@ -379,7 +379,7 @@ fn shorten_series(series: &mut Series) {
         let together = values.len().div_ceil(SERIES_VALUES).max(1);
         let of = |group: &[f64]| match name.as_str() {
             "at_s" => group.first().copied().unwrap_or_default(),
-            // Further digits of a mean come from the division and have no use.
+            // Further digits of a mean are artefacts of the division.
             _ => (group.iter().sum::<f64>() / group.len() as f64 * 1000.0).round() / 1000.0,
         };
         if together > 1 {

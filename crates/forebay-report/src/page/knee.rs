@@ -41,9 +41,9 @@ const GAIN_IN_ALL: f64 = 1.2;
 /// Minimum rise of a curve; one that rises by less is flat.
 const FLAT: f64 = 1.05;
 
-/// Returns the index of the smallest load from which no larger one brings a tenth more for each doubling, or a fifth in all: the
-/// rule of all sentences, questions and marks. The curve, of load and throughput, ascends in its
-/// load. The last index means that throughput still grew there; `None` means that there is no curve.
+/// Returns the index of the smallest load from which no larger load gains a tenth for each doubling, or a fifth in total: the rule
+/// of all sentences, questions and marks. The curve, of load and throughput, ascends in its load. The last index means that
+/// throughput still grew there; `None` means an empty curve.
 pub fn saturated_at(curve: &[(f64, f64)]) -> Option<usize> {
     let pays = |(load, rate): &(f64, f64), (more, found): &(f64, f64)| {
         let doublings = (more / load).log2().max(1.0);
@@ -65,9 +65,8 @@ pub struct Saturation {
     pub knees: [usize; 3],
 }
 
-/// Returns the saturation of a curve, which must ascend in its load. Returns `None` when there are fewer than
-/// three levels, or when the throughput still grew at the end. Then the device may have more to offer, and a knee would be
-/// an artefact of the measurement.
+/// Returns the saturation of a curve, which must ascend in its load. Returns `None` with fewer than three levels, or when the
+/// throughput still grew at the end. Then the device may be faster, and a knee would be an artefact of the measurement.
 pub fn saturation(curve: &[Level]) -> Option<Saturation> {
     if curve.len() < 3 {
         return None;
@@ -92,14 +91,13 @@ fn chord(curve: &[Level]) -> Option<usize> {
     let least = curve.iter().map(|level| level.per_second).fold(f64::INFINITY, f64::min);
     let (width, height) = (last.readers - first.readers, most(curve)? - least);
     if height < (FLAT - 1.0) * least || width <= 0.0 {
-        // A curve that rises by less than noise has its knee where it begins.
+        // A curve that rises by less than noise has its knee at its start.
         return Some(0);
     }
     let above = |level: &Level| (level.per_second - least) / height - (level.readers - first.readers) / width;
     first_largest(curve.iter().map(above))
 }
 
-/// Returns the first of the largest values.
 fn first_largest(values: impl Iterator<Item = f64>) -> Option<usize> {
     let finite = values.enumerate().filter(|(_, value)| value.is_finite());
     finite.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(index, _)| index)

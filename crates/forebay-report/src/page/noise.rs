@@ -3,8 +3,8 @@
 
 use crate::result::Row;
 
-/// Minimum factor of a difference. Smaller differences do not count, whatever the repeats are: few repeats
-/// hide the machine's own drift.
+/// Minimum factor of a difference. Smaller differences do not count, for any number of repeats: few repeats hide the machine's own
+/// drift.
 pub const NOTEWORTHY: f64 = 1.05;
 
 /// Spread of repeats above which two rows cannot be called alike either: that claim needs repeats that

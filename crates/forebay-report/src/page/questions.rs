@@ -22,7 +22,7 @@ const BUSY: f64 = 0.9;
 /// rate. A reader that starves has too few reads for a p99.
 const OF_A_READER: [(&str, &str, bool); 3] =
     [(metric::P99_US, "p99", false), (metric::P50_US, "p50", false), (metric::IOPS, "rate", true)];
-/// Factor of such a figure beside others from which a reader starves, and from which it notices them.
+/// Factor of such a figure with other load from which a reader starves, and from which it notices them.
 const STARVES: f64 = 3.0;
 const NOTICES: f64 = 1.25;
 /// Share of its time for which a program is blocked from which I/O is its limit, and from which it counts.
@@ -38,7 +38,7 @@ pub enum Verdict {
     Partly,
     /// No.
     No,
-    /// A figure, where there is no yes or no.
+    /// A figure, for a question without a verdict.
     Measured,
     /// The experiment was not run.
     Unknown,
@@ -304,7 +304,7 @@ fn blocked(report: &Report) -> KeyQuestion {
         && let Some(share) = waited::blocked_percent(wait.row)
         && let Some(sentence) = waited::sentence(wait.experiment, wait.row)
     {
-        // Of what may be a wait it is not said that there is none.
+        // A possible wait is never reported as no wait.
         let most = wait.value + wait.row.get(metric::MAYBE_WAIT_SHARE).unwrap_or(0.0);
         let verdict = match [wait.value, most].map(|share| Verdict::over(share, BLOCKED, SLOWED)) {
             [Verdict::No, Verdict::Yes | Verdict::Partly] => Verdict::Partly,
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(pattern(&report(experiments)).verdict, Verdict::No);
     }
 
-    /// Regression: the cards had the baseline's sequential read, and the question beside them another one of the scan.
+    /// Regression: the cards had the baseline's sequential read, and the question next to them another of the scan.
     #[test]
     fn a_screen_has_one_sequential_figure() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);

@@ -14,7 +14,7 @@ use crate::units::{date, number};
 pub const WIDTH: usize = 100;
 /// Maximum number of lines of the summary.
 const LINES_MAX: usize = 40;
-/// Lines that a sentence may take in the summary.
+/// Maximum lines of a sentence in the summary.
 const SENTENCE_LINES: usize = 2;
 /// Indentation of sentences below their question or change.
 const INDENT: usize = 10;
@@ -39,7 +39,7 @@ pub fn brief(report: &Report, page: &str) -> String {
     }
     let doubts = gates::doubts(report);
     if !doubts.is_empty() {
-        // Beside its heading and the place of the page.
+        // Excluding its heading and the place of the page.
         let room = LINES_MAX.saturating_sub(lines.len() + 4);
         lines.extend([String::new(), "What to distrust".to_owned()]);
         lines.extend(
@@ -50,7 +50,7 @@ pub fn brief(report: &Report, page: &str) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Returns the summary of several results beside each other, and the place of their page.
+/// Returns the summary of several results side by side, and the place of their page.
 pub fn beside(results: &[(String, Report)], page: &str) -> String {
     let (names, reports): (Vec<&str>, Vec<&Report>) =
         results.iter().map(|(name, report)| (name.as_str(), report)).unzip();
@@ -151,7 +151,7 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     lines.iter().map(|line| clipped(line, width)).collect()
 }
 
-/// Breaks a text between words; a word that is wider than a line has one of its own.
+/// Breaks a text between words; a word that is wider than a line has its own line.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -187,7 +187,7 @@ pub fn render(report: &Report, verbose: bool) -> String {
     text + &tables(report, verbose)
 }
 
-/// Returns the tables of all experiments and the verdicts. Unless `verbose`, tables leave out columns that have no room.
+/// Returns the tables of all experiments and the verdicts. Unless `verbose`, tables omit columns that do not fit.
 pub fn tables(report: &Report, verbose: bool) -> String {
     let mut text = String::new();
     for group in groups(&report.experiments) {
@@ -216,7 +216,7 @@ fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
     let mut left_out = Vec::new();
     let (mut grid, mut widths) = grid(group, &columns, compared);
     while !verbose && columns.len() > 1 && widths.iter().map(|width| width + 2).sum::<usize>() > WIDTH {
-        // The most important columns come first; the compared one stays.
+        // The most important columns are first; the compared one stays.
         let Some(index) = columns.iter().rposition(|column| Some(*column) != compared) else { break };
         left_out.insert(0, columns.remove(index).heading.to_string());
         (grid, widths) = self::grid(group, &columns, compared);

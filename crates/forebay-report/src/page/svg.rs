@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 use super::html::{STYLE, listing, prose};
 use crate::units::number;
 
-/// Maximum rows of a table beside a chart; longer series show every n-th of their points.
+/// Maximum rows of a chart's table; longer series show every n-th of their points.
 const TABLE_ROWS: usize = 16;
 /// Maximum drawn points of a line: about two for each pixel of a wide chart.
 const DRAWN_MAX: usize = 2_000;
@@ -28,10 +28,9 @@ pub(crate) struct Chart {
 /// The kinds of charts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
-    /// Horizontal bars made of these parts; none where each bar is one.
+    /// Horizontal bars made of these parts; empty if each bar is one part.
     Bars(Vec<String>),
-    /// Lines over an axis.
-    /// Some have a table of their own, because that of the rows has none of their numbers.
+    /// Lines over an axis. Some have their own table, because the table of the rows lacks their numbers.
     Lines { x: XAxis, marks: Vec<Mark>, has_table: bool },
 }
 
@@ -244,7 +243,7 @@ fn n(value: f64) -> String {
     format!("{value:.1}").trim_end_matches(".0").to_owned()
 }
 
-/// Width of bars, and the place where they begin.
+/// Width of bars, and their start.
 const BARS: (f64, f64) = (480.0, 8.0);
 /// Height of one bar with its name, which is above it: long names fit on a narrow screen, too.
 const ROW: f64 = 35.0;
@@ -256,7 +255,7 @@ const BAR: (f64, f64) = (17.0, 13.0);
 fn bars(label: &str, axis: &str, parts: &[String], bars: &[Line]) -> Markup {
     let ((width, left), top) = (BARS, 2.0);
     let bottom = top + ROW * bars.len() as f64;
-    // Room for the number after the longest bar.
+    // Space for the number after the longest bar.
     let widest = bars.iter().map(|bar| width_of(&number(bar.end()))).fold(40.0, f64::max);
     let right = width - widest - 12.0;
     let scale = Scale::new(Spread::Linear, bars.iter().map(Line::end), left, right);
@@ -321,10 +320,10 @@ fn lines(label: &str, form: Form, x: &XAxis, y_title: &str, lines: &[Line], mark
     }
 }
 
-/// Room above a chart for its title and its legend, in a file of its own.
+/// Space above a chart for its title and its legend, in a separate file.
 const HEAD: f64 = 44.0;
 
-/// Returns charts of lines, one above the other with their legends, as a drawing that is a file of its own.
+/// Returns charts of lines, one above the other with their legends, as a separate file.
 pub(crate) fn stacked(charts: &[Chart]) -> Markup {
     let (mut bottom, mut parts) = (0.0, Vec::new());
     for chart in charts {
@@ -405,7 +404,7 @@ fn plot(
         @for (index, mark) in marks.iter().enumerate() {
             @let (x, top) = (x.at(mark.at), 26.0 + 17.0 * index as f64);
             path.mark d=(format!("M{} {}V{}", n(x), n(top), n(bottom))) {}
-            // On the side that has more room.
+            // On the side with more space.
             @let (anchor, x) = if x > width / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
             text.label x=(n(x)) y=(n(top + 10.0)) text-anchor=(anchor) { (mark.label) }
         }
@@ -414,8 +413,7 @@ fn plot(
     (height, drawing)
 }
 
-/// Returns the middles and texts of the ticks that have room beside the one before. All ticks have
-/// their line.
+/// Returns the middles and texts of the ticks that do not overlap the previous tick's. All ticks have their line.
 fn readable(x: &Scale, width: f64) -> Vec<(f64, &str)> {
     let mut free = f64::NEG_INFINITY;
     let mut texts = Vec::new();
@@ -430,8 +428,8 @@ fn readable(x: &Scale, width: f64) -> Vec<(f64, &str)> {
     texts
 }
 
-/// Returns the points to draw. When there are more than a chart is wide, these are the lowest and the
-/// highest of each group: the drawing looks the same, and the page of half an hour stays small.
+/// Returns the points to draw. If they exceed the width of a chart, these are the lowest and the highest of each group: the drawing
+/// looks the same, and the page of half an hour stays small.
 fn drawn(points: &[Point]) -> Vec<&Point> {
     if points.len() <= DRAWN_MAX {
         return points.iter().collect();
@@ -481,8 +479,7 @@ pub(crate) enum Spread {
 }
 
 impl Spread {
-    /// Returns [`Spread::Log`] for values that are above 0 and so far apart that a linear axis would
-    /// hide the small ones.
+    /// Returns [`Spread::Log`] for values that are above 0 and so far apart that a linear axis would hide the small values.
     fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = extent(values);
         if low > 0.0 && high / low >= 8.0 { Self::Log } else { Self::Linear }
@@ -661,7 +658,7 @@ mod tests {
             let each = Line::new("each", [1.0, 3.0].map(|y| Point::new(0.0, y)).to_vec());
             let chart = bars("", "s", &parts, &[each]).into_string();
             assert_eq!(chart.matches("class=\"part s").count(), 2);
-            // 4 is the end of the axis: the second part begins at a quarter of it.
+            // 4 is the end of the axis: the second part starts at a quarter of it.
             let widths: Vec<f64> = chart
                 .split("width=\"")
                 .skip(1)

@@ -14,8 +14,8 @@ pub const CSV_HEAD: &str = "axis,point,side,rounds,median,low,high,ratio\n";
 /// Neighbours that differ by more are a cliff.
 const CLIFF: f64 = 1.3;
 
-/// Returns the points of an axis: both ends, powers of two and constants, each with the numbers beside it. A quick sweep has
-/// powers of two without these.
+/// Returns the points of an axis: both ends, powers of two and constants, each with its neighbours. A quick sweep has powers of two
+/// without neighbours.
 pub fn points(range: &RangeInclusive<u64>, constants: &[u64], is_quick: bool) -> Vec<u64> {
     let around = |at: u64| [at.saturating_sub(1), at, at.saturating_add(1)];
     let powers = (0..u64::BITS).map(|shift| 1_u64 << shift);
@@ -95,7 +95,7 @@ impl Sweep {
         &self.name
     }
 
-    /// Adds a point: a table with a row of each side's name. Points come in order.
+    /// Adds a point: a table with a row of each side's name. Points are added in order.
     pub fn add(&mut self, at: u64, table: &Experiment, metric: &str) {
         let by_round = |side: &str| -> Vec<(u32, f64)> {
             let samples = table.row(side).into_iter().flat_map(|row| &row.samples);

@@ -68,7 +68,7 @@ pub const SEEN: [Definition; 4] = [
     column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),
     column(metric::SEEN[3], "seen max", 1.0, "all of them, in µs"),
 ];
-/// Lateness of the timer tasks beside the work.
+/// Lateness of the timer tasks during the work.
 pub const TIMERS_LATE: [Definition; 3] = [
     column(
         metric::TIMERS_LATE[0],
@@ -131,7 +131,7 @@ impl Column {
         row.spread(&self.metric).map(|(low, high)| (low / self.divisor, high / self.divisor))
     }
 
-    /// Returns the median of a row as text, or a dash when there is none.
+    /// Returns the median of a row as text, or a dash without one.
     pub fn cell(&self, row: &Row) -> String {
         self.value(row).map_or_else(|| "-".to_owned(), number)
     }

@@ -123,6 +123,6 @@ metrics! {
 pub const DURABLE: [&str; 4] = ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
 /// Time until the task that awaits an append was notified that it is durable.
 pub const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
-/// Lateness of timer tasks beside the work: p50, p99, p99.9, largest, in microseconds.
+/// Lateness of timer tasks during the work: p50, p99, p99.9, largest, in microseconds.
 pub const TIMERS_LATE: [&str; 4] =
     ["timers_late_p50_us", "timers_late_p99_us", "timers_late_p99_9_us", "timers_late_max_us"];

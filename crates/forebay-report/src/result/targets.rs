@@ -1,4 +1,4 @@
-//! Targets: figures of a row, alone or beside another row in the same repeat, and the limits that they must keep.
+//! Targets: figures of a row, alone or relative to another row in the same repeat, and the limits that they must keep.
 //!
 //! Machines drift within a run, so rows are compared repeat by repeat, and the median of these ratios counts. How much
 //! such a median moves by itself is the A-A spread: the ratios of two rows that are the same code under two names. A
@@ -10,7 +10,7 @@ use super::{Experiment, Gate, Row, median};
 /// measured on a machine that was not at rest.
 const TOLERANCE_MAX: f64 = 0.10;
 
-/// The figure beside which a row's is set.
+/// The figure with which a row's figure is compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Beside {
     /// None.
@@ -138,8 +138,8 @@ impl Targets {
         }
     }
 
-    /// Adds the gates to the rows of a table that have targets there. A figure that was not measured misses its target.
-    /// Targets beside rows that the table does not have are left out.
+    /// Adds the gates to the rows of a table that have targets there. A figure that was not measured misses its target. Targets
+    /// relative to rows that the table lacks are ignored.
     pub fn judge(&self, table: &mut Experiment) {
         for target in self.limits {
             let place = table.rows.iter().position(|row| row.name == target.row);
@@ -171,7 +171,7 @@ impl Targets {
         self.limits.iter().map(|target| target.row)
     }
 
-    /// Returns a row's figures by repeat, beside those of other rows; `None` where the table has none of these.
+    /// Returns a row's figures by repeat, relative to those of other rows; `None` if the table has no such row.
     fn compared(
         &self,
         table: &Experiment,
@@ -201,9 +201,9 @@ impl Targets {
         Some((values.filter(|(_, value)| value.is_finite()).collect(), other))
     }
 
-    /// Returns the A-A spread of a metric: how far the quartiles of a row beside its twin lie from their agreement,
-    /// whichever is farther. Not the extremes, because one disturbed repeat of eleven must not excuse a row; and not the
-    /// median, which does not show how much a median of so few repeats moves.
+    /// Returns the A-A spread of a metric: the distance of the quartiles of a row relative to its twin from agreement, whichever is
+    /// farther. Not the extremes, because one disturbed repeat of eleven must not excuse a row; and not the median, which does not
+    /// show how much a median of so few repeats moves.
     fn spread(&self, table: &Experiment, again: &str, metric: &str, beside: &Beside) -> Option<f64> {
         let (row, twin) = (table.row(again)?, table.row(again.strip_suffix("-again")?)?);
         let differs = matches!(beside, Beside::Above(_));

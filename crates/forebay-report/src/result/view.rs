@@ -40,7 +40,7 @@ pub enum Role {
     /// None of them.
     #[default]
     Other,
-    /// The figures that the report begins with; its rows have the names that `headline` lists.
+    /// The figures at the start of the report; its rows have the names that `headline` lists.
     Baseline,
     /// Its rate is the device's bandwidth in sequence.
     Sequential,
@@ -50,7 +50,7 @@ pub enum Role {
     Saturation,
     /// Processor time of a read.
     ProcessorTime,
-    /// A reader beside others.
+    /// A reader among others.
     Sharing,
     /// Writes with and without the time until they are durable.
     Writes,
@@ -81,7 +81,7 @@ pub struct Gain {
     /// Names of the rows that do what `change` says. Other rows may be better, but not by this change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<Text>,
-    /// The load, of the view's axis, below which these rows do the same as the usual ones.
+    /// The load, of the view's axis, below which these rows do the same as the usual rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_load: Option<u64>,
     /// The quantity of the metric, in words that follow "more" or "less".
@@ -144,7 +144,7 @@ impl Gain {
         Self { metric: metric.into(), more, usual, to, from_load: None, counts, change }
     }
 
-    /// Returns the same for this load and larger ones alone.
+    /// Returns the same for only this load and larger loads.
     pub fn from_load(self, load: u64) -> Self {
         Self { from_load: Some(load), ..self }
     }
@@ -163,8 +163,8 @@ const BESIDE: [&str; 5] = ["seed", "repeats", "seconds", "seconds_max", "file_by
 /// The meaning of `load`, where an experiment has loads of two sorts.
 const CLEARER: [(&str, &str); 2] = [("readers", "readers"), ("load_percent", "load, % of the row's most")];
 
-/// Returns the parameter that differs within a group: that of its view or, where it stays the same,
-/// the first number that differs (an experiment may have two loops, each over a parameter of its own).
+/// Returns the parameter that differs within a group: that of its view or, where it stays the same, the first number that differs
+/// (an experiment may have two loops, each over its own parameter).
 pub fn axis(group: &[&Experiment]) -> Option<Axis> {
     let first = group.first()?;
     let differs = |name: &str| {

@@ -13,7 +13,7 @@ use crate::units::{number, printable};
 /// A comparison and its sign.
 type Operator = (&'static str, fn(&f64, &f64) -> bool);
 
-/// The longer ones first: `>` is a prefix of `>=`.
+/// The longer operators first: `>` is a prefix of `>=`.
 const OPERATORS: [Operator; 6] =
     [(">=", f64::ge), ("<=", f64::le), ("==", f64::eq), ("!=", f64::ne), (">", f64::gt), ("<", f64::lt)];
 
@@ -190,7 +190,7 @@ impl<'a> Figure<'a> {
             };
             self.parameters.iter().all(has)
         });
-        // An experiment with no distinguishing parameters but the written ones is the exact match.
+        // An experiment with no distinguishing parameters but the written parameters is the exact match.
         let is_written = |key: &String| self.parameters.iter().any(|(written, _)| written == key);
         let is_plain = |experiment: &&&Experiment| {
             keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))

@@ -21,8 +21,8 @@ const ONCE: &str = "One run: the spread between runs is unknown. Name the files 
 /// A result of another program: the program with its version, the time where it is known, and the experiments.
 type Foreign = (String, u64, Vec<Experiment>);
 
-/// Converts the named texts of other programs, with an experiment for each job or phase. Runs of the same work become
-/// repeats. `None` when there is a single text that is from no such program.
+/// Converts the named texts of other programs, with an experiment for each job or phase. Runs of the same work become repeats.
+/// `None` for a single text of an unknown program.
 ///
 /// # Errors
 /// [`Failure::Usage`] when a result has no figures, or one of several is of another program.
@@ -58,7 +58,7 @@ pub fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Failure> 
     Ok(Some(Report::new(environment, merge(experiments))))
 }
 
-/// Finds the program that wrote a text, and reads it; `None` when it is none of these.
+/// Finds the program that wrote a text, and reads it; `None` for an unknown program.
 ///
 /// # Errors
 /// What is wrong with the text, to follow its name.
@@ -292,7 +292,7 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
     if kind == "mixed" || all == operations {
         let cpu_us = |job: &&Value| {
             let share = (known(job, "usr_cpu")? + known(job, "sys_cpu")?) / 100.0;
-            // The time of all jobs of a group, since 3.8. `runtime` is that of the longest, and nothing says how many there were.
+            // The time of all jobs of a group, since 3.8. `runtime` is that of the longest, and their number is unknown.
             Some(share * 1000.0 * known(job, "job_runtime")?)
         };
         let per_io = |total: Option<f64>| total.map(|total| total / operations);
@@ -327,7 +327,7 @@ fn fio_times(kind: &str, times: &str, parts: &[&Value]) -> Vec<(&'static str, Op
 
 /// Returns the row of the syncs among the work (`fsync`, `fdatasync`), whose times are in no other row.
 fn fio_syncs(parts: &[&Value]) -> Option<Row> {
-    // 3.33 counts no fdatasync in `total_ios`; before 3 there are no nanoseconds.
+    // 3.33 counts no fdatasync in `total_ios`; version 2 has no nanoseconds.
     let counts = |job: &&Value| [known(&job["sync"], "total_ios"), known(&job["sync"]["lat_ns"], "N")];
     let syncs: f64 = parts.iter().flat_map(counts).flatten().sum();
     let found = row("sync", fio_times("sync", "lat", parts));
@@ -418,7 +418,7 @@ fn of_ior(document: &Value) -> Vec<Experiment> {
     found
 }
 
-/// Returns whether a line begins a table of IOR or mdtest.
+/// Returns whether a line starts a table of IOR or mdtest.
 fn begins_table(line: &str) -> bool {
     line.starts_with("SUMMARY") || line.starts_with("access ") && line.contains("bw(MiB/s)")
 }

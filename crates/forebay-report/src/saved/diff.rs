@@ -39,9 +39,9 @@ pub struct Comparison {
     changed: usize,
     /// Number of them that did not change; a noteworthy change would have been detected.
     alike: usize,
-    /// Number of undecided ones: they have too few repeats for their variance.
+    /// Number of undecided figures: they have too few repeats for their variance.
     unclear: usize,
-    /// Number of repeats of both that would suffice for half of the undecided ones.
+    /// Number of repeats of both that would suffice for half of the undecided figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats_needed: Option<usize>,
     /// Rows with a change.
@@ -153,20 +153,20 @@ fn common<'a>((_, before, after): &ExperimentPair<'a>) -> impl Iterator<Item = (
     before.rows.iter().filter_map(|old| Some((old, after.row(&old.name)?)))
 }
 
-/// Returns the figures of two rows that are compared: none where samples began with another page cache.
+/// Returns the figures of two rows that are compared: empty if samples started with different page caches.
 fn figures<'a>((first, second): (&'a Row, &'a Row)) -> impl Iterator<Item = Pair<'a>> {
     let names = first.metrics.0.keys().map(String::as_str).filter(move |_| caches(first, second).is_none());
     let both = names.filter(|name| *name != metric::SECONDS && second.metrics.get(name).is_some());
     both.map(move |metric| Pair { metric, first, second })
 }
 
-/// Returns the states of the page cache in which samples began, where these differ.
+/// Returns the states of the page cache in which samples started, if they differ.
 fn caches(first: &Row, second: &Row) -> Option<String> {
     let (old, new) = first.cache.zip(second.cache).filter(|(old, new)| old != new)?;
     Some(format!("page cache {} -> {}", old.label(), new.label()))
 }
 
-/// Returns the facts that differ because the results are of two machines; unknown ones are none.
+/// Returns the facts that differ because the results are of two machines; unknown facts do not count.
 fn machines(before: &Report, after: &Report) -> Vec<String> {
     let facts = |report: &Report| {
         let known = &report.environment;

@@ -98,13 +98,13 @@ const CIRCUMSTANCES: &str = "cold command device fan_out file_bytes file_seed fi
     seconds seconds_max seed sorted_numbers source_priority span_bytes workers write_cache";
 
 /// Parameters that may differ between two experiments whose figures are compared: how long, by which calls and under which name the
-/// same work was done, and circumstances of which none is a size. Rows have the state of the page cache.
+/// same work was done, and circumstances that are not sizes. Rows have the state of the page cache.
 const COMPARABLE: &str = "api, apiVersion, cold, description, device, directory, file_system, filename, fixedbufs, group_reporting, \
     hipri, io_limit_by, io_limit_bytes_per_s, io_limit_reads_per_s, ioengine, job, label, load_tasks, log_flush, loops, \
     memory_touched_bytes, nonvectored, number_ios, own_file, ramp_time, registerfiles, repeats, repetitions, runtime, seconds, \
     seconds_max, source_priority, sqthread_poll, startdelay, test filename, testFileName, testID, thread, time_based, timeout, \
     too_short, version, workers, write_cache";
-/// Sizes that follow from the memory that was free. Such a difference by less than this factor is none.
+/// Sizes that follow from the memory that was free. Such a difference by less than this factor does not count.
 const SIZES: [&str; 3] = ["file_bytes", "memory_limit_bytes", "span_bytes"];
 const NEAR: f64 = 1.1;
 

@@ -55,7 +55,7 @@ struct File {
     wait_share: f64,
 }
 
-/// Returns the report with that one experiment; `None` when the document is not from `forebay wait`.
+/// Returns the report with that single experiment; `None` when the document is not from `forebay wait`.
 ///
 /// # Errors
 /// A field is missing or has another type.
@@ -142,7 +142,7 @@ pub fn command(experiment: &Experiment) -> &str {
 /// Maximum length of a shown command: it may be a whole script, whose full text is among the parameters.
 const SHOWN_MAX: usize = 60;
 
-/// Returns the beginning of a command, for headings and sentences.
+/// Returns the start of a command, for headings and sentences.
 pub fn short(command: &str) -> String {
     let more = if command.chars().count() > SHOWN_MAX { " .." } else { "" };
     let shown: String = command.chars().take(SHOWN_MAX).collect();

@@ -108,11 +108,11 @@ fn files_of_the_same_job_are_repeats_and_jobs_at_the_same_time_are_one_run() {
         let found = row.samples[0].metrics.get(metric).expect("a figure");
         assert!((found / wanted - 1.0).abs() < 1e-6, "{metric}: {found}, not {wanted}");
     };
-    // Two jobs of 500 reads beside each other, in the time of the longer one.
+    // Two jobs of 500 reads in parallel, in the time of the longer job.
     near(metric::IOPS, 1000.0 / longest * 1000.0);
     near(metric::SECONDS, longest / 1000.0);
     assert_eq!(row.samples[1].repeat, 1);
-    // The largest of both jobs: none of these is the percentile of all reads.
+    // The largest of both jobs: no such value is the percentile of all reads.
     for (name, key, _) in PERCENTILES {
         let all = of(&|job| job["read"]["clat_ns"]["percentile"][key].as_f64().expect("ns"));
         near(name, all.into_iter().fold(0.0, f64::max) / 1000.0);
@@ -162,7 +162,7 @@ fn syncs_hosts_and_marks_of_fio_are_read() {
         assert!((samples(&found[0], "write", metric::MEAN_US)[0] / mean - 1.0).abs() < 1e-9, "{name}");
         assert_ne!(samples(&found[0], "write", metric::P99_US), [wanted / 1000.0], "{name}");
     }
-    // A client's output begins with the lines of its hosts.
+    // A client's output starts with the lines of its hosts.
     let text = fixture("fio-3.33-client.json");
     let found = convert(&[&text]).experiments;
     let job = &raw(&text)["client_stats"][0];
@@ -284,7 +284,7 @@ fn rates_of_mdtest_have_the_iterations_that_can_be_known() {
         notes.iter().any(|note| note.contains("File creation: only the mean of 9 iterations")),
         "{notes:?}"
     );
-    // Version 1 has colons, and newer ones can have columns of single ranks.
+    // Version 1 has colons, and newer versions can have columns of single ranks.
     let old = "mdtest-1.9.3 was launched with 2 total task(s) on 1 node(s)\n\nSUMMARY: (of 1 iterations)\n   Operation  \
         Max            Min           Mean        Std Dev\n   ---\n   File stat         :        9.5   9.5   9.5   0.0\n";
     assert_eq!(samples(&convert(&[old]).experiments[0], "file-stat", metric::FILES_PER_S), [9.5]);
@@ -292,7 +292,7 @@ fn rates_of_mdtest_have_the_iterations_that_can_be_known() {
         .replace("Operation ", "Operation per Rank: Max Min Mean per Iteration: ")
         .replace(":        9.5", "1.0 2.0 3.0 9.5");
     assert_eq!(samples(&convert(&[&ranks]).experiments[0], "file-stat", metric::FILES_PER_S), [9.5]);
-    // Version 3.3 takes the rates of all tasks together, so that three do not follow from them.
+    // Version 3.3 computes the rates of all tasks together, so that three do not follow from them.
     let text = fixture("mdtest-3.3.0.out");
     let created = samples(&convert(&[&text]).experiments[0], "directory-creation", metric::FILES_PER_S);
     assert_eq!(created.len(), 1, "{created:?}");

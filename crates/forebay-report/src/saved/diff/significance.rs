@@ -1,13 +1,11 @@
 //! Decides whether a figure changed between two runs, or only its samples differ.
 //!
-//! A figure is compared by the logarithms of its repeats. It uses trimmed means, because single
-//! repeats can be far off, and their standard error by the winsorized variance (Yuen 1974). A few
-//! repeats estimate their own variance badly, so it is shrunk towards the usual variance of figures of
-//! its kind (Smyth 2004). Repeats of a run show the noise of one moment, not the machine's drift from
-//! one run to the next. That drift is added. It is the usual drift of figures of the kind or, where it
-//! is more, the common movement of all rows of these runs from repeat to repeat: rows take turns
-//! within a repeat. A figure counts as changed when it passes Benjamini and Hochberg (1995) at 10 %
-//! and differs by more than figures of its kind do without a cause.
+//! A figure is compared by the logarithms of its repeats. It uses trimmed means, because single repeats can be far off, and their
+//! standard error by the winsorized variance (Yuen 1974). A few repeats estimate their own variance badly, so it is shrunk towards
+//! the usual variance of figures of its kind (Smyth 2004). Repeats of a run show the noise of one moment, not the machine's drift
+//! from one run to the next. That drift is added. It is the usual drift of figures of the kind or, if larger, the common movement
+//! of all rows of these runs from repeat to repeat: rows alternate within a repeat. A figure counts as changed when it passes
+//! Benjamini and Hochberg (1995) at 10 % and differs by more than figures of its kind do without a cause.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +20,7 @@ const PRIOR: f64 = 8.0;
 const ENOUGH: usize = 8;
 /// Share of the repeats trimmed at each end: the largest and the smallest fifth.
 const TRIMMED: f64 = 0.2;
-/// Factor of the variance of means of repeats: a disturbance of one repeat also affects the following ones.
+/// Factor of the variance of means of repeats: a disturbance of one repeat also affects the following repeats.
 const STAYS: f64 = 3.0;
 /// Approximate number of standard errors that make a difference visible; used for the number of
 /// repeats needed.
@@ -37,7 +35,7 @@ struct Kind {
     usual: f64,
     /// Minimum difference between runs beyond that.
     drift: f64,
-    /// Minimum change; less counts as none.
+    /// Minimum change; a smaller change does not count.
     least: f64,
     /// Change that must have been detectable for two figures to count as alike.
     worth_seeing: f64,
@@ -203,7 +201,7 @@ pub(crate) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
 
 /// Concludes on figures that are zero in some repeat: only zero and more than zero can be distinguished.
 fn of_nothing(pair: &Pair<'_>) -> Outcome {
-    // `None`: some repeats are zero, or there are too few.
+    // `None`: some repeats are zero, or the repeats are too few.
     let is_zero = |row: &Row| {
         let values = row.samples.iter().map(|sample| sample.metrics.get(pair.metric));
         let zeros: Vec<bool> = values
