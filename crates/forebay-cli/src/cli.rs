@@ -155,7 +155,7 @@ impl Measure {
     /// Returns the path where the experiment works.
     ///
     /// # Errors
-    /// None: there is a default.
+    /// Never: the path has a default.
     pub(crate) fn path(&self) -> Result<PathBuf, clap::Error> {
         Ok(MeasurePath::from_arg_matches(&self.matches)?.path)
     }

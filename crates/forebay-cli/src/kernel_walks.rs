@@ -63,7 +63,7 @@ pub(super) fn examine(environment: &Environment) -> Check {
     }
 }
 
-/// File systems of which the module takes files.
+/// File systems whose files the module supports.
 #[cfg(feature = "wait")]
 const OF_THE_MODULE: [&str; 4] = ["ext2", "ext3", "ext4", "xfs"];
 

@@ -230,7 +230,8 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
 }
 
 impl StoreArgs {
-    /// Returns the options of commands that only read: by default with the memory of a usual store, whose log they take into it.
+    /// Returns the options of commands that only read: by default with a usual store's memory, because they load its
+    /// log into memory.
     fn to_read(&self) -> Options {
         let options = Options::new().read_only(true);
         match self.memory_mib {
@@ -371,7 +372,7 @@ fn print_entries(args: &ScanArgs, mut range: Range, file: Option<File>) -> anyho
     Ok(printed.and_then(|()| out.flush()))
 }
 
-/// Accepts a closed pipe: a reader that went away (`| head`) is no error.
+/// Accepts a closed pipe: a reader that closes it (`| head`) is not an error.
 fn written(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -67,8 +67,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(&args, &cleanup()?),
         // This command catches signals itself: they are meant for the command that it runs.
         Command::Wait(args) => wait::run(&args),
-        // A signal ends this command at once. An interrupted repair then leaves only files that
-        // are no log yet.
+        // A signal ends this command immediately. An interrupted repair then leaves only files that are not a log yet.
         Command::Wal(command) => wal::run(&command),
         // A signal leaves a store only in states from which the next open recovers.
         Command::Kv(command) => kv::run(&command),
@@ -149,7 +148,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             part.measure(matches, &context)?
         }
         _ => {
-            // Files without room are known before anything is measured.
+            // Files that do not fit are known before anything is measured.
             parts
                 .retain(|part| left_out.none(*part, part.check_space(matches, &context), &context).is_some());
             let mut experiments = Vec::new();
@@ -166,7 +165,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     if experiments.is_empty() {
         left_out.failed()?;
     }
-    // Last, as the doctor takes two seconds: an option that makes no sense is refused without them. Its failure costs no figures.
+    // Last, as the doctor runs for two seconds: a nonsensical option is refused without them. Its failure costs no figures.
     let (time_unix_s, memory_available_bytes) = (before.time_unix_s, before.memory_available_bytes);
     let environment = match examine(&context.target, cleanup) {
         Ok(found) => Environment { time_unix_s, memory_available_bytes, ..found },
@@ -220,7 +219,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     }
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let mut left_out = LeftOut::default();
-    // Files without room are known before anything is measured.
+    // Files that do not fit are known before anything is measured.
     let mut parts = parts(&args.only, &context)?;
     parts.retain(|part| left_out.none(*part, part.check_space(None, &context), &context).is_some());
     if parts.is_empty() {
@@ -283,7 +282,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns what there is of an experiment; of one that failed nothing, and the reason is kept.
+    /// Returns the value of a part's result; `None` for a failure, whose reason is kept.
     fn none<T>(&mut self, part: Entry, result: anyhow::Result<T>, context: &Context) -> Option<T> {
         match result {
             Ok(found) => Some(found),
@@ -297,13 +296,13 @@ impl LeftOut {
         }
     }
 
-    /// Fails with the first failure, if there was one.
+    /// Fails with the first failure, if any.
     fn failed(&mut self) -> anyhow::Result<()> {
         self.first.take().map_or(Ok(()), Err)
     }
 }
 
-/// Writes what was measured until now, so that an end by a signal costs no more than the rest, if there is any.
+/// Writes what was measured until now, so that an end by a signal costs no more than the rest, if any.
 fn keep(mut report: Report, rest: &[Entry], page: Option<&Destination>, json: &Json, cleanup: &Cleanup) {
     if rest.is_empty() || report.experiments.is_empty() {
         return;

@@ -28,7 +28,7 @@ pub(crate) fn page() -> io::Result<String> {
     sections(&program, &mut out)?;
     let mut page = String::from_utf8_lossy(&out).into_owned();
     program.get_subcommands().try_for_each(|command| add(command, &mut page))?;
-    // Each part begins with the same definition of quotes.
+    // Each part starts with the same definition of quotes.
     let definition = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
     let page = page.replace(definition, "").replace(" EXTRA\n", " \"EXIT STATUS\"\n");
     Ok(definition.to_owned() + &page)

@@ -43,8 +43,7 @@ impl JsonArgs {
         self.json.as_deref() == Some(Path::new(STDOUT))
     }
 
-    /// Opens the file for JSON that comes in lines, if there is one. An existing file with `mark` is emptied;
-    /// without a mark the file must be new.
+    /// Opens the file for JSON in lines, if any. An existing file with `mark` is emptied; without a mark the file must be new.
     ///
     /// # Errors
     /// As for [`Destination::new`]; or the file cannot be created.
@@ -77,8 +76,8 @@ impl Json {
         Ok(!destination.is_stdout())
     }
 
-    /// Writes the JSON, and prints the text where standard output has no JSON. A destination that became full, or is gone, costs
-    /// no text.
+    /// Writes the JSON, and prints the text where standard output has no JSON. A destination that became full, or disappeared, does
+    /// not affect the text.
     ///
     /// # Errors
     /// As for [`write`](Self::write), or standard output cannot be written.

@@ -13,7 +13,7 @@ use forebay_report::saved::{assertion, convert, diff, parse, waited};
 use crate::output::{Destination, JsonArgs, print, print_raw};
 use forebay_measure::cleanup::Cleanup;
 
-/// Maximum size of a file; a larger one is no result of this program.
+/// Maximum size of a file; a larger file is not a result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of `diff`.
@@ -70,7 +70,7 @@ enum Format {
 /// Reports the changes beyond noise between two results.
 ///
 /// # Errors
-/// A file that cannot be read, is no result, or has other experiments: each a [`Failure`].
+/// A file that cannot be read, is not a result, or has other experiments: each a [`Failure`].
 pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     if args.before == Path::new("-") && args.after == Path::new("-") {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());

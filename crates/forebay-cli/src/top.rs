@@ -78,7 +78,7 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             None => std::thread::sleep(args.interval),
         }
         page = match client::request(&args.socket) {
-            // The socket went with the engine.
+            // The socket disappeared with the engine.
             Err(error) if error.is::<Failure>() => None,
             page => page?,
         };

@@ -102,7 +102,7 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
             if json.write(|| inspection::repaired_json(&repaired), &cleanup)? {
                 print(&inspection::repaired(&repaired))?;
             }
-            // Damage that took no record is gone in the new log.
+            // Damage that lost no record does not exist in the new log.
             let cut =
                 repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.truncated_at.is_some());
             Ok(!cut && repaired.before.lost_now.is_empty())

@@ -40,7 +40,7 @@ pub(super) fn line(key: &[u8], value: Option<&[u8]>) -> String {
     line
 }
 
-/// Formats an entry as one line of JSON, which `kv load` takes.
+/// Formats an entry as one line of JSON, the input of `kv load`.
 pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> serde_json::Result<String> {
     let mut line = Map::new();
     for (name, bytes) in [("key", Some(key)), ("value", value)] {

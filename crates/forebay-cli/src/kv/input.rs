@@ -1,4 +1,4 @@
-//! Readers of the files that `kv load` takes: CSV, TSV and JSON lines.
+//! Readers of the files of `kv load`: CSV, TSV and JSON lines.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,8 +10,7 @@ use serde::Deserialize;
 use super::entry::unhex;
 use forebay_report::failure::Failure;
 
-/// The size of the longest record. It has room for the longest key and value as hexadecimal digits, beside
-/// further columns.
+/// The size of the longest record. It holds the longest key and value as hexadecimal digits, and further columns.
 const RECORD_BYTES_MAX: u64 = 40 << 20;
 
 /// The format of a file.
@@ -37,7 +36,7 @@ impl Format {
     }
 }
 
-/// A key and its value, with the line where they begin.
+/// A key and its value, with their first line.
 pub(super) struct Entry {
     pub(super) line: u64,
     pub(super) key: Vec<u8>,
@@ -127,7 +126,7 @@ impl Input {
         self.next()
     }
 
-    /// Returns the fields of the next record, and the line in which it begins.
+    /// Returns the fields of the next record, and its first line.
     fn record(&mut self, parser: &mut Reader) -> Result<Option<(u64, Fields)>, Fault> {
         self.skip_empty_lines().map_err(|error| self.fault(error.to_string()))?;
         let (start, line) = (self.position, self.lines + 1);
@@ -316,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Regression: a line was read into memory at any length, and one of 400 MB took 1.6 GB.
+    /// Regression: a line was read into memory at any length, and a line of 400 MB used 1.6 GB.
     #[test]
     fn a_record_that_is_too_long_ends_the_load_where_it_begins() {
         let begins: [(Format, &'static [u8]); 4] = [

@@ -86,7 +86,7 @@ impl FileLoader<'_> {
         Ok(entry)
     }
 
-    /// Loads all entries or none, and returns their number.
+    /// Loads all entries or nothing, and returns their number.
     fn sorted(&mut self, keyspace: &Keyspace) -> anyhow::Result<u64> {
         let mut load = keyspace.loader();
         loop {

@@ -14,8 +14,8 @@ const REPLY_BYTES_MAX: u64 = 16 << 20;
 /// Requests the exposition of the engine that serves the socket at `path`; `None` when the engine is about to end.
 ///
 /// # Errors
-/// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's; or the reply is no
-/// exposition of an engine.
+/// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's; or the reply is not an exposition
+/// of an engine.
 pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
     let name = path.display();
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {

@@ -22,10 +22,10 @@ const LISTS: [(&str, &str); 9] = [
 /// Families of one object each.
 const OBJECTS: [(&str, &str); 2] = [("memory_", "memory"), ("walk_", "walks")];
 
-/// Returns the document of an exposition. Distributions are left out; the percentiles beside them are there.
+/// Returns the document of an exposition. Distributions are left out; their percentiles are included.
 ///
 /// # Errors
-/// The text is no exposition of an engine.
+/// The text is not an exposition of an engine.
 pub(super) fn parse(text: &str) -> anyhow::Result<Value> {
     let lists = LISTS.iter().map(|(_, list)| ((*list).to_owned(), json!([])));
     let mut document = Value::Object(lists.collect::<Map<_, _>>());
@@ -50,7 +50,7 @@ pub(super) fn rows<'d>(document: &'d Value, list: &str) -> &'d [Value] {
     document[list].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns a number of a document or of a row; 0 when an older engine has none.
+/// Returns a number of a document or of a row; 0 if an older engine lacks it.
 pub(super) fn number(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or(0)
 }

@@ -30,7 +30,7 @@ impl Screen {
         if !io::stdout().is_terminal() {
             return Ok(None);
         }
-        // Keys come one by one and are not shown, where standard input is a terminal.
+        // Keys are read one by one without echo, if standard input is a terminal.
         let normal = tcgetattr(io::stdin()).ok();
         let keys = normal.clone().map(|mut keys| {
             keys.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -43,7 +43,7 @@ impl Screen {
             print_raw(ENTER)
         };
         let leave = move || {
-            // The terminal may be gone; then the errors have no reader.
+            // The terminal may be closed; then the errors have no reader.
             let _ = print_raw(LEAVE);
             let _ = normal.map(|normal| tcsetattr(io::stdin(), OptionalActions::Now, &normal));
         };
@@ -65,7 +65,7 @@ impl Screen {
                         return true;
                     }
                 }
-                // Standard input has ended, or a signal came.
+                // Standard input has ended, or a signal arrived.
                 _ => {
                     std::thread::sleep(left);
                     return false;

@@ -53,7 +53,7 @@ pub(super) fn render(now: &Value, before: Option<&Value>, size: Size) -> String 
     lines.iter().map(|line| fitted(line, size.columns) + "\n").collect()
 }
 
-/// Returns an empty line, the header and the rows; nothing when there are no rows.
+/// Returns an empty line, the header and the rows; nothing without rows.
 fn table(header: String, rows: impl Iterator<Item = String>) -> Vec<String> {
     let lines: Vec<String> = [String::new(), header].into_iter().chain(rows).collect();
     if lines.len() > 2 { lines } else { Vec::new() }
@@ -233,7 +233,7 @@ fn cell(text: &str, width: usize) -> String {
     text.chars().take(width - 1).chain(['~']).collect()
 }
 
-/// Returns the end of a path, which is more useful than its beginning.
+/// Returns the end of a path, which is more useful than its start.
 fn path_end(path: &str, width: usize) -> String {
     let letters = path.chars().count();
     if letters <= width {
@@ -242,7 +242,7 @@ fn path_end(path: &str, width: usize) -> String {
     std::iter::once('~').chain(path.chars().skip(letters + 1 - width)).collect()
 }
 
-/// Cuts a line at the terminal's edge and removes control characters: names come from another program.
+/// Cuts a line at the terminal's edge and removes control characters: names are set by another program.
 fn fitted(line: &str, columns: usize) -> String {
     let clean = |letter: char| if letter.is_control() { '?' } else { letter };
     line.trim_end().chars().map(clean).take(columns).collect()

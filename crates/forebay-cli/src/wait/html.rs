@@ -18,7 +18,7 @@ pub(super) fn of(document: &Document, files: usize) -> serde_json::Result<String
     Ok(page_with(document, files, &source, known))
 }
 
-/// More bytes than the remark on omitted files takes.
+/// More bytes than the remark on omitted files needs.
 const REMARK_BYTES: usize = 200;
 
 fn page_with(document: &Document, files: usize, source: &str, known: Option<usize>) -> String {
@@ -59,8 +59,8 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
     })
 }
 
-/// Returns the time as one bar: full wait at the device, full wait above it, what may be full wait, some wait
-/// beside running threads, the rest.
+/// Returns the time as one bar: full wait at the device, full wait above it, what may be full wait, some wait while other threads
+/// run, the rest.
 fn time_bar(report: &Report) -> Markup {
     let device = report.device.unwrap_or_default();
     let at = if report.device.is_some() { device.full_wait_at_device_ns } else { report.full_wait_ns };
@@ -77,7 +77,7 @@ fn time_bar(report: &Report) -> Markup {
         ("some waited while others ran", beside, "s0"),
         ("no thread waited for I/O", rest, "s7"),
     ];
-    // What may be is a row only where there is any.
+    // A possible wait has a row only if it is not 0.
     let parts: Vec<_> = parts.into_iter().filter(|part| part.1 > 0 || part.2 != "s2").collect();
     let shares: Vec<f64> = parts.iter().map(|part| part.1 as f64 / report.wall_ns.max(1) as f64).collect();
     let starts = shares.iter().scan(0.0, |sum, share| {
@@ -97,7 +97,7 @@ fn time_bar(report: &Report) -> Markup {
                     }
                 }
             }
-            // Beside the drawing and not in it: text there would shrink with it on a narrow screen.
+            // Next to the drawing and not in it: text there would shrink with it on a narrow screen.
             ul.legend {
                 @for (part, share) in parts.iter().zip(&shares) {
                     li {

@@ -15,7 +15,7 @@ use forebay_report::result::{Report, metric};
 /// Reads the figures from a result of `measure saturate`, `measure random` or `report`.
 ///
 /// # Errors
-/// The file is no such result, or lacks the figures of one read at a time and of several; a [`Failure`].
+/// The file is not such a result, or lacks the figures of one read at a time and of several; a [`Failure`].
 pub(super) fn served(file: &Path) -> Result<Vec<DeviceRates>, Failure> {
     let report = saved::load(file)?;
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();

@@ -18,7 +18,7 @@ use forebay_report::page::html::source;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Document {
     schema: u32,
-    /// The version of this program; it also marks a file of its own.
+    /// The version of this program; it also marks a file of this program.
     forebay: &'static str,
     kind: &'static str,
     time_unix_s: u64,

@@ -1,4 +1,4 @@
-//! Signals while a command runs: they go to the command, and this program continues in order to report.
+//! Signals while a command runs: they are passed to the command, and this program continues in order to report.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,9 +23,9 @@ struct State {
 }
 
 impl Signals {
-    /// Takes SIGINT, SIGTERM, SIGHUP and SIGQUIT from here on. They are blocked rather than caught, because a
-    /// handler would also run in the command before it has become its program, and take signals there that
-    /// are meant for the command. Must be called before the program has a second thread.
+    /// Receives SIGINT, SIGTERM, SIGHUP and SIGQUIT from here on. They are blocked rather than caught, because a handler would also
+    /// run in the command before it has executed its program, and consume signals there that are meant for the command. Must be
+    /// called before the program has a second thread.
     pub(super) fn install() -> io::Result<Self> {
         let taken: SigSet =
             [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGQUIT].into_iter().collect();
@@ -64,12 +64,11 @@ impl Signals {
         self.shared.1.notify_all();
     }
 
-    /// Passes signals on to `pid` from now on, and also one that arrived before there was a command,
-    /// whatever its sender.
+    /// Passes signals on to `pid` from now on, and also one that arrived before the command started, from any sender.
     pub(super) fn pass_on_to(&self, pid: u32) {
         let mut state = self.lock();
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // Without a handle (the command is already gone), no process is left to signal.
+        // Without a handle (the command has already exited), no process is left to signal.
         state.command = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(signal) = state.arrived {
             pass_on(state.command.as_ref(), signal);

@@ -91,7 +91,7 @@ pub(super) fn figures(report: &Report) -> Vec<(&'static str, String)> {
         ("some wait", pair(report.some_wait_ns, report.some_wait_share)),
         ("  may be, besides", pair(report.maybe_some_wait_ns, report.maybe_some_wait_share)),
     ];
-    // Without operations in flight beside a sleep there is nothing to tell.
+    // Without operations in flight during a sleep the figure is omitted.
     if report.maybe_some_wait_ns == 0 {
         figures.retain(|(name, _)| !name.ends_with("besides"));
     }

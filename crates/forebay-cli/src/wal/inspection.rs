@@ -137,7 +137,7 @@ fn proven(recovery: &Recovery) -> String {
 /// Bytes of a value that are shown.
 const SHOWN_BYTES: usize = 64;
 
-/// Returns the beginning of a value, with escapes for everything but printable ASCII.
+/// Returns the start of a value, with escapes for everything but printable ASCII.
 fn shown(value: &[u8]) -> String {
     let text = value[..value.len().min(SHOWN_BYTES)].escape_ascii();
     match value.len() {

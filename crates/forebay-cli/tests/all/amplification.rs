@@ -83,9 +83,8 @@ fn check_row(row: &Value) {
     );
     let is_direct = row["name"] == "direct" || row["name"] == "read-many";
     assert_eq!(row["cache"] == "direct", is_direct, "{row}");
-    // Even a read with O_DIRECT reads no less than was requested, unless ranges of a batch overlap;
-    // and few do. Where the kernel has no account of the process, or the file system counts nothing
-    // there, there is nothing to compare.
+    // Even a read with O_DIRECT reads at least as much as was requested, unless ranges of a batch overlap; and few do. If the
+    // kernel has no account of the process, or the file system counts nothing there, the comparison is skipped.
     if let Some(share) =
         metric("process_bytes_per_byte").filter(|share| *share > 0.0 && row["name"] == "direct")
     {

@@ -1,5 +1,5 @@
-//! Mistakes in the input of every experiment: nonsensical values, unusable places, results of other versions,
-//! and Ctrl-C at any moment. Each time there is a clear sentence, an exit code, and no leftover.
+//! Mistakes in the input of every experiment: nonsensical values, unusable places, results of other versions, and Ctrl-C at any
+//! moment. Each results in a clear sentence, an exit code, and no leftover.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,8 +33,7 @@ const NOWHERE: &str = "/no/such/path/for/forebay";
 const ABSURD: [&str; 10] =
     ["", "0", "-1", "many", "5 parsecs", "NaN", "inf", "1e400", "99999999999999999999999", "1,,2"];
 
-/// Returns the options of an experiment that take a value, parsed from its help: their names, and the
-/// names of the values.
+/// Returns the options of an experiment that have a value, parsed from its help: their names, and the names of the values.
 fn options(experiment: &str) -> Vec<(String, String)> {
     let help = run(&["measure", experiment, "--help"]).out;
     let of_line = |line: &str| {
@@ -189,7 +188,7 @@ fn things_that_are_no_storage() {
     assert_eq!(directory.names(), ["socket"]);
 }
 
-/// A file with permission only to read is unchanged, whatever was measured on it.
+/// A file with permission only to read is unchanged after any measurement.
 #[test]
 fn files_with_data_are_only_read() {
     let directory = Directory::new("data");
@@ -276,7 +275,7 @@ fn ctrl_c_in_every_phase_leaves_nothing() {
     for experiment in EXPERIMENTS {
         let directory = Directory::new("phases");
         let mut arguments = vec!["measure", experiment, directory.text()];
-        // Never over before the signal: of so many repeats none is the last. No less than each experiment accepts.
+        // Never over before the signal: the number of repeats is too large to complete. At least the minimum of each experiment.
         match experiment {
             "scan" | "random" => arguments.extend(["--memory", "32MiB", "--size", "48MiB"]),
             "saturate" | "cpu" | "walk" | "writes" | "sustain" | "amplification" => {

@@ -1,4 +1,4 @@
-//! Tests with a closed standard error: the program's work goes on, and its exit code stays the same.
+//! Tests with a closed standard error: the program's work continues, and its exit code stays the same.
 
 use std::fs;
 use std::io;

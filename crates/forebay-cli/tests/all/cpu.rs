@@ -63,7 +63,7 @@ fn every_row_has_its_costs_or_the_reason_why_not() {
             assert!(by != "kernel" || calls.is_some(), "{row}");
             assert!(by != "row" || calls.is_some() == counts_itself, "{row}");
             if name == "pread" {
-                // At least one for each read that began and ended while calls were counted.
+                // At least one for each read that started and ended while calls were counted.
                 assert!(calls.is_some_and(|calls| calls >= 1.0), "{row}");
             }
         }

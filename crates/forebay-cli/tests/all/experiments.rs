@@ -171,7 +171,7 @@ fn a_file_that_was_never_written_is_found_out() {
     assert_ne!(extents["passed"], true, "{extents}");
     let row = &rows(experiment)[0];
     let device = gate(&row["conditions"], "device_bytes");
-    // As much as others read meanwhile is taken for the row's, and is found by a gate of its own.
+    // Bytes that others read meanwhile count for the row, and are found by a separate gate.
     let others = gate(&row["conditions"], "other_io");
     assert!(device["passed"] != true || others["passed"] == false, "{device} {others}");
     assert!(metric(row, "iops") > 0.0, "it is marked, not hidden");

@@ -1,5 +1,5 @@
-//! Several agents and a controller on this host: the measurements, the refusals, and no leftovers
-//! whichever process dies. A script stands in for ssh.
+//! Several agents and a controller on this host: the measurements, the refusals, and no leftovers after the death of any process. A
+//! script stands in for ssh.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use forebay_test::children::end_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// With room for the names of an unoptimised program's functions, which the engine looks up when a task holds its shard for long: on a
-/// busy machine the measuring child was ended for want of memory.
+/// Large enough for the names of an unoptimised program's functions, which the engine looks up when a task holds its shard for
+/// long: on a busy machine the measuring child was ended for want of memory.
 const SMALL: [&str; 4] = ["--memory", "64MiB", "--size", "72MiB"];
-/// Words of a controller whose first sample has begun.
+/// Text of a controller whose first sample has started.
 const MEASURES: &str = "measure random on";
 /// Long enough for any machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(60);
@@ -84,8 +84,7 @@ impl Cluster {
         (1..=self.directories.len()).map(|host| self.name(host)).collect::<Vec<_>>().join(",")
     }
 
-    /// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
-    /// all hosts.
+    /// Starts a controller that measures until it is stopped. Returns after its first sample has started on all hosts.
     fn endless(&self) -> TestProcess {
         let mut arguments = vec!["--seconds", "600", "--depth", "1", "--rows", "direct-pread"];
         arguments.extend(SMALL);

@@ -1,5 +1,4 @@
-//! Tests of `forebay kv` as a program, on real stores: whole ones, damaged ones, and directories that
-//! are no store.
+//! Tests of `forebay kv` as a program, on real stores: whole, damaged, and directories that are not a store.
 
 use std::fs;
 use std::io::Write;
@@ -76,7 +75,7 @@ fn values_are_put_got_and_deleted() {
     let got = forebay(&["kv", "get", store, "long"]).output().expect("it runs");
     assert!(got.stdout == fs::read(&long).expect("a file"));
     assert_eq!(ends(0, &["kv", "scan", store, "--keys-only"]).out, "\\x00\\xff\nlong\n");
-    // A value that expires at once does not exist.
+    // A value that expires immediately does not exist.
     ends(0, &["kv", "put", store, "short", "1", "--expires-in", "0"]);
     ends(1, &["kv", "get", store, "short"]);
     ends(0, &["kv", "put", store, "short", "1", "--expires-in", "100000"]);
@@ -121,7 +120,7 @@ fn scans_return_the_loaded_records() {
     assert_eq!(scan(&["--prefix", "6b657920303030", "--hex-key"]), expected[..10].concat());
     assert_eq!(scan(&["--keys-only", "--limit", "1"]), "key 0000\n");
     assert_eq!(scan(&["--from", "z"]), "");
-    // A reader that goes away is not an error.
+    // A reader that closes the pipe is not an error.
     let mut child = forebay(&["kv", "scan", store]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());
@@ -136,7 +135,7 @@ fn scans_return_the_loaded_records() {
     assert_eq!(ends(0, &["kv", "scan", text(&other), "--json"]).out, scan(&["--json"]));
     ends(0, &["kv", "verify", text(&other)]);
 
-    // JSON into a new file, beside the text.
+    // JSON into a new file, in addition to the text.
     let lines = dir.path().join("lines.jsonl");
     let to_file = format!("--json={}", lines.display());
     assert_eq!(scan(&[&to_file]), scan(&[]));

@@ -1,5 +1,5 @@
-//! The tests of the program, one module for each subject. None needs a process of its own: what they try runs in the program, which
-//! they start.
+//! The tests of the program, one module for each subject. No test needs a separate process: the code under test runs in the
+//! program, which they start.
 
 mod amplification;
 mod appends;

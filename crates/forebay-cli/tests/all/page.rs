@@ -147,7 +147,7 @@ fn the_page_of_every_experiment_is_valid_and_small() {
     let count = |name: &str| elements.iter().filter(|element| element.name == name).count();
     assert_eq!((count("main"), count("h1"), count("nav")), (1, 1, 1));
     assert!(count("figure") > 20 && count("section") > 10, "{} figures", count("figure"));
-    // A script that runs could fail; this page has none.
+    // A script that runs could fail; this page has no scripts.
     let scripts: Vec<Option<&str>> =
         elements.iter().filter(|element| element.name == "script").map(|script| script.get("type")).collect();
     assert_eq!(scripts, [Some("application/json")]);
@@ -296,7 +296,7 @@ fn every_chart_has_a_text_and_its_section_a_table_with_its_numbers() {
         collect(&section.node, &mut Vec::new(), &mut inside);
         let named = |name: &str| inside.iter().filter(|element| element.name == name).count();
         if section.name == "section" {
-            // Each chart has the numbers of the table of rows, or a table of its own.
+            // Each chart has the numbers of the table of rows, or its own table.
             assert!(named("figure") == 0 || (named("table") > 0 && named("td") > 0), "{}", section.text());
             continue;
         }
@@ -351,7 +351,7 @@ fn a_failed_gate_is_marked_where_the_row_stands() {
     let marks = || elements.iter().filter(|element| element.get("class") == Some("mark-failed"));
     assert!(marks().count() > 0);
     for mark in marks() {
-        // Below a headline figure, or beside the name of a row.
+        // Below a headline figure, or next to the name of a row.
         let place = mark.around.last().map(String::as_str);
         assert!(mark.name == "dd" || place == Some("th"), "{}", mark.text());
     }

@@ -115,7 +115,7 @@ fn a_whole_report_has_all_of_its_figures_in_the_page() {
     let (page, numbers) = page(&result);
     eprintln!("{} bytes", page.len());
     assert!(page.len() < BYTES_MAX, "{} bytes", page.len());
-    // Histograms and single repeats are what has no room; the medians of every row are there.
+    // Histograms and single repeats are omitted for lack of space; the medians of every row are included.
     assert!(remark(&page).contains("as far as there is room"), "{}", remark(&page));
     let metrics = |document: &Value| -> Vec<Value> {
         let experiments = document["experiments"].as_array().expect("a list").iter();

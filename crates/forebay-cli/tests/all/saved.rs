@@ -1,4 +1,4 @@
-//! `diff`, `assert` and `convert` on results in files: valid ones, and typical invalid ones.
+//! `diff`, `assert` and `convert` on results in files: valid, and typical invalid files.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ impl Files {
 fn expect_output(arguments: &[&str], code: i32, words: &[&str]) {
     let outcome = run(arguments);
     assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
-    // Refusals go to standard error, with nothing on standard output that a script could take for a result.
+    // Refusals are written to standard error, with nothing on standard output that a script could mistake for a result.
     let text = if code >= 2 { &outcome.err } else { &outcome.out };
     assert!(code < 2 || outcome.out.is_empty(), "{arguments:?}: {}", outcome.out);
     for word in words {
@@ -161,7 +161,7 @@ fn outcomes_are_written_for_other_programs() {
     );
 }
 
-/// Any result, of this program or of another, is shown beside any other.
+/// Any result, of this program or of another, can be compared with any other.
 #[test]
 fn results_of_all_programs_are_shown_beside_each_other() {
     let files = Files(Directory::new("beside"));

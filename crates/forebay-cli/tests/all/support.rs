@@ -71,7 +71,7 @@ pub fn is_refused(experiment: &str, arguments: &[&str], known: &str) {
     assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
 }
 
-/// Checks that an experiment does not begin with a file that no disk has room for.
+/// Checks that an experiment does not start with a file that fits no disk.
 pub fn needs_space(experiment: &str) {
     let directory = Directory::new("space");
     let outcome = run(&["measure", experiment, directory.text(), "--size", "8000TiB"]);

@@ -193,7 +193,7 @@ fn json_is_recorded_in_a_file_beside_the_tables() {
     scene.work();
     let file = scene.directory.join("top.jsonl");
     let to_file = format!("--json={}", file.display());
-    // The second time the file is its own, and begins anew.
+    // The second time the file is its own, and is overwritten.
     for _ in 0..2 {
         let outcome = run(&["top", &scene.socket(), "--once", "--interval", "0.1", &to_file]);
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
@@ -244,11 +244,11 @@ fn a_socket_without_an_engine_is_reported() {
     let wrong_reply = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("somebody connects");
         let _ = stream.write_all(b"220 mail ready\n");
-        // Blocks until the program has gone.
+        // Blocks until the program has exited.
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     let text = |path: &PathBuf| path.to_str().expect("readable").to_owned();
-    // An engine of before OpenMetrics takes the line `stats` alone.
+    // An engine from before OpenMetrics accepts only the line `stats`.
     let earlier = scene.directory.join("earlier");
     let listener = UnixListener::bind(&earlier).expect("writable");
     let closing = std::thread::spawn(move || drop(listener.accept().expect("a client")));

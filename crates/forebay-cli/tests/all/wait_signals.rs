@@ -1,6 +1,6 @@
-//! `forebay wait` and signals, in every phase: before the command is its program, while it runs, while
-//! the report is written, and beside a process that it did not start. The command receives the signals
-//! that it would receive without `forebay wait`, the report is written, and nothing is left.
+//! `forebay wait` and signals, in every phase: before the command is its program, while it runs, while the report is written, and
+//! while it measures a process that it did not start. The command receives the signals that it would receive without `forebay
+//! wait`, the report is written, and nothing is left.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -57,7 +57,7 @@ fn with_own_signals(mut command: Command) -> Command {
         }
         Ok(())
     };
-    // SAFETY: see the closure; it allocates nothing and takes no lock.
+    // SAFETY: see the closure; it allocates nothing and acquires no lock.
     unsafe { command.pre_exec(reset) };
     command
 }
@@ -88,7 +88,7 @@ fn started(script: &str) -> Child {
     child
 }
 
-/// Makes `signal` pending before the program's first instruction: the earliest time that one can arrive.
+/// Makes `signal` pending before the program's first instruction: the earliest possible arrival.
 fn with_pending(mut command: Command, signal: Signal) -> Command {
     let number = signal_number(signal);
     let pend = move || {
@@ -102,7 +102,7 @@ fn with_pending(mut command: Command, signal: Signal) -> Command {
         }
         Ok(())
     };
-    // SAFETY: see the closure; it allocates nothing and takes no lock.
+    // SAFETY: see the closure; it allocates nothing and acquires no lock.
     unsafe { command.pre_exec(pend) };
     command
 }
@@ -135,9 +135,8 @@ fn a_command_that_handles_a_signal_ends_in_its_own_way() {
     assert!(outcome.err.contains("which ended with code 7"), "{}", outcome.err);
 }
 
-/// Regression: a signal that arrived while the BPF programs were loaded was taken by a handler in the
-/// forked child, or counted as one that the terminal had sent to a command that did not exist yet, and
-/// the command ran on.
+/// Regression: a signal that arrived while the BPF programs were loaded was consumed by a handler in the forked child, or counted
+/// as one that the terminal had sent to a command that did not exist yet, and the command ran on.
 #[test]
 fn a_signal_before_the_command_is_its_program_ends_it_there() {
     if !may_measure() {

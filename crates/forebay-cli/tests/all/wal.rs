@@ -1,5 +1,4 @@
-//! Tests of `forebay wal` as a program, on real logs: whole ones, damaged ones, and directories that
-//! are no log.
+//! Tests of `forebay wal` as a program, on real logs: whole, damaged, and directories that are not a log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +25,7 @@ fn record(lsn: u64) -> Vec<u8> {
     (0..200u64).map(|at| (lsn * 31 + at) as u8).collect()
 }
 
-/// Writes a log of `count` records, each in a group of its own, and closes it.
+/// Writes a log of `count` records, each in a separate group, and closes it.
 fn write(engine: &Engine, dir: &Path, count: u64) {
     fs::create_dir_all(dir).expect("a directory");
     let (wal, recovery) = Wal::open(engine, dir, options()).wait().expect("a new log");
@@ -203,7 +202,7 @@ fn a_damaged_record_is_named_and_all_others_are_saved() {
     assert_eq!(run(&["wal", "verify", text(&out)]).code, Some(0));
 }
 
-/// Salvage is the other way to recover records of a damaged log; both must find the same ones.
+/// Salvage is the other way to recover records of a damaged log; both must find the same records.
 #[test]
 fn repair_saves_the_same_as_salvage() {
     let (engine, dir) = (engine(), Directory::new("wal-salvage"));

@@ -120,7 +120,7 @@ fn a_check_has_gates_for_the_sixth_depth_only_and_an_exit_code() {
     assert_eq!(outcome.code, Some(i32::from(all.contains(&false))), "{}", outcome.err);
 }
 
-/// Checks the metrics of the timer tasks in a row that was measured beside them.
+/// Checks the metrics of the timer tasks in a row that was measured with them.
 fn check_timers(row: &Value) {
     let metric = |name: &str| row["metrics"][name].as_f64();
     assert_eq!(row["skipped"], Value::Null, "{row}");
